@@ -15,6 +15,8 @@ class Sizes:
         stock_clips: Clips that the stock recipe prepares in a turn; fewer, as its figure is a rate.
         score_clips: Clips scored in a turn; a multiple of ranks × `score_batch`, so that no rank pads its share.
         rounds: Turns of each side.
+        starts: Starts of each command.
+        limits: Whether bare loops, codecs alone and a bare TorchTrainer are sides, too.
         train_batch: Utterances of one forward pass of one rank.
         turn_steps: Optimizer steps in a turn at 30 s.
         short_turn_clips: Clips in a turn of training in buckets.
@@ -34,6 +36,8 @@ class Sizes:
     stock_clips: int = 256
     score_clips: int = 32
     rounds: int = 3
+    starts: int = 2
+    limits: bool = True
     train_batch: int = 4
     turn_steps: int = 1
     short_turn_clips: int = 240
@@ -78,6 +82,8 @@ QUICK = Sizes(
     our_clips=2000,
     stock_clips=96,
     rounds=2,
+    starts=1,
+    limits=False,
     short_turn_clips=64,
     short_score_batches=1,
     ctc_turn_steps=4,
@@ -89,6 +95,7 @@ SMOKE = Sizes(
     stock_clips=4,
     score_clips=4,
     rounds=2,
+    starts=1,
     train_batch=1,
     short_turn_clips=16,
     ctc_turn_steps=1,

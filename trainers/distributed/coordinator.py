@@ -4,7 +4,6 @@ Needs no Ray itself, so that the core runs on a machine without it.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 # Phases of the workers: none has started yet, or all are being restarted; they work, and a request to stop ends them at
 # once; they train, and a request to stop waits for their last checkpoint.
@@ -43,7 +42,7 @@ class Coordinator:
         self._group: str | None = None
         self._stop_requested = False
         self._regroup_reason: str | None = None
-        self._controller: Any = None
+        self._controller: bytes | None = None
 
     def add_line(self, line: str) -> None:
         self._lines.append(line)
@@ -60,11 +59,11 @@ class Coordinator:
         lines, self._lines = self._lines, []
         return WorkerUpdate(lines, self._phase, self._nodes, self._group, self.end_request())
 
-    def set_controller(self, controller: Any) -> None:
-        """Keeps the handle of Ray Train's controller, which the driver has no other way to."""
+    def set_controller(self, controller: bytes) -> None:
+        """Keeps the handle of Ray Train's controller, pickled: to open it imports Ray Train."""
         self._controller = controller
 
-    def controller(self) -> Any:
+    def controller(self) -> bytes | None:
         """That handle; None: it has not started, or this coordinator has started again since."""
         return self._controller
 

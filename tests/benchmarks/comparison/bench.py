@@ -45,10 +45,16 @@ class Bench:
         common = {"model": "ctc-model", "work": "stock-ctc", "speech": "speech"}
         return self._start(name, "stock_ctc_recipe", verb, common, arguments, RANKS)
 
-    def bare(self, name: str, verb: str, *arguments: object, model: str = "model") -> Side:
-        """Starts what computes the same with nothing around it."""
+    def bare(self, name: str, verb: str, *arguments: object, model: str = "model") -> Side | None:
+        """Starts what computes the same with nothing around it; None where limits are not measured."""
+        if not self.sizes.limits:
+            return None
         common = {"model": model, "manifest": "speech/train.csv"}
         return self._start(name, "bare_loops", verb, common, arguments, RANKS)
+
+    def bare_ray(self, name: str) -> Side:
+        """Starts a bare TorchTrainer."""
+        return self._start(name, "bare_ray", None, {"model": "model", "work": "bare-ray"}, (), 1)
 
     def features(self) -> Path:
         """Features that the stock recipe has stored, for what it trains on and scores."""
@@ -63,9 +69,9 @@ class Bench:
         return folder / "0"
 
     def _start(
-        self, name: str, module: str, verb: str, paths: dict[str, str], arguments: Sequence[object], ranks: int
+        self, name: str, module: str, verb: str | None, paths: dict[str, str], arguments: Sequence[object], ranks: int
     ) -> Side:
-        given = [verb, *(str(argument) for argument in arguments)]
+        given = [str(word) for word in (verb, *arguments) if word is not None]
         for flag, path in paths.items():
             given += [f"--{flag}", str(self.folder / path)]
         return Side.start(name, f"{SIDES}.{module}", given, folder=self.folder, ranks=ranks)
@@ -76,16 +82,31 @@ def step_arguments(sizes: Sizes, batch: int, turn_steps: int) -> tuple[object, .
     return "--batch", batch, "--steps", 1 + sizes.rounds * turn_steps, "--turn-steps", turn_steps
 
 
-def take_turns(bench: Bench, what: str, sides: Sequence[Side]) -> list[list[float]]:
-    """Clips a second of each turn of each side."""
-    with running(sides):
-        alternate(sides, bench.sizes.rounds)
-    found = [[turn["clips"] / turn["seconds"] for turn in side.turns] for side in sides]
-    for side, rates in zip(sides, found, strict=True):
+def take_turns(bench: Bench, what: str, sides: Sequence[Side | None]) -> list[list[float]]:
+    """Clips a second of each turn of each side; no turns of a side that there is not."""
+    there = [side for side in sides if side is not None]
+    with running(there):
+        alternate(there, bench.sizes.rounds)
+    for side in there:
         score = f" · WER {side.turns[0]['wer']:.2f}" if "wer" in side.turns[0] else ""
         clips = side.turns[0]["clips"]
-        bench.say(f"{what}, {side.name}: {clips} clips a turn · clips/s of each turn {shown(rates)}{score}")
-    return found
+        bench.say(f"{what}, {side.name}: {clips} clips a turn · clips/s of each turn {shown(rates_of(side))}{score}")
+    return [rates_of(side) if side is not None else [] for side in sides]
+
+
+def rates_of(side: Side) -> list[float]:
+    """Clips a second of each turn."""
+    return [turn["clips"] / turn["seconds"] for turn in side.turns]
+
+
+def rate_rows(
+    what: str, ours: list[float], peer: list[float], limit: list[float], goal: float, limit_goal: float | None = None
+) -> list[Row]:
+    """Clips a second next to a peer's, and to those of a bare loop where it had turns."""
+    rows = [Row(what, ours, peer, least_ratio=goal, digits=2)]
+    if limit:
+        rows.append(Row(f"{what} : bare loop", ours, limit, least_ratio=limit_goal, digits=2))
+    return rows
 
 
 def shown(figures: Sequence[float]) -> str:

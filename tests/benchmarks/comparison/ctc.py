@@ -1,6 +1,6 @@
 """Optimizer steps and scores of the same wav2vec2, every weight trained."""
 
-from tests.benchmarks.comparison.bench import Bench, step_arguments, take_turns
+from tests.benchmarks.comparison.bench import Bench, rate_rows, step_arguments, take_turns
 from tests.benchmarks.comparison.scoring import bare_steps
 from tests.benchmarks.table import Row
 
@@ -15,11 +15,7 @@ def compare_ctc_training(bench: Bench) -> list[Row]:
     ours = bench.ours("Rayscribe", "train", *common, model="ctc-model")
     bare = bench.bare("bare loop", "train", *common, model="ctc-model")
     theirs, mine, limit = take_turns(bench, "CTC, train", (stock, ours, bare))
-    what = "CTC, train, clips/s"
-    return [
-        Row(what, mine, theirs, least_ratio=GOAL, digits=2),
-        Row(f"{what} : bare loop", mine, limit, least_ratio=LIMIT_GOAL, digits=2),
-    ]
+    return rate_rows("CTC, train, clips/s", mine, theirs, limit, GOAL, LIMIT_GOAL)
 
 
 def compare_ctc_scoring(bench: Bench) -> list[Row]:
@@ -32,8 +28,4 @@ def compare_ctc_scoring(bench: Bench) -> list[Row]:
         "bare loop", "score", *common, *bare_steps(sizes.short_score_clips, sizes.score_batch), model="ctc-model"
     )
     theirs, mine, limit = take_turns(bench, "CTC, evaluate", (stock, ours, bare))
-    what = "CTC, evaluate, clips/s"
-    return [
-        Row(what, mine, theirs, least_ratio=GOAL, digits=2),
-        Row(f"{what} : bare loop", mine, limit, digits=2),
-    ]
+    return rate_rows("CTC, evaluate, clips/s", mine, theirs, limit, GOAL)

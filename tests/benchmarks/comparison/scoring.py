@@ -1,6 +1,7 @@
 """Scores of Whisper with the same weights and the same number of tokens: at 30 s, and in buckets."""
 
-from tests.benchmarks.comparison.bench import Bench, memory_rows, take_turns
+from tests.benchmarks.comparison.bench import Bench, memory_rows, rate_rows, take_turns
+from tests.benchmarks.comparison.sides import Side
 from tests.benchmarks.sizes import RANKS
 from tests.benchmarks.table import Row
 
@@ -16,22 +17,17 @@ def compare_scoring(bench: Bench) -> list[Row]:
     bare = bench.bare("bare loop", "score", *common, *bare_steps(sizes.score_clips, sizes.score_batch))
     in_buckets = (*tokens, "--context", sizes.short_context_s)
     batches = (sizes.score_batch, sizes.short_score_batch)
-    short = []
+    short: list[Side | None] = []
     for batch in batches:
         arguments = ("--batch", batch, *in_buckets)
         short.append(bench.ours(f"buckets, {batch} a batch", "evaluate", *arguments, "--score", "score-short"))
         steps = bare_steps(sizes.short_score_clips, batch)
         short.append(bench.bare(f"bare loop, {batch} a batch", "score", *arguments, *steps))
     theirs, at_30_s, limit, *others = take_turns(bench, "evaluate", (stock, ours, bare, *short))
-    what = "evaluate, clips/s at 30 s"
-    rows = [
-        Row(what, at_30_s, theirs, least_ratio=FULL_GOAL, digits=2),
-        Row(f"{what} : bare loop", at_30_s, limit, digits=2),
-    ]
+    rows = rate_rows("evaluate, clips/s at 30 s", at_30_s, theirs, limit, FULL_GOAL)
     for batch, rates, limit in zip(batches, others[::2], others[1::2], strict=True):
         what = f"evaluate, clips/s, buckets to {sizes.short_context_s} s, {batch} a batch"
-        rows.append(Row(what, rates, theirs, least_ratio=BUCKETS_GOAL, digits=2))
-        rows.append(Row(f"{what} : bare loop", rates, limit, digits=2))
+        rows += rate_rows(what, rates, theirs, limit, BUCKETS_GOAL)
     return [*rows, *memory_rows(bench, "evaluate", ours, stock)]
 
 

@@ -20,7 +20,7 @@ from tests.benchmarks.comparison.turns import GO, KEY, STOP
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLE_EVERY_S = 0.2
 START_WITHIN_S = 300
-# Ray's processes on one node that run no code of its users: the beginnings of their names.
+# Processes of Ray, Ray Data and Ray Train that run no code of their users: the beginnings of their names.
 RAYS_OWN = (
     "raylet",
     "gcs_server",
@@ -32,6 +32,12 @@ RAYS_OWN = (
     "ray-dashboard",
     "ray::DashboardAgent",
     "ray::RuntimeEnvAgent",
+    "ray::DatasetManager",
+    "ray::PlacementGroupCleaner",
+    "ray::PreemptionWatcher",
+    "ray::SynchronizationActor",
+    "ray::_AutoscalingCoordinatorActor",
+    "ray::_StatsActor",
 )
 
 

@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,7 @@ import psutil
 import yaml
 
 from tests.benchmarks.comparison.bench import Bench, shown, step_arguments
-from tests.benchmarks.comparison.sides import ROOT, START_WITHIN_S, SideError, environment_of_sides
+from tests.benchmarks.comparison.sides import ROOT, START_WITHIN_S, Side, SideError, environment_of_sides
 from tests.benchmarks.sizes import RANKS
 from tests.benchmarks.table import Row
 from trainers.distributed.local_ray import LocalRay, local_ray, processes_of, ray_command
@@ -31,9 +31,13 @@ def compare_starts(bench: Bench) -> list[Row]:
     """`rayscribe train` next to the stock recipe under torchrun, and `rayscribe submit` next to `ray job submit`."""
     starts = Starts(bench)
     starts.prepare()
-    ours, theirs = in_turns(
-        bench, "rayscribe train", lambda: starts.first_step([RAYSCRIBE, "train"]), "torchrun", starts.torchrun
-    )
+    alone: dict[str, Callable[[], float]] = {
+        "rayscribe train": lambda: starts.first_step([RAYSCRIBE, "train"]),
+        "torchrun": starts.torchrun,
+    }
+    if bench.sizes.limits:
+        alone["bare TorchTrainer"] = starts.bare_trainer
+    ours, torchrun, *trainer = in_turns(bench, alone)
     with local_ray(num_cpus=2 * RANKS, environment=starts.environment) as ray:
         ray.wait_for_agent()
         starts.wait_until_ready(ray.dashboard)
@@ -42,29 +46,28 @@ def compare_starts(bench: Bench) -> list[Row]:
         task = [*job, "--", "python", "task.py", "--config"]
         submitted, bare = in_turns(
             bench,
-            "rayscribe submit",
-            lambda: starts.first_step(submit, ray),
-            "ray job submit",
-            lambda: starts.first_step(task, ray),
+            {
+                "rayscribe submit": lambda: starts.first_step(submit, ray),
+                "ray job submit": lambda: starts.first_step(task, ray),
+            },
         )
-    what = "start to the first step, s"
+    what, goal = "start to the first step, s", round(1 / TRAIN_GOAL, 2)
     return [
-        Row(f"{what} (rayscribe train : torchrun)", ours, theirs, "low", least_ratio=round(1 / TRAIN_GOAL, 2)),
+        Row(f"{what} (rayscribe train : torchrun)", ours, torchrun, "low", least_ratio=goal),
+        *(Row(f"{what} (rayscribe train : bare TorchTrainer)", ours, limit, "low") for limit in trainer),
         Row(f"{what} (submit : ray job submit)", submitted, bare, "low", least_ratio=round(1 / SUBMIT_GOAL, 2)),
     ]
 
 
-def in_turns(
-    bench: Bench, name: str, ours: Callable[[], float], peer_name: str, peer: Callable[[], float]
-) -> tuple[list[float], list[float]]:
-    """Seconds of each turn of both; every other round goes backwards."""
-    mine: list[float] = []
-    theirs: list[float] = []
-    for number in range(bench.sizes.rounds):
-        for found, start in ((mine, ours), (theirs, peer))[:: 1 if number % 2 == 0 else -1]:
-            found.append(start())
-    bench.say(f"start, {name}: s of each turn {shown(mine)} · {peer_name}: {shown(theirs)}")
-    return mine, theirs
+def in_turns(bench: Bench, starts: Mapping[str, Callable[[], float]]) -> list[list[float]]:
+    """Seconds of each turn of each start; every other round goes backwards."""
+    found: dict[str, list[float]] = {name: [] for name in starts}
+    for number in range(bench.sizes.starts):
+        for name in list(starts)[:: 1 if number % 2 == 0 else -1]:
+            found[name].append(starts[name]())
+    for name, seconds in found.items():
+        bench.say(f"start, {name}: s of each turn {shown(seconds)}")
+    return list(found.values())
 
 
 def has_driver(ray: LocalRay) -> bool:
@@ -131,8 +134,16 @@ class Starts:
         """Seconds to the first step of the stock recipe, which calls then."""
         bench = self.bench
         arguments = (*step_arguments(bench.sizes, 1, 1), "--features", bench.features())
+        return self._called(lambda: bench.stock("torchrun", "train", *arguments))
+
+    def bare_trainer(self) -> float:
+        """The same of Ray Train with nothing around it."""
+        return self._called(lambda: self.bench.bare_ray("bare TorchTrainer"))
+
+    def _called(self, start: Callable[[], Side]) -> float:
+        """Seconds until a side calls."""
         began = time.monotonic()
-        side = bench.stock("torchrun", "train", *arguments)
+        side = start()
         try:
             side.ready()
             return time.monotonic() - began

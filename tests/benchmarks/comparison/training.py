@@ -1,6 +1,7 @@
 """Optimizer steps of Whisper: at 30 s, and in buckets."""
 
-from tests.benchmarks.comparison.bench import Bench, memory_rows, step_arguments, take_turns
+from tests.benchmarks.comparison.bench import Bench, memory_rows, rate_rows, step_arguments, take_turns
+from tests.benchmarks.comparison.sides import Side
 from tests.benchmarks.table import Row
 
 FULL_GOAL, EQUAL_BATCH_GOAL, EQUAL_SECONDS_GOAL, LIMIT_GOAL = 1.2, 15, 20, 0.9
@@ -15,11 +16,9 @@ def compare_training(bench: Bench) -> list[Row]:
     local = bench.ours("torchrun", "train", *common, "--max-new-tokens", 2)
     bare = bench.bare("bare loop", "train", *common)
     theirs, limit, *ours = take_turns(bench, "train", (stock, bare, on_ray, local))
-    rows = []
+    rows: list[Row] = []
     for side, rates in zip((on_ray, local), ours, strict=True):
-        what = f"train, clips/s at 30 s ({side.name})"
-        rows.append(Row(what, rates, theirs, least_ratio=FULL_GOAL, digits=2))
-        rows.append(Row(f"{what} : bare loop", rates, limit, least_ratio=LIMIT_GOAL, digits=2))
+        rows += rate_rows(f"train, clips/s at 30 s ({side.name})", rates, theirs, limit, FULL_GOAL, LIMIT_GOAL)
     return [*rows, *memory_rows(bench, "train", on_ray, stock)]
 
 
@@ -29,15 +28,14 @@ def compare_short_training(bench: Bench) -> list[Row]:
     at_30_s = step_arguments(sizes, sizes.train_batch, sizes.turn_steps)
     stock = bench.stock("stock", "train", *at_30_s, "--features", bench.features())
     goals = {sizes.train_batch: EQUAL_BATCH_GOAL, sizes.short_batch: EQUAL_SECONDS_GOAL}
-    sides = []
+    sides: list[Side | None] = []
     for batch in goals:
         common = (*step_arguments(sizes, batch, sizes.short_turn_steps(batch)), *context)
         sides.append(bench.ours(f"buckets, {batch} a batch", "train", *common, "--max-new-tokens", 2))
         sides.append(bench.bare(f"bare loop, {batch} a batch", "train", *common))
     theirs, *others = take_turns(bench, "train", (stock, *sides))
-    rows = []
+    rows: list[Row] = []
     for (batch, goal), ours, limit in zip(goals.items(), others[::2], others[1::2], strict=True):
         what = f"train, clips/s, buckets to {sizes.short_context_s} s, {batch} a batch"
-        rows.append(Row(what, ours, theirs, least_ratio=goal, digits=2))
-        rows.append(Row(f"{what} : bare loop", ours, limit, least_ratio=LIMIT_GOAL, digits=2))
+        rows += rate_rows(what, ours, theirs, limit, goal, LIMIT_GOAL)
     return rows

@@ -5,7 +5,7 @@ The controller is a process of its own, which imports this module: nothing here 
 
 from typing import Any
 
-from ray import get_runtime_context
+from ray import cloudpickle, get_runtime_context
 from ray.train import WorkerGroupError
 from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
@@ -28,11 +28,11 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._is_elastic, self._failed_starts, self._losses = config.scaling.is_elastic, 0, 0
         self._nodes: set[str] = set()
         self._decided = False
-        self._controller: Any = None
+        self._controller = b""
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """The driver can end this controller."""
-        self._controller = get_runtime_context().current_actor
+        self._controller = cloudpickle.dumps(get_runtime_context().current_actor)
         self._coordinator.set_controller.remote(self._controller)
 
     def after_worker_group_start(self, worker_group: Any) -> None:
