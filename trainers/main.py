@@ -45,6 +45,7 @@ class TaskArguments:
     Attributes:
         config: The recipe. None: flags alone, or the config that a service submitted.
         flags: Value of each flag of `script_line.FLAGS` by its key; None where it was not given.
+        texts: With the verb prepare, report on the transcripts.
         debug: Take two batches through every stage, and keep nothing.
         demo: Nothing was given: run the demo recipe on the driver's node.
     """
@@ -58,6 +59,7 @@ class TaskArguments:
     nbest: int | None = None
     address: str | None = None
     no_ray: bool = False
+    texts: bool = False
     debug: bool = False
     attempt: int | None = None
     only: str | None = None
@@ -106,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--nbest", type=int, metavar="N", help="evaluate: give the N best hypotheses of each utterance")
     result.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, or a Ray started here)")
     result.add_argument("--no-ray", action="store_true", help="run in this process, without Ray")
+    result.add_argument("--texts", action="store_true", help="with prepare, report on the transcripts")
     result.add_argument(
         "--attempt",
         type=int,
@@ -262,6 +265,13 @@ def _load(given: TaskArguments, config: TrainConfig) -> None:
         from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
 
 
+def _report_texts(split: str, index: Any) -> None:
+    from trainers.data.text_report import TextReport  # noqa: PLC0415
+
+    for line in TextReport.of(*(index[name].to_pylist() for name in ("id", "text", "duration_s"))).lines():
+        print_line(f"{split}: {line}")
+
+
 def _local_engine(config: TrainConfig) -> Any:
     from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
 
@@ -283,6 +293,8 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
                 f"{split}: {counts.rows} rows · {counts.prepared} prepared ({counts.duration_s / 3600:.2f} h, "
                 f"{counts.stored_bytes / 1e6:.1f} MB) · {counts.quarantined} quarantined · {prepared.url}"
             )
+            if given.texts:
+                _report_texts(split, prepared.index)
         return 0
     if given.verb == "evaluate":
         assert given.model is not None

@@ -59,15 +59,21 @@ def prepare(
     address: Address = None,
     cluster: Cluster = None,
     no_ray: WithoutRay = False,
+    texts: Annotated[
+        bool,
+        typer.Option("--texts", help="Report on the transcripts: characters, mixed scripts, texts of odd lengths."),
+    ] = False,
 ) -> None:
     """Decode and store all splits, and print the counts.
 
     Splits that are already stored are reused.
 
     Example: rayscribe prepare my.yaml --set data.train=s3://bucket/train.csv
+
+    Example: rayscribe prepare my.yaml --texts
     """
-    joined = _joined(address, cluster)
-    raise typer.Exit(run_task(TaskArguments(spec, overrides, verb="prepare", address=joined, no_ray=no_ray)))
+    arguments = TaskArguments(spec, overrides, verb="prepare", address=_joined(address, cluster), no_ray=no_ray)
+    raise typer.Exit(run_task(replace(arguments, texts=texts)))
 
 
 def evaluate(
