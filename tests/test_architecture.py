@@ -26,6 +26,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "trainers.scoring.ranking",
         "trainers.scoring.transcripts",
     ),
+    "jobs.cli.data": ("trainers.data.sources.formats",),
     "jobs.cli.demo": ("trainers.distributed.local_ray",),
     "jobs.api": ("jobs.service",),
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from jobs.cli import cluster_commands, runs, score, serve, submit, train
+from jobs.cli import cluster_commands, data, runs, score, serve, submit, train
 from jobs.cli.output import printable
 from trainers.errors import RayscribeError, StorageError
 
@@ -41,6 +41,7 @@ for command, name, panel in (
     (serve.serve, "serve", SERVICE),
 ):
     app.command(name, rich_help_panel=panel)(command)
+app.add_typer(data.data, name="data", rich_help_panel=LOCAL)
 app.add_typer(cluster_commands.cluster, name="cluster", rich_help_panel=CLUSTERS)
 app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)
 

@@ -8,6 +8,7 @@ from jobs.scheduler.feasibility import Capacity
 from runtime_env.tree import package_size
 from trainers.config.config_scope import AUGMENT_FIELDS, DATA_FIELDS, LM_FIELDS
 from trainers.config.locations import default_storage_path, storage_path_of
+from trainers.config.parts.data_location import path_in
 from trainers.config.storage_location import is_absolute, is_url
 from trainers.findings import Check, Finding, ok, problem, skipped, warning
 
@@ -27,15 +28,16 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
     config = context.spec.config
     fields = (*DATA_FIELDS, *AUGMENT_FIELDS, *LM_FIELDS)
     paths = {f"{part}.{name}": getattr(getattr(config, part), name) for part, name in fields}
-    inside = {field: path for field, path in paths.items() if path is not None and _is_relative(path)}
+    inside = {field: path_in(path) for field, path in paths.items() if path is not None and _is_relative(path_in(path))}
     if not inside:
         yield ok("the recipe names no data in the repository")
         return
     packed = {file.path for file in context.bundle.tree.files}
     for field, path in inside.items():
-        if not (context.root / path).is_file():
+        name = Path(path).as_posix()
+        if not (context.root / path).exists():
             yield problem(f"{field}: {path}: no such file in {context.root}; fix it (--set {field}=…)")
-        elif Path(path).as_posix() not in packed:
+        elif name not in packed and not any(file.startswith(f"{name}/") for file in packed):
             yield problem(
                 f"{field}: {path} is not packaged, since .gitignore, .rayignore or job.runtime_env.excludes leaves "
                 f"it out: put it on storage that the nodes can read (--set {field}=s3://…), or remove that pattern"

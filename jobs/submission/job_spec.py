@@ -23,6 +23,7 @@ from trainers.config.locations import (
     variables_in,
 )
 from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.parts.data_location import path_in
 from trainers.config.parts.part import URL, Part
 from trainers.config.parts.run_part import NAME
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
@@ -137,7 +138,7 @@ def load_spec(
     secrets = [*find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",))]
     refuse([*unread, *missing, *secrets, *problems], str(path))
     assert config is not None
-    paths = [value for _, _, value in path_values(config.model_dump())]
+    paths = [path_in(value) for _, _, value in path_values(config.model_dump())]
     in_home = config.run.storage_path is None or any(path.startswith("~") for path in paths)
     if in_home and is_local(config.job.address):
         content = expand_home(config.model_dump(mode="json"))

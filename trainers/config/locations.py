@@ -9,6 +9,7 @@ from typing import Any
 from trainers.config.config_scope import PATH_FIELDS, STORAGE_FIELDS, TRAIN_SCOPE, ConfigScope
 from trainers.config.family_table import family_parts
 from trainers.config.overrides import copy_levels
+from trainers.config.parts.data_location import path_in, with_path
 from trainers.config.parts.run_part import PREPARED
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import in_home, is_absolute
@@ -73,8 +74,8 @@ def expand_home(content: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which a leading `~` of paths is the home folder; `~name` of no user of this machine stays as it is."""
     result = copy_levels(content)
     for part, field, value in path_values(content):
-        if value.startswith("~"):
-            result[part][field] = os.path.expanduser(value)  # noqa: PTH111 -- pathlib's raises for an unknown user
+        # pathlib's raises for an unknown user.
+        result[part][field] = with_path(value, os.path.expanduser)
     return result
 
 
@@ -83,9 +84,9 @@ def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
     updates: dict[str, dict[str, str]] = {}
     for part, field in _path_fields():
         value = getattr(getattr(config, part), field, None)
-        if value is None or is_absolute(value) or (field in _HUB_IDS and not (base / value).is_dir()):
+        if value is None or is_absolute(path_in(value)) or (field in _HUB_IDS and not (base / value).is_dir()):
             continue
-        updates.setdefault(part, {})[field] = str((base / value).resolve())
+        updates.setdefault(part, {})[field] = with_path(value, lambda path: str((base / path).resolve()))
     parts = {part: getattr(config, part).model_copy(update=fields) for part, fields in updates.items()}
     return config.model_copy(update=parts)
 
@@ -121,7 +122,7 @@ def unresolved_paths(config: TrainConfig, variables: Collection[str]) -> list[st
         )
     for part, field, value in path_values(config.model_dump(include={part for part, _ in PATH_FIELDS})):
         names = variables_in(value)
-        if value.startswith("~"):
+        if path_in(value).startswith("~"):
             problems.append(
                 f"{part}.{field}: {value} is another folder on each machine unless the cluster is on this one: give an "
                 f"absolute one, or an s3:// URL (--set {part}.{field}=/…)"

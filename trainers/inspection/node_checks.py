@@ -19,6 +19,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.locations import storage_path_of
+from trainers.config.parts.data_location import path_in
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.data.sources.located_files import read_start
@@ -141,7 +142,8 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
     data, augment, name = subject.config.data, subject.config.augment, subject.config.model.name_or_path
     manifests = (data.train, data.validation, data.test, augment.noise_manifest, augment.rir_manifest)
     decode = subject.config.decode
-    found = [path for path in (*manifests, decode.lexicon, decode.lm) if path is not None]
+    # Of data in other formats, the files that its source names.
+    found = [path for path in (*manifests, decode.lexicon, decode.lm) if path is not None and path_in(path) == path]
     for split in subject.splits:
         found += split.source.node_files[:MAX_FILES]
     if name is not None and is_absolute(name):

@@ -10,10 +10,12 @@ from trainers.config.parts.part import (
     Part,
     Positive,
     PositiveFloat,
+    RowsLocation,
     Settings,
     refuse_url,
     trains,
 )
+from trainers.config.storage_location import is_absolute
 
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 
@@ -56,13 +58,15 @@ class SourcePart(Part):
 class DataPart(Part):
     """The data source and how it is prepared. Exactly one source: manifests, `demo`, `dataset` or `source`."""
 
-    train: Location | None = Field(
-        None, description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL. null: another data source."
+    train: RowsLocation | None = Field(
+        None,
+        description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL; or FORMAT:PATH of data in another "
+        "format, e.g. common_voice:/data/cv/sr?split=train. null: another data source.",
     )
-    validation: Location | None = Field(
-        None, description="Manifest that chooses the best model. null: another data source."
+    validation: RowsLocation | None = Field(
+        None, description="The same, which chooses the best model. null: another data source."
     )
-    test: Location | None = Field(None, description="Manifest of the final score. null: no final score.")
+    test: RowsLocation | None = Field(None, description="The same of the final score. null: no final score.")
     demo: DemoPart | None = Field(
         None, description="Data source `demo:`, a corpus synthesized where the job runs. null: another data source."
     )
@@ -74,6 +78,12 @@ class DataPart(Part):
     )
     audio_column_name: str = Field("path", description="Column with the path of the recording.")
     text_column_name: str = Field("text", description="Column with the transcript.")
+    path_prefix: dict[Location, Location] = Field(
+        {},
+        description="Beginnings of recordings' paths in manifests, and what stands in place of each where the job "
+        "runs: {/home/me/speech/: s3://bucket/speech/}. Relative paths count from their manifest first. The longest "
+        "that fits counts.",
+    )
     use_language_column: bool | None = Field(
         None,
         description="Whether each clip has the language of its manifest's column `language`; one without a value has "
@@ -131,6 +141,15 @@ class DataPart(Part):
         """The normalizer, of a config whose fields are resolved."""
         assert self.normalizer is not None, "the run's beginning gives it a value"
         return self.normalizer
+
+    @field_validator("path_prefix")
+    @classmethod
+    def _whole_folders(cls, prefixes: dict[str, str]) -> dict[str, str]:
+        for old, new in prefixes.items():
+            for prefix in (old, new):
+                if not is_absolute(prefix) or not prefix.endswith("/"):
+                    raise ValueError(f"{prefix} is no absolute folder or URL that ends with /")
+        return prefixes
 
     @model_validator(mode="after")
     def _one_source(self, info: ValidationInfo) -> Self:

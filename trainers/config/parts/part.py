@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from pydantic_core import PydanticCustomError
 
 from trainers.config.config_scope import ConfigScope
+from trainers.config.parts.data_location import DataLocation
 from trainers.config.storage_location import SUPPORTED, is_url, refused_url
 
 URL = r"^https?://[^@\s]+$"
@@ -47,6 +48,12 @@ def refuse_unsupported(location: str) -> str:
     return location if is_url(location) else refuse_url(location, SUPPORTED)
 
 
+def refuse_unsupported_data(location: str) -> str:
+    """Returns a location of rows; refuses a URL that no storage opens, and options that its format has not."""
+    refuse_unsupported(DataLocation.parse(location).path)
+    return location
+
+
 def refuse_url(location: str, instead: str) -> str:
     """Returns a location; refuses any URL, and says what to give instead."""
     if (problem := refused_url(location, instead)) is not None:
@@ -68,6 +75,8 @@ def is_new(info: ValidationInfo) -> bool:
 Settings = Annotated[dict[str, Any], AfterValidator(refuse_not_finite)]
 # A path, or a URL of a storage.
 Location = Annotated[str, AfterValidator(refuse_unsupported)]
+# Where rows are, see `data_location`.
+RowsLocation = Annotated[str, AfterValidator(refuse_unsupported_data)]
 # What transformers opens. It takes any other text for a Hub id, and says so of a URL.
 ModelLocation = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""Data source of manifests: tables of recordings, which are files in folders or buckets, and of transcripts."""
+"""Data source of manifests, in our format and others: tables of recordings, which are files in folders or buckets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,13 +8,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainers.config.parts.data_location import MANIFEST, DataLocation
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions, is_url, unsupported_url, without_password
 from trainers.data.sources import fingerprint
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
+from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.located_files import read_location, reason_of
 from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.path_prefixes import with_prefixes
 from trainers.data.sources.recording_readers import FileReader
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage
@@ -43,18 +46,28 @@ class ManifestSource(DataSource):
         return tuple(split for split in SPLITS if getattr(self.data, split) is not None)
 
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
-        location = getattr(self.data, split)
-        columns = (self.data.audio_column_name, self.data.text_column_name)
+        where = DataLocation.parse(getattr(self.data, split))
         use_column = self.data.use_language_column is not False
-        manifest = open_manifest(f"data.{split}", location, columns, self.storage_options, use_languages=use_column)
-        kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", location)
+        if where.format == MANIFEST:
+            columns = (self.data.audio_column_name, self.data.text_column_name)
+            manifest = open_manifest(
+                f"data.{split}",
+                where.path,
+                columns,
+                self.storage_options,
+                use_languages=use_column,
+                path_prefix=self.data.path_prefix,
+            )
+        else:
+            manifest = open_format(f"data.{split}", where, split, self.storage_options)
+        kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", manifest.location)
         opened = _fingerprinted(manifest, split, kind, self.storage_options, fingerprint_cache)
         return _with_languages(opened, use_column=use_column)
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         # Their recordings are looked at when they are prepared.
         plain = ManifestSource(self.data.model_copy(update={"fingerprint": "manifest"}), self.storage_options)
-        manifests = {}
+        manifests: dict[str, Any] = {"path_prefix": {}}
         for split in self.splits:
             rows = plain.open(split, None).table.slice(0, counts[split]).to_pylist()
             manifests[split] = str(folder / f"{split}.jsonl")
@@ -100,10 +113,12 @@ def open_manifest(
     storage_options: StorageOptions,
     *,
     use_languages: bool = False,
+    path_prefix: Mapping[str, str] | None = None,
 ) -> Manifest:
     """Opens the manifest at an absolute path or URL, which a field of the config names.
 
-    `columns` are those of its recordings and of its transcripts; None where there are no transcripts.
+    `columns` are those of its recordings and of its transcripts; None where there are no transcripts. `path_prefix` is
+    what replaces beginnings of its recordings' paths.
 
     Raises:
         NotHereError: it is missing, or a file that cannot be read.
@@ -131,8 +146,39 @@ def open_manifest(
         )
     except DataError as error:
         raise DataError(f"{field}: {error}") from None
+    if path_prefix:
+        table, unused = with_prefixes(table, path_prefix)
+        warnings += [f"{field}: {location}: no recording's path begins with {prefix}" for prefix in unused]
     _refuse_unsupported(table, f"{field}: {location}")
     return Manifest(location, content, table, columns, warnings)
+
+
+def open_format(field: str, where: DataLocation, split: str, storage_options: StorageOptions) -> Manifest:
+    """Opens rows in another format, which a field of the config names.
+
+    Raises:
+        NotHereError: a file cannot be read.
+        DataError: they are wrong.
+        StorageError: the bucket cannot be read.
+    """
+
+    def read(name: str) -> bytes | None:
+        location = f"{where.path.rstrip('/')}/{name}"
+        try:
+            return read_location(location, storage_options)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise NotHereError(f"{location}: {reason_of(error)}") from None
+
+    try:
+        rows = read_rows(where, split, read)
+    except DataError as error:
+        raise type(error)(f"{field}: {error}") from None
+    digest = hash_of(where.format, sorted(where.options.items()), *rows.contents).encode()
+    return Manifest(
+        rows.location, digest, rows.table, ("audio", "text"), [f"{field}: {line}" for line in rows.warnings]
+    )
 
 
 def _with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:

@@ -1,0 +1,70 @@
+"""Where the rows of a split are: a manifest's path or URL, or `FORMAT:LOCATION?OPTION=VALUE` in another format.
+
+The readers of the formats are in `trainers.data.sources.formats`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote
+
+MANIFEST = "manifest"
+# Options of each format.
+FORMATS: Mapping[str, tuple[str, ...]] = {"common_voice": ("split", "accented_letters")}
+
+
+@dataclass(frozen=True)
+class DataLocation:
+    """A location of rows, taken apart.
+
+    Attributes:
+        format: A key of FORMATS, or MANIFEST.
+        path: A path or URL.
+        options: Values by option.
+    """
+
+    format: str
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> "DataLocation":
+        """Takes a field of a config apart.
+
+        Raises:
+            ValueError: the path is missing, or an option is none of the format's or has no value.
+        """
+        name, colon, rest = text.partition(":")
+        if not colon or name not in FORMATS:
+            return cls(MANIFEST, text)
+        path, _, query = rest.partition("?")
+        if not path:
+            raise ValueError(f"{text}: {name}: stands before a path: {name}:/path/to/it")
+        options: dict[str, str] = {}
+        for pair in filter(None, query.split("&")):
+            # A + is one: it joins splits.
+            option, equals, value = map(unquote, pair.partition("="))
+            if not equals or not value or option in options:
+                raise ValueError(f"{text}: write each option once, as ?option=value&option=value")
+            if option not in FORMATS[name]:
+                raise ValueError(f"{text}: {option!r} is no option of {name}: it has {', '.join(FORMATS[name])}")
+            options[option] = value
+        return cls(name, path, options)
+
+
+def path_in(text: str) -> str:
+    """The path or URL in a location; any other path is its own."""
+    return _parts(text)[1]
+
+
+def with_path(text: str, change: Callable[[str], str]) -> str:
+    """A location with another path in it."""
+    before, path, after = _parts(text)
+    return before + change(path) + after
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    name, colon, rest = text.partition(":")
+    if not colon or name not in FORMATS:
+        return "", text, ""
+    path, mark, query = rest.partition("?")
+    return name + colon, path, mark + query
