@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=b7588da3d281b93e
+key=a94f0f2bc0d17e32
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -105,6 +105,7 @@ multiprocess==0.70.19
 networkx==3.6.1
 ninja==1.13.2
 numpy==2.4.6
+obstore==0.12.1
 opencensus==0.11.4
 opencensus-context==0.1.3
 opentelemetry-api==1.45.2
