@@ -188,7 +188,7 @@ def test_light_modules_load_no_heavy_library() -> None:
 
 
 def test_a_command_loads_no_ray_and_the_client_neither_database_nor_buckets() -> None:
-    unwanted = ("ray", "sqlalchemy", "alembic", "boto3", "pyarrow", "numpy", "fastapi")
+    unwanted = ("ray", "sqlalchemy", "alembic", "boto3", "obstore", "pyarrow", "numpy", "fastapi")
     loaded = loaded_by(WITHOUT_RAY, unwanted)
     assert loaded["jobs.api.client"] == []
     assert "ray" not in {name for names in loaded.values() for name in names}
@@ -202,7 +202,7 @@ def test_the_client_names_no_heavy_library() -> None:
 
 def test_one_package_alone_touches_buckets() -> None:
     outside = [path for path in FILES if (ROOT / "trainers" / "storage") not in path.parents]
-    libraries = ("boto3", "botocore", "pyarrow.fs")
+    libraries = ("boto3", "botocore", "obstore", "pyarrow.fs")
     named = ((path.name, name) for path in outside for name in imports_of(path))
     assert not [found for found in named if any(is_within(found[1], lib) for lib in libraries)]
 

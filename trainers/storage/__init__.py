@@ -1,6 +1,6 @@
 """Where runs and data are stored: a folder or an S3 bucket behind one interface (`base.Storage`).
 
-This package is the only user of boto3 and of pyarrow's filesystems; it needs no torch.
+This package is the only user of boto3, obstore and pyarrow's filesystems; it needs no torch.
 """
 
 from trainers.storage.base import Entry, Storage, sha256_of

@@ -1,6 +1,7 @@
 import hashlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -221,6 +222,18 @@ class TestFiles:
             os._exit(0 if storage.read_bytes("a") == b"1" else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert storage.read_bytes("a") == b"1"
+
+    def test_a_forked_process_reads_one_of_many_after_its_parent(self, storage: Storage) -> None:
+        storage.write_bytes("a", b"1")
+        assert storage.read_one_of_many("a") == b"1"
+        child = os.fork()
+        if child == 0:
+            # What would wait forever ends here.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)
+            os._exit(0 if storage.read_one_of_many("a") == b"1" else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert storage.read_one_of_many("a") == b"1"
 
 
 class TestFolders:
