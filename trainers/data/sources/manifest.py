@@ -1,17 +1,11 @@
 """Manifests: a table of recordings and transcripts, as CSV, TSV or JSON lines, into one Arrow table."""
 
-import csv
 import difflib
-import io
-import math
 import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
-from operator import itemgetter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,24 +13,27 @@ import pyarrow.compute as pc
 
 from trainers.config.strict_loading import load_json
 from trainers.data.sources.data_source import ROW_SCHEMA
+from trainers.data.sources.manifest_fields import (
+    Row,
+    absolute,
+    base_of,
+    checked_ids,
+    decode,
+    delimited_rows,
+    refuse_unread,
+    require_text,
+    text_of_json,
+    to_seconds,
+)
 from trainers.errors import AudioError, DataError
 
 # Columns that are read where they exist.
 _OPTIONAL = ("id", "speaker", "duration", "language", "offset")
 
 _CHUNK_ROWS = 65_536
-_MAX_NAMED = 5
 # A name that no column has.
 _NO_COLUMN = "\0"
 
-# Columns that say in another way which part of a recording is meant: left unread, each row would be all of it.
-_GAP = r"[\s_.()\[\]-]*"
-_OF = f"((audio|clip|file|recording|seg|segment|speech|t|time|timestamp|utt|utterance|wav){_GAP})?"
-_UNIT = f"({_GAP}(s|ms|secs?|seconds?|millis|milliseconds?|samples?|frames?))?{_GAP}"
-_BOUNDS = "offset|onset|start|begin|stop|end|[tx]min|[tx]max"
-_CHANNEL = re.compile(rf"{_OF}channel({_GAP}(selector|id|index|number))?", re.IGNORECASE)
-_BOUND = re.compile(rf"{_OF}({_BOUNDS})({_GAP}(times?|timestamp))?{_UNIT}", re.IGNORECASE)
-_LENGTH = re.compile(rf"{_OF}(dur|duration|length|len){_UNIT}", re.IGNORECASE)
 # Offset and duration are rounded, each by itself.
 _SEGMENT_SLACK_S = 0.25
 
@@ -45,9 +42,6 @@ _USUAL_NAMES = {
     "data.audio_column_name": ("path", "audio", "audio_filepath", "file", "file_name", "wav", "wav_filename"),
     "data.text_column_name": ("text", "sentence", "transcript", "transcription", "wrd", "normalized_text"),
 }
-
-# One row: the line it ends on, and its values under the columns asked for, "" where there is none.
-_Row = tuple[int, Sequence[str]]
 
 
 def read_manifest(
@@ -87,13 +81,13 @@ def read_manifest(
     Raises:
         DataError: The manifest cannot be used; the text names the line and the fix.
     """
-    text = _decode(location, content)
+    text = decode(location, content)
     wanted = [audio_column_name, text_column_name or _NO_COLUMN, *_OPTIONAL]
     columns, rows = _rows(location, text, wanted)
     _require_column(location, columns, audio_column_name, "data.audio_column_name")
     if text_column_name is not None:
         _require_column(location, columns, text_column_name, "data.text_column_name")
-    _refuse_unread(location, columns, (audio_column_name, text_column_name))
+    refuse_unread(location, columns, (audio_column_name, text_column_name))
     _tell_misspelled(location, columns, wanted, warn, use_languages=use_languages)
     chunks = []
     while chunk := list(islice(rows, _CHUNK_ROWS)):
@@ -101,7 +95,7 @@ def read_manifest(
     if not chunks:
         raise DataError(f"{location}: no rows: add one line for each recording")
     table = pa.concat_tables(chunks)
-    ids = _checked_ids(location, table["id"]) if "id" in columns else _ids_of_paths(table["id"])
+    ids = checked_ids(location, table["id"]) if "id" in columns else _ids_of_paths(table["id"])
     row = pa.array(range(len(table)), pa.int64())
     if table["offset_s"].null_count < len(table):
         table = table.set_column(table.num_columns - 1, "offset_s", pc.fill_null(table["offset_s"], 0.0))
@@ -125,23 +119,6 @@ def segment(samples: np.ndarray, rate_hz: int, offset_s: float, duration_s: floa
     if not len(part):
         raise AudioError(f"the segment at {offset_s:g} s has a duration of {duration_s or 0:g} s")
     return part
-
-
-def _refuse_unread(location: str, columns: Collection[str], read: Collection[str | None]) -> None:
-    of_segments = [_BOUND, _LENGTH] if "offset" in columns and "duration" not in columns else [_BOUND]
-    for name in dict.fromkeys(columns):
-        if name in ("offset", *read):
-            continue
-        if _CHANNEL.fullmatch(name.strip()):
-            fix = "store each channel as a recording of its own"
-        elif any(pattern.fullmatch(name.strip()) for pattern in of_segments):
-            fix = "give segments as 'offset' and 'duration', in seconds"
-        else:
-            continue
-        raise DataError(
-            f"{location}: the column {name!r} says which part of a recording is meant, and is not read: {fix}, "
-            "and take the column out"
-        )
 
 
 def _tell_misspelled(
@@ -170,67 +147,18 @@ def _tell_misspelled(
         warn(f"{text}: {meant!r} is" if meant in columns else f"{text}: rename it to {meant!r}")
 
 
-def _decode(location: str, content: bytes) -> str:
-    try:
-        text, wrong = content.decode("utf-8-sig"), content.find(b"\0")
-    except UnicodeDecodeError as error:
-        wrong = error.start
-    if wrong < 0:
-        return text
-    line = content.count(b"\n", 0, wrong) + 1
-    # UTF-16 without a mark and blocks that a disk has lost have zeros, which are UTF-8.
-    what = "is not UTF-8" if content[wrong] else "is zero, which no text has"
-    raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save the manifest as UTF-8")
-
-
-def _rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[_Row]]:
+def _rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:
     suffix = posixpath.splitext(location)[1].lower()
     if suffix in (".csv", ".tsv"):
-        return _delimited_rows(location, text, "," if suffix == ".csv" else "\t", wanted)
+        return delimited_rows(location, text, "," if suffix == ".csv" else "\t", wanted)
     if suffix in (".jsonl", ".json"):
         return _json_rows(location, text, wanted)
     raise DataError(f"{location}: the extension {suffix!r} is not a manifest's: name it .csv, .tsv or .jsonl")
 
 
-def _delimited_rows(
-    location: str, text: str, delimiter: str, wanted: Sequence[str]
-) -> tuple[Collection[str], Iterator[_Row]]:
-    file = io.StringIO(text, newline="")
-    if delimiter == ",":
-        reader = csv.reader(file, strict=True)
-    else:
-        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-    try:
-        header = [name.strip() for name in next(filter(None, reader), [])]
-    except csv.Error as error:
-        raise DataError(f"{location}: line 1: {error}: quote the column names as CSV asks") from None
-    repeated = [name for name in wanted if header.count(name) > 1]
-    if repeated:
-        raise DataError(f"{location}: the header names the column {repeated[0]!r} twice: rename one of them")
-    width = len(header)
-    pick = itemgetter(*(header.index(name) if name in header else width for name in wanted))
-
-    def rows() -> Iterator[_Row]:
-        try:
-            for fields in reader:
-                if len(fields) != width:
-                    if not fields:
-                        continue
-                    fix = "quote a field that holds a comma" if delimiter == "," else "take tabs out of the fields"
-                    line = f"line {reader.line_num} has {len(fields)} fields where the header has {width}"
-                    raise DataError(f"{location}: {line}: {fix}")
-                fields.append("")  # What columns that are not there point to.
-                yield reader.line_num, pick(fields)
-        except csv.Error as error:
-            fix = "close every quote, and double quotes inside quotes"
-            raise DataError(f"{location}: line {reader.line_num}: {error}: {fix}") from None
-
-    return header, rows()
-
-
-def _json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[_Row]]:
+def _json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:
     keys: dict[str, None] = {}
-    rows: list[_Row] = []
+    rows: list[Row] = []
     must_be_text = set(wanted[:2])
     for line, record_text in enumerate(text.split("\n"), start=1):
         if not record_text.strip():
@@ -242,31 +170,15 @@ def _json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collect
         if not isinstance(record, dict):
             raise DataError(f"{location}: line {line} is not a JSON object: write one object a line, no list")
         keys |= dict.fromkeys(record)
-        values = []
-        for name in wanted:
-            value = record.get(name)
-            if not isinstance(value, str):
-                value = _text_of_json(location, line, name, value, name in must_be_text)
-            values.append(value)
-        # Only escapes give characters that UTF-8 has not, and zeros.
-        if "\\u" in record_text and not _is_text("".join(values)):
-            name, value = next(pair for pair in zip(wanted, values, strict=True) if not _is_text(pair[1]))
-            raise DataError(f"{location}: line {line}: {name!r} is {value!r}, which is no text: correct it")
+        try:
+            values = [text_of_json(name, record.get(name), must_be_text=name in must_be_text) for name in wanted]
+            # Only escapes give characters that UTF-8 has not, and zeros.
+            if "\\u" in record_text:
+                require_text(wanted, values)
+        except ValueError as error:
+            raise DataError(f"{location}: line {line}: {error}") from None
         rows.append((line, tuple(values)))
     return keys, iter(rows)
-
-
-def _is_text(value: str) -> bool:
-    """Whether a string has no zero and no half of a surrogate pair, which neither a file nor a table stores."""
-    return "\0" not in value and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _text_of_json(location: str, line: int, name: str, value: Any, must_be_text: bool) -> str:
-    if value is None:
-        return ""
-    if must_be_text or isinstance(value, (bool, list, dict)):
-        raise DataError(f"{location}: line {line}: {name!r} is {value!r}: write it as a string")
-    return str(value)
 
 
 def _require_column(location: str, columns: Collection[str], name: str, field: str) -> None:
@@ -283,7 +195,7 @@ def _require_column(location: str, columns: Collection[str], name: str, field: s
     raise DataError(f"{location}: no column {name!r} among {', '.join(sorted(columns))}: {fix}")
 
 
-def _chunk_table(location: str, chunk: list[_Row], audio_column_name: str, has_ids: bool) -> pa.Table:
+def _chunk_table(location: str, chunk: list[Row], audio_column_name: str, has_ids: bool) -> pa.Table:
     """Check some rows and make a table of them, without `row`; audio paths stand in for ids not given."""
     lines, values = zip(*chunk, strict=True)
     paths, texts, ids, speakers, durations, languages, offsets = zip(*values, strict=True)
@@ -291,11 +203,11 @@ def _chunk_table(location: str, chunk: list[_Row], audio_column_name: str, has_i
         if not all(map(str.strip, column)):
             line = next(line for line, value in zip(lines, column, strict=True) if not value.strip())
             raise DataError(f"{location}: line {line} has an empty {name!r}: fill it in, or take the row out")
-    base = _base(location)
+    base = base_of(location)
     return pa.table(
         {
             "id": pa.array(ids if has_ids else paths, pa.string()),
-            "audio": pa.array([_absolute(base, path) for path in paths], pa.string()),
+            "audio": pa.array([absolute(base, path) for path in paths], pa.string()),
             "text": pa.array(texts, pa.string()),
             "speaker": pa.array([speaker or None for speaker in speakers], pa.string()),
             "duration_s": pa.array(_seconds(location, lines, "duration", durations), pa.float64()),
@@ -308,44 +220,11 @@ def _chunk_table(location: str, chunk: list[_Row], audio_column_name: str, has_i
 def _seconds(location: str, lines: Sequence[int], name: str, values: Sequence[str]) -> list[float | None]:
     seconds: list[float | None] = []
     for line, value in zip(lines, values, strict=True):
-        if not value:
-            seconds.append(None)
-            continue
         try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not 0 <= number < math.inf:
-            raise DataError(f"{location}: line {line}: {name} {value!r} is not a number of seconds: correct it")
-        seconds.append(number)
+            seconds.append(to_seconds(value) if value else None)
+        except ValueError as error:
+            raise DataError(f"{location}: line {line}: {name} {error}") from None
     return seconds
-
-
-def _base(location: str) -> tuple[str, str]:
-    """Split the folder of a manifest into scheme and host ("s3://bucket", or "") and absolute path."""
-    if "://" not in location:
-        return "", posixpath.normpath(Path(location).absolute().parent)
-    scheme, _, rest = location.partition("://")
-    host, _, key = rest.partition("/")
-    return f"{scheme}://{host}", posixpath.dirname(f"/{key}")
-
-
-def _absolute(base: tuple[str, str], path: str) -> str:
-    """Join a path to the manifest's folder; absolute paths and URLs stay as they are."""
-    if path.startswith("/") or "://" in path:
-        return path
-    root, folder = base
-    joined = f"{folder}/{path}" if folder != "/" else f"/{path}"
-    # Object stores take "." and ".." literally.
-    return root + (posixpath.normpath(joined) if "./" in path or "//" in path else joined)
-
-
-def _checked_ids(location: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    if pc.count_distinct(ids).as_py() != len(ids):
-        repeated = [repr(name) for name, count in Counter(ids.to_pylist()).items() if count > 1]
-        named = ", ".join(repeated[:_MAX_NAMED]) + (" and others" if len(repeated) > _MAX_NAMED else "")
-        raise DataError(f"{location}: {len(repeated)} ids occur more than once ({named}): make them unique")
-    return ids
 
 
 def _ids_of_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:

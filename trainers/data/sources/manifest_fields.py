@@ -1,0 +1,201 @@
+"""What manifests of all formats have in common: UTF-8, delimited rows, columns that are refused, values of fields."""
+
+import csv
+import io
+import math
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainers.errors import DataError
+
+_MAX_NAMED = 5
+
+# Columns that say in another way which part of a recording is meant: left unread, each row would be all of it.
+_GAP = r"[\s_.()\[\]-]*"
+_OF = f"((audio|clip|file|recording|seg|segment|speech|t|time|timestamp|utt|utterance|wav){_GAP})?"
+_UNIT = f"({_GAP}(s|ms|secs?|seconds?|millis|milliseconds?|samples?|frames?))?{_GAP}"
+_BOUNDS = "offset|onset|start|begin|stop|end|[tx]min|[tx]max"
+_CHANNEL = re.compile(rf"{_OF}channel({_GAP}(selector|id|index|number))?", re.IGNORECASE)
+_BOUND = re.compile(rf"{_OF}({_BOUNDS})({_GAP}(times?|timestamp))?{_UNIT}", re.IGNORECASE)
+_LENGTH = re.compile(rf"{_OF}(dur|duration|length|len){_UNIT}", re.IGNORECASE)
+# Halves of surrogate pairs and zeros, which neither a file nor a table stores.
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+# One row: the line it ends on, and its values under the columns asked for, "" where there is none.
+Row = tuple[int, Sequence[str]]
+
+
+def decode(location: str, content: bytes) -> str:
+    """The text of a file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        DataError: it has zeros, or is not UTF-8; names byte and line.
+    """
+    try:
+        text, wrong = content.decode("utf-8-sig"), content.find(b"\0")
+    except UnicodeDecodeError as error:
+        wrong = error.start
+    if wrong < 0:
+        return text
+    line = content.count(b"\n", 0, wrong) + 1
+    # UTF-16 without a mark and blocks that a disk has lost have zeros, which are UTF-8.
+    what = "is not UTF-8" if content[wrong] else "is zero, which no text has"
+    raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8")
+
+
+def delimited_rows(
+    location: str, text: str, delimiter: str, wanted: Sequence[str], *, skip_spaces: bool = False
+) -> tuple[Collection[str], Iterator[Row]]:
+    """The columns of CSV or TSV with a header, and its rows.
+
+    Args:
+        location: The file in messages.
+        text: What it holds.
+        delimiter: A comma for CSV with quotes, or a tab for TSV, which knows none.
+        wanted: Columns whose values are given, in this order.
+        skip_spaces: Whether spaces behind a comma belong to no field.
+
+    Raises:
+        DataError: a wanted column is there twice; or on the way, a line has more or fewer fields than the header, or a
+            quote is not closed.
+    """
+    file = io.StringIO(text, newline="")
+    if delimiter == ",":
+        reader = csv.reader(file, strict=True, skipinitialspace=skip_spaces)
+    else:
+        reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    try:
+        header = [name.strip() for name in next(filter(None, reader), [])]
+    except csv.Error as error:
+        raise DataError(f"{location}: line 1: {error}: quote the column names as CSV asks") from None
+    repeated = [name for name in wanted if header.count(name) > 1]
+    if repeated:
+        raise DataError(f"{location}: the header names the column {repeated[0]!r} twice: rename one of them")
+    width = len(header)
+    pick = itemgetter(*(header.index(name) if name in header else width for name in wanted))
+
+    def rows() -> Iterator[Row]:
+        try:
+            for fields in reader:
+                if len(fields) != width:
+                    if not fields:
+                        continue
+                    fix = "quote a field that holds a comma" if delimiter == "," else "take tabs out of the fields"
+                    line = f"line {reader.line_num} has {len(fields)} fields where the header has {width}"
+                    raise DataError(f"{location}: {line}: {fix}")
+                fields.append("")  # What columns that are not there point to.
+                yield reader.line_num, pick(fields)
+        except csv.Error as error:
+            fix = "close every quote, and double quotes inside quotes"
+            raise DataError(f"{location}: line {reader.line_num}: {error}: {fix}") from None
+
+    return header, rows()
+
+
+def refuse_unread(location: str, columns: Collection[str], read: Collection[str | None]) -> None:
+    """Refuses columns next to those that are read which say that a row is a part of its recording.
+
+    Raises:
+        DataError: there is one; names it and the fix.
+    """
+    of_segments = [_BOUND, _LENGTH] if "offset" in columns and "duration" not in columns else [_BOUND]
+    for name in dict.fromkeys(columns):
+        if name in ("offset", *read):
+            continue
+        if _CHANNEL.fullmatch(name.strip()):
+            fix = "store each channel as a recording of its own"
+        elif any(pattern.fullmatch(name.strip()) for pattern in of_segments):
+            fix = "give segments as 'offset' and 'duration', in seconds"
+        else:
+            continue
+        raise DataError(
+            f"{location}: the column {name!r} says which part of a recording is meant, and is not read: {fix}, "
+            "and take the column out"
+        )
+
+
+def text_of_json(name: str, value: Any, *, must_be_text: bool) -> str:
+    """A value of a JSON object as a field of CSV would have it, "" of null.
+
+    Raises:
+        ValueError: it is a list, an object or a boolean, or a number where there must be text; names the fix.
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if must_be_text or isinstance(value, (bool, list, dict)):
+        raise ValueError(f"{name!r} is {value!r}: write it as a string")
+    return str(value)
+
+
+def require_text(names: Sequence[str], values: Sequence[str]) -> None:
+    """Refuses values with characters that escapes of JSON can write, and no table can hold.
+
+    Raises:
+        ValueError: there is one; names it and the fix.
+    """
+    for name, value in zip(names, values, strict=True):
+        if _NO_TEXT.search(value):
+            raise ValueError(f"{name!r} is {value!r}, which is no text: correct it")
+
+
+def to_seconds(value: str) -> float:
+    """A number of seconds, from 0 on.
+
+    Raises:
+        ValueError: it is another text; names the fix.
+    """
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{value!r} is not a number of seconds: correct it")
+    return number
+
+
+def base_of(location: str) -> tuple[str, str]:
+    """Splits the folder of a manifest into scheme and host ("s3://bucket", or "") and absolute path."""
+    if "://" not in location:
+        return "", posixpath.normpath(Path(location).absolute().parent)
+    scheme, _, rest = location.partition("://")
+    host, _, key = rest.partition("/")
+    return f"{scheme}://{host}", posixpath.dirname(f"/{key}")
+
+
+def absolute(base: tuple[str, str], path: str) -> str:
+    """Joins a path to the manifest's folder; absolute paths and URLs stay as they are."""
+    if path.startswith("/") or "://" in path:
+        return path
+    root, folder = base
+    joined = f"{folder}/{path}" if folder != "/" else f"/{path}"
+    # Object stores take "." and ".." literally.
+    return root + (posixpath.normpath(joined) if "./" in path or "//" in path else joined)
+
+
+def checked_ids(location: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The ids, each of which occurs once.
+
+    Raises:
+        DataError: some occur more than once; counts them, and names the first.
+    """
+    if pc.count_distinct(ids).as_py() != len(ids):
+        repeated = [name for name, count in Counter(ids.to_pylist()).items() if count > 1]
+        raise DataError(
+            f"{location}: {len(repeated)} ids occur more than once ({examples(repeated)}): make them unique"
+        )
+    return ids
+
+
+def examples(names: Sequence[str]) -> str:
+    """The first names of many, as messages have them."""
+    return ", ".join(map(repr, names[:_MAX_NAMED])) + (" and others" if len(names) > _MAX_NAMED else "")
