@@ -1,0 +1,184 @@
+"""SpeechBrain's data manifests, which are JSON objects or CSV files, into one Arrow table."""
+
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from trainers.config.strict_loading import load_json
+from trainers.data.sources.data_source import ROW_SCHEMA
+from trainers.data.sources.manifest_fields import (
+    absolute,
+    base_of,
+    checked_ids,
+    decode,
+    delimited_rows,
+    refuse_unread,
+    require_text,
+    text_of_json,
+    to_seconds,
+)
+from trainers.errors import DataError
+
+_TRANSCRIPTS = ("wrd", "words", "text", "transcript")
+_DURATIONS = ("duration", "length")
+_FIELDS = ("wav", *_TRANSCRIPTS, *_DURATIONS, "offset", "spk_id", "wav_opts")
+_DATA_ROOT = re.compile(r"(?:\$\{data_root\}|\$data_root\b|\{data_root\})(/*)")
+_OTHER_ROOT = re.compile(r"(\$\{\w+\}|\$\w+|\{\w+\})/")
+# What the older form's options say of parts: "start:10000 stop:26000".
+_PART = re.compile(r"\b(start|stop|channel)\s*:")
+
+
+class _Record(NamedTuple):
+    """One utterance: where it is written, its id, and its values by _FIELDS, "" where there is none."""
+
+    place: str
+    id: str
+    values: Mapping[str, str]
+
+
+def read_speechbrain(location: str, content: bytes, *, data_root: str | None) -> pa.Table:
+    """Reads a data manifest of SpeechBrain, checking every row.
+
+    JSON is an object of utterances by their ids. Each has `wav`, which is a path or {"file": path}; its transcript as
+    `wrd`, `words`, `text` or `transcript`; and where they are known `duration` or `length`, in seconds, and `spk_id`.
+    CSV has a column for each of these, and `ID`. Where an utterance has an `offset`, in seconds, rows are segments of
+    their `duration` from there on. Parts of recordings in samples are refused; what else there is, is not read.
+
+    Args:
+        location: The manifest's path or URL, which ends with .json or .csv. Relative audio paths, and those that begin
+            with a relative `data_root`, count from its folder.
+        content: Its bytes.
+        data_root: What `{data_root}`, `$data_root` and `${data_root}` in audio paths stand for; None: not known.
+
+    Returns:
+        A table of ROW_SCHEMA, in the order of the manifest.
+
+    Raises:
+        DataError: the manifest cannot be used; the text names the line or the id, and the fix.
+    """
+    text, suffix = decode(location, content), posixpath.splitext(location)[1].lower()
+    if suffix not in (".json", ".csv"):
+        raise DataError(f"{location}: the extension {suffix!r} is not a SpeechBrain manifest's: name it .json or .csv")
+    fields, records = (_json_records if suffix == ".json" else _csv_records)(location, text)
+    refuse_unread(location, fields, _FIELDS)
+    base = base_of(location)
+    rows = []
+    for place, name, values in records:
+        try:
+            rows.append(_row(name, values) | {"audio": absolute(base, _path(location, values["wav"], data_root))})
+        except ValueError as error:
+            raise DataError(f"{location}: {place}: {error}") from None
+    if not rows:
+        raise DataError(f"{location}: no rows: add one for each recording")
+    are_segments = any(row["offset_s"] is not None for row in rows)
+    for number, row in enumerate(rows):
+        row["row"] = number
+        row["offset_s"] = (row["offset_s"] or 0.0) if are_segments else None
+    table = pa.Table.from_pylist(rows, ROW_SCHEMA)
+    checked_ids(location, table["id"])
+    return table
+
+
+def _csv_records(location: str, text: str) -> tuple[Collection[str], Iterable[_Record]]:
+    header, rows = delimited_rows(location, text, ",", ("ID", *_FIELDS), skip_spaces=True)
+    if "ID" not in header:
+        raise DataError(f"{location}: no column 'ID' among {', '.join(header)}: name the column of ids so")
+    _require_fields(f"{location}: the header", header)
+    return header, (
+        _Record(f"line {line}", name, dict(zip(_FIELDS, values, strict=True))) for line, (name, *values) in rows
+    )
+
+
+def _json_records(location: str, text: str) -> tuple[Collection[str], Iterable[_Record]]:
+    try:
+        content = load_json(text)
+    except ValueError as error:
+        raise DataError(f"{location}: it is not JSON of SpeechBrain ({error}): write one object by each id") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{location}: it is not a JSON object: write an object by each id, no list")
+    fields: dict[str, None] = {}
+    records = []
+    for name, written in content.items():
+        place = f"utterance {name!r}"
+        if not isinstance(written, dict):
+            raise DataError(f"{location}: {place} is {written!r}: write an object with 'wav' and a transcript")
+        _require_fields(f"{location}: {place}", written)
+        fields |= dict.fromkeys(written)
+        try:
+            given = written | {"wav": _file_of(written["wav"])}
+            values = {
+                field: text_of_json(field, given.get(field), must_be_text=field in ("wav", *_TRANSCRIPTS))
+                for field in _FIELDS
+            }
+            # Only escapes give characters that UTF-8 has not, and zeros.
+            if "\\u" in text:
+                require_text(("id", *values), (name, *values.values()))
+        except ValueError as error:
+            raise DataError(f"{location}: {place}: {error}") from None
+        records.append(_Record(place, name, values))
+    return fields, records
+
+
+def _require_fields(where: str, fields: Collection[str]) -> None:
+    if "wav" not in fields:
+        raise DataError(f"{where} has no 'wav': add it, with the path of the recording")
+    if not any(name in fields for name in _TRANSCRIPTS):
+        raise DataError(f"{where} has no transcript: add it as {', '.join(map(repr, _TRANSCRIPTS))}")
+
+
+def _file_of(wav: Any) -> Any:
+    """The path of a `wav` that may be an object with it. Raises ValueError: it names more than one file, or a part."""
+    if not isinstance(wav, dict):
+        return wav
+    if "start" in wav or "stop" in wav:
+        raise ValueError(
+            "'wav' has 'start' or 'stop', in samples at a rate that is not known here: take them out, and give "
+            "'offset' and 'duration' next to 'wav', in seconds"
+        )
+    if wav.keys() != {"file"}:
+        raise ValueError(f"'wav' is {wav!r}: give the path of one recording")
+    return wav["file"]
+
+
+def _row(name: str, values: Mapping[str, str]) -> dict[str, Any]:
+    """A row without its recording. Raises ValueError: a value is wrong; names it and the fix."""
+    if not name.strip():
+        raise ValueError("the id is empty: fill it in, or take the row out")
+    if _PART.search(values["wav_opts"]):
+        raise ValueError(
+            f"'wav_opts' is {values['wav_opts']!r}, which says which part of the recording is meant, and is not read: "
+            "take that out, give segments as 'offset' and 'duration', in seconds, and channels as recordings"
+        )
+    duration, offset = _one_of(values, _DURATIONS), values["offset"]
+    return {
+        "id": name,
+        "text": _one_of(values, _TRANSCRIPTS),
+        "speaker": values["spk_id"] or None,
+        "duration_s": to_seconds(duration) if duration else None,
+        "offset_s": to_seconds(offset) if offset else None,
+    }
+
+
+def _one_of(values: Mapping[str, str], names: Iterable[str]) -> str:
+    given = {name: values[name] for name in names if values[name]}
+    if len(set(given.values())) > 1:
+        raise ValueError(f"{' and '.join(map(repr, given))} have different values: keep the one that is meant")
+    return next(iter(given.values()), "")
+
+
+def _path(location: str, path: str, data_root: str | None) -> str:
+    """A path as it is written, without placeholders. Raises ValueError: it is empty, or has one that is not known."""
+    if not path.strip():
+        raise ValueError("'wav' is empty: fill it in, or take the row out")
+    if _DATA_ROOT.search(path):
+        if not data_root:
+            fix = f"give the corpus's folder with the manifest, as speechbrain:{location}?data_root=/path/of/the/corpus"
+            raise ValueError(f"'wav' is {path!r}, and data_root is not known: {fix}")
+        folder = data_root.rstrip("/") + "/"
+        return _DATA_ROOT.sub(lambda found: folder if found[1] else data_root, path)
+    if other := _OTHER_ROOT.match(path):
+        raise ValueError(f"'wav' is {path!r}, and {other[1]} is not known: write {{data_root}} in its place")
+    return path
