@@ -9,7 +9,11 @@ from urllib.parse import unquote
 
 MANIFEST = "manifest"
 # Options of each format.
-FORMATS: Mapping[str, tuple[str, ...]] = {"common_voice": ("split", "accented_letters")}
+FORMATS: Mapping[str, tuple[str, ...]] = {
+    "common_voice": ("split", "accented_letters"),
+    "kaldi": (),
+    "speechbrain": ("data_root",),
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ class DataLocation:
             if not equals or not value or option in options:
                 raise ValueError(f"{text}: write each option once, as ?option=value&option=value")
             if option not in FORMATS[name]:
-                raise ValueError(f"{text}: {option!r} is no option of {name}: it has {', '.join(FORMATS[name])}")
+                known = ", ".join(FORMATS[name]) or "none"
+                raise ValueError(f"{text}: {option!r} is no option of {name}: it has {known}")
             options[option] = value
         return cls(name, path, options)
 

@@ -163,7 +163,7 @@ def open_format(field: str, where: DataLocation, split: str, storage_options: St
     """
 
     def read(name: str) -> bytes | None:
-        location = f"{where.path.rstrip('/')}/{name}"
+        location = f"{where.path.rstrip('/')}/{name}" if name else where.path
         try:
             return read_location(location, storage_options)
         except FileNotFoundError:
@@ -175,6 +175,7 @@ def open_format(field: str, where: DataLocation, split: str, storage_options: St
         rows = read_rows(where, split, read)
     except DataError as error:
         raise type(error)(f"{field}: {error}") from None
+    _refuse_unsupported(rows.table, f"{field}: {rows.location}")
     digest = hash_of(where.format, sorted(where.options.items()), *rows.contents).encode()
     return Manifest(
         rows.location, digest, rows.table, ("audio", "text"), [f"{field}: {line}" for line in rows.warnings]

@@ -7,6 +7,8 @@ import pyarrow as pa
 
 from trainers.config.parts.data_location import DataLocation
 from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Rules
+from trainers.data.sources.formats.kaldi import read_kaldi
+from trainers.data.sources.formats.speechbrain import read_speechbrain
 from trainers.errors import ConfigError, DataError
 
 Read = Callable[[str], bytes | None]
@@ -30,7 +32,9 @@ class Rows:
 
 
 def read_rows(where: DataLocation, split: str, read: Read) -> Rows:
-    """Reads the rows of a location in one of the formats; `read` gives a file of its folder by name.
+    """Reads the rows of a location in one of the formats.
+
+    `read` gives a file below it by name, None where there is none; and by "" the location itself where it is a file.
 
     Raises:
         ConfigError: an option has a wrong value.
@@ -58,4 +62,21 @@ def _truth(where: DataLocation, option: str, *, default: bool) -> bool:
     return value == "true"
 
 
-_READERS: Mapping[str, Callable[[DataLocation, str, Read], Rows]] = {"common_voice": _common_voice}
+def _kaldi(where: DataLocation, split: str, read: Read) -> Rows:
+    table, content = read_kaldi(where.path, read)
+    return Rows(f"{where.path.rstrip('/')}/wav.scp", [content], table)
+
+
+def _speechbrain(where: DataLocation, split: str, read: Read) -> Rows:
+    content = read("")
+    if content is None:
+        raise DataError(f"{where.path}: no such file: name SpeechBrain's .json or .csv of a split")
+    table = read_speechbrain(where.path, content, data_root=where.options.get("data_root"))
+    return Rows(where.path, [content], table)
+
+
+_READERS: Mapping[str, Callable[[DataLocation, str, Read], Rows]] = {
+    "common_voice": _common_voice,
+    "kaldi": _kaldi,
+    "speechbrain": _speechbrain,
+}
