@@ -1,5 +1,6 @@
 """What Ray Train's controller lets the workers start again after, and what it counts."""
 
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_a_coordinator_that_has_started_anew_learns_the_controller_again(monkeyp
     failures, coordinator = watch(1)
     failures.after_controller_start(None)
     failures.after_controller_state_update(RunningState(), RestartingState(WorkerGroupError("", {1: DIED})))
-    assert coordinator.controllers == ["the controller"] * 2
+    assert [pickle.loads(each) for each in coordinator.controllers] == ["the controller"] * 2
 
 
 @pytest.mark.parametrize("workers", [2, {"min": 1, "max": 4}])
