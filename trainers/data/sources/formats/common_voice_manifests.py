@@ -3,7 +3,7 @@
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -34,7 +34,7 @@ class Made:
 
     counts: Mapping[str, Counts]
     shared: Mapping[tuple[str, str], int]
-    manifests: Mapping[str, Path] = field(default_factory=dict)
+    manifests: Mapping[str, Path]
 
 
 def write_manifests(

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from trainers.config.parts.data_location import DataLocation
-from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Rules
+from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Read, Rules
 from trainers.data.sources.formats.kaldi import read_kaldi
 from trainers.data.sources.formats.speechbrain import read_speechbrain
 from trainers.errors import ConfigError, DataError
-
-Read = Callable[[str], bytes | None]
 
 
 @dataclass(frozen=True)
