@@ -74,6 +74,7 @@ def connected(
         # Ray is started, and joined, in other working directories.
         os.environ[TOKEN_PATH] = str(in_home(token).absolute())
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     # Otherwise Ray Train prints each line of a worker a second time, to the other stream.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     # Seconds between two questions of its controller to the workers, each of which takes one report from each: 2 by
@@ -82,8 +83,6 @@ def connected(
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", start_timeout_s(config))
     with contextlib.ExitStack() as stack:
         if address:
-            # For the dashboard; that of a Ray which ends with this run has no known address.
-            os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
             meanwhile()
             _join(address, quiet)
         else:
