@@ -2,19 +2,21 @@
 
 Private are the base class of Ray's HTTP clients, whose constructors replace the address that they are given by
 RAY_API_SERVER_ADDRESS or RAY_ADDRESS; the method through which each request goes, which has no timeout and reads each
-response to its end; the headers with which those clients authenticate; the name of a driver's log; what the dashboard
-reads of jobs in the control store; the names of loggers; and what starts and ends the machines of a cloud.
+response to its end; the headers with which those clients authenticate, and the token that they find; the name of a
+driver's log; what the dashboard reads of jobs in the control store; the names of loggers; and what starts and ends the
+machines of a cloud.
 """
 
 import asyncio
 import math
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ray
 import requests
 from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
-from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+from ray._raylet import AuthenticationTokenLoader, GcsClient  # type: ignore[attr-defined]  # compiled
 from ray.autoscaler._private.providers import _get_node_provider
 from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 from ray.dashboard.modules.job.common import JOB_LOGS_PATH_TEMPLATE, JobInfoStorageClient
@@ -123,6 +125,20 @@ def token_headers() -> Mapping[str, str]:
         return get_auth_headers_if_auth_enabled({})
     except (RayError, RuntimeError, OSError):
         return {}
+
+
+def token_headers_without_mode() -> Mapping[str, str] | None:
+    """The headers with the token that is found here, where RAY_AUTH_MODE is not set; None where it is, or without one.
+
+    `ray start` then closes a Ray by a token that it finds, which `ray.init` leaves in ~/.ray/auth_token; Ray's own
+    clients send none.
+    """
+    if "RAY_AUTH_MODE" in os.environ:
+        return None
+    try:
+        return AuthenticationTokenLoader.instance().get_token_for_http_header(ignore_auth_mode=True) or None
+    except (RayError, RuntimeError, OSError):
+        return None
 
 
 def jobs_in_control_store(gcs_address: str) -> list[str]:

@@ -52,6 +52,12 @@ from trainers.distributed.ray_connection import connected
 with connected(config({})):
     print(ray.cluster_resources()["CPU"])
 """
+CLUSTER_CHECKS = """
+import sys
+from jobs.cli.app import main
+
+main(["preflight", "--address", sys.argv[1]])
+"""
 KILLED = """
 import os, signal
 from tests.trainers.synthetic import config
@@ -115,6 +121,16 @@ def test_training_joins_the_ray_whose_dashboard_is_named(first: LocalRay) -> Non
     assert gcs_address_at(int(first.dashboard.rpartition(":")[2])) is not None
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 32}
     assert printed_by(JOIN, RAY_ADDRESS=first.dashboard, **token) == "3.0"
+
+
+def test_a_ray_that_is_closed_by_its_user_s_token_is_reached_by_the_file_alone(first: LocalRay, tmp_path: Path) -> None:
+    # As `ray start` closes it: Ray's own clients send this token only with RAY_AUTH_MODE=token.
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("a" * 32)
+    assert printed_by(JOIN, RAY_ADDRESS=first.dashboard, HOME=str(tmp_path)) == "3.0"
+    checks = printed_by(CLUSTER_CHECKS, first.dashboard, HOME=str(tmp_path))
+    assert f"✓ cluster: {first.dashboard} responds" in checks
+    assert f"✓ open_dashboard: {first.dashboard} requires a token" in checks
 
 
 @pytest.mark.long

@@ -13,7 +13,10 @@ from urllib.parse import urlsplit
 
 import ray
 from ray import cloudpickle
-from ray._private.authentication.authentication_token_setup import enable_token_auth_by_default
+from ray._private.authentication.authentication_token_setup import (
+    enable_token_auth_by_default,
+    maybe_enable_token_auth_if_token_available,
+)
 from ray._private.state import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -92,6 +95,9 @@ def connected(
 
 
 def _join(address: str, quiet: Mapping[str, Any]) -> None:
+    # `ray start` closes a Ray by the token of its user, where it finds one; `ray.init` would not send it.
+    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel(logging.ERROR)
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         _check_answers(address)
         _init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)

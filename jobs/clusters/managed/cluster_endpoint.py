@@ -8,6 +8,7 @@ import atexit
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from jobs.addresses import cluster_name, is_loopback_url
 from jobs.clusters.managed.cluster_record import (
@@ -20,6 +21,7 @@ from jobs.clusters.managed.cluster_record import (
 )
 from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ClusterGoneError
+from trainers.distributed.local_ray import gcs_address_at
 
 _LOCK = threading.Lock()
 _TUNNELS: dict[str, Tunnel] = {}
@@ -52,7 +54,7 @@ def connect(address: str) -> ClusterEndpoint:
     if name is None:
         known = record_at(address)
         if known is None or known.dashboard is None:
-            return ClusterEndpoint(address, None, is_loopback_url(address))
+            return ClusterEndpoint(address, _default_headers(address), is_loopback_url(address))
         # Its own URL: at another name of loopback somebody else may listen.
         return ClusterEndpoint(known.dashboard, token_headers_of(known), on_this_machine=True)
     record = find_record(name)
@@ -82,6 +84,16 @@ def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:
         return {"Authorization": f"Bearer {record.token_path.read_text(encoding='utf-8').strip()}"}
     except OSError as error:
         raise ClusterError(f"the token of cluster {record.name} cannot be read: {error}") from error
+
+
+def _default_headers(address: str) -> Mapping[str, str] | None:
+    if not is_loopback_url(address) or gcs_address_at(urlsplit(address).port or 80) is None:
+        # Not a Ray of this machine, whose token it would learn.
+        return None
+    # Only now: it loads Ray.
+    from jobs.clusters.ray_private import token_headers_without_mode  # noqa: PLC0415
+
+    return token_headers_without_mode()
 
 
 def _tunnel_of(record: RayUpRecord) -> Tunnel:
