@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=a94f0f2bc0d17e32
+key=4e79bb501b3745b1
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -86,6 +86,7 @@ httpx==0.28.1
 httpx2==2.16.2
 huggingface-hub==2.4.0
 idna==3.20
+indexed-gzip==1.10.3
 indic-numtowords==1.1.0
 jinja2==3.1.6
 jiwer==4.0.0

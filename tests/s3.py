@@ -86,7 +86,7 @@ def s3_service(
             return application(environ, start)
 
     server = make_server(address, port, serve, threaded=True, request_handler=MotoRequestHandler)
-    with _serving(server):
+    with serving(server):
         yield f"http://{address}:{server.server_port}"
 
 
@@ -106,7 +106,7 @@ def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def fault_proxy(s3_endpoint: str) -> Iterator["FaultProxy"]:
     """A proxy in front of `s3_endpoint`, without faults at first."""
     proxy = FaultProxy(s3_endpoint)
-    with _serving(proxy.server):
+    with serving(proxy.server):
         yield proxy
         proxy.stopped.set()
 
@@ -298,7 +298,8 @@ class _ProxyHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _serving(server: BaseServer) -> Iterator[None]:
+def serving(server: BaseServer) -> Iterator[None]:
+    """Serves in a thread as long as the block."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

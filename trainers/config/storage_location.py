@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
 from trainers.errors import ConfigError
 
@@ -41,6 +42,19 @@ def is_url(location: str) -> bool:
     return location.startswith(URL_SCHEMES)
 
 
+def is_web_url(location: str) -> bool:
+    """Whether a location is a URL of a web server, from which data is read and nothing is stored."""
+    return location.startswith(("https://", "http://"))
+
+
+def unreadable_url(location: str) -> str | None:
+    """Why data at a location that looks like a URL cannot be read; None where it can, and for a path."""
+    if not is_web_url(location):
+        return unsupported_url(location)
+    has_user = "@" in urlsplit(location).netloc
+    return "it holds a user name: data with a login is read from a bucket, or a folder" if has_user else None
+
+
 def unsupported_url(location: str) -> str | None:
     """Why a location that looks like a URL cannot be opened; None for a URL of a storage, a path, or a Hub id.
 
@@ -64,7 +78,7 @@ def without_password(url: str) -> str:
 
 def is_absolute(path: str) -> bool:
     """Whether a storage or cache path means the same on every node: a URL, or an absolute folder."""
-    return is_url(path) or PurePosixPath(path).is_absolute()
+    return is_url(path) or is_web_url(path) or PurePosixPath(path).is_absolute()
 
 
 def in_home(path: str) -> Path:

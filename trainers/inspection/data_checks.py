@@ -13,6 +13,7 @@ from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
 from trainers.data.augmentation.recording_pool import read_row, rows_of
 from trainers.data.selection import refuse_long_clips
+from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.manifest_source import open_manifest
 from trainers.errors import AudioError, DataError, StorageError
 from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
@@ -145,7 +146,7 @@ def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
     if not is_url(location) and not Path(location).is_file():
         return subject.unreachable(f"{field}: {location}: no such file; give a manifest (--set {field}=…)")
     columns, options = (subject.config.data.audio_column_name, None), subject.config.run.storage_options
-    rows = rows_of(open_manifest(field, location, columns, options).table)
+    rows = rows_of(open_manifest(field, location, columns, SourceFiles(options, None)).table)
     chosen = sorted(np.random.default_rng(0).permutation(len(rows))[:MAX_DECODED].tolist())
     bad: list[str] = []
     for row in chosen:

@@ -10,6 +10,7 @@ from trainers.data.augmentation.speed import Speeds
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds, select_scored, select_training
+from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.manifest_source import open_manifest
 from trainers.models.label_codec import Limits
 from trainers.models.labels import Labels, clip_languages, labels_of
@@ -76,7 +77,7 @@ def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None
         if location is None:
             return None
         options = config.run.storage_options
-        manifest = open_manifest(field, location, (config.data.audio_column_name, None), options)
+        manifest = open_manifest(field, location, (config.data.audio_column_name, None), SourceFiles(options, None))
         return RecordingPool(field, manifest.table, options)
 
     return Augmenter(

@@ -12,7 +12,11 @@ MANIFEST = "manifest"
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "common_voice": ("split", "accented_letters"),
     "kaldi": (),
+    "lhotse": (),
+    "nemo": ("tars",),
+    "shar": (),
     "speechbrain": ("data_root",),
+    "webdataset": ("audio", "text"),
 }
 
 

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from trainers.config.config_scope import ConfigScope
 from trainers.config.parts.data_location import DataLocation
-from trainers.config.storage_location import SUPPORTED, is_url, refused_url
+from trainers.config.storage_location import SUPPORTED, is_url, refused_url, unreadable_url
 
 URL = r"^https?://[^@\s]+$"
 # Type of the error of a URL that no storage opens; the URL, which may hold a password, is not repeated.
@@ -49,16 +49,20 @@ def refuse_unsupported(location: str) -> str:
 
 
 def refuse_unsupported_data(location: str) -> str:
-    """Returns a location of rows; refuses a URL that no storage opens, and options that its format has not."""
-    refuse_unsupported(DataLocation.parse(location).path)
+    """Returns a location of rows; refuses a URL that cannot be read, and options that its format has not."""
+    _refuse(unreadable_url(DataLocation.parse(location).path))
     return location
 
 
 def refuse_url(location: str, instead: str) -> str:
     """Returns a location; refuses any URL, and says what to give instead."""
-    if (problem := refused_url(location, instead)) is not None:
-        raise PydanticCustomError(UNSUPPORTED_URL, "{problem}", {"problem": problem})
+    _refuse(refused_url(location, instead))
     return location
+
+
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise PydanticCustomError(UNSUPPORTED_URL, "{problem}", {"problem": problem})
 
 
 def trains(info: ValidationInfo) -> bool:

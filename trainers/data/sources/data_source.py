@@ -7,8 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
@@ -119,6 +121,19 @@ def print_warnings(sources: Iterable[SourceSplit]) -> None:
     for source in sources:
         for text in source.warnings:
             print_line(f"warning: {text}")
+
+
+def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """A table of ROW_SCHEMA, whose rows are counted; values that are not given are null.
+
+    Where one row has an offset, all are segments, from the beginning of their recordings where they have none.
+    """
+    table = pa.Table.from_pylist([{"row": number, **row} for number, row in enumerate(rows)], ROW_SCHEMA)
+    offsets = table["offset_s"]
+    if 0 < offsets.null_count < len(offsets):
+        position = ROW_SCHEMA.get_field_index("offset_s")
+        table = table.set_column(position, ROW_SCHEMA.field(position), pc.fill_null(offsets, 0.0))
+    return table
 
 
 def rows_of(ids: pa.Array, audio: pa.Array, texts: pa.Array) -> pa.Table:

@@ -1,32 +1,68 @@
-"""Files at paths of this node and in buckets, read alike."""
+"""Files at paths of this node, in buckets and on web servers, read alike."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from trainers.config.storage_location import StorageOptions, is_url
+from trainers.config.storage_location import StorageOptions, is_url, is_web_url
 from trainers.errors import StorageError
-from trainers.storage import open_storage
+from trainers.storage import Entry, Storage, open_storage
+from trainers.storage.web_files import describe_web_file, read_web_file, read_web_range
 
 # What `read_start` gives: enough for the counts of an ARPA file, and for the header of a binary.
 START_BYTES = 64 * 1024
 
 
 def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
-    """The bytes of a file at an absolute path or s3:// URL; for `one_of_many` see Storage.
+    """The bytes of a file at an absolute path or URL; for `one_of_many` see Storage.
 
     Raises:
         FileNotFoundError: there is no such file or object.
-        StorageError: the bucket cannot be read.
+        StorageError: the bucket or the server cannot be read.
     """
+    if is_web_url(location):
+        return read_web_file(location)
     if not is_url(location):
         return Path(location).read_bytes()
-    folder, _, name = location.rpartition("/")
-    storage = open_storage(folder, storage_options)
+    storage, name = _opened(location, storage_options)
+    read = storage.read_one_of_many if one_of_many else storage.read_bytes
+    return _existing(storage, name, lambda: read(name))
+
+
+def read_range(location: str, start: int, length: int, storage_options: StorageOptions) -> bytes:
+    """Bytes of a file from `start` on, fewer than `length` only at its end; errors as of `read_location`."""
+    if is_web_url(location):
+        return read_web_range(location, start, length)
+    if not is_url(location):
+        with Path(location).open("rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(length)
+    storage, name = _opened(location, storage_options)
+    return _existing(storage, name, lambda: storage.read_part(name, start, length)) if length else b""
+
+
+def describe(location: str, storage_options: StorageOptions) -> Entry:
+    """Size of a file, and what changes with its content: an ETag, or when it was changed; errors as `read_location`."""
+    if is_web_url(location):
+        return describe_web_file(location)
+    if not is_url(location):
+        status = Path(location).stat()
+        return Entry(location, status.st_size, status.st_mtime, str(status.st_mtime_ns))
+    storage, name = _opened(location, storage_options)
+    entry = storage.entry(name)
+    if entry is None:
+        raise FileNotFoundError(location)
+    return entry
+
+
+def is_file(location: str, storage_options: StorageOptions) -> bool:
+    """Whether there is a file at a location; raises StorageError where that cannot be known."""
+    if not is_url(location) and not is_web_url(location):
+        return Path(location).is_file()
     try:
-        return storage.read_one_of_many(name) if one_of_many else storage.read_bytes(name)
-    except StorageError:
-        if not storage.exists(name):
-            raise FileNotFoundError(location) from None
-        raise
+        describe(location, storage_options)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def reason_of(error: OSError) -> str:
@@ -36,11 +72,18 @@ def reason_of(error: OSError) -> str:
 
 def read_start(location: str, storage_options: StorageOptions) -> bytes:
     """The first bytes of a file; errors as of `read_location`."""
-    if not is_url(location):
-        with Path(location).open("rb") as file:
-            return file.read(START_BYTES)
-    folder, _, name = location.rpartition("/")
-    storage = open_storage(folder, storage_options)
-    if not storage.exists(name):
-        raise FileNotFoundError(location)
-    return storage.read_part(name, 0, START_BYTES)
+    return read_range(location, 0, START_BYTES, storage_options)
+
+
+def _opened(url: str, storage_options: StorageOptions) -> tuple[Storage, str]:
+    folder, _, name = url.rpartition("/")
+    return open_storage(folder, storage_options), name
+
+
+def _existing(storage: Storage, name: str, read: Callable[[], bytes]) -> bytes:
+    try:
+        return read()
+    except StorageError:
+        if not storage.exists(name):
+            raise FileNotFoundError(storage.url(name)) from None
+        raise

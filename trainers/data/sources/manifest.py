@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.strict_loading import load_json
 from trainers.data.sources.data_source import ROW_SCHEMA
 from trainers.data.sources.manifest_fields import (
     Row,
@@ -20,9 +19,8 @@ from trainers.data.sources.manifest_fields import (
     checked_ids,
     decode,
     delimited_rows,
+    json_rows,
     refuse_unread,
-    require_text,
-    text_of_json,
     to_seconds,
 )
 from trainers.errors import AudioError, DataError
@@ -152,33 +150,8 @@ def _rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[s
     if suffix in (".csv", ".tsv"):
         return delimited_rows(location, text, "," if suffix == ".csv" else "\t", wanted)
     if suffix in (".jsonl", ".json"):
-        return _json_rows(location, text, wanted)
+        return json_rows(location, text, wanted)
     raise DataError(f"{location}: the extension {suffix!r} is not a manifest's: name it .csv, .tsv or .jsonl")
-
-
-def _json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:
-    keys: dict[str, None] = {}
-    rows: list[Row] = []
-    must_be_text = set(wanted[:2])
-    for line, record_text in enumerate(text.split("\n"), start=1):
-        if not record_text.strip():
-            continue
-        try:
-            record = load_json(record_text)
-        except ValueError as error:
-            raise DataError(f"{location}: line {line} is not JSON ({error}): write one object a line") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{location}: line {line} is not a JSON object: write one object a line, no list")
-        keys |= dict.fromkeys(record)
-        try:
-            values = [text_of_json(name, record.get(name), must_be_text=name in must_be_text) for name in wanted]
-            # Only escapes give characters that UTF-8 has not, and zeros.
-            if "\\u" in record_text:
-                require_text(wanted, values)
-        except ValueError as error:
-            raise DataError(f"{location}: line {line}: {error}") from None
-        rows.append((line, tuple(values)))
-    return keys, iter(rows)
 
 
 def _require_column(location: str, columns: Collection[str], name: str, field: str) -> None:

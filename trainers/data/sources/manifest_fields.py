@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainers.config.strict_loading import load_json
 from trainers.errors import DataError
 
 _MAX_NAMED = 5
@@ -98,6 +99,47 @@ def delimited_rows(
             raise DataError(f"{location}: line {reader.line_num}: {error}: {fix}") from None
 
     return header, rows()
+
+
+def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:
+    """The keys of JSON lines, and their rows; of the wanted ones, the first two must be text.
+
+    Raises:
+        DataError: a line is no JSON object, or a value is wrong.
+    """
+    keys: dict[str, None] = {}
+    rows: list[Row] = []
+    must_be_text = set(wanted[:2])
+    # Only escapes give characters that UTF-8 has not, and zeros.
+    has_escapes = "\\u" in text
+    for line, record in json_objects(location, text):
+        keys |= dict.fromkeys(record)
+        try:
+            values = [text_of_json(name, record.get(name), must_be_text=name in must_be_text) for name in wanted]
+            if has_escapes:
+                require_text(wanted, values)
+        except ValueError as error:
+            raise DataError(f"{location}: line {line}: {error}") from None
+        rows.append((line, tuple(values)))
+    return keys, iter(rows)
+
+
+def json_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of JSON lines, each with its line, from 1 on.
+
+    Raises:
+        DataError: a line is no JSON object.
+    """
+    for line, record_text in enumerate(text.split("\n"), start=1):
+        if not record_text.strip():
+            continue
+        try:
+            record = load_json(record_text)
+        except ValueError as error:
+            raise DataError(f"{location}: line {line} is not JSON ({error}): write one object a line") from None
+        if not isinstance(record, dict):
+            raise DataError(f"{location}: line {line} is not a JSON object: write one object a line, no list")
+        yield line, record
 
 
 def refuse_unread(location: str, columns: Collection[str], read: Collection[str | None]) -> None:

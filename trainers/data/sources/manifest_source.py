@@ -1,7 +1,7 @@
 """Data source of manifests, in our format and others: tables of recordings, which are files in folders or buckets."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,15 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_location import MANIFEST, DataLocation
 from trainers.config.parts.data_part import DataPart
-from trainers.config.storage_location import StorageOptions, is_url, unsupported_url, without_password
+from trainers.config.storage_location import StorageOptions, is_url, unreadable_url, without_password
 from trainers.data.sources import fingerprint
+from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.formats.known_formats import read_rows
-from trainers.data.sources.located_files import read_location, reason_of
 from trainers.data.sources.manifest import read_manifest
 from trainers.data.sources.path_prefixes import with_prefixes
-from trainers.data.sources.recording_readers import FileReader
+from trainers.data.sources.recording_readers import is_remote
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage
 from trainers.storage.json_files import to_jsonl
@@ -36,6 +36,7 @@ class Manifest:
     table: pa.Table
     columns: tuple[str, str | None]
     warnings: Sequence[str]
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 class ManifestSource(DataSource):
@@ -46,23 +47,17 @@ class ManifestSource(DataSource):
         return tuple(split for split in SPLITS if getattr(self.data, split) is not None)
 
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
-        where = DataLocation.parse(getattr(self.data, split))
+        field, where = f"data.{split}", DataLocation.parse(getattr(self.data, split))
         use_column = self.data.use_language_column is not False
+        files = SourceFiles(self.storage_options, fingerprint_cache)
         if where.format == MANIFEST:
             columns = (self.data.audio_column_name, self.data.text_column_name)
-            manifest = open_manifest(
-                f"data.{split}",
-                where.path,
-                columns,
-                self.storage_options,
-                use_languages=use_column,
-                path_prefix=self.data.path_prefix,
-            )
+            manifest = open_manifest(field, where.path, columns, files, use_languages=use_column)
         else:
-            manifest = open_format(f"data.{split}", where, split, self.storage_options)
+            manifest = _open_format(field, where, split, files)
+        manifest = _with_prefixes(manifest, field, self.data.path_prefix)
         kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", manifest.location)
-        opened = _fingerprinted(manifest, split, kind, self.storage_options, fingerprint_cache)
-        return _with_languages(opened, use_column=use_column)
+        return _with_languages(_fingerprinted(manifest, split, kind, files), use_column=use_column)
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         # Their recordings are looked at when they are prepared.
@@ -96,43 +91,39 @@ def open_mixed_sources(
         StorageError: a bucket cannot be read.
     """
     sources = []
+    files = SourceFiles(storage_options, fingerprint_cache)
     for name, location in locations.items():
-        manifest = open_manifest(name, location, (data.audio_column_name, None), storage_options)
+        manifest = open_manifest(name, location, (data.audio_column_name, None), files)
         kind = fingerprint.resolve_kind(data.fingerprint or "auto", location)
         # `content` is asked for of training data, which may be files where these are objects.
         kind = "listing" if kind == "content" and is_url(location) else kind
-        sources.append(_fingerprinted(manifest, name, kind, storage_options, fingerprint_cache))
+        sources.append(_fingerprinted(manifest, name, kind, files))
     print_warnings(sources)
     return sources
 
 
 def open_manifest(
-    field: str,
-    location: str,
-    columns: tuple[str, str | None],
-    storage_options: StorageOptions,
-    *,
-    use_languages: bool = False,
-    path_prefix: Mapping[str, str] | None = None,
+    field: str, location: str, columns: tuple[str, str | None], files: SourceFiles, *, use_languages: bool = False
 ) -> Manifest:
-    """Opens the manifest at an absolute path or URL, which a field of the config names.
+    """Opens the manifest at an absolute path or URL, or in an archive, which a field of the config names.
 
-    `columns` are those of its recordings and of its transcripts; None where there are no transcripts. `path_prefix` is
-    what replaces beginnings of its recordings' paths.
+    `columns` are those of its recordings and of its transcripts; None where there are no transcripts.
 
     Raises:
         NotHereError: it is missing, or a file that cannot be read.
         DataError: it is wrong.
-        StorageError: the bucket cannot be read.
+        StorageError: the bucket or the server cannot be read.
     """
+    name = field.rpartition(".")[2]
+    fix = f"give the path of a manifest (--set {field}=my/{name}.csv)"
     try:
-        content = read_location(location, storage_options)
-    except OSError as error:
-        name = field.rpartition(".")[2]
-        fix = f"give the path of a manifest (--set {field}=my/{name}.csv)"
+        content = files.read(location)
+    except NotHereError as error:
+        raise NotHereError(f"{field}: {error}; {fix}") from None
+    if content is None:
         # A bucket is the same from everywhere.
-        kind = DataError if is_url(location) else NotHereError
-        raise kind(f"{field}: {location}: {reason_of(error)}; {fix}") from None
+        kind = DataError if is_remote(location) else NotHereError
+        raise kind(f"{field}: {location}: no such file; {fix}")
     audio, text = columns
     warnings: list[str] = []
     try:
@@ -146,40 +137,28 @@ def open_manifest(
         )
     except DataError as error:
         raise DataError(f"{field}: {error}") from None
-    if path_prefix:
-        table, unused = with_prefixes(table, path_prefix)
-        warnings += [f"{field}: {location}: no recording's path begins with {prefix}" for prefix in unused]
     _refuse_unsupported(table, f"{field}: {location}")
     return Manifest(location, content, table, columns, warnings)
 
 
-def open_format(field: str, where: DataLocation, split: str, storage_options: StorageOptions) -> Manifest:
-    """Opens rows in another format, which a field of the config names.
-
-    Raises:
-        NotHereError: a file cannot be read.
-        DataError: they are wrong.
-        StorageError: the bucket cannot be read.
-    """
-
-    def read(name: str) -> bytes | None:
-        location = f"{where.path.rstrip('/')}/{name}" if name else where.path
-        try:
-            return read_location(location, storage_options)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise NotHereError(f"{location}: {reason_of(error)}") from None
-
+def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     try:
-        rows = read_rows(where, split, read)
+        rows = read_rows(where, split, files)
     except DataError as error:
         raise type(error)(f"{field}: {error}") from None
     _refuse_unsupported(rows.table, f"{field}: {rows.location}")
     digest = hash_of(where.format, sorted(where.options.items()), *rows.contents).encode()
-    return Manifest(
-        rows.location, digest, rows.table, ("audio", "text"), [f"{field}: {line}" for line in rows.warnings]
-    )
+    warnings = [f"{field}: {line}" for line in rows.warnings]
+    return Manifest(rows.location, digest, rows.table, ("audio", "text"), warnings, rows.problems)
+
+
+def _with_prefixes(manifest: Manifest, field: str, prefixes: Mapping[str, str]) -> Manifest:
+    """The manifest with other beginnings of its recordings' paths."""
+    if not prefixes:
+        return manifest
+    table, unused = with_prefixes(manifest.table, prefixes)
+    told = [f"{field}: {manifest.location}: no recording's path begins with {prefix}" for prefix in unused]
+    return replace(manifest, table=table, warnings=[*manifest.warnings, *told])
 
 
 def _with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
@@ -193,15 +172,9 @@ def _with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
     return replace(source, table=source.table.set_column(position, "language", pa.nulls(len(languages), pa.string())))
 
 
-def _fingerprinted(
-    manifest: Manifest,
-    name: str,
-    kind: FingerprintKind,
-    storage_options: StorageOptions,
-    fingerprint_cache: Storage | None,
-) -> SourceSplit:
-    location, paths = manifest.location, manifest.table["audio"].to_pylist()
-    fingerprints = fingerprint.fingerprint_recordings(kind, paths, location, storage_options, fingerprint_cache)
+def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: SourceFiles) -> SourceSplit:
+    location, rows = manifest.location, files.locate(manifest.table, manifest.problems)
+    fingerprints = fingerprint.fingerprint_recordings(kind, rows.files, location, files.storage_options, files.cache)
     known = sum(each is not None for each in fingerprints)
     note = f"size and time of {known} of {len(fingerprints)} recordings decide whether it is prepared again"
     note = note if kind == "metadata" and is_url(location) and len(fingerprints) > fingerprint.MOST_ASKED_FOR else ""
@@ -210,19 +183,19 @@ def _fingerprinted(
     former = _former_fingerprint(manifest, kind, fingerprints)
     # Contents are the same recordings in any folder.
     is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)
-    more = [] if is_content else [fingerprint.hash_of_places(paths, fingerprints)]
+    more = [] if is_content else [fingerprint.hash_of_places(rows.files, fingerprints)]
     # Rows of a set without the word were complete recordings.
     more += ["segments"] if manifest.table["offset_s"].null_count == 0 else []
     return SourceSplit(
         name,
         location,
-        manifest.table,
-        FileReader(storage_options),
+        rows.table,
+        rows.reader,
         hash_of(former, *more) if more else former,
-        node_files=paths[:_EXAMPLES],
+        node_files=rows.files[:_EXAMPLES],
         note=note,
         warnings=manifest.warnings,
-        recording_fingerprints={path: str(each) for path, each in zip(paths, fingerprints, strict=False)},
+        recording_fingerprints={path: str(each) for path, each in zip(rows.files, fingerprints, strict=False)},
         former=former,
     )
 
@@ -242,5 +215,5 @@ def _refuse_unsupported(table: pa.Table, where: str) -> None:
     """Refuses recordings at URLs that no storage opens: they would all be counted as files that are not there."""
     urls = pc.filter(table["audio"], pc.match_substring(table["audio"], "://")).to_pylist()
     for url in urls:
-        if problem := unsupported_url(url):
+        if problem := unreadable_url(url):
             raise DataError(f"{where}: recording {without_password(url)}: {problem}")

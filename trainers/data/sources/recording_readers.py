@@ -4,14 +4,14 @@ import errno
 import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainers.config.storage_location import StorageOptions, is_url
+from trainers.config.storage_location import StorageOptions, is_url, is_web_url
 from trainers.data.sources.located_files import read_location
 from trainers.errors import AudioError, StorageError
 
@@ -37,6 +37,14 @@ class RecordingReader(Protocol):
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How one recording is read, when it is its turn; from another machine, ahead of it."""
+
+    read: Callable[[], bytes]
+    remote: bool
+
+
+@dataclass(frozen=True)
 class FileReader:
     """Reads recordings from files of their own, which the column `audio` names.
 
@@ -47,25 +55,19 @@ class FileReader:
     storage_options: StorageOptions
 
     def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
-        """See `RecordingReader`; those of a bucket are fetched ahead, several at a time."""
-        return self.read_missing((row, None) for row in rows)
+        """See `RecordingReader`; those that are not on this node are fetched ahead, several at a time."""
+        return results_in_order(map(self.reading, rows))
 
     def read_missing(self, recordings: Iterable[tuple[Row, bytes | None]]) -> Iterator[bytes | AudioError]:
         """Gives recordings of which some are known, and reads those that are None."""
-        with ThreadPoolExecutor(FETCHED_AHEAD, thread_name_prefix="recordings") as pool:
-            ahead: deque[Callable[[], bytes]] = deque()
-            for row, recording in recordings:
-                ahead.append(self._reading(str(row["audio"]), recording, pool))
-                if len(ahead) > FETCHED_AHEAD:
-                    yield _result(ahead.popleft())
-            yield from map(_result, ahead)
+        return results_in_order(
+            self.reading(row) if known is None else Reading(partial(_as_it_is, known), remote=False)
+            for row, known in recordings
+        )
 
-    def _reading(self, location: str, recording: bytes | None, pool: Executor) -> Callable[[], bytes]:
-        if recording is not None:
-            return lambda: recording
-        if is_url(location):
-            return pool.submit(_read_recording, location, self.storage_options).result
-        return partial(_read_recording, location, self.storage_options)
+    def reading(self, row: Row) -> Reading:
+        location = str(row["audio"])
+        return Reading(partial(_read_recording, location, self.storage_options), is_remote(location))
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,26 @@ class RowReader:
 
     def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
         return self.files.read_missing((row, row[self.column]) for row in rows)
+
+
+def results_in_order(readings: Iterable[Reading]) -> Iterator[bytes | AudioError]:
+    """Gives recordings in their order; those of buckets and servers are fetched ahead, several at a time."""
+    with ThreadPoolExecutor(FETCHED_AHEAD, thread_name_prefix="recordings") as pool:
+        ahead: deque[Callable[[], bytes]] = deque()
+        for reading in readings:
+            ahead.append(pool.submit(reading.read).result if reading.remote else reading.read)
+            if len(ahead) > FETCHED_AHEAD:
+                yield _result(ahead.popleft())
+        yield from map(_result, ahead)
+
+
+def is_remote(location: str) -> bool:
+    """Whether a location is another machine's."""
+    return is_url(location) or is_web_url(location)
+
+
+def _as_it_is(recording: bytes) -> bytes:
+    return recording
 
 
 def _result(reading: Callable[[], bytes]) -> bytes | AudioError:
@@ -118,6 +140,6 @@ def _with_another_spelling(location: str) -> str:
     others["without spaces around it"] = f"{folder}/{name.strip()}"
     for how, path in others.items():
         with suppress(OSError):  # The other name may be too long.
-            if not is_url(location) and path != location and Path(path).is_file():
+            if not is_remote(location) and path != location and Path(path).is_file():
                 return f"; there is one whose name is the same {how}"
     return ""

@@ -13,6 +13,7 @@ from trainers.data.augmentation import recording_pool
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
+from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.located_files import read_location
 from trainers.data.sources.manifest_source import open_manifest
 from trainers.errors import DataError
@@ -33,7 +34,9 @@ def manifest(tmp_path: Path) -> Path:
 
 
 def pool_of(manifest: Path) -> RecordingPool:
-    opened = open_manifest("augment.noise_manifest", str(manifest), ("path", None), DEFAULT_STORAGE_OPTIONS)
+    opened = open_manifest(
+        "augment.noise_manifest", str(manifest), ("path", None), SourceFiles(DEFAULT_STORAGE_OPTIONS, None)
+    )
     return RecordingPool("augment.noise_manifest", opened.table, DEFAULT_STORAGE_OPTIONS)
 
 
@@ -125,13 +128,17 @@ def test_manifest_and_recordings_may_be_in_a_bucket(manifest: Path, s3_bucket: s
     storage = open_storage(f"{s3_bucket}/noise", options)
     for path in manifest.parent.iterdir():
         storage.write_bytes(path.name, path.read_bytes())
-    opened = open_manifest("augment.noise_manifest", f"{s3_bucket}/noise/noise.csv", ("path", None), options)
+    opened = open_manifest(
+        "augment.noise_manifest", f"{s3_bucket}/noise/noise.csv", ("path", None), SourceFiles(options, None)
+    )
     pool, here = RecordingPool("augment.noise_manifest", opened.table, options), pool_of(manifest)
     one, other = (np.random.default_rng(0) for _ in range(2))
     for _ in range(6):
         assert np.array_equal(pool.draw(one), here.draw(other))
     with pytest.raises(DataError, match=r"s3://.*/gone\.csv: no such file"):
-        open_manifest("augment.noise_manifest", f"{s3_bucket}/noise/gone.csv", ("path", None), options)
+        open_manifest(
+            "augment.noise_manifest", f"{s3_bucket}/noise/gone.csv", ("path", None), SourceFiles(options, None)
+        )
 
 
 def test_what_is_wrong_with_a_manifest_is_said_by_its_field(manifest: Path) -> None:

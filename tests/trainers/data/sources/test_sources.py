@@ -27,7 +27,7 @@ def test_the_fingerprint_of_a_data_set_follows_its_content() -> None:
 def test_a_recording_at_a_url_that_none_opens_is_named_without_its_password(tmp_path: Path) -> None:
     manifest = write_rows(tmp_path / "train.csv", [("https://me:word@host/a.wav?key=1", "text")])
     data = DataPart(train=str(manifest), validation="/nowhere.csv")
-    with pytest.raises(DataError, match=r"recording https://…@host/a.wav: https:// is not supported"):
+    with pytest.raises(DataError, match=r"recording https://…@host/a.wav: it holds a user name"):
         open_sources(data, storage_options=StorageOptions(), splits=("train",))
 
 

@@ -11,7 +11,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from trainers.data.sources.data_source import ROW_SCHEMA
+from trainers.data.sources.data_source import table_of
 from trainers.errors import DataError
 
 CLIPS, DURATIONS = "clips", "clip_durations.tsv"
@@ -115,17 +115,16 @@ class CommonVoice:
     def rows(self, clips: Sequence[Clip]) -> pa.Table:
         """A table of ROW_SCHEMA."""
         base = f"{self.folder}/{CLIPS}"
-        columns = {
-            "row": range(len(clips)),
-            "id": [posixpath.splitext(clip.file)[0] for clip in clips],
-            "audio": [f"{base}/{clip.file}" for clip in clips],
-            "text": [clip.text for clip in clips],
-            "speaker": [clip.speaker or None for clip in clips],
-            "duration_s": [clip.duration_s for clip in clips],
-            "language": [None] * len(clips),
-            "offset_s": [None] * len(clips),
-        }
-        return pa.table({field.name: pa.array(columns[field.name], field.type) for field in ROW_SCHEMA}, ROW_SCHEMA)
+        return table_of(
+            {
+                "id": posixpath.splitext(clip.file)[0],
+                "audio": f"{base}/{clip.file}",
+                "text": clip.text,
+                "speaker": clip.speaker or None,
+                "duration_s": clip.duration_s,
+            }
+            for clip in clips
+        )
 
     def _file(self, path: str) -> str:
         if not path or "/" in path or path.startswith("."):

@@ -1,4 +1,4 @@
-"""Kaldi data folders: `wav.scp` and `text`, with `segments` and `utt2spk` where they are there, into one Arrow table.
+"""Kaldi data folders: `wav.scp` and `text`, and where they are there `segments`, `utt2spk`, `utt2lang`, into one table.
 
 What Kaldi's own `validate_data_dir.sh` demands of their ids is demanded here, too: nothing is dropped.
 """
@@ -12,12 +12,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from trainers.config.storage_location import is_url
-from trainers.data.sources.data_source import ROW_SCHEMA
+from trainers.data.sources.data_source import table_of
 from trainers.data.sources.manifest_fields import absolute, base_of, decode, examples, to_seconds
 from trainers.errors import DataError, NotHereError
 
 _REQUIRED = ("wav.scp", "text")
-_OPTIONAL = ("segments", "utt2spk")
+# What one word says of each utterance, and its column.
+_OF_UTTERANCES = {"utt2spk": "speaker", "utt2lang": "language"}
+_OPTIONAL = ("segments", *_OF_UTTERANCES)
 # Kaldi's own: no-break spaces and the like belong to ids and words.
 _SPACE = " \t\n\v\f"
 _SPACES = re.compile(f"[{_SPACE}]+")
@@ -63,7 +65,7 @@ def read_kaldi(folder: str, read: Callable[[str], bytes | None]) -> tuple[pa.Tab
     contents = {name: content for name in (*_REQUIRED, *_OPTIONAL) if (content := read(name)) is not None}
     _require_files(folder, contents)
     entries = {name: _entries(f"{folder}/{name}", content) for name, content in contents.items()}
-    texts, speakers = entries["text"], entries.get("utt2spk")
+    texts = entries["text"]
     recordings = _recordings(f"{folder}/wav.scp", entries["wav.scp"])
     if "segments" in entries:
         segments = _segments(f"{folder}/segments", entries["segments"])
@@ -72,24 +74,22 @@ def read_kaldi(folder: str, read: Callable[[str], bytes | None]) -> tuple[pa.Tab
     else:
         segments = {recording: _Segment(recording) for recording in recordings}
         _require_same(folder, {"text": texts, "wav.scp": recordings})
-    if speakers is not None:
-        _require_same(folder, {"text": texts, "utt2spk": speakers})
-        _require_one_word(f"{folder}/utt2spk", speakers)
-    parts = [segments[utterance] for utterance in texts]
-    columns = {
-        "row": range(len(texts)),
-        "id": list(texts),
-        "audio": [recordings[part.recording] for part in parts],
-        "text": [entry.value for entry in texts.values()],
-        "speaker": [speakers[utterance].value if speakers is not None else None for utterance in texts],
-        "duration_s": [part.duration_s for part in parts],
-        "language": [None] * len(texts),
-        "offset_s": [part.offset_s for part in parts],
-    }
-    # No file that was read has a zero.
-    return pa.table(columns, schema=ROW_SCHEMA), b"".join(
-        b"%b\0%b\0" % (name.encode(), contents[name]) for name in contents
+    for name in _OF_UTTERANCES.keys() & entries.keys():
+        _require_same(folder, {"text": texts, name: entries[name]})
+        _require_one_word(f"{folder}/{name}", entries[name])
+    rows = (
+        {
+            "id": utterance,
+            "audio": recordings[segments[utterance].recording],
+            "text": entry.value,
+            "offset_s": segments[utterance].offset_s,
+            "duration_s": segments[utterance].duration_s,
+            **{column: entries[name][utterance].value for name, column in _OF_UTTERANCES.items() if name in entries},
+        }
+        for utterance, entry in texts.items()
     )
+    # No file that was read has a zero.
+    return table_of(rows), b"".join(b"%b\0%b\0" % (name.encode(), contents[name]) for name in contents)
 
 
 def _require_files(folder: str, contents: Collection[str]) -> None:
@@ -152,11 +152,10 @@ def _segments(location: str, entries: Mapping[str, _Entry]) -> dict[str, _Segmen
     return segments
 
 
-def _require_one_word(location: str, speakers: Mapping[str, _Entry]) -> None:
-    for utterance, (line, speaker) in speakers.items():
-        if not speaker or _SPACES.search(speaker):
-            fix = "write one speaker behind the id, without spaces"
-            raise DataError(f"{location}: line {line}: {utterance!r} has the speaker {speaker!r}: {fix}")
+def _require_one_word(location: str, entries: Mapping[str, _Entry]) -> None:
+    for utterance, (line, value) in entries.items():
+        if not value or _SPACES.search(value):
+            raise DataError(f"{location}: line {line}: {utterance!r} has {value!r}: write one word behind the id")
 
 
 def _require_same(folder: str, ids: Mapping[str, Collection[str]]) -> None:

@@ -1,14 +1,25 @@
 """The table of formats: what opens the rows of a `DataLocation`."""
 
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from trainers.config.parts.data_location import DataLocation
-from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Read, Rules
+from trainers.data.sources.archives.archive_index import ArchiveIndex
+from trainers.data.sources.archives.archive_path import expand_names
+from trainers.data.sources.archives.source_files import SourceFiles
+from trainers.data.sources.data_source import table_of
+from trainers.data.sources.fingerprint import hash_of
+from trainers.data.sources.formats import lhotse
+from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Rules
 from trainers.data.sources.formats.kaldi import read_kaldi
+from trainers.data.sources.formats.nemo import read_tarred
 from trainers.data.sources.formats.speechbrain import read_speechbrain
+from trainers.data.sources.formats.webdataset import read_samples
+from trainers.data.sources.manifest_fields import absolute, base_of, checked_ids, decode
 from trainers.errors import ConfigError, DataError
 
 
@@ -19,34 +30,36 @@ class Rows:
     Attributes:
         location: The file that stands for all in messages; recordings in a bucket lie below its folder.
         contents: The bytes of all files that decide what the rows are.
-        table: Of ROW_SCHEMA.
+        table: Of ROW_SCHEMA; recordings may lie in archives, see `archive_path`.
         warnings: What a user should know of them.
+        problems: Why rows have no recording, by id.
     """
 
     location: str
     contents: Sequence[bytes]
     table: pa.Table
     warnings: Sequence[str] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_rows(where: DataLocation, split: str, read: Read) -> Rows:
+def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     """Reads the rows of a location in one of the formats.
-
-    `read` gives a file below it by name, None where there is none; and by "" the location itself where it is a file.
 
     Raises:
         ConfigError: an option has a wrong value.
         DataError: a file is missing or wrong, or there are no rows.
+        StorageError: a bucket or a server cannot be read.
     """
-    rows = _READERS[where.format](where, split, read)
+    rows = _READERS[where.format](where, split, files)
     if not len(rows.table):
         raise DataError(f"{rows.location}: no rows are left: name other splits of it")
     return rows
 
 
-def _common_voice(where: DataLocation, split: str, read: Read) -> Rows:
+def _common_voice(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     tables = [SPLIT_FILES.get(name, name) for name in where.options.get("split", split).split("+")]
-    counts, corpus = Counts(), CommonVoice.in_folder(where.path, read)
+    folder = files.root_of(where.path, f"{tables[0]}.tsv")
+    counts, corpus = Counts(), CommonVoice.in_folder(folder, lambda name: files.read(f"{folder}/{name}"))
     rules = Rules(accented_letters=_truth(where, "accented_letters", default=True))
     table = corpus.rows(corpus.clips(tables, rules, counts))
     location = f"{corpus.folder}/{tables[0]}.tsv"
@@ -60,21 +73,105 @@ def _truth(where: DataLocation, option: str, *, default: bool) -> bool:
     return value == "true"
 
 
-def _kaldi(where: DataLocation, split: str, read: Read) -> Rows:
-    table, content = read_kaldi(where.path, read)
-    return Rows(f"{where.path.rstrip('/')}/wav.scp", [content], table)
+def _kaldi(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+    folder = files.root_of(where.path, "wav.scp")
+    table, content = read_kaldi(folder, lambda name: files.read(f"{folder}/{name}"))
+    return Rows(f"{folder}/wav.scp", [content], table)
 
 
-def _speechbrain(where: DataLocation, split: str, read: Read) -> Rows:
-    content = read("")
-    if content is None:
-        raise DataError(f"{where.path}: no such file: name SpeechBrain's .json or .csv of a split")
+def _speechbrain(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+    content = _required(where.path, files, "name SpeechBrain's .json or .csv of a split")
     table = read_speechbrain(where.path, content, data_root=where.options.get("data_root"))
     return Rows(where.path, [content], table)
 
 
-_READERS: Mapping[str, Callable[[DataLocation, str, Read], Rows]] = {
+def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+    shards = files.indexes(_names(where.path))
+    found = read_samples(shards, audio=where.options.get("audio"), text=where.options.get("text"))
+    return _of_archives(where, table_of(found.rows), shards, problems=found.problems)
+
+
+def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+    if "tars" not in where.options:
+        raise ConfigError(
+            f"nemo:{where.path}: name the tars of its recordings, as nemo:{where.path}?tars=audio__OP_0..127_CL_.tar; "
+            "NeMo's manifests of files are manifests here (data.audio_column_name: audio_filepath)"
+        )
+    manifests = _names(where.path)
+    tars = files.indexes(_names(absolute(base_of(manifests[0]), where.options["tars"])))
+    rows: list[dict[str, Any]] = []
+    for number, location in enumerate(manifests):
+        text = decode(location, _required(location, files, "name NeMo's manifest"))
+        # A manifest for each tar has its rows alone.
+        of_manifest = [tars[number]] if len(manifests) == len(tars) > 1 else tars
+        rows += read_tarred(location, text, of_manifest)
+    table = table_of(rows)
+    checked_ids(where.path, table["id"])
+    return _of_archives(where, table, tars)
+
+
+def _lhotse(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+    content = _required(where.path, files, "name a manifest of cuts (.jsonl.gz)")
+    text = lhotse.text_of_cuts(where.path, content)
+    table = table_of(lhotse.read_cuts(where.path, text, None))
+    checked_ids(where.path, table["id"])
+    return Rows(where.path, [text.encode()], table)
+
+
+def _shar(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+    if lhotse.JSON_LINES in posixpath.basename(where.path):
+        manifests = _names(where.path)
+    else:
+        folder = where.path.rstrip("/")
+        names = [name for name in files.names_in(folder) if name.startswith(lhotse.CUTS) and lhotse.JSON_LINES in name]
+        manifests = [f"{folder}/{name}" for name in names]
+    if not manifests:
+        raise DataError(f"{where.path}: there is no {lhotse.CUTS}*{lhotse.JSON_LINES}.gz: name a folder of Shar")
+    shards = files.indexes(map(_shar_tar, manifests))
+    rows: list[dict[str, Any]] = []
+    for location, shard in zip(manifests, shards, strict=True):
+        text = lhotse.text_of_cuts(location, _required(location, files, "name Shar's cuts"))
+        rows += lhotse.read_cuts(location, text, shard)
+    table = table_of(rows)
+    checked_ids(where.path, table["id"])
+    return _of_archives(where, table, shards)
+
+
+def _shar_tar(manifest: str) -> str:
+    folder, _, name = manifest.rpartition("/")
+    stem = name.removeprefix(lhotse.CUTS).partition(lhotse.JSON_LINES)[0]
+    return f"{folder}/{lhotse.RECORDINGS}{stem}{lhotse.TAR}"
+
+
+def _names(pattern: str) -> list[str]:
+    try:
+        return expand_names(pattern)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _required(location: str, files: SourceFiles, fix: str) -> bytes:
+    content = files.read(location)
+    if content is None:
+        raise DataError(f"{location}: no such file: {fix}")
+    return content
+
+
+def _of_archives(
+    where: DataLocation, table: pa.Table, archives: Sequence[ArchiveIndex], *, problems: Mapping[str, str] = {}
+) -> Rows:
+    """Rows whose recordings lie in archives; what decides them is the rows, wherever the archives are."""
+    names = [posixpath.basename(path) for path in table["audio"].to_pylist()]
+    digest = hash_of(names, *(table[name].to_pylist() for name in table.column_names if name != "audio"))
+    return Rows(archives[0].location, [digest.encode()], table, problems=problems)
+
+
+_READERS: Mapping[str, Callable[[DataLocation, str, SourceFiles], Rows]] = {
     "common_voice": _common_voice,
     "kaldi": _kaldi,
+    "lhotse": _lhotse,
+    "nemo": _nemo,
+    "shar": _shar,
     "speechbrain": _speechbrain,
+    "webdataset": _webdataset,
 }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from trainers.config.strict_loading import load_json
-from trainers.data.sources.data_source import ROW_SCHEMA
+from trainers.data.sources.data_source import table_of
 from trainers.data.sources.manifest_fields import (
     absolute,
     base_of,
@@ -73,11 +73,7 @@ def read_speechbrain(location: str, content: bytes, *, data_root: str | None) ->
             raise DataError(f"{location}: {place}: {error}") from None
     if not rows:
         raise DataError(f"{location}: no rows: add one for each recording")
-    are_segments = any(row["offset_s"] is not None for row in rows)
-    for number, row in enumerate(rows):
-        row["row"] = number
-        row["offset_s"] = (row["offset_s"] or 0.0) if are_segments else None
-    table = pa.Table.from_pylist(rows, ROW_SCHEMA)
+    table = table_of(rows)
     checked_ids(location, table["id"])
     return table
 

@@ -1,0 +1,286 @@
+"""Sets that are prepared from archives, which lie in a folder, in a bucket, or on a web server."""
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import webdataset
+from lhotse import CutSet, Recording
+from lhotse.cut import MonoCut
+from lhotse.supervision import SupervisionSegment
+
+from tests.trainers.data.preparing import Cache, never
+from tests.trainers.data.sources.archives.made_archives import (
+    manifest_members,
+    recording,
+    text,
+    wave,
+    write_tar,
+)
+from tests.trainers.synthetic import RATE_HZ
+from tests.web import web_server
+from trainers.config.storage_location import StorageOptions
+from trainers.data.prepared_set import ClipReader, PreparedSet
+from trainers.errors import DataError, StorageError
+from trainers.storage import open_storage
+
+COUNT = 7
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where archives lie: they are written to a folder, and `put` gives the URL or path of that folder elsewhere."""
+
+    put: Callable[[Path], str]
+    cache: Cache
+
+
+@pytest.fixture(params=["folder", "bucket", "web"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "folder":
+        yield Place(str, Cache(str(tmp_path / "prepared"), None))
+        return
+    if request.param == "bucket":
+        bucket, endpoint = request.getfixturevalue("s3_bucket"), request.getfixturevalue("s3_endpoint")
+
+        def upload(folder: Path) -> str:
+            open_storage(bucket, StorageOptions(endpoint)).upload_folder(folder, "corpus")
+            return f"{bucket}/corpus"
+
+        yield Place(upload, Cache(f"{bucket}/prepared", endpoint))
+        return
+    with ExitStack() as stack:
+        yield Place(lambda folder: stack.enter_context(web_server(folder)), Cache(str(tmp_path / "prepared"), None))
+
+
+def require_clips(found: PreparedSet, numbers: list[int], *, ids: list[str] | None = None) -> None:
+    """Asks for these clips in this order, sample by sample."""
+    assert found.index["text"].to_pylist() == [text(number) for number in numbers]
+    reader = ClipReader(found, cache_bytes=2**30)
+    for position, number in enumerate(numbers):
+        assert np.array_equal(reader.read(position), wave(number))
+    if ids is not None:
+        assert found.index["id"].to_pylist() == ids
+    assert not found.quarantine
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
+def test_a_manifest_in_an_archive_has_its_recordings_there(place: Place, tmp_path: Path, suffix: str) -> None:
+    mode = "w" if suffix == ".tar" else "w:gz"
+    write_tar(tmp_path / "made" / f"corpus{suffix}", manifest_members(COUNT, "inner/"), mode)
+    url = f"{place.put(tmp_path / 'made')}/corpus{suffix}/inner/train.tsv"
+    require_clips(place.cache.prepare(url), list(range(COUNT)))
+    # The second time, neither rows nor archive are read.
+    require_clips(place.cache.prepare(url, runner=never), list(range(COUNT)))
+
+
+def test_webdataset_shards_are_read_as_its_writer_has_made_them(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    with webdataset.ShardWriter(str(tmp_path / "made" / "train-%03d.tar"), maxcount=3, verbose=0) as writer:
+        for number in range(COUNT):
+            writer.write({"__key__": f"u{number}", "flac": recording(number), "txt": text(number)})
+    url = f"webdataset:{place.put(tmp_path / 'made')}/train-{{000..002}}.tar"
+    require_clips(place.cache.prepare(url), list(range(COUNT)), ids=[f"u{number}" for number in range(COUNT)])
+
+
+def test_shar_is_read_as_lhotse_has_made_it(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "made").mkdir()
+    cuts_of(tmp_path / "wavs").to_shar(str(tmp_path / "made"), fields={"recording": "flac"}, shard_size=3)
+    folder = place.put(tmp_path / "made")
+    # A web server does not list what it has.
+    name = "/cuts.{000000..000002}.jsonl.gz" if "web" in request.node.callspec.id else ""
+    require_clips(place.cache.prepare(f"shar:{folder}{name}"), list(range(COUNT)))
+
+
+def cuts_of(folder: Path) -> CutSet:
+    folder.mkdir()
+    cuts = []
+    for number in range(COUNT):
+        path = folder / f"{number}.flac"
+        path.write_bytes(recording(number))
+        heard = Recording.from_file(path)
+        spoken = SupervisionSegment(f"s{number}", heard.id, 0, heard.duration, text=text(number), speaker="ana")
+        cuts.append(MonoCut(f"c{number}", 0, heard.duration, 0, recording=heard, supervisions=[spoken]))
+    return CutSet.from_cuts(cuts)
+
+
+def test_cuts_are_parts_of_their_recordings(tmp_path: Path) -> None:
+    cuts = list(cuts_of(tmp_path / "wavs"))
+    cuts[2] = cuts[2].truncate(offset=0.1, duration=0.2)
+    CutSet.from_cuts(cuts).to_file(tmp_path / "cuts.jsonl.gz")
+    found = Cache(str(tmp_path / "prepared"), None).prepare(f"lhotse:{tmp_path}/cuts.jsonl.gz")
+    reader = ClipReader(found, cache_bytes=2**30)
+    assert np.array_equal(reader.read(2), wave(2)[RATE_HZ // 10 : 3 * RATE_HZ // 10])
+    assert np.array_equal(reader.read(3), wave(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"type": "MixedCut"}, "line 1: cut 'c0': is a MixedCut"),
+        ({"recording": None}, "has no recording"),
+        ({"duration": None}, "cut 'c0'"),
+    ],
+)
+def test_a_cut_of_something_else_is_named(tmp_path: Path, change: dict[str, object], problem: str) -> None:
+    (cut, *_) = (each.to_dict() for each in cuts_of(tmp_path / "wavs"))
+    (tmp_path / "cuts.jsonl").write_text(json.dumps({**cut, **change}))
+    with pytest.raises(DataError, match=problem):
+        Cache(str(tmp_path / "prepared"), None).prepare(f"lhotse:{tmp_path}/cuts.jsonl")
+
+
+def test_a_command_in_a_cut_is_refused_and_not_run(tmp_path: Path) -> None:
+    (cut, *_) = (each.to_dict() for each in cuts_of(tmp_path / "wavs"))
+    cut["recording"]["sources"][0] |= {"type": "command", "source": f"touch {tmp_path}/run"}
+    (tmp_path / "cuts.jsonl").write_text(json.dumps(cut))
+    with pytest.raises(DataError, match="type 'command': save it as a file"):
+        Cache(str(tmp_path / "prepared"), None).prepare(f"lhotse:{tmp_path}/cuts.jsonl")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["one manifest", "a manifest for each tar"])
+def test_nemo_s_tars_are_read_with_segments(place: Place, tmp_path: Path, sharded: bool) -> None:
+    made = tmp_path / "made"
+    shards = [[0, 1, 2, 3], [4, 5, 6]]
+    lines: list[list[str]] = []
+    for number, clips in enumerate(shards):
+        write_tar(made / f"audio_{number}.tar", [(f"clip_{clip}.wav", recording(clip, "WAV")) for clip in clips])
+        rows = ({"audio_filepath": f"clip_{clip}.wav", "text": text(clip), "shard_id": number} for clip in clips)
+        lines.append([json.dumps(row) for row in rows])
+    if sharded:
+        for number, of_shard in enumerate(lines):
+            own = [
+                json.dumps({key: value for key, value in json.loads(line).items() if key != "shard_id"})
+                for line in of_shard
+            ]
+            (made / f"manifest_{number}.json").write_text("\n".join(own))
+        where = "manifest__OP_0..1_CL_.json"
+    else:
+        part = {"audio_filepath": "clip_6.wav", "text": text(6), "shard_id": 1, "offset": 0.1, "duration": 0.2}
+        (made / "manifest.json").write_text("\n".join([*lines[0], *lines[1], json.dumps(part)]))
+        where = "manifest.json"
+    found = place.cache.prepare(f"nemo:{place.put(made)}/{where}?tars=audio__OP_0..1_CL_.tar")
+    if sharded:
+        require_clips(found, list(range(COUNT)))
+    else:
+        assert found.index["id"].to_pylist()[-2:] == ["clip_6", "clip_6@0.1"]
+        assert found.index["duration_s"].to_pylist()[-1] == pytest.approx(0.2)
+
+
+def test_common_voice_is_read_out_of_its_archive(place: Place, tmp_path: Path) -> None:
+    rows = "".join(f"ana\tclip_{number}.mp3\t{text(number) or 'a'}\n" for number in range(COUNT))
+    # In the archive, clips are in another order than in the table.
+    clips = [(f"cv-corpus/sr/clips/clip_{number}.mp3", recording(number, "MP3")) for number in reversed(range(COUNT))]
+    table = ("cv-corpus/sr/train.tsv", f"client_id\tpath\tsentence\n{rows}".encode())
+    write_tar(tmp_path / "made" / "cv-sr.tar.gz", [*clips, table], "w:gz")
+    found = place.cache.prepare(f"common_voice:{place.put(tmp_path / 'made')}/cv-sr.tar.gz")
+    assert found.index["id"].to_pylist() == [f"clip_{number}" for number in reversed(range(COUNT))]
+    assert found.index["text"].to_pylist() == [text(number) or "a" for number in reversed(range(COUNT))]
+    for seconds, number in zip(found.index["duration_s"].to_pylist(), reversed(range(COUNT)), strict=True):
+        assert seconds == pytest.approx(len(wave(number)) / RATE_HZ, abs=0.1)
+
+
+def test_what_is_wrong_with_a_sample_is_said_of_it_alone(tmp_path: Path) -> None:
+    members = [
+        ("good.flac", recording(0)),
+        ("good.txt", text(0).encode()),
+        ("../out.flac", recording(1)),
+        ("../out.txt", b"out"),
+        ("silent.flac", recording(1)),
+        ("text.txt", b"a text"),
+        ("two.flac", recording(1)),
+        ("two.wav", recording(1, "WAV")),
+        ("two.txt", b"two"),
+        ("latin.flac", recording(1)),
+        ("latin.txt", b"\xe8aj"),
+        ("noise.flac", b"noise"),
+        ("noise.txt", b"noise"),
+        ("json.flac", recording(1)),
+        ("json.json", json.dumps({"sentence": "js", "speaker": "ana", "duration": len(wave(1)) / RATE_HZ}).encode()),
+    ]
+    shard = write_tar(tmp_path / "made" / "shard.tar", members)
+    found = Cache(str(tmp_path / "prepared"), None).prepare(f"webdataset:{shard}", max_bad_fraction=0.9)
+    assert found.index["id"].to_pylist() == ["good", "json"]
+    assert found.index["text"].to_pylist() == [text(0), "js"]
+    reasons = {row["id"]: row["reason"] for row in found.quarantine}
+    assert reasons.keys() == {"../out", "silent", "text", "two", "latin", "noise"}
+    for name, reason in {
+        "../out": "leads out",
+        "silent": "has no text",
+        "text": "has no recording",
+        "two": "several recordings",
+        "latin": "not UTF-8",
+    }.items():
+        assert reason in reasons[name]
+    assert not (tmp_path / "out.flac").exists()
+
+
+def test_keys_that_shards_count_anew_are_told_apart(tmp_path: Path) -> None:
+    for shard in ("a", "b"):
+        members = [("0.flac", recording(ord(shard))), ("0.txt", shard.encode())]
+        write_tar(tmp_path / f"{shard}.tar", members)
+    found = Cache(str(tmp_path / "prepared"), None).prepare(f"webdataset:{tmp_path}/{{a,b}}.tar")
+    assert found.index["id"].to_pylist() == ["a/0", "b/0"]
+
+
+def test_a_manifest_s_recording_that_is_not_in_the_archive_is_quarantined(tmp_path: Path) -> None:
+    members = manifest_members(COUNT)
+    archive = write_tar(tmp_path / "corpus.tar", [each for each in members if each[0] != "clips/3.flac"])
+    found = Cache(str(tmp_path / "prepared"), None).prepare(f"{archive}/train.tsv", max_bad_fraction=0.5)
+    assert [row["reason"] for row in found.quarantine] == ["no such member of the archive"]
+    assert len(found.index) == COUNT - 1
+
+
+def test_an_archive_that_has_changed_is_prepared_again(tmp_path: Path) -> None:
+    cache = Cache(str(tmp_path / "prepared"), None)
+    archive = write_tar(tmp_path / "corpus.tar", manifest_members(COUNT))
+    first = cache.prepare(f"{archive}/train.tsv")
+    write_tar(archive, manifest_members(COUNT - 1))
+    assert cache.prepare(f"{archive}/train.tsv").key != first.key
+    # The same bytes elsewhere are the same set.
+    write_tar(tmp_path / "moved" / "corpus.tar", manifest_members(COUNT))
+    assert cache.prepare(f"{tmp_path}/moved/corpus.tar/train.tsv", runner=never).key == first.key
+
+
+@pytest.mark.parametrize("part", [0.3, 0.9, 0.999])
+def test_a_cut_or_damaged_compressed_archive_is_refused(tmp_path: Path, part: float) -> None:
+    data = gzip.compress(write_tar(tmp_path / "whole.tar", manifest_members(COUNT)).read_bytes())
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes(data[: int(len(data) * part)])
+    cache = Cache(str(tmp_path / "prepared"), None)
+    with pytest.raises(DataError, match=r"cut\.tar\.gz: the archive .*(cut short|damaged)"):
+        cache.prepare(f"{cut}/train.tsv")
+    damaged = bytearray(data)
+    damaged[int(len(data) * part)] ^= 1
+    cut.write_bytes(bytes(damaged))
+    with pytest.raises(DataError, match="the archive is damaged"):
+        cache.prepare(f"{cut}/train.tsv")
+
+
+def test_a_folder_may_be_named_like_an_archive(tmp_path: Path) -> None:
+    for name, content in manifest_members(COUNT):
+        path = tmp_path / "corpus.tar" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    require_clips(
+        Cache(str(tmp_path / "prepared"), None).prepare(f"{tmp_path}/corpus.tar/train.tsv"), list(range(COUNT))
+    )
+
+
+def test_a_server_without_ranges_is_named_and_a_file_of_it_is_read(tmp_path: Path) -> None:
+    write_tar(tmp_path / "made" / "corpus.tar", manifest_members(COUNT))
+    (tmp_path / "made" / "one.flac").write_bytes(recording(0))
+    cache = Cache(str(tmp_path / "prepared"), None)
+    with web_server(tmp_path / "made", knows_ranges=False) as url:
+        with pytest.raises(StorageError, match=r"cannot read http://.*: its server sends no ranges of it; download it"):
+            cache.prepare(f"{url}/corpus.tar/train.tsv")
+        (tmp_path / "train.csv").write_text(f"path,text\n{url}/one.flac,{text(0)}\n")
+        require_clips(cache.prepare(tmp_path / "train.csv"), [0])
+        (tmp_path / "train.csv").write_text(f"path,text\n{url}/one.flac,{text(0)}\n{url}/none.flac,none\n")
+        found = cache.prepare(tmp_path / "train.csv", max_bad_fraction=0.5)
+        assert [row["reason"] for row in found.quarantine] == ["no such file"]

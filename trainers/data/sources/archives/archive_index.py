@@ -1,0 +1,119 @@
+"""The index of an archive: its members, and of a compressed one the points to read them from; made once, and kept."""
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trainers.config.storage_location import StorageOptions, without_password
+from trainers.data.sources.archives.open_archive import open_archive
+from trainers.data.sources.archives.range_file import ReadAt
+from trainers.data.sources.archives.tar_members import Member, read_members
+from trainers.data.sources.located_files import describe, reason_of
+from trainers.errors import DataError, NotHereError
+from trainers.storage import Storage
+
+# Folder next to the prepared sets, and what an index is stored as.
+FOLDER, VERSION = "archives", "1"
+_SCHEMA = pa.schema(
+    [
+        ("name", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("problem", pa.string()),
+        ("text", pa.binary()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class ArchiveIndex:
+    """What is known of one archive.
+
+    Attributes:
+        location: Its path or URL.
+        size_bytes: Its size, as it is stored.
+        mark: What changes with its content: of a file when it was changed, else its ETag.
+        members: Its members by name; of several of one name the last, which replaced the others.
+        points_url: Where the points of a compressed one are kept; "" of others, and where nothing is kept.
+        read_at: Reads what it holds.
+    """
+
+    location: str
+    size_bytes: int
+    mark: str
+    members: Mapping[str, Member]
+    points_url: str
+    read_at: ReadAt
+
+    def content(self, name: str, most: int) -> bytes | None:
+        """The content of a member; None where there is none.
+
+        Raises:
+            DataError: it is a link or such, or has more than `most` bytes.
+        """
+        member = self.members.get(name)
+        if member is None:
+            return None
+        problem = member.problem or (f"has {member.size} bytes, more than {most}" if member.size > most else "")
+        if problem:
+            raise DataError(f"{self.location}/{name}: {problem}")
+        return member.text if member.text is not None else self.read_at(member.offset, member.size)
+
+
+def open_index(location: str, storage_options: StorageOptions, cache: Storage | None) -> ArchiveIndex:
+    """Opens an archive's index, or reads the archive's headers to make it; a compressed archive is read through.
+
+    Args:
+        location: The archive's path or URL.
+        storage_options: How buckets are reached.
+        cache: Where indexes are kept, next to prepared sets. None: nowhere.
+
+    Raises:
+        NotHereError: there is no such archive.
+        DataError: it is damaged, or was cut short.
+        StorageError: its bucket or server cannot be read.
+    """
+    try:
+        found = describe(location, storage_options)
+    except OSError as error:
+        raise NotHereError(f"{without_password(location)}: {reason_of(error)}: name an archive") from None
+    key = f"{FOLDER}/{hashlib.sha256(location.encode()).hexdigest()[:32]}"
+    stamp = json.dumps([VERSION, found.size_bytes, found.etag])
+    read_at, points = open_archive(location, found.size_bytes, storage_options)
+    members = _known(cache, key, stamp)
+    if members is None:
+        members = list(read_members(without_password(location), read_at))
+        if points is not None:
+            dumped = points.dump()
+            if cache is not None:
+                cache.write_bytes(f"{key}.points", dumped)
+        if cache is not None:
+            cache.write_bytes(f"{key}.parquet", _stored(members, stamp))
+    elif points is not None and cache is not None:
+        points.load(cache.read_bytes(f"{key}.points"))
+    points_url = cache.url(f"{key}.points") if points is not None and cache is not None else ""
+    by_name = {member.name: member for member in members}
+    return ArchiveIndex(location, found.size_bytes, found.etag, by_name, points_url, read_at)
+
+
+def _known(cache: Storage | None, key: str, stamp: str) -> list[Member] | None:
+    """The members that are kept of an archive; None where it has changed since, or nothing is."""
+    if cache is None or not cache.exists(f"{key}.parquet"):
+        return None
+    table = pq.read_table(io.BytesIO(cache.read_bytes(f"{key}.parquet")))
+    if (table.schema.metadata or {}).get(b"stamp") != stamp.encode():
+        return None
+    return [Member(*values) for values in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+
+
+def _stored(members: list[Member], stamp: str) -> bytes:
+    columns = list(zip(*members, strict=True)) or [()] * len(_SCHEMA)
+    table = pa.table([pa.array(values, field.type) for values, field in zip(columns, _SCHEMA, strict=True)], _SCHEMA)
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({"stamp": stamp}), sink, compression="zstd")
+    return sink.getvalue()

@@ -1,0 +1,103 @@
+"""Archives, opened to be read from any position; a compressed one by points from which it can be decompressed."""
+
+import io
+from collections.abc import Callable
+from functools import partial
+from typing import BinaryIO, TypeVar, cast
+
+from trainers.config.storage_location import StorageOptions, is_url, is_web_url
+from trainers.data.sources.archives.archive_path import is_compressed
+from trainers.data.sources.archives.range_file import RangeFile, ReadAt
+from trainers.data.sources.located_files import read_range
+from trainers.errors import DataError
+
+T = TypeVar("T")
+
+# Of a compressed archive that is not on this node's disk, what is read at a time.
+_BLOCK_BYTES = 4 * 2**20
+# Decompressed bytes between two points, each of which takes 32 KB: at most so many points, and no denser than this.
+_MOST_POINTS, _LEAST_SPACING_BYTES = 2048, 4 * 2**20
+# What gzip makes of tables and WAV; a wrong guess gives a few points more or less.
+_USUAL_RATIO = 2
+
+
+def open_archive(location: str, size_bytes: int, storage_options: StorageOptions) -> "tuple[ReadAt, SeekPoints | None]":
+    """What reads an archive's uncompressed bytes from a position on; of a compressed one, also its seek points."""
+    read_at = partial(_read_range, location, storage_options)
+    if not is_compressed(location):
+        return read_at, None
+    points = SeekPoints(location, read_at, size_bytes)
+    return points.read_at, points
+
+
+class SeekPoints:
+    """A compressed archive, which knows points in it once it was read through."""
+
+    def __init__(self, location: str, read_at: ReadAt, size_bytes: int):
+        # It is not installed where only a client runs.
+        from indexed_gzip import IndexedGzipFile  # noqa: PLC0415
+
+        self._location = location
+        self._failure: Exception | None = None
+        spacing = max(_LEAST_SPACING_BYTES, _USUAL_RATIO * size_bytes // _MOST_POINTS)
+        if is_url(location) or is_web_url(location):
+            raw = RangeFile(
+                location,
+                self._noting(read_at),
+                block_bytes=_BLOCK_BYTES,
+                most_bytes=_BLOCK_BYTES,
+                size_bytes=size_bytes,
+            )
+            file: BinaryIO = io.BufferedReader(raw, _BLOCK_BYTES)
+        else:
+            file = open(location, "rb")  # noqa: PTH123, SIM115 -- as long as this object
+        self._file = IndexedGzipFile(fileobj=file, spacing=spacing)
+
+    def read_at(self, start: int, length: int) -> bytes:
+        """Bytes of what it holds."""
+
+        def read() -> bytes:
+            # Its seek goes no further than the end, and checks the bytes on the way.
+            if self._file.seek(start) != start:
+                return b""
+            return cast(bytes, self._file.read(length))
+
+        return self._checked(read)
+
+    def load(self, points: bytes) -> None:
+        """Takes the points that `dump` gave."""
+        self._checked(lambda: self._file.import_index(fileobj=io.BytesIO(points)))
+
+    def dump(self) -> bytes:
+        """Reads it to its end, which checks all of it, and gives its points."""
+        sink = io.BytesIO()
+        self._checked(self._file.build_full_index)
+        self._checked(lambda: self._file.export_index(fileobj=sink))
+        return sink.getvalue()
+
+    def _checked(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        # Its errors of damage are these, without a number of the system.
+        except (OSError, ValueError) as error:
+            if self._failure is not None:
+                raise self._failure from None
+            if getattr(error, "errno", None) is not None:
+                raise
+            raise DataError(f"{self._location}: the archive is damaged ({error}): fetch it again") from None
+
+    def _noting(self, read_at: ReadAt) -> ReadAt:
+        """Keeps what goes wrong on the way to another machine, which the library takes for damage."""
+
+        def read(start: int, length: int) -> bytes:
+            try:
+                return read_at(start, length)
+            except Exception as error:
+                self._failure = error
+                raise
+
+        return read
+
+
+def _read_range(location: str, storage_options: StorageOptions, start: int, length: int) -> bytes:
+    return read_range(location, start, length, storage_options)

@@ -1,0 +1,161 @@
+"""Files that data is listed from: at paths, at URLs, and in archives."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainers.config.storage_location import StorageOptions, is_url, is_web_url, without_password
+from trainers.data.sources.archives.archive_index import ArchiveIndex, open_index
+from trainers.data.sources.archives.archive_path import is_archive, is_compressed, split_path
+from trainers.data.sources.archives.archive_reader import COLUMNS, ArchiveReader, ArchiveState
+from trainers.data.sources.located_files import is_file, read_location, reason_of
+from trainers.data.sources.recording_readers import FileReader, RecordingReader
+from trainers.errors import DataError, NotHereError
+from trainers.storage import Storage, open_storage
+
+_PARALLEL_ARCHIVES = 8
+# Tables of a corpus, which are read at once.
+_MOST_TABLE_BYTES = 2 * 2**30
+_LIKE_ARCHIVES = r"(?i)\.(tar|tar\.gz|tgz)/"
+
+
+@dataclass(frozen=True)
+class LocatedRows:
+    """Rows of which is known where their recordings are.
+
+    Attributes:
+        table: Of ROW_SCHEMA; and of the columns of `archive_reader`, where recordings lie in archives.
+        reader: Reads the recordings.
+        files: Each archive, and each recording that is a file of its own.
+    """
+
+    table: pa.Table
+    reader: RecordingReader
+    files: list[str]
+
+
+@dataclass
+class SourceFiles:
+    """Reads files that data is listed from, and keeps the index of each archive.
+
+    Attributes:
+        storage_options: How buckets are reached.
+        cache: Where indexes are kept. None: nowhere.
+    """
+
+    storage_options: StorageOptions
+    cache: Storage | None
+    _indexes: dict[str, ArchiveIndex] = field(default_factory=dict)
+    _are_files: dict[str, bool] = field(default_factory=dict)
+
+    def read(self, location: str) -> bytes | None:
+        """The bytes of a file at a path or URL, or of a member of an archive; None where there is none.
+
+        Raises:
+            NotHereError: it cannot be read on this machine.
+            DataError: its archive is damaged.
+            StorageError: its bucket or server cannot be read.
+        """
+        found = self._in_archive(location)
+        if found is not None:
+            index, name = found
+            return index.content(name, _MOST_TABLE_BYTES)
+        try:
+            return read_location(location, self.storage_options)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise NotHereError(f"{without_password(location)}: {reason_of(error)}") from None
+
+    def names_in(self, folder: str) -> list[str]:
+        """Names of the files in a folder or below a URL of a storage, sorted; none where there is no such folder."""
+        if is_web_url(folder):
+            raise DataError(f"{without_password(folder)}: a web server lists no folders: name the files, as {{0..9}}")
+        if is_url(folder):
+            entries = open_storage(folder.rstrip("/"), self.storage_options).list_files()
+            return sorted(entry.key for entry in entries if "/" not in entry.key)
+        path = Path(folder)
+        return sorted(each.name for each in path.iterdir() if each.is_file()) if path.is_dir() else []
+
+    def indexes(self, locations: Iterable[str]) -> list[ArchiveIndex]:
+        """Opens archives, several at a time; raises as `open_index`."""
+        with ThreadPoolExecutor(_PARALLEL_ARCHIVES) as pool:
+            return list(pool.map(self._index, locations))
+
+    def root_of(self, path: str, wanted: str) -> str:
+        """The folder in which a file is wanted: the path; of an archive that of the folders in it which has the file.
+
+        Raises:
+            DataError: no folder or several have it.
+        """
+        if not is_archive(path) or not self._is_archive_file(path):
+            return path.rstrip("/")
+        names = self._index(path).members
+        folders = [name.removesuffix(wanted).rstrip("/") for name in names if f"/{name}".endswith(f"/{wanted}")]
+        if not folders:
+            raise DataError(f"{path}: there is no {wanted} in the archive: name another")
+        if len(folders) > 1:
+            raise DataError(f"{path}: {wanted} is in {', '.join(sorted(folders))}: name one, as {path}/{folders[0]}")
+        return f"{path}/{folders[0]}".rstrip("/")
+
+    def locate(self, table: pa.Table, problems: Mapping[str, str]) -> LocatedRows:
+        """Finds where the recordings of a table of ROW_SCHEMA are; those of compressed archives are put in their order.
+
+        Args:
+            table: Its column `audio` has paths, URLs, and paths into archives.
+            problems: Why rows have no recording, by id.
+        """
+        files = FileReader(self.storage_options)
+        paths = table["audio"].to_pylist()
+        if not problems and not pc.any(pc.match_substring_regex(table["audio"], _LIKE_ARCHIVES)).as_py():
+            return LocatedRows(table, files, paths)
+        rows: list[tuple[str | None, int | None, int | None, str | None]] = []
+        used: dict[str, ArchiveIndex] = {}
+        for name, path in zip(table["id"].to_pylist(), paths, strict=True):
+            found = self._in_archive(path)
+            if found is None:
+                rows.append((None, None, None, problems.get(name)))
+                continue
+            index, member_name = found
+            used[index.location] = index
+            member = index.members.get(member_name)
+            problem = problems.get(name) or (member.problem if member is not None else "no such member of the archive")
+            place = (member.offset, member.size) if member is not None else (0, 0)
+            rows.append((index.location, *place, problem or None))
+        for values, column in zip(zip(*rows, strict=True), COLUMNS, strict=True):
+            table = table.append_column(column, pa.array(values, column.type))
+        if any(map(is_compressed, used)):
+            table = _in_order(table)
+        states = {name: ArchiveState(index.size_bytes, index.mark, index.points_url) for name, index in used.items()}
+        own = [path for path, row in zip(paths, rows, strict=True) if row[0] is None]
+        return LocatedRows(table, ArchiveReader(states, files), [*used, *own])
+
+    def _in_archive(self, location: str) -> tuple[ArchiveIndex, str] | None:
+        found = split_path(location)
+        if found is None or not self._is_archive_file(found[0]):
+            return None
+        return self._index(found[0]), found[1]
+
+    def _is_archive_file(self, location: str) -> bool:
+        """Whether there is an archive, which is no folder that is named like one."""
+        if location not in self._are_files:
+            self._are_files[location] = is_file(location, self.storage_options)
+        return self._are_files[location]
+
+    def _index(self, location: str) -> ArchiveIndex:
+        if location not in self._indexes:
+            self._indexes[location] = open_index(location, self.storage_options, self.cache)
+        return self._indexes[location]
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """Rows in the order of their places, so that an archive is read forwards."""
+    places = pa.table({"archive": table["archive"].cast(pa.string()), "offset": table["archive_offset"]})
+    ordered = table.take(pc.sort_indices(places, [("archive", "ascending"), ("offset", "ascending")]))
+    position = table.schema.get_field_index("row")
+    return ordered.set_column(position, table.schema.field("row"), pa.array(np.arange(len(table), dtype=np.int64)))

@@ -1,0 +1,122 @@
+"""WebDataset shards: tars in which the files of a sample have one name and different endings."""
+
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainers.config.strict_loading import load_json
+from trainers.data.sources.archives.archive_index import ArchiveIndex
+from trainers.data.sources.archives.tar_members import Member
+from trainers.data.sources.manifest_fields import require_text, text_of_json, to_seconds
+
+# Endings of recordings, in any case; a compound one, such as left.flac, ends so too.
+_LOSSLESS = ("aif", "aifc", "aiff", "au", "caf", "flac", "sph", "wav")
+AUDIO = (*_LOSSLESS, "aac", "amr", "m4a", "mka", "mp3", "mp4", "oga", "ogg", "opus", "webm", "wma")
+TEXT, JSON = ("txt", "text"), "json"
+# Keys of a sample's JSON, of which the first that is there counts.
+KEYS = {
+    "text": ("text", "sentence", "transcript", "transcription", "normalized_text"),
+    "speaker": ("speaker", "speaker_id", "client_id", "spk_id"),
+    "language": ("language", "lang", "locale"),
+    "duration": ("duration",),
+}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of samples, as `table_of` takes them, and why some have no recording or no text, by id."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+def read_samples(indexes: Sequence[ArchiveIndex], *, audio: str | None, text: str | None) -> Samples:
+    """Lists the samples of shards, in their order; one without a recording or a text is listed with the reason.
+
+    Args:
+        indexes: The shards.
+        audio: Ending of the recordings, such as flac. None: any that recordings have.
+        text: Ending of the transcripts, such as txt; or json.KEY. None: txt, text, or a usual key of json.
+    """
+    shards = [(index, dict(_grouped(index.members.values()))) for index in indexes]
+    keys = [key for _, samples in shards for key in samples]
+    # Shards often count their samples anew.
+    are_unique = len(set(keys)) == len(keys)
+    found = Samples()
+    for index, samples in shards:
+        shard = posixpath.basename(index.location).partition(".")[0]
+        for key, members in samples.items():
+            name = key if are_unique else f"{shard}/{key}"
+            row: dict[str, Any] = {"id": name, "audio": f"{index.location}/{key}", "text": ""}
+            try:
+                row |= {"audio": f"{index.location}/{_recording(members, audio).name}"}
+                row |= _described(members, text)
+            except ValueError as error:
+                found.problems[name] = str(error)
+            found.rows.append(row)
+    return found
+
+
+def _grouped(members: Iterable[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
+    """Members of each sample by their endings: the name up to the first dot of its last part is the sample's."""
+    samples: dict[str, dict[str, Member]] = {}
+    for member in members:
+        folder, slash, name = member.name.rpartition("/")
+        stem, _, ending = name.partition(".")
+        samples.setdefault(f"{folder}{slash}{stem}", {})[ending.lower()] = member
+    yield from samples.items()
+
+
+def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
+    """The one recording of a sample. Raises ValueError: there is none, or several."""
+    found = [
+        member
+        for ending, member in members.items()
+        if (ending == audio.lower() if audio is not None else ending.rpartition(".")[2] in AUDIO)
+    ]
+    if len(found) != 1:
+        listed = ", ".join(sorted(members))
+        raise ValueError(
+            f"its sample has {'several recordings' if found else 'no recording'} ({listed}): name the ending as ?audio="
+        )
+    return found[0]
+
+
+def _described(members: Mapping[str, Member], text: str | None) -> dict[str, Any]:
+    """Text, speaker, language and duration of a sample. Raises ValueError: there is no text, or a value is wrong."""
+    record = _record(members)
+    wanted = None if text is None else text.partition(".")
+    plain = [each for each in (TEXT if wanted is None else (wanted[0],)) if each in members and each != JSON]
+    keys = KEYS | ({"text": (wanted[2],)} if wanted is not None and wanted[0] == JSON else {})
+    given = {
+        column: next((record[key] for key in names if record.get(key) is not None), None)
+        for column, names in keys.items()
+    }
+    if plain:
+        given["text"] = _text(members[plain[0]])
+    if given["text"] is None:
+        raise ValueError(f"its sample has no text ({', '.join(sorted(members))}): name the ending as ?text=")
+    there = {name: value for name, value in given.items() if value is not None}
+    values = {name: text_of_json(name, value, must_be_text=name == "text") for name, value in there.items()}
+    require_text(list(values), list(values.values()))
+    seconds = values.pop("duration", None)
+    return values | ({"duration_s": to_seconds(seconds)} if seconds is not None else {})
+
+
+def _record(members: Mapping[str, Member]) -> dict[str, Any]:
+    if JSON not in members:
+        return {}
+    record = load_json(_text(members[JSON]))
+    if not isinstance(record, dict):
+        raise ValueError(f"{members[JSON].name} is not a JSON object")
+    return record
+
+
+def _text(member: Member) -> str:
+    if member.problem or member.text is None:
+        raise ValueError(f"{member.name} {member.problem or f'has {member.size} bytes, more than a transcript'}")
+    try:
+        return member.text.decode("utf-8-sig").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"{member.name} is not UTF-8") from None

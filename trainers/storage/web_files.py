@@ -1,0 +1,113 @@
+"""Files of web servers, which are read complete or in ranges."""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import TypeVar
+
+import httpx
+
+from trainers.config.storage_location import without_password
+from trainers.errors import StorageError
+from trainers.storage.base import Entry
+from trainers.storage.retry import Explanation, RetryPolicy
+
+T = TypeVar("T")
+
+# Seconds: to connect, and without a byte.
+_TIMEOUT = httpx.Timeout(60.0, connect=10.0)
+_CONNECTIONS = httpx.Limits(max_connections=32, max_keepalive_connections=32)
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_RETRY = RetryPolicy()
+
+
+class _NoRangeError(Exception):
+    """A server gives a file complete where a range of it was asked for."""
+
+
+class _CutError(Exception):
+    """A response has other bytes than were asked for."""
+
+
+def read_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> bytes:
+    """The content of a file.
+
+    Raises:
+        FileNotFoundError: there is none at the URL.
+        StorageError: it cannot be read.
+    """
+    return _run(url, retry, lambda: _get(url, {}).content)
+
+
+def read_web_range(url: str, start: int, length: int, *, retry: RetryPolicy = _RETRY) -> bytes:
+    """Bytes of a file from `start` on; fewer than `length` only at its end. Raises as `read_web_file`."""
+
+    def read() -> bytes:
+        response = _get(url, {"Range": f"bytes={start}-{start + length - 1}"})
+        if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return b""
+        given = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        if response.status_code != httpx.codes.PARTIAL_CONTENT or given is None:
+            raise _NoRangeError
+        wanted = min(length, int(given[3]) - start)
+        if int(given[1]) != start or len(response.content) != wanted:
+            raise _CutError
+        return response.content
+
+    return _run(url, retry, read) if length else b""
+
+
+def describe_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> Entry:
+    """Size of a file, and what its server marks its content by: its ETag, or when it was changed. Raises as above."""
+
+    def read() -> Entry:
+        with _client().stream("GET", url, headers={"Range": "bytes=0-0"}) as response:
+            if response.is_error:
+                response.raise_for_status()
+            given = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            size = given[3] if given is not None else response.headers.get("Content-Length", 0)
+            mark = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
+        return Entry(without_password(url), int(size), 0.0, mark)
+
+    return _run(url, retry, read)
+
+
+@cache
+def _client() -> httpx.Client:
+    # Bytes as they are stored: a server's compression would change sizes and ranges.
+    return httpx.Client(
+        timeout=_TIMEOUT, limits=_CONNECTIONS, follow_redirects=True, headers={"Accept-Encoding": "identity"}
+    )
+
+
+def _get(url: str, headers: dict[str, str]) -> httpx.Response:
+    response = _client().get(url, headers=headers)
+    if response.is_error and response.status_code != httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+        response.raise_for_status()
+    return response
+
+
+def _run(url: str, retry: RetryPolicy, call: Callable[[], T]) -> T:
+    shown = without_password(url)
+    try:
+        return retry.run(call, action="read", url=shown, explain=_explain)
+    except StorageError as error:
+        status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
+        if status in (httpx.codes.NOT_FOUND, httpx.codes.GONE):
+            raise FileNotFoundError(shown) from None
+        raise
+
+
+def _explain(error: BaseException) -> Explanation | None:
+    if isinstance(error, httpx.HTTPStatusError):
+        status = error.response.status_code
+        fix = "check the URL, and whether it needs a login" if status in (401, 403) else "check the URL, or try later"
+        return Explanation(f"its server answers {status}", fix, transient=status in _TRANSIENT)
+    if isinstance(error, _NoRangeError):
+        return Explanation("its server sends no ranges of it", "download it, and name the file")
+    if isinstance(error, _CutError | httpx.TransportError):
+        return Explanation(f"the connection failed ({error or 'cut off'})", "check the network", transient=True)
+    if isinstance(error, httpx.InvalidURL | httpx.TooManyRedirects | httpx.DecodingError):
+        return Explanation(str(error), "check the URL")
+    return None
