@@ -88,6 +88,8 @@ QUICK = Sizes(
     short_score_batches=1,
     ctc_turn_steps=4,
     ctc_clips=256,
+    encoder_layers=2,
+    decoder_layers=2,
 )
 # Whether it runs at all; its figures mean nothing.
 SMOKE = Sizes(

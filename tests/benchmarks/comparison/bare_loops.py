@@ -1,8 +1,8 @@
 """What the machine can do: the same shapes through the same model, and the same codecs, with nothing around them.
 
 Under torchrun, as the others: each rank computes batches that lie in its memory, steps over DistributedDataParallel and
-the Trainer's own optimizer, or scores by the encoder and greedy steps of the decoder; there is no reading, no feature,
-no metric, no callback.
+the Trainer's own optimizer, or scores by the encoder, the loss and greedy steps of the decoder; there is no reading, no
+feature, no metric, no callback. `update` is a step without forward and backward passes.
 
     python -m torch.distributed.run --nproc_per_node 2 -m tests.benchmarks.comparison.bare_loops train …
 """
@@ -62,6 +62,25 @@ def train(given: argparse.Namespace, rank: int) -> None:
     take_turns(given, rank, batches, step)
 
 
+def update(given: argparse.Namespace, rank: int) -> None:
+    """The part of a step that no batch makes shorter: the gradients' mean over all ranks, their norm, the optimizer."""
+    network, _ = opened(given)
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    gradients = torch.zeros(sum(parameter.numel() for parameter in parameters))
+    views = gradients.split([parameter.numel() for parameter in parameters])
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=True)
+
+    def step(batch: dict[str, torch.Tensor]) -> None:
+        torch.distributed.all_reduce(gradients)
+        gradients.div_(torch.distributed.get_world_size())
+        for parameter, view in zip(parameters, views, strict=True):
+            parameter.grad = view.view_as(parameter)
+        torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
+        optimizer.step()
+
+    take_turns(given, rank, [{}] * given.turn_steps, step)
+
+
 def take_turns(
     given: argparse.Namespace, rank: int, batches: Sequence[dict[str, torch.Tensor]], work: Callable[..., None]
 ) -> None:
@@ -78,7 +97,7 @@ def take_turns(
 
 
 def score(given: argparse.Namespace, rank: int) -> None:
-    """Forward passes of CTC, or hypotheses of Whisper that are all of `--max-new-tokens` after a prompt of four."""
+    """Losses and hypotheses: those of CTC, or of Whisper, all of `--max-new-tokens` after a prompt of four."""
     network, is_ctc = opened(given)
     network.eval()
     batches = list(ctc_batches(given) if is_ctc else whisper_batches(given, network.config.num_mel_bins))
@@ -86,18 +105,19 @@ def score(given: argparse.Namespace, rank: int) -> None:
     @torch.inference_mode()
     def scored(batch: dict[str, torch.Tensor]) -> None:
         if is_ctc:
-            network(batch["input_values"], batch["attention_mask"]).logits.argmax(dim=-1)
+            network(**batch).logits.argmax(dim=-1)
         else:
             with input_frames(network, batch["input_features"].shape[-1]):
-                greedy(network, batch["input_features"], given.max_new_tokens)
+                greedy(network, given.max_new_tokens, **batch)
 
     take_turns(given, rank, batches, scored)
 
 
-def greedy(network: Any, features: torch.Tensor, steps: int) -> None:
-    """Steps of the decoder with its cache, from the encoder's states of features (B, mel bins, frames) on."""
-    states = network.get_encoder()(features)
-    tokens = torch.full((len(features), PROMPT_TOKENS), network.config.decoder_start_token_id)
+def greedy(network: Any, steps: int, input_features: torch.Tensor, labels: torch.Tensor) -> None:
+    """The loss of labels (B, L), and steps of the decoder, of features (B, mel bins, frames) that are encoded once."""
+    states = network.get_encoder()(input_features)
+    network(encoder_outputs=states, labels=labels)
+    tokens = torch.full((len(labels), PROMPT_TOKENS), network.config.decoder_start_token_id)
     cache = None
     for _ in range(steps):
         output = network(decoder_input_ids=tokens, encoder_outputs=states, past_key_values=cache, use_cache=True)
@@ -182,9 +202,12 @@ def encoded(path: Path) -> bytes:
     return file.getvalue()
 
 
+VERBS = {"train": train, "update": update, "score": score, "codecs": codecs}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=("train", "score", "codecs"))
+    parser.add_argument("verb", choices=VERBS)
     for name in ("model", "manifest"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--turns", required=True, help="address of the benchmark")
@@ -199,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parser().parse_args(arguments)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(0)
-    {"train": train, "score": score, "codecs": codecs}[given.verb](given, torch.distributed.get_rank())
+    VERBS[given.verb](given, torch.distributed.get_rank())
     torch.distributed.destroy_process_group()
 
 

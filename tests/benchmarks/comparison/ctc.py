@@ -4,18 +4,24 @@ from tests.benchmarks.comparison.bench import Bench, rate_rows, step_arguments, 
 from tests.benchmarks.comparison.scoring import bare_steps
 from tests.benchmarks.table import Row
 
-GOAL, LIMIT_GOAL = 1.2, 0.9
+GOAL, EQUAL_SECONDS_GOAL, LIMIT_GOAL = 1.2, 1.5, 0.9
 
 
 def compare_ctc_training(bench: Bench) -> list[Row]:
-    """With the same batch; a turn has enough steps that the lengths of its clips are about those of all."""
+    """With the same batch, and with as many padded seconds as the stock recipe's batch has of speech.
+
+    A turn has enough steps that the lengths of its clips are about those of all.
+    """
     sizes = bench.sizes
     common = step_arguments(sizes, sizes.train_batch, sizes.ctc_turn_steps)
     stock = bench.stock_ctc("stock", "train", *common, "--clips", sizes.ctc_clips)
     ours = bench.ours("Rayscribe", "train", *common, model="ctc-model")
     bare = bench.bare("bare loop", "train", *common, model="ctc-model")
-    theirs, mine, limit = take_turns(bench, "CTC, train", (stock, ours, bare))
-    return rate_rows("CTC, train, clips/s", mine, theirs, limit, GOAL, LIMIT_GOAL)
+    seconds = round(sizes.train_batch * bench.speech.mean_s, 1)
+    even = bench.ours(f"{seconds} padded s", "train", *common, "--batch-seconds", seconds, model="ctc-model")
+    theirs, mine, evenly, limit = take_turns(bench, "CTC, train", (stock, ours, even, bare))
+    rows = rate_rows("CTC, train, clips/s", mine, theirs, limit, GOAL, LIMIT_GOAL)
+    return [*rows, *rate_rows(f"CTC, train, clips/s, {even.name} a batch", evenly, theirs, [], EQUAL_SECONDS_GOAL)]
 
 
 def compare_ctc_scoring(bench: Bench) -> list[Row]:

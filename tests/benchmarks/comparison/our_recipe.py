@@ -91,6 +91,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
         training=TrainingPart(
             max_steps=given.steps,
             per_device_train_batch_size=given.batch,
+            max_batch_duration_s=given.batch_seconds,
             per_device_eval_batch_size=given.batch,
             learning_rate=1e-4,
             save_steps=given.steps,
@@ -173,10 +174,10 @@ def train_in_turns(turns: dict[str, Any], loop_config: dict[str, Any]) -> str | 
     return train_loop_per_worker(loop_config)
 
 
-def take_turns(rank: int, address: str, steps: int, step_clips: int) -> None:
+def take_turns(rank: int, address: str, **turns: Any) -> None:
     """Makes every Trainer of this process train in turns."""
     callbacks: list[Any] = transformers.trainer.DEFAULT_CALLBACKS
-    callbacks.append(training_turns(address, rank, steps, step_clips))
+    callbacks.append(training_turns(address, rank, **turns))
 
 
 def train(given: argparse.Namespace) -> None:
@@ -196,7 +197,11 @@ def fit_on_ray(given: argparse.Namespace) -> None:
 
 def turns_of(given: argparse.Namespace) -> dict[str, Any]:
     """Arguments of `take_turns`."""
-    return {"address": given.turns, "steps": given.turn_steps, "step_clips": RANKS * given.batch}
+    turns = {"address": given.turns, "steps": given.turn_steps, "step_clips": RANKS * given.batch}
+    if given.batch_seconds is None:
+        return turns
+    with (given.speech / "train.csv").open(encoding="utf-8") as file:
+        return {**turns, "epoch_clips": sum(1 for _ in file) - 1}
 
 
 def evaluate(given: argparse.Namespace) -> None:
@@ -249,6 +254,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--endpoint", help="of the S3 whose bucket has the clips, in place of their folder")
     for name in ("batch", "steps", "turn-steps", "max-new-tokens"):
         parser.add_argument(f"--{name}", type=int, default=1)
+    parser.add_argument("--batch-seconds", type=float, help="padded seconds of a forward pass, in place of --batch")
     parser.add_argument("--context", type=int, default=0, help="seconds of the bucketed context; 0: the full one")
     return parser
 

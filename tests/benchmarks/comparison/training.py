@@ -33,7 +33,8 @@ def compare_short_training(bench: Bench) -> list[Row]:
         common = (*step_arguments(sizes, batch, sizes.short_turn_steps(batch)), *context)
         sides.append(bench.ours(f"buckets, {batch} a batch", "train", *common, "--max-new-tokens", 2))
         sides.append(bench.bare(f"bare loop, {batch} a batch", "train", *common))
-    theirs, *others = take_turns(bench, "train", (stock, *sides))
+    update = bench.bare("reduction and optimizer alone, of steps that take", "update", *at_30_s)
+    theirs, _, *others = take_turns(bench, "train", (stock, update, *sides))
     rows: list[Row] = []
     for (batch, goal), ours, limit in zip(goals.items(), others[::2], others[1::2], strict=True):
         what = f"train, clips/s, buckets to {sizes.short_context_s} s, {batch} a batch"

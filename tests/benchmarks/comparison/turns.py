@@ -42,11 +42,12 @@ class TrainingTurns(TrainerCallback):
     address = ""
     rank = 0
     steps = 1
+    epoch_clips: int | None = None
     step_clips = 1
 
     def __init__(self) -> None:
         self._turns: Turns | None = None
-        self._began_s = 0.0
+        self._began_s = self._began_epoch = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (state.global_step - 1) % self.steps:
@@ -55,16 +56,21 @@ class TrainingTurns(TrainerCallback):
             self._turns = Turns(self.address, self.rank)
         else:
             seconds = time.perf_counter() - self._began_s
-            self._turns.done({"clips": self.steps * self.step_clips, "seconds": seconds})
+            clips = float(self.steps * self.step_clips)
+            if self.epoch_clips is not None:
+                clips = round(self.epoch_clips * (state.epoch - self._began_epoch), 1)
+            self._turns.done({"clips": clips, "seconds": seconds})
         if state.global_step < state.max_steps:
             self._turns.wait()
-            self._began_s = time.perf_counter()
+            self._began_s, self._began_epoch = time.perf_counter(), state.epoch
 
 
-def training_turns(address: str, rank: int, steps: int, step_clips: int) -> type[TrainingTurns]:
+def training_turns(
+    address: str, rank: int, steps: int, step_clips: int, epoch_clips: int | None = None
+) -> type[TrainingTurns]:
     """The callback with its settings bound, for whoever makes callbacks by their class.
 
-    A turn has this many steps, and a step this many clips over all ranks.
+    A turn has this many steps, and a step this many clips over all ranks; or, where they differ, its share of an epoch.
     """
-    bound = {"address": address, "rank": rank, "steps": steps, "step_clips": step_clips}
+    bound = {"address": address, "rank": rank, "steps": steps, "step_clips": step_clips, "epoch_clips": epoch_clips}
     return type("BoundTrainingTurns", (TrainingTurns,), bound)
