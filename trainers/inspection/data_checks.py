@@ -146,7 +146,9 @@ def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
     if not is_url(location) and not Path(location).is_file():
         return subject.unreachable(f"{field}: {location}: no such file; give a manifest (--set {field}=…)")
     columns, options = (subject.config.data.audio_column_name, None), subject.config.run.storage_options
-    rows = rows_of(open_manifest(field, location, columns, SourceFiles(options, None)).table)
+    rows = rows_of(
+        open_manifest(field, location, columns, SourceFiles(options, None, subject.config.data.encoding)).table
+    )
     chosen = sorted(np.random.default_rng(0).permutation(len(rows))[:MAX_DECODED].tolist())
     bad: list[str] = []
     for row in chosen:

@@ -77,7 +77,9 @@ def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None
         if location is None:
             return None
         options = config.run.storage_options
-        manifest = open_manifest(field, location, (config.data.audio_column_name, None), SourceFiles(options, None))
+        manifest = open_manifest(
+            field, location, (config.data.audio_column_name, None), SourceFiles(options, None, config.data.encoding)
+        )
         return RecordingPool(field, manifest.table, options)
 
     return Augmenter(

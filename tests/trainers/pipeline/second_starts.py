@@ -31,7 +31,8 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "data.max_bad_fraction": (Outcome.EXACT, (0.5,)),
     "data.too_long_eval": (Outcome.REFUSED, ("skip",)),
     "data.cache_dir": (Outcome.EXACT, ("/data/prepared",)),
-    # Other recordings have other hashes, which are compared; the same ones may be elsewhere.
+    # Other recordings and other texts have other hashes, which are compared; the same ones may be elsewhere.
+    "data.encoding": (Outcome.EXACT, ("cp1251",)),
     "data.path_prefix": (Outcome.EXACT, ({"/home/me/": "/data/"},)),
     "data.local_cache_gb": (Outcome.EXACT, (1.5,)),
     "data.train": (Outcome.REFUSED, ("/data/other.csv",)),

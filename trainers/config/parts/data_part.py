@@ -78,6 +78,11 @@ class DataPart(Part):
     )
     audio_column_name: str = Field("path", description="Column with the path of the recording.")
     text_column_name: str = Field("text", description="Column with the transcript.")
+    encoding: str = Field(
+        "utf-8",
+        description="Encoding of manifests and transcripts, by Python's name for it: utf-8 (with or without a byte "
+        "order mark), utf-16, cp1250, cp1251, latin-1, …",
+    )
     path_prefix: dict[Location, Location] = Field(
         {},
         description="Beginnings of recordings' paths in manifests, and what stands in place of each where the job "
@@ -141,6 +146,15 @@ class DataPart(Part):
         """The normalizer, of a config whose fields are resolved."""
         assert self.normalizer is not None, "the run's beginning gives it a value"
         return self.normalizer
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, name: str) -> str:
+        try:
+            "".encode(name)
+        except LookupError:
+            raise ValueError(f"{name!r} is no encoding of text that Python knows: give utf-8, cp1251, …") from None
+        return name
 
     @field_validator("path_prefix")
     @classmethod

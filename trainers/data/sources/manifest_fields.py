@@ -49,7 +49,9 @@ def decode(location: str, content: bytes) -> str:
     line = content.count(b"\n", 0, wrong) + 1
     # UTF-16 without a mark and blocks that a disk has lost have zeros, which are UTF-8.
     what = "is not UTF-8" if content[wrong] else "is zero, which no text has"
-    raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8")
+    raise DataError(
+        f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8, or set data.encoding to what it is"
+    )
 
 
 def delimited_rows(

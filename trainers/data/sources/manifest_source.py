@@ -49,7 +49,7 @@ class ManifestSource(DataSource):
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
         field, where = f"data.{split}", DataLocation.parse(getattr(self.data, split))
         use_column = self.data.use_language_column is not False
-        files = SourceFiles(self.storage_options, fingerprint_cache)
+        files = SourceFiles(self.storage_options, fingerprint_cache, self.data.encoding)
         if where.format == MANIFEST:
             columns = (self.data.audio_column_name, self.data.text_column_name)
             manifest = open_manifest(field, where.path, columns, files, use_languages=use_column)
@@ -91,7 +91,7 @@ def open_mixed_sources(
         StorageError: a bucket cannot be read.
     """
     sources = []
-    files = SourceFiles(storage_options, fingerprint_cache)
+    files = SourceFiles(storage_options, fingerprint_cache, data.encoding)
     for name, location in locations.items():
         manifest = open_manifest(name, location, (data.audio_column_name, None), files)
         kind = fingerprint.resolve_kind(data.fingerprint or "auto", location)

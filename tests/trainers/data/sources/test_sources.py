@@ -227,3 +227,24 @@ class TestMixedRecordings:
         wanted = {"augment.noise_manifest": location}
         (source,) = open_mixed_sources(data, wanted, storage_options=options or StorageOptions())
         return source
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1250", "iso8859-2"])
+def test_texts_are_read_in_the_encoding_that_the_config_names(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "train.csv").write_text("path,text\na.wav,šaš i čaj\r\nb.wav,đak\r\n", encoding=encoding, newline="")
+    data = DataPart(train=str(tmp_path / "train.csv"), validation="/nowhere.csv", encoding=encoding)
+    (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
+    assert source.table["text"].to_pylist() == ["šaš i čaj", "đak"]
+
+
+def test_a_text_in_another_encoding_is_refused_with_byte_line_and_fix(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_bytes("path,text\na.wav,one\nb.wav,čaj\n".encode("cp1250"))
+    for encoding, problem in {
+        "utf-8": r"byte 26 \(line 3\) is not UTF-8: save it as UTF-8, or set data.encoding",
+        "ascii": r"byte 26 \(line 3\) is not ascii: correct data.encoding",
+    }.items():
+        data = DataPart(train=str(tmp_path / "train.csv"), validation="/nowhere.csv", encoding=encoding)
+        with pytest.raises(DataError, match=problem):
+            open_sources(data, storage_options=StorageOptions(), splits=("train",))
+    with pytest.raises(ValueError, match="'rot13' is no encoding of text"):
+        DataPart(train="a.csv", validation="b.csv", encoding="rot13")

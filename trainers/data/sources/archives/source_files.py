@@ -13,6 +13,7 @@ from trainers.config.storage_location import StorageOptions, is_url, is_web_url,
 from trainers.data.sources.archives.archive_index import ArchiveIndex, open_index
 from trainers.data.sources.archives.archive_path import is_archive, is_compressed, split_path
 from trainers.data.sources.archives.archive_reader import COLUMNS, ArchiveReader, ArchiveState
+from trainers.data.sources.encodings import UTF_8, in_utf_8
 from trainers.data.sources.located_files import is_file, read_location, reason_of
 from trainers.data.sources.recording_readers import FileReader, RecordingReader
 from trainers.errors import DataError, NotHereError
@@ -21,6 +22,7 @@ from trainers.storage import Storage, open_storage
 _PARALLEL_ARCHIVES = 8
 # Tables of a corpus, which are read at once.
 _MOST_TABLE_BYTES = 2 * 2**30
+GZIP = b"\x1f\x8b"
 _LIKE_ARCHIVES = r"(?i)\.(tar|tar\.gz|tgz)/"
 
 
@@ -46,31 +48,39 @@ class SourceFiles:
     Attributes:
         storage_options: How buckets are reached.
         cache: Where indexes are kept. None: nowhere.
+        encoding: Of texts.
     """
 
     storage_options: StorageOptions
     cache: Storage | None
+    encoding: str = UTF_8
     _indexes: dict[str, ArchiveIndex] = field(default_factory=dict)
     _are_files: dict[str, bool] = field(default_factory=dict)
 
     def read(self, location: str) -> bytes | None:
-        """The bytes of a file at a path or URL, or of a member of an archive; None where there is none.
+        """The text of a file at a path or URL, or of a member of an archive, in UTF-8; None where there is none.
+
+        What is compressed stays as it is.
 
         Raises:
             NotHereError: it cannot be read on this machine.
-            DataError: its archive is damaged.
+            DataError: it has another encoding, or its archive is damaged.
             StorageError: its bucket or server cannot be read.
         """
-        found = self._in_archive(location)
-        if found is not None:
-            index, name = found
-            return index.content(name, _MOST_TABLE_BYTES)
         try:
-            return read_location(location, self.storage_options)
+            found = self._in_archive(location)
+            if found is None:
+                content: bytes | None = read_location(location, self.storage_options)
+            else:
+                index, name = found
+                content = index.content(name, _MOST_TABLE_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise NotHereError(f"{without_password(location)}: {reason_of(error)}") from None
+        if content is None or content.startswith(GZIP):
+            return content
+        return in_utf_8(without_password(location), content, self.encoding)
 
     def names_in(self, folder: str) -> list[str]:
         """Names of the files in a folder or below a URL of a storage, sorted; none where there is no such folder."""

@@ -87,7 +87,8 @@ def _speechbrain(where: DataLocation, split: str, files: SourceFiles) -> Rows:
 
 def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     shards = files.indexes(_names(where.path))
-    found = read_samples(shards, audio=where.options.get("audio"), text=where.options.get("text"))
+    endings = {"audio": where.options.get("audio"), "text": where.options.get("text")}
+    found = read_samples(shards, **endings, encoding=files.encoding)
     return _of_archives(where, table_of(found.rows), shards, problems=found.problems)
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from trainers.config.strict_loading import load_json
 from trainers.data.sources.archives.archive_index import ArchiveIndex
 from trainers.data.sources.archives.tar_members import Member
+from trainers.data.sources.encodings import UTF_8, in_utf_8
 from trainers.data.sources.manifest_fields import require_text, text_of_json, to_seconds
+from trainers.errors import DataError
 
 # Endings of recordings, in any case; a compound one, such as left.flac, ends so too.
 _LOSSLESS = ("aif", "aifc", "aiff", "au", "caf", "flac", "sph", "wav")
@@ -31,13 +33,16 @@ class Samples:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def read_samples(indexes: Sequence[ArchiveIndex], *, audio: str | None, text: str | None) -> Samples:
+def read_samples(
+    indexes: Sequence[ArchiveIndex], *, audio: str | None, text: str | None, encoding: str = UTF_8
+) -> Samples:
     """Lists the samples of shards, in their order; one without a recording or a text is listed with the reason.
 
     Args:
         indexes: The shards.
         audio: Ending of the recordings, such as flac. None: any that recordings have.
         text: Ending of the transcripts, such as txt; or json.KEY. None: txt, text, or a usual key of json.
+        encoding: Of the transcripts.
     """
     shards = [(index, dict(_grouped(index.members.values()))) for index in indexes]
     keys = [key for _, samples in shards for key in samples]
@@ -51,7 +56,7 @@ def read_samples(indexes: Sequence[ArchiveIndex], *, audio: str | None, text: st
             row: dict[str, Any] = {"id": name, "audio": f"{index.location}/{key}", "text": ""}
             try:
                 row |= {"audio": f"{index.location}/{_recording(members, audio).name}"}
-                row |= _described(members, text)
+                row |= _described(members, text, encoding)
             except ValueError as error:
                 found.problems[name] = str(error)
             found.rows.append(row)
@@ -83,9 +88,11 @@ def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
     return found[0]
 
 
-def _described(members: Mapping[str, Member], text: str | None) -> dict[str, Any]:
+def _described(members: Mapping[str, Member], text: str | None, encoding: str) -> dict[str, Any]:
     """Text, speaker, language and duration of a sample. Raises ValueError: there is no text, or a value is wrong."""
-    record = _record(members)
+    record = load_json(_text(members[JSON], UTF_8)) if JSON in members else {}
+    if not isinstance(record, dict):
+        raise ValueError(f"{members[JSON].name} is not a JSON object")
     wanted = None if text is None else text.partition(".")
     plain = [each for each in (TEXT if wanted is None else (wanted[0],)) if each in members and each != JSON]
     keys = KEYS | ({"text": (wanted[2],)} if wanted is not None and wanted[0] == JSON else {})
@@ -94,7 +101,7 @@ def _described(members: Mapping[str, Member], text: str | None) -> dict[str, Any
         for column, names in keys.items()
     }
     if plain:
-        given["text"] = _text(members[plain[0]])
+        given["text"] = _text(members[plain[0]], encoding)
     if given["text"] is None:
         raise ValueError(f"its sample has no text ({', '.join(sorted(members))}): name the ending as ?text=")
     there = {name: value for name, value in given.items() if value is not None}
@@ -104,19 +111,12 @@ def _described(members: Mapping[str, Member], text: str | None) -> dict[str, Any
     return values | ({"duration_s": to_seconds(seconds)} if seconds is not None else {})
 
 
-def _record(members: Mapping[str, Member]) -> dict[str, Any]:
-    if JSON not in members:
-        return {}
-    record = load_json(_text(members[JSON]))
-    if not isinstance(record, dict):
-        raise ValueError(f"{members[JSON].name} is not a JSON object")
-    return record
-
-
-def _text(member: Member) -> str:
+def _text(member: Member, encoding: str) -> str:
     if member.problem or member.text is None:
         raise ValueError(f"{member.name} {member.problem or f'has {member.size} bytes, more than a transcript'}")
     try:
-        return member.text.decode("utf-8-sig").strip()
+        return in_utf_8(member.name, member.text, encoding).decode("utf-8-sig").strip()
     except UnicodeDecodeError:
         raise ValueError(f"{member.name} is not UTF-8") from None
+    except DataError as error:
+        raise ValueError(str(error)) from None
