@@ -73,6 +73,8 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
             "freeze_feature_encoder": False,
         }
     )
+    seconds: float | None = given.batch_seconds
+    batch = {"per_device_train_batch_size": given.batch} if seconds is None else {"max_batch_duration_s": seconds}
     config = TrainConfig(
         run=RunPart(
             name=f"run-{time.time_ns()}",
@@ -90,8 +92,7 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
         model=part(**fields),
         training=TrainingPart(
             max_steps=given.steps,
-            per_device_train_batch_size=given.batch,
-            max_batch_duration_s=given.batch_seconds,
+            **batch,
             per_device_eval_batch_size=given.batch,
             learning_rate=1e-4,
             save_steps=given.steps,
