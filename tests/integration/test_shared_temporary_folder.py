@@ -9,41 +9,53 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.driver_process import Run
+from tests.integration.driver_process import RayHead, Run
 from tests.integration.ray_cluster import ray_cluster
 from tests.trainers.synthetic import content
+from trainers.errors import ConfigError, DataError
 
 TASK = Path(__file__).parents[2] / "task.py"
-OWN_DISK = 'mount -t tmpfs own "$0" && exec "$@"'
+# A disk of the process's own at the first folder, with what is in the second.
+OWN_DISK = 'mount -t tmpfs own "$0" && cp -r "$1"/. "$0" && shift && exec "$@"'
 
 
-def test_a_folder_that_the_nodes_do_not_share_is_refused_before_anything_is_prepared(
-    tones: Path, tmp_path: Path
-) -> None:
-    """The driver has a disk of its own at the storage path."""
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    isolated = ["unshare", "--mount", "sh", "-c", OWN_DISK, str(runs)]
-    if subprocess.run([*isolated, "true"], check=False, capture_output=True).returncode:
+def test_what_the_nodes_do_not_share_is_refused_before_anything_is_prepared(tones: Path, tmp_path: Path) -> None:
+    """The driver has a disk of its own at the storage path, and at the folder of the recordings."""
+    runs, recordings, empty = (tmp_path / name for name in ("runs", "recordings", "empty"))
+    for folder in (runs, recordings, empty):
+        folder.mkdir()
+    if subprocess.run([*isolated(runs, empty), "true"], check=False, capture_output=True).returncode:
         pytest.skip("this user may not mount a disk of its own")
-    changes: dict[str, Any] = {
-        "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
-        "run.storage_path": str(runs),
-    }
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(content(changes)))
-    with ray_cluster(num_cpus=2) as (cluster, head):
-        cluster.add_node(num_cpus=2)
-        ended = subprocess.run(
-            [*isolated, sys.executable, str(TASK), "--config", str(recipe)],
+
+    def ended(disk: list[str], data: Path, head: RayHead) -> "subprocess.CompletedProcess[str]":
+        changes: dict[str, Any] = {
+            "data": {split: str(data / f"{split}.csv") for split in ("train", "validation", "test")},
+            "run.storage_path": str(runs),
+        }
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(yaml.safe_dump(content(changes)))
+        return subprocess.run(
+            [*disk, sys.executable, str(TASK), "--config", str(recipe)],
             env={**os.environ, "RAY_ADDRESS": head.address},
             capture_output=True,
             text=True,
             check=False,
         )
-    assert ended.returncode == 2, ended.stderr
-    assert f"run.storage_path: {runs} is not one folder for all nodes" in ended.stderr
-    assert "prepare train" not in ended.stdout
+
+    with ray_cluster(num_cpus=2) as (cluster, head):
+        cluster.add_node(num_cpus=2)
+        storage = ended(isolated(runs, empty), tones, head)
+        data = ended(isolated(recordings, tones), recordings, head)
+    assert storage.returncode == ConfigError.exit_code, storage.stderr
+    assert f"run.storage_path: {runs} is not one folder for all nodes" in storage.stderr
+    assert data.returncode == DataError.exit_code, data.stderr
+    assert "8 of 8 recordings cannot be read that are read on the driver's node" in data.stderr
+    assert f"{recordings}/" in data.stderr and "no such file" in data.stderr
+    assert not list((runs / "prepared").glob("*.json"))
+
+
+def isolated(disk: Path, filled_from: Path) -> list[str]:
+    return ["unshare", "--mount", "sh", "-c", OWN_DISK, str(disk), str(filled_from)]
 
 
 @pytest.mark.long

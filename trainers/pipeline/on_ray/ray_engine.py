@@ -38,7 +38,7 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import LostNodeError, StoppedError
 from trainers.pipeline.on_ray.failure_watch import FailureWatch
 from trainers.pipeline.on_ray.resize_policy import LostCapacity, ResizePolicy, StaleNodes
-from trainers.pipeline.on_ray.worker_checks import WorkerCheck, refuse_unshared_folders
+from trainers.pipeline.on_ray.worker_checks import WorkerCheck, refuse_unread_recordings, refuse_unshared_folders
 from trainers.pipeline.root_cause import only_connection_errors, root_cause_of
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
@@ -128,8 +128,10 @@ class RayEngine:
         """Runs preparing tasks with Ray Data.
 
         Raises:
+            DataError: a node cannot read recordings that the driver's node reads.
             RayscribeError: what stopped a task.
         """
+        refuse_unread_recordings(blocks, task.reader, self._task_resources)
         try:
             yield from run_on_ray(blocks, task, self._task_resources)
         except RayError as error:

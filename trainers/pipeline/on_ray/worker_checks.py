@@ -1,30 +1,40 @@
-"""What nodes are checked for: that all see the folders that are written to; and by each worker torch's build and data.
+"""What nodes are checked for: folders that are written to, and recordings; and by each worker torch's build and data.
 
 Ray Train's controller sends it to the workers and imports this module: what training imports is imported on a worker.
 """
 
 import contextlib
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
+import numpy as np
+import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.locations import storage_path_of
 from trainers.config.schema import TrainConfig
+from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, is_url
-from trainers.errors import ConfigError, DataError, ResourceError
+from trainers.data.sources.recording_readers import RecordingReader
+from trainers.errors import AudioError, ConfigError, DataError, ResourceError, StorageError
+from trainers.findings import named
 from trainers.storage import open_storage
+
+Answer = TypeVar("Answer")
 
 # A network file system may show a new file this much later.
 FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
 # How long a node is waited for that is busy; training will say what it lacks.
 TIMEOUT_S = 30.0
+# Recordings of a split that a node is asked to read before any is prepared.
+EXAMPLES = 8
 # Of each prepared set.
 FILE = "summary.json"
 
@@ -90,13 +100,7 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
     Raises:
         ConfigError: names the folder and the nodes.
     """
-    own = ray.get_runtime_context().get_node_id()
-    wanted = (config.scaling.worker_resources, {"CPU": 1.0, **task_resources})
-    nodes = [
-        node
-        for node in ray.nodes()
-        if node["Alive"] and node["NodeID"] != own and any(_holds(node["Resources"], each) for each in wanted)
-    ]
+    nodes = _other_nodes(config.scaling.worker_resources, {"CPU": 1.0, **task_resources})
     folders = {"run.storage_path": storage_path_of(config), "data.cache_dir": config.data.cache_dir}
     local = {name: folder for name, folder in folders.items() if folder is not None and not is_url(folder)}
     if not nodes or not local:
@@ -105,7 +109,7 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
     try:
         for folder in local.values():
             open_storage(folder, config.run.storage_options).write_bytes(marker, b"")
-        found = _ask(nodes, [f"{folder}/{marker}" for folder in local.values()])
+        found = _ask(nodes, see_files, [f"{folder}/{marker}" for folder in local.values()])
     finally:
         for folder in local.values():
             open_storage(folder, config.run.storage_options).delete(marker)
@@ -119,23 +123,74 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
             )
 
 
-def _ask(nodes: list[dict[str, Any]], files: list[str]) -> dict[str, list[bool]]:
-    """Which files each node sees, by its address; nodes that do not respond in time are left out."""
-    remote: Any = ray.remote(see_files)
+def refuse_unread_recordings(
+    blocks: Sequence[pa.Table], reader: RecordingReader, task_resources: Mapping[str, float]
+) -> None:
+    """Asks each node that may prepare rows to read some of their recordings: those that only it lacks would be lost.
+
+    Raises:
+        DataError: a node cannot read what the driver's node reads; names node, recording and reason.
+    """
+    nodes = _other_nodes({"CPU": 1.0, **task_resources})
+    if not nodes:
+        return
+    counts = np.cumsum([len(block) for block in blocks])
+    rows = []
+    for number in np.unique(np.linspace(0, counts[-1] - 1, EXAMPLES).astype(int)).tolist():
+        block = int(np.searchsorted(counts, number, side="right"))
+        rows += blocks[block].slice(number - (counts[block] - len(blocks[block])), 1).to_pylist()
+    here = unread(reader, rows)
+    for address, problems in sorted(_ask(nodes, unread, reader, rows).items()):
+        lacking = [f"{name}: {reason}" for name, reason in problems.items() if name not in here]
+        if lacking:
+            raise DataError(
+                f"on {address}: {len(lacking)} of {len(rows)} recordings cannot be read that are read on the driver's "
+                f"node ({named(lacking)}): put them where every node can read them under the same path, or into a "
+                "bucket"
+            )
+
+
+def unread(reader: RecordingReader, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Why recordings of rows cannot be read on this node, by their names."""
+    resolve_secrets(os.environ)
+    problems: dict[str, str] = {}
+    for row in rows:
+        try:
+            (found,) = reader.read([row])
+        except (DataError, StorageError) as error:
+            found = AudioError(str(error))
+        if isinstance(found, AudioError):
+            problems[str(row["audio"] or row["id"])] = str(found)
+    return problems
+
+
+def _other_nodes(*wanted: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Nodes next to the driver's which can ever hold one of these."""
+    own = ray.get_runtime_context().get_node_id()
+    return [
+        node
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeID"] != own and any(_holds(node["Resources"], each) for each in wanted)
+    ]
+
+
+def _ask(nodes: list[dict[str, Any]], question: Callable[..., Answer], *arguments: Any) -> dict[str, Answer]:
+    """What each node responds, by its address; nodes that do not respond in time are left out."""
+    remote: Any = ray.remote(question)
     asked = {}
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-        asked[options.remote(files)] = node["NodeManagerAddress"]
+        asked[options.remote(*arguments)] = node["NodeManagerAddress"]
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=TIMEOUT_S)
     for reference in late:
         ray.cancel(reference, force=True)
-    seen = {}
+    answers = {}
     for reference in done:
         # A node may be lost meanwhile.
         with contextlib.suppress(RayError):
-            seen[asked[reference]] = ray.get(reference)
-    return seen
+            answers[asked[reference]] = ray.get(reference)
+    return answers
 
 
 def _holds(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
