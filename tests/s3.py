@@ -155,12 +155,14 @@ class FaultProxy:
         delay_put_s: How long each PUT waits before it goes on.
         delays: Which PUTs wait; all unless set.
         requests: (method, path with query) of all requests so far, faulty ones included.
+        signatures: Header Authorization of each of them; "" where it had none.
     """
 
     upstream: str
     delay_put_s: float = 0.0
     delays: Matcher = lambda method, path: True
     requests: list[tuple[str, str]] = field(default_factory=list)
+    signatures: list[str] = field(default_factory=list)
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -202,10 +204,11 @@ class FaultProxy:
             self._faults.clear()
             self.delay_put_s = 0.0
 
-    def take_fault(self, method: str, path: str) -> Fault | None:
+    def take_fault(self, method: str, path: str, signature: str) -> Fault | None:
         """Notes a request and uses up the first fault that is meant for it."""
         with self._lock:
             self.requests.append((method, path))
+            self.signatures.append(signature)
             for fault in self._faults:
                 if fault.count > 0 and fault.method == method and fault.matches(method, path):
                     fault.count -= 1
@@ -222,7 +225,7 @@ class _ProxyHandler(BaseHTTPRequestHandler):
     proxy: FaultProxy
 
     def _handle(self) -> None:
-        fault = self.proxy.take_fault(self.command, self.path)
+        fault = self.proxy.take_fault(self.command, self.path, self.headers.get("Authorization") or "")
         kind = fault.kind if fault else None
         if kind == "cut" and self.command == "PUT":
             self.rfile.read(self._length() // 2)

@@ -163,7 +163,7 @@ class Service:
         """Refuses a folder or server that the administrator has not listed: the service uses it as its own user."""
         if self._user == self._owner:
             return
-        endpoint = StorageOptions.of(run.config["run"]).s3_endpoint_url
+        options = StorageOptions.of(run.config["run"])
         problems = []
         if not any(_is_below(run.run_folder, root) for root in self._queues.storages):
             listed = ", ".join(self._queues.storages) or "none"
@@ -171,11 +171,18 @@ class Service:
                 f"run.storage_path: {run.run_folder} is below no storage of this service ({listed}): choose one of "
                 "them, or ask the service's administrator to list it under storages in its queues.yaml"
             )
-        if endpoint is not None and endpoint.rstrip("/") not in {url.rstrip("/") for url in self._queues.s3_endpoints}:
-            problems.append(
-                f"run.s3_endpoint_url: {endpoint} is no server of this service: leave it out, or ask the service's "
-                "administrator to list it under s3_endpoints in its queues.yaml"
-            )
+        known = {url.rstrip("/") for url in self._queues.s3_endpoints}
+        problems += [
+            f"run.{field}: {endpoint} is no server of this service: leave it out, or ask the service's administrator "
+            "to list it under s3_endpoints in its queues.yaml"
+            for field, endpoint in options.servers().items()
+            if endpoint.rstrip("/") not in known
+        ]
+        problems += [
+            f"run.{field}: {name} would be chosen of the service's own accounts, too: leave it out, and name it for "
+            f"the job alone (job.runtime_env.env_vars.{variable})"
+            for field, (name, variable) in options.identities().items()
+        ]
         refuse(problems, "submission")
 
     def _check_feasible(self, run: Run) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,18 +20,48 @@ _LIKE_A_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/|([sS]3):")
 
 
 @dataclass(frozen=True)
-class StorageOptions:
-    """How a run's storage is accessed, apart from its URL.
+class S3Access:
+    """How an S3 bucket is reached: the fields of `run.s3_buckets`. Credentials are each process's own."""
 
-    Attributes:
-        s3_endpoint_url: None means AWS_ENDPOINT_URL_S3, then AWS_ENDPOINT_URL, then AWS itself.
-    """
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    anonymous: bool = False
+
+
+@dataclass(frozen=True)
+class StorageOptions:
+    """How storage is accessed, apart from its URL: the fields of the run part of the same names."""
 
     s3_endpoint_url: str | None = None
+    s3_region: str | None = None
+    s3_profile: str | None = None
+    s3_anonymous: bool = False
+    s3_buckets: Mapping[str, S3Access] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> "StorageOptions":
-        return cls(**{field.name: run.get(field.name) for field in fields(cls)})
+        """Those of a config's run part; an older one may lack some."""
+        given = {each.name: run[each.name] for each in fields(cls) if run.get(each.name) is not None}
+        buckets = {bucket: S3Access(**dict(access)) for bucket, access in given.pop("s3_buckets", {}).items()}
+        return cls(**given, s3_buckets=buckets)
+
+    def s3_access(self, bucket: str) -> S3Access:
+        """How a bucket of s3:// is reached."""
+        usual = S3Access(self.s3_endpoint_url, self.s3_region, self.s3_profile, self.s3_anonymous)
+        return self.s3_buckets.get(bucket, usual)
+
+    def servers(self) -> dict[str, str]:
+        """Each server that is named, by the field of the run part that names it."""
+        named = {"s3_endpoint_url": self.s3_endpoint_url}
+        named |= {f"s3_buckets.{bucket}.endpoint_url": each.endpoint_url for bucket, each in self.s3_buckets.items()}
+        return {field: url for field, url in named.items() if url is not None}
+
+    def identities(self) -> dict[str, tuple[str, str]]:
+        """Each of a machine's accounts that is chosen, by field; and the variable that would choose it."""
+        named = {"s3_profile": self.s3_profile}
+        named |= {f"s3_buckets.{bucket}.profile": each.profile for bucket, each in self.s3_buckets.items()}
+        return {field: (name, "AWS_PROFILE") for field, name in named.items() if name is not None}
 
 
 DEFAULT_STORAGE_OPTIONS = StorageOptions()

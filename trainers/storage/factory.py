@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
@@ -43,7 +44,9 @@ def open_storage(
         from trainers.storage.s3 import S3Storage, connection_to  # noqa: PLC0415
 
         bucket, prefix = _split_s3_root(root)
-        return S3Storage(connection_to(_endpoint(storage_options.s3_endpoint_url)), bucket, prefix, policy)
+        access = storage_options.s3_access(bucket)
+        access = replace(access, endpoint_url=_endpoint(access.endpoint_url))
+        return S3Storage(bucket, prefix, policy, connection_to(access))
     if unsupported_url(root) is not None or "://" in root:
         raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
     folder = PurePosixPath(root)

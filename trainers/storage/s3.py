@@ -5,26 +5,23 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 from uuid import uuid4
 
 import boto3
+import botocore
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import ClientError
-from pyarrow import fs
 
+from trainers.config.storage_location import S3_SCHEME, S3Access
 from trainers.errors import StorageError
-from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, in_parallel, with_line
-from trainers.storage.retry import RetryPolicy
+from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_prefix
+from trainers.storage.bucket import CREATOR, BucketStorage
+from trainers.storage.retry import Explanation, RetryPolicy
 from trainers.storage.s3_errors import error_code, explain_s3_error
 
-T = TypeVar("T")
-
-_CREATOR = "rayscribe-creator"
 _BEYOND_THE_END = "InvalidRange"
 _NOT_ALLOWED = ("AccessDenied", "AllAccessDisabled", "403")
 _MIB = 1024 * 1024
@@ -43,18 +40,18 @@ _CONNECTIONS: "dict[tuple[Any, ...], S3Connection]" = {}
 class S3Connection:
     """Clients for one endpoint, made when first used and anew in every process; made by `connection_to`.
 
-    Pickled, it is an endpoint and two timeouts: sockets do not travel, and credentials must not.
+    Pickled, it is how the endpoint is reached and two timeouts: sockets do not travel, and credentials must not.
     """
 
-    def __init__(self, endpoint_url: str | None, connect_timeout_s: float, read_timeout_s: float) -> None:
-        self.endpoint_url = endpoint_url
+    def __init__(self, access: S3Access, connect_timeout_s: float, read_timeout_s: float) -> None:
+        self.access = access
         self._timeouts_s = (connect_timeout_s, read_timeout_s)
         self._locks: dict[int, threading.Lock] = {}
         # By process, and number of attempts or bucket.
         self._made: dict[tuple[int, int | str], Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return connection_to, (self.endpoint_url, *self._timeouts_s)
+        return connection_to, (self.access, *self._timeouts_s)
 
     def client(self, attempts: int = 1) -> Any:
         """A boto3 client for S3 that tries each request `attempts` times; threads may share it."""
@@ -84,8 +81,9 @@ class S3Connection:
             read_timeout=read_timeout_s,
             max_pool_connections=32,
             retries={"mode": "standard", "total_max_attempts": attempts},
+            signature_version=botocore.UNSIGNED if self.access.anonymous else None,
         )
-        if self.endpoint_url:
+        if self.access.endpoint_url:
             # Not every service has a host name for each bucket, nor accepts the checksums that AWS requires.
             other = Config(
                 s3={"addressing_style": "path"},
@@ -93,19 +91,20 @@ class S3Connection:
                 response_checksum_validation="when_required",
             )
             config = config.merge(other)
-        # A session of its own: boto3's default one may not be used by two threads at once.
-        session = boto3.session.Session()
-        return session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region(), config=config)
+        endpoint_url, region = self.access.endpoint_url, self.region()
+        return self._session().client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+
+    def _session(self) -> boto3.session.Session:
+        # One of its own: boto3's default session may not be used by two threads at once.
+        return boto3.session.Session(profile_name=self.access.profile)
 
     def region(self) -> str | None:
-        """AWS_REGION, else what boto3 itself finds; with an endpoint never None, since services ignore it."""
-        found = os.environ.get("AWS_REGION") or boto3.session.Session().region_name
-        return found or ("us-east-1" if self.endpoint_url else None)
+        """The region; with an endpoint never None, since services ignore it."""
+        found = self.access.region or os.environ.get("AWS_REGION") or self._session().region_name
+        return found or ("us-east-1" if self.access.endpoint_url else None)
 
 
-def connection_to(
-    endpoint_url: str | None, connect_timeout_s: float = 10.0, read_timeout_s: float = 60.0
-) -> S3Connection:
+def connection_to(access: S3Access, connect_timeout_s: float = 10.0, read_timeout_s: float = 60.0) -> S3Connection:
     """This process's connection to an endpoint with the credentials of now; connects to nothing yet.
 
     A new client costs 130 ms of computing, and may ask the cloud's metadata service for credentials; one that is
@@ -113,28 +112,17 @@ def connection_to(
     """
     # Secrets may be resolved later than the first storage is opened.
     credentials = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
-    key = (endpoint_url, connect_timeout_s, read_timeout_s, credentials)
-    return _CONNECTIONS.setdefault(key, S3Connection(endpoint_url, connect_timeout_s, read_timeout_s))
+    key = (access, connect_timeout_s, read_timeout_s, credentials)
+    return _CONNECTIONS.setdefault(key, S3Connection(access, connect_timeout_s, read_timeout_s))
 
 
 @dataclass(frozen=True)
-class S3Storage(Storage):
-    """Objects of a bucket below a clean key, the prefix; "" is all of the bucket.
+class S3Storage(BucketStorage):
+    """Objects of an S3 bucket. What `sub` makes shares the connection."""
 
-    What `sub` makes shares the connection.
-    """
+    scheme = S3_SCHEME
 
     connection: S3Connection
-    bucket: str
-    prefix: str
-    retry: RetryPolicy
-
-    def url(self, key: str = "") -> str:
-        path = self._object(key) if key else self.prefix
-        return f"s3://{self.bucket}/{path}" if path else f"s3://{self.bucket}"
-
-    def sub(self, prefix: str) -> "S3Storage":
-        return replace(self, prefix=self._object(prefix) if prefix else self.prefix)
 
     def read_bytes(self, key: str) -> bytes:
         return self._read(key)
@@ -160,7 +148,7 @@ class S3Storage(Storage):
         from trainers.storage.s3_reader import reader_of  # noqa: PLC0415
 
         region = self.connection.region() or self._region_of_bucket()
-        return reader_of(self.bucket, self.connection.endpoint_url, region, self.retry)
+        return reader_of(self.bucket, replace(self.connection.access, region=region), self.retry)
 
     def read_part(self, key: str, start: int, most: int) -> bytes:
         return self._read(key, most, Range=f"bytes={start}-{start + most - 1}")
@@ -183,11 +171,6 @@ class S3Storage(Storage):
 
     def write_bytes(self, key: str, data: bytes) -> None:
         self._run("write", key, lambda name: self._client.put_object(Bucket=self.bucket, Key=name, Body=data))
-
-    def append_line(self, key: str, line: str) -> None:
-        so_far = self.read_bytes(key) if self.exists(key) else b""
-        # Only the write is tried again, with the same bytes: a second read might find the line there.
-        self.write_bytes(key, so_far + with_line(so_far, line))
 
     def entry(self, key: str) -> Entry | None:
         head = self._run("look for", key, self._head)
@@ -240,24 +223,20 @@ class S3Storage(Storage):
     def delete(self, key: str) -> None:
         self._run("delete", key, lambda name: self._client.delete_object(Bucket=self.bucket, Key=name))
 
-    def _delete_all(self, folder: str) -> None:
-        # One by one: services differ in the checksum that they require of S3's request that deletes many.
-        in_parallel(lambda entry: self.delete(entry.key), self.list_files(folder))
-
     def create_exclusive(self, key: str, data: bytes) -> bool:
         creator = uuid4().hex
 
         def create(name: str) -> bool:
             try:
                 self._client.put_object(
-                    Bucket=self.bucket, Key=name, Body=data, IfNoneMatch="*", Metadata={_CREATOR: creator}
+                    Bucket=self.bucket, Key=name, Body=data, IfNoneMatch="*", Metadata={CREATOR: creator}
                 )
             except ClientError as error:
                 if error_code(error) not in ("PreconditionFailed", "412"):
                     raise
                 # It may exist because an earlier try succeeded and only its response was lost.
                 head = self._head(name)
-                return head is not None and head["Metadata"].get(_CREATOR) == creator
+                return head is not None and head["Metadata"].get(CREATOR) == creator
             return True
 
         return self._run("create", key, create)
@@ -276,47 +255,23 @@ class S3Storage(Storage):
 
         self._run(f"upload {local} to", key, upload)
 
-    def download_file(self, key: str, local: Path) -> None:
-        part = local.parent / f".{uuid4().hex}{PART_SUFFIX}"
-
-        def download(name: str) -> None:
-            local.parent.mkdir(parents=True, exist_ok=True)
-            self._client_of_parts.download_file(self.bucket, name, str(part), Config=_TRANSFER)
-            part.replace(local)
-
-        try:
-            self._run(f"download to {local} from", key, download)
-        finally:
-            part.unlink(missing_ok=True)
+    def _download(self, name: str, part: Path) -> None:
+        self._client_of_parts.download_file(self.bucket, name, str(part), Config=_TRANSFER)
 
     def _for_probe(self) -> Storage:
-        connection = connection_to(self.connection.endpoint_url, connect_timeout_s=3.0, read_timeout_s=10.0)
+        connection = connection_to(self.connection.access, connect_timeout_s=3.0, read_timeout_s=10.0)
         return replace(self, connection=connection, retry=_PROBE_RETRY)
 
-    def for_pyarrow(self) -> tuple[str, fs.FileSystem | None]:
-        """See Storage. The filesystem finds the credentials itself, so none are pickled with it."""
-        endpoint = urlsplit(self.connection.endpoint_url or "")
-
-        def make() -> fs.FileSystem:
-            return S3Filesystem(
-                self.retry.attempts,
-                region=self.connection.region() or self._region_of_bucket(),
-                scheme=endpoint.scheme or "https",
-                endpoint_override=f"{endpoint.netloc}{endpoint.path}" or None,
-                connect_timeout=10.0,
-                request_timeout=60.0,
-                tls_ca_file_path=os.environ.get("AWS_CA_BUNDLE"),
-            )
-
-        return self.url().removeprefix("s3://"), self._retry("open", self.url(), make)
-
     def _region_of_bucket(self) -> str:
+        # Only here: most buckets are in a region that is known.
+        from pyarrow import fs  # noqa: PLC0415
+
         try:
             region: str = fs.resolve_s3_region(self.bucket)
         except OSError as error:
             raise StorageError(
                 f"cannot open {self.url()}: AWS does not report the region of the bucket {self.bucket!r}; "
-                "check its name and the network, or set AWS_REGION"
+                "check its name and the network, or set run.s3_region or AWS_REGION"
             ) from error
         return region
 
@@ -335,18 +290,8 @@ class S3Storage(Storage):
         )
         return pages
 
-    def _object(self, key: str) -> str:
-        return f"{self.prefix}/{clean_key(key)}" if self.prefix else clean_key(key)
-
     def _entry(self, item: dict[str, Any]) -> Entry:
         return Entry(self._key(item["Key"]), item["Size"], item["LastModified"].timestamp(), item["ETag"])
-
-    def _key(self, name: str) -> str:
-        return name.removeprefix(f"{self.prefix}/") if self.prefix else name
-
-    def _below(self, prefix: str) -> str:
-        folder = self._object(prefix) if prefix else self.prefix
-        return f"{folder}/" if folder else ""
 
     def _head(self, name: str) -> dict[str, Any] | None:
         """What is known of an object without its content; None if there is no such object."""
@@ -358,23 +303,5 @@ class S3Storage(Storage):
             raise
         return head
 
-    def _run(self, action: str, key: str, call: Callable[[str], T]) -> T:
-        """Calls `call` with the name in the bucket of `key`."""
-        name = self._object(key)
-        return self._retry(action, self.url(key), lambda: call(name))
-
-    def _retry(self, action: str, url: str, call: Callable[[], T]) -> T:
-        explain = partial(explain_s3_error, bucket=self.bucket, endpoint=self.connection.endpoint_url or "AWS")
-        return self.retry.run(call, action=action, url=url, explain=explain)
-
-
-class S3Filesystem(fs.S3FileSystem):  # type: ignore[misc]
-    """pyarrow's own, which forgets its number of tries when Ray sends it to other processes; this one keeps it."""
-
-    def __init__(self, attempts: int, **options: Any):
-        super().__init__(retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts), **options)
-        self._made_with = (attempts, options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        attempts, options = self._made_with
-        return partial(S3Filesystem, **options), (attempts,)
+    def _explain(self, error: BaseException) -> Explanation | None:
+        return explain_s3_error(error, bucket=self.bucket, endpoint=self.connection.access.endpoint_url or "AWS")

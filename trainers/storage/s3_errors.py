@@ -17,7 +17,10 @@ _TRANSIENT_CODES |= {"IncompleteBody", "InternalError", "ServiceUnavailable"}
 _TRANSIENT_CODES |= {"ConditionalRequestConflict", "OperationAborted"}
 _TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 
-_SET_KEYS = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the node a role"
+_SET_KEYS = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE or run.s3_profile, or give the node a role; for a "
+    "public bucket set run.s3_anonymous"
+)
 _ALLOW = (
     "allow s3:GetObject, s3:PutObject and s3:DeleteObject on its objects and s3:ListBucket on the bucket {bucket!r}"
 )
@@ -44,7 +47,9 @@ _SERVICE_ERRORS = (
     ),
     (
         {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"},
-        Explanation("the bucket {bucket!r} is in another region ({code})", "set AWS_REGION to its region"),
+        Explanation(
+            "the bucket {bucket!r} is in another region ({code})", "set run.s3_region or AWS_REGION to its region"
+        ),
     ),
     ({"AccessDenied", "AllAccessDisabled", "AccountProblem", "403"}, Explanation("permission denied ({code})", _ALLOW)),
 )
@@ -52,7 +57,6 @@ _NO_CREDENTIALS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
     boto.CredentialRetrievalError,
-    boto.ProfileNotFound,
     boto.TokenRetrievalError,
     boto.UnauthorizedSSOTokenError,
 )
@@ -60,8 +64,15 @@ _BROKEN = (boto.HTTPClientError, boto.IncompleteReadError, boto.ResponseStreamin
 _NO_CONNECTION = "cannot connect to endpoint {endpoint} ({message})"
 # The first that fits.
 _CLIENT_ERRORS = (
+    (
+        boto.ProfileNotFound,
+        Explanation("{message}", "correct run.s3_profile or AWS_PROFILE, or write it to this node's ~/.aws/config"),
+    ),
     (_NO_CREDENTIALS, Explanation("no credentials ({message})", _SET_KEYS)),
-    (boto.NoRegionError, Explanation("no region is set", "set AWS_REGION to the region of the bucket")),
+    (
+        boto.NoRegionError,
+        Explanation("no region is set", "set run.s3_region or AWS_REGION to the region of the bucket"),
+    ),
     (
         boto.SSLError,
         Explanation(

@@ -15,7 +15,7 @@ import botocore.session
 from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
-from trainers.config.storage_location import ENDPOINT_VARIABLES
+from trainers.config.storage_location import ENDPOINT_VARIABLES, S3Access
 from trainers.storage.retry import RetryPolicy
 
 # A process that is forked from this one has none of obstore's threads, and would wait forever for its first object.
@@ -32,15 +32,14 @@ _CREDENTIALS_TTL = timedelta(minutes=10)
 _PARTITIONS = ("aws", "aws-us-gov")
 
 
-def reader_of(bucket: str, endpoint_url: str | None, region: str, retry: RetryPolicy) -> Callable[[str], bytes] | None:
+def reader_of(bucket: str, access: S3Access, retry: RetryPolicy) -> Callable[[str], bytes] | None:
     """What reads the object of a name; None where it would not read as boto3 does, and in a forked process.
 
     It raises FileNotFoundError where there is no such object, and obstore's own errors, ValueError or OSError.
 
     Args:
         bucket: The bucket's name.
-        endpoint_url: The service, which has the bucket in the path of its URLs; None for AWS.
-        region: The bucket's region.
+        access: How it is reached, with its region; a service other than AWS has buckets in the path of its URLs.
         retry: How often a request is tried, and with which pauses.
 
     Raises:
@@ -49,7 +48,8 @@ def reader_of(bucket: str, endpoint_url: str | None, region: str, retry: RetryPo
     """
     if os.getpid() != _PROCESS:
         return None
-    settings = botocore.session.Session()
+    endpoint_url, region = access.endpoint_url, access.region or ""
+    settings = botocore.session.Session(profile=access.profile)
     session = boto3.session.Session(region_name=region, botocore_session=settings)
     url = f"{endpoint_url}/{bucket}" if endpoint_url else _aws_url(bucket, region)
     is_secure = urlsplit(url).scheme == "https"
@@ -60,7 +60,12 @@ def reader_of(bucket: str, endpoint_url: str | None, region: str, retry: RetryPo
     store = S3Store(
         bucket,
         # The name of the endpoint that wins over all variables; "virtual hosted" says that it includes the bucket.
-        config={"aws_endpoint_url_s3": url, "virtual_hosted_style_request": True, "region": region},
+        config={
+            "aws_endpoint_url_s3": url,
+            "virtual_hosted_style_request": True,
+            "region": region,
+            "skip_signature": access.anonymous,
+        },
         client_options={
             "allow_http": not is_secure,
             "connect_timeout": _CONNECT_TIMEOUT,
@@ -76,7 +81,7 @@ def reader_of(bucket: str, endpoint_url: str | None, region: str, retry: RetryPo
                 "base": 2,
             },
         },
-        credential_provider=Boto3CredentialProvider(session, ttl=_CREDENTIALS_TTL),
+        credential_provider=None if access.anonymous else Boto3CredentialProvider(session, ttl=_CREDENTIALS_TTL),
     )
     return partial(_read, store)
 

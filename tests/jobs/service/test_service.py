@@ -60,10 +60,20 @@ STORAGES = QueuesConfig(storages=["/mnt/runs/", "s3://speech"], s3_endpoints=["h
             {"storage_path": "s3://speech/a", "s3_endpoint_url": "http://169.254.169.254"},
             "run.s3_endpoint_url: http://169.254.169.254 is no server of this service",
         ),
+        (
+            {"storage_path": "s3://speech/a", "s3_buckets": {"speech": {"endpoint_url": "http://169.254.169.254"}}},
+            "run.s3_buckets.speech.endpoint_url: http://169.254.169.254 is no server of this service",
+        ),
+        ({"storage_path": "s3://speech/a", "s3_profile": "admin"}, "run.s3_profile: admin would be chosen"),
+        (
+            {"storage_path": "s3://speech/a", "s3_buckets": {"speech": {"profile": "admin"}}},
+            "run.s3_buckets.speech.profile: admin would be chosen",
+        ),
+        ({"storage_path": "s3://speech/a", "s3_region": "eu-west-1", "s3_anonymous": True}, ""),
     ],
 )
 def test_users_have_run_folders_in_listed_storages_and_the_service_s_own_user_anywhere(
-    tmp_path: Path, run: dict[str, str], refused: str
+    tmp_path: Path, run: dict[str, object], refused: str
 ) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
     packages = PackageStore(tmp_path / "packages")

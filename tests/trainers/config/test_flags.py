@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -206,3 +207,41 @@ class TestSubmitted:
         monkeypatch.setenv("RAYSCRIBE_CONFIG", text)
         with pytest.raises(ConfigError, match="RAYSCRIBE_CONFIG"):
             built("")
+
+
+KEYS = "--s3_bucket speech --s3_train_csv_key sr/train.csv --s3_valid_csv_key sr/valid.csv"
+
+
+def test_keys_in_a_bucket_are_the_manifests_of_flags_and_of_a_file(tmp_path: Path) -> None:
+    data = built(f"--model_size tiny --language Serbian {KEYS} --s3-test-csv-key=/sr/test.csv").data
+    assert (data.train, data.validation, data.test) == tuple(
+        f"s3://speech/sr/{name}.csv" for name in ("train", "valid", "test")
+    )
+    assert data.dataset is None
+    assert (data.audio_column_name, data.text_column_name) == ("path", "text")
+    (tmp_path / "my.yaml").write_text(
+        "{data: {train: a.csv, validation: b.csv}, model: {init: scratch, language: English}, training: {max_steps: 5}}"
+    )
+    data = built("--config my.yaml --s3_bucket s3://speech/ --s3_train_csv_key train.csv").data
+    assert (data.train, data.validation) == ("s3://speech/train.csv", str(tmp_path / "b.csv"))
+
+
+def test_manifests_that_are_set_take_the_place_of_the_usual_data_set() -> None:
+    data = built("--model_size tiny --set data.train=s3://b/train.csv --set data.validation=s3://b/v.csv").data
+    assert (data.train, data.dataset, data.text_column_name) == ("s3://b/train.csv", None, "text")
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ("--s3_train_csv_key train.csv --s3_valid_csv_key valid.csv", "--s3_bucket is missing: --s3_train_csv_key"),
+        ("--s3_bucket speech", "--s3_bucket speech: name the manifests in it, by --s3_train_csv_key"),
+        ("--s3_bucket speech --s3_train_csv_key train.csv", "--s3_valid_csv_key"),
+        ("--s3_bucket speech --s3_valid_csv_key valid.csv", "--s3_train_csv_key"),
+        ("--s3_bucket speech --s3_train_csv_key s3://b/train.csv", "--set data.train=s3://b/train.csv"),
+        (f"{KEYS} --dataset my/set", "names train and dataset"),
+    ],
+)
+def test_a_missing_or_contradicting_flag_of_a_bucket_is_named(flags: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        built(f"--model_size tiny {flags}")

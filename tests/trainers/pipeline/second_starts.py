@@ -24,6 +24,10 @@ class Outcome(Enum):
 # Every field but the run's own address: other valid values than the first start's, and what a change of it must do.
 FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "run.s3_endpoint_url": (Outcome.EXACT, ("http://127.0.0.1:9000",)),
+    "run.s3_region": (Outcome.EXACT, ("eu-central-1",)),
+    "run.s3_profile": (Outcome.EXACT, ("partner",)),
+    "run.s3_anonymous": (Outcome.EXACT, (True,)),
+    "run.s3_buckets": (Outcome.EXACT, ({"speech": {"profile": "partner"}},)),
     "run.max_failures": (Outcome.EXACT, (0, 7)),
     "run.seed": (Outcome.REFUSED, (1, 2)),
     "run.resume": (Outcome.REFUSED, ("never", "from:/data/other/checkpoints/checkpoint-5")),

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from trainers.config.family_table import family_parts
+from trainers.config.flags.bucket_keys import BUCKET, MANIFEST_KEYS
 from trainers.config.flags.flag import (
     NUMBER,
     RANGE,
@@ -121,6 +122,18 @@ DATA = (
     Flag("dataset_config_name", TEXT, "data.dataset.config_name", help="the same"),
     Flag("train_split_name", TEXT, "data.dataset.train_split", help="split to train on"),
     Flag("eval_split_name", TEXT, "data.dataset.validation_split", help="split that chooses the best model"),
+    Flag(
+        BUCKET,
+        TEXT,
+        ", ".join(field for field, _ in MANIFEST_KEYS.values()),
+        sets=lambda bucket: {},
+        reason="with a key for each",
+        help="S3 bucket of the manifests",
+    ),
+    *(
+        Flag(key, TEXT, field, reason=f"s3://<{BUCKET}>/<{key}>", help=f"key of the {split} manifest in --{BUCKET}")
+        for key, (field, split) in MANIFEST_KEYS.items()
+    ),
     Flag("audio_column_name", TEXT, "data.audio_column_name", help="column with the recording"),
     Flag("text_column_name", TEXT, "data.text_column_name", help="column with the transcript"),
     Flag("text_column", TEXT, "data.text_column_name"),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainers.config.flags.bucket_keys import with_urls
 from trainers.config.flags.flag import SWITCH, Flag
 from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, LAUNCHER, MODEL, RUN, SCORE_ALONE
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
@@ -80,7 +81,7 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
     """
     setting: dict[str, tuple[Flag, Any]] = {}
     problems = []
-    for flag, value in given_flags(values):
+    for flag, value in given_flags(with_urls(values)):
         try:
             fields = flag.fields_of(value, verb)
         except ConfigError as refusal:
@@ -105,11 +106,28 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
 
 
 def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ()) -> dict[str, Any]:
-    """The config that flags alone start from, without a file: a Hub data set and pretrained weights.
+    """The config that flags alone start from, without a file: pretrained weights, and a Hub data set or manifests.
 
     The usual length and warm-up depend on `overrides`, all that is set in this config then.
     """
-    name = values.get("dataset") or values.get("dataset_name") or DEFAULT_DATASET
+    weights = values.get("model_size") or Path(str(values.get("model_name_or_path"))).name.removeprefix("whisper-")
+    family = None if str(weights).lower().startswith(CTC_NAMES) else "whisper"
+    language = values.get("name") or values.get("dataset_config_name")
+    words = "-".join(str(part).lower() for part in (family, weights, language) if part)
+    return {
+        "run": {"name": re.sub(r"[^a-z0-9._-]+", "-", words).strip("-")},
+        "data": _usual_data(values, overrides),
+        "model": {"init": "pretrained"},
+        "training": _usual_length(apply_overrides({}, overrides).get("training")),
+    }
+
+
+def _usual_data(values: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
+    given = values.get("dataset") or values.get("dataset_name")
+    manifests = {("data", split) for split in ("train", "validation", "test")}
+    if given is None and any(path in manifests for path, _ in overrides):
+        return {}
+    name = given or DEFAULT_DATASET
     dataset = {"name": name}
     if "test" in re.split(r"[^A-Za-z0-9_.-]+", values.get("eval_split_name") or ""):
         # A script of two splits: what chooses the model is no final score.
@@ -117,16 +135,7 @@ def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ())
     columns = {"audio_column_name": "audio"}
     if name == DEFAULT_DATASET:
         columns["text_column_name"] = "raw_transcription"
-    weights = values.get("model_size") or Path(str(values.get("model_name_or_path"))).name.removeprefix("whisper-")
-    family = None if str(weights).lower().startswith(CTC_NAMES) else "whisper"
-    language = values.get("name") or values.get("dataset_config_name")
-    words = "-".join(str(part).lower() for part in (family, weights, language) if part)
-    return {
-        "run": {"name": re.sub(r"[^a-z0-9._-]+", "-", words).strip("-")},
-        "data": {"dataset": dataset, **columns},
-        "model": {"init": "pretrained"},
-        "training": _usual_length(apply_overrides({}, overrides).get("training")),
-    }
+    return {"dataset": dataset, **columns}
 
 
 def _usual_length(training: Any) -> dict[str, Any]:

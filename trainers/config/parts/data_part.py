@@ -183,9 +183,15 @@ class DataPart(Part):
         if not trains(info):
             return self
         if not sources:
-            raise ValueError("names no data: set data.train and data.validation to manifests (--set data.train=my.csv)")
+            raise ValueError(
+                "names no data: set data.train and data.validation to manifests (--set data.train=my.csv, or "
+                "--s3_bucket and --s3_train_csv_key)"
+            )
         if self.train is not None and self.validation is None:
-            raise ValueError("validation is missing: the best model is chosen on it (--set data.validation=valid.csv)")
+            raise ValueError(
+                "validation is missing: the best model is chosen on it (--set data.validation=valid.csv, or "
+                "--s3_valid_csv_key)"
+            )
         if self.test is not None and self.test in (self.train, self.validation):
             raise ValueError(
                 f"test is {self.test}, which is also trained on or chooses the model: give a set of its own"

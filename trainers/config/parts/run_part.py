@@ -1,12 +1,31 @@
 """The config's run part: name, storage and failures. See `schema`."""
 
-from pydantic import Field, field_validator
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from trainers.config.parts.part import MAX_INTEGER, Location, Part, refuse_unsupported
 from trainers.config.storage_location import StorageOptions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+BUCKET = r"^[a-zA-Z0-9._-]+$"
+# It becomes a part of AWS's host names.
+REGION = r"^[a-z0-9-]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
+
+
+class S3BucketPart(Part):
+    """How one bucket is reached, in place of all `run.s3_…` fields; what each means, they say."""
+
+    endpoint_url: str | None = Field(None, description="As run.s3_endpoint_url. null: as there.")
+    region: str | None = Field(None, pattern=REGION, description="As run.s3_region. null: as there.")
+    profile: str | None = Field(None, min_length=1, description="As run.s3_profile. null: as there.")
+    anonymous: bool = Field(False, description="As run.s3_anonymous.")
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        _refuse_two_identities(self.profile, "profile", anonymous=self.anonymous)
+        return self
 
 
 class RunPart(Part):
@@ -25,6 +44,21 @@ class RunPart(Part):
     s3_endpoint_url: str | None = Field(
         None,
         description="Address of an S3-compatible server. null: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or AWS.",
+    )
+    s3_region: str | None = Field(
+        None, pattern=REGION, description="Region of the buckets. null: AWS_REGION, or what AWS's config file says."
+    )
+    s3_profile: str | None = Field(
+        None,
+        min_length=1,
+        description="Profile of AWS's config and credentials files, which every node needs, whose credentials are "
+        "used. null: AWS_PROFILE, or the credentials that boto3 finds first. No credentials are in a config.",
+    )
+    s3_anonymous: bool = Field(False, description="Send no credentials, as public buckets want it.")
+    s3_buckets: dict[Annotated[str, StringConstraints(pattern=BUCKET)], S3BucketPart] = Field(
+        {},
+        description="Buckets that are reached in another way than the run's storage, such as data of another account: "
+        "{speech: {profile: partner}}.",
     )
     resume: str = Field(
         "auto",
@@ -47,6 +81,11 @@ class RunPart(Part):
     def storage_options(self) -> StorageOptions:
         return StorageOptions.of(dict(self))
 
+    @model_validator(mode="after")
+    def _one_identity(self) -> Self:
+        _refuse_two_identities(self.s3_profile, "s3_profile", anonymous=self.s3_anonymous)
+        return self
+
     @field_validator("resume")
     @classmethod
     def _a_supported_checkpoint(cls, resume: str) -> str:
@@ -59,3 +98,8 @@ class RunPart(Part):
         if name in FOLDERS_BESIDE_RUNS:
             raise ValueError("is a folder that Rayscribe keeps next to the runs: take another name")
         return name
+
+
+def _refuse_two_identities(profile: str | None, name: str, *, anonymous: bool) -> None:
+    if anonymous and profile is not None:
+        raise ValueError(f"{name} is {profile}, but anonymous access sends no credentials: leave one of them out")
