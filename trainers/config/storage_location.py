@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from trainers.errors import ConfigError
 
 S3_SCHEME = "s3://"
+HUB_SCHEME = "hf://"
 # What a URL of each kind of storage begins with; another path is a folder's.
 URL_SCHEMES = (S3_SCHEME,)
 SUPPORTED = f"a folder, or an {S3_SCHEME}bucket/… URL"
@@ -77,8 +78,15 @@ def is_web_url(location: str) -> bool:
     return location.startswith(("https://", "http://"))
 
 
+def is_hub_url(location: str) -> bool:
+    """Whether a location is a file of a repository of the Hugging Face Hub, e.g. hf://datasets/name/train.tar."""
+    return location.startswith(HUB_SCHEME)
+
+
 def unreadable_url(location: str) -> str | None:
     """Why data at a location that looks like a URL cannot be read; None where it can, and for a path."""
+    if is_hub_url(location):
+        return None
     if not is_web_url(location):
         return unsupported_url(location)
     has_user = "@" in urlsplit(location).netloc
@@ -108,7 +116,7 @@ def without_password(url: str) -> str:
 
 def is_absolute(path: str) -> bool:
     """Whether a storage or cache path means the same on every node: a URL, or an absolute folder."""
-    return is_url(path) or is_web_url(path) or PurePosixPath(path).is_absolute()
+    return is_url(path) or is_web_url(path) or is_hub_url(path) or PurePosixPath(path).is_absolute()
 
 
 def in_home(path: str) -> Path:

@@ -1,4 +1,4 @@
-"""The driver's memory while a data set of Parquet files is prepared: python -m tests.benchmarks.scale.hub_memory.
+"""The driver's memory while a data set is prepared: python -m tests.benchmarks.scale.hub_memory [--format arrow].
 
 Prepares sets of two sizes on a Ray of this machine, each with a driver of its own, and compares the drivers' peaks. The
 recordings are short; what passes through a driver would show all the same: the larger set's are 100 times as many.
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,12 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.scale.hub_memory", description=__doc__)
     parser.add_argument("--rows", type=int, nargs=2, default=[1_000, 100_000])
+    parser.add_argument("--format", choices=WRITERS, default="parquet")
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.drive:
         print(_drive(chosen.drive))
         return 0
-    measured = [_measure(rows) for rows in chosen.rows]
+    measured = [_measure(rows, WRITERS[chosen.format]) for rows in chosen.rows]
     (few, less), (many, more) = ((rows, gigabytes) for rows, (gigabytes, _) in zip(chosen.rows, measured, strict=True))
     print(f"recordings of {measured[1][1] / 1e6:,.0f} MB in all in the larger set\n")
     print_figures(
@@ -61,28 +62,69 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure(rows: int) -> tuple[float, int]:
+def _measure(rows: int, write: "Writer") -> tuple[float, int]:
     """Gigabytes of the driver at its peak, and the bytes of all recordings."""
     with tempfile.TemporaryDirectory(prefix="rayscribe-bench-") as temporary:
         folder = Path(temporary)
-        size = _write_files(folder / "set", rows)
+        samples = np.random.default_rng(1).integers(-9000, 9000, SAMPLES).astype(np.int16)
+        sink = io.BytesIO()
+        soundfile.write(sink, samples, 16_000, format="WAV", subtype="PCM_16")
+        (folder / "set" / "train").mkdir(parents=True)
+        write(folder / "set" / "train", sink.getvalue(), rows)
         command = [sys.executable, "-m", "tests.benchmarks.scale.hub_memory", "--drive", temporary]
         environment = {**os.environ, "HF_HOME": f"{temporary}/huggingface"}
         result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-        return float(result.stdout.splitlines()[-1]), size
+        return float(result.stdout.splitlines()[-1]), rows * len(sink.getvalue())
 
 
-def _write_files(folder: Path, rows: int) -> int:
-    folder.mkdir()
-    sink = io.BytesIO()
-    samples = np.random.default_rng(1).integers(-9000, 9000, SAMPLES).astype(np.int16)
-    soundfile.write(sink, samples, 16_000, format="WAV", subtype="PCM_16")
-    row = {"audio": {"bytes": sink.getvalue(), "path": None}, "text": "a word or two"}
-    for first in range(0, rows, ROWS_PER_FILE):
-        table = pa.Table.from_pylist([row] * min(ROWS_PER_FILE, rows - first), schema=SCHEMA)
+def _write_parquet(folder: Path, recording: bytes, rows: int) -> None:
+    for first, table in _tables(recording, rows):
         path = folder / f"train-{first:08d}.parquet"
         pq.write_table(table, path, row_group_size=100, use_dictionary=False, compression="none")
-    return rows * len(sink.getvalue())
+
+
+def _write_arrow(folder: Path, recording: bytes, rows: int) -> None:
+    """As `DatasetDict.save_to_disk` writes it."""
+    names = []
+    for first, table in _tables(recording, rows):
+        names.append(f"data-{first:08d}.arrow")
+        with pa.ipc.new_stream(str(folder / names[-1]), SCHEMA) as writer:
+            writer.write_table(table, max_chunksize=100)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder.parent / "dataset_dict.json").write_text(json.dumps({"splits": ["train"]}))
+
+
+def _write_audiofolder(folder: Path, recording: bytes, rows: int) -> None:
+    for number in range(rows):
+        (folder / f"{number}.wav").write_bytes(recording)
+    lines = "".join(f"{number}.wav,a word or two\n" for number in range(rows))
+    (folder / "metadata.csv").write_text(f"file_name,text\n{lines}")
+
+
+def _write_json(folder: Path, recording: bytes, rows: int) -> None:
+    clips = folder.parents[1] / "clips"
+    clips.mkdir()
+    with (folder / "train.jsonl").open("w") as file:
+        for number in range(rows):
+            path = clips / f"{number}.wav"
+            path.write_bytes(recording)
+            file.write(json.dumps({"audio": str(path), "text": "a word or two"}) + "\n")
+
+
+def _tables(recording: bytes, rows: int) -> Iterator[tuple[int, pa.Table]]:
+    row = {"audio": {"bytes": recording, "path": None}, "text": "a word or two"}
+    for first in range(0, rows, ROWS_PER_FILE):
+        yield first, pa.Table.from_pylist([row] * min(ROWS_PER_FILE, rows - first), schema=SCHEMA)
+
+
+# Writes a split into a folder: so many rows of the same recording.
+Writer = Callable[[Path, bytes, int], None]
+WRITERS: Mapping[str, Writer] = {
+    "parquet": _write_parquet,
+    "arrow": _write_arrow,
+    "audiofolder": _write_audiofolder,
+    "json": _write_json,
+}
 
 
 def _drive(folder: Path) -> float:

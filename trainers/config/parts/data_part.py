@@ -30,7 +30,7 @@ class DemoPart(Part):
 
 
 class HubDatasetPart(Part):
-    """A data set that `datasets.load_dataset` opens: a Hub id, or a folder of parquet files that every node reads."""
+    """A data set of the Hub, or a folder that every node reads: what `datasets` opens, or `save_to_disk` wrote."""
 
     name: str = Field(description="Hub id, e.g. google/fleurs, or a folder.")
     config_name: str | None = Field(
@@ -81,7 +81,7 @@ class DataPart(Part):
     encoding: str = Field(
         "utf-8",
         description="Encoding of manifests and transcripts, by Python's name for it: utf-8 (with or without a byte "
-        "order mark), utf-16, cp1250, cp1251, latin-1, …",
+        "order mark), utf-16, cp1250, cp1251, latin-1 and others.",
     )
     path_prefix: dict[Location, Location] = Field(
         {},

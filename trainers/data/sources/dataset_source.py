@@ -1,11 +1,11 @@
-"""Data source `dataset:`: what `datasets.load_dataset` opens, from the Hub or a folder.
+"""Data source `dataset:`: what `datasets.load_dataset` opens, from the Hub or a folder, and what `save_to_disk` wrote.
 
-Of Parquet files the driver reads the transcripts, and each node the recordings of its rows. The recordings of other
-data sets travel to the nodes with the rows.
+The driver reads transcripts, and each node the recordings of its rows: from Parquet and Arrow files by file and row,
+of an audio folder, JSON and CSV by their paths. The recordings of other data sets travel to the nodes with the rows.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart, HubDatasetPart
-from trainers.data.sources import parquet_rows
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, rows_of
 from trainers.data.sources.fingerprint import hash_of
-from trainers.data.sources.parquet_rows import ParquetReader
 from trainers.data.sources.recording_readers import FileReader, RowReader
+from trainers.data.sources.row_files import listed_rows, row_file
+from trainers.data.sources.row_files.arrow_rows import ArrowRows, saved_files
+from trainers.data.sources.row_files.listed_rows import ListedRows
+from trainers.data.sources.row_files.parquet_rows import ParquetRows
+from trainers.data.sources.row_files.row_file import RowFileReader, RowFormat
 from trainers.errors import DataError
 from trainers.storage import Storage
 from trainers.storage.hub_errors import read_from_hub
@@ -69,11 +72,14 @@ class DatasetSource(DataSource):
         # The client side imports this module's neighbors; `datasets` alone takes two seconds.
         import datasets  # noqa: PLC0415
 
-        part, audio = self._part, self.data.audio_column_name
+        part = self._part
         config_name = _config_name(part)
         builder = datasets.load_dataset_builder(part.name, config_name, revision=part.revision)
-        if _is_parquet(builder):
-            return self._parquet_split(split, name, builder)
+        row_format = _row_format(builder)
+        if row_format is not None:
+            return self._split_of_files(split, name, builder, row_format)
+        if _only_names_recordings(builder):
+            return self._listed_split(split, name, builder)
         try:
             loaded = datasets.load_dataset(part.name, config_name, split=name, revision=part.revision)
         except datasets.exceptions.DatasetGenerationError as error:
@@ -81,6 +87,13 @@ class DatasetSource(DataSource):
             raise ValueError(
                 f"{error.__cause__ or error}; or write a manifest of its files, and name it as data.{split}"
             ) from error
+        return self._generated_split(split, name, loaded)
+
+    def _generated_split(self, split: str, name: str, loaded: Any) -> SourceSplit:
+        """What `datasets` has generated, as of WebDataset: the rows bring their recordings with them."""
+        import datasets  # noqa: PLC0415
+
+        audio = self.data.audio_column_name
         if not len(loaded):
             raise ValueError("there are no rows")
         self._require_columns(loaded.column_names)
@@ -91,43 +104,63 @@ class DatasetSource(DataSource):
         table = table.append_column(_RECORDING, _field(column, "bytes", column.type.field("bytes").type))
         return SourceSplit(
             split,
-            f"{part.name} {name}",
+            f"{self._part.name} {name}",
             table,
             RowReader(_RECORDING, FileReader(self.storage_options)),
             self._fingerprint(name, fingerprint_of(loaded)),
         )
 
-    def _parquet_split(self, split: str, name: str, builder: Any) -> SourceSplit:
-        parts = _parts_of(name, builder)
-        if not parts:
-            raise ValueError("there are no rows")
+    def _listed_split(self, split: str, name: str, builder: Any) -> SourceSplit:
+        """Rows that only name their recordings."""
+        spec = _spec_of(name, builder)
+        fingerprint = self._fingerprint(name, builder._get_dataset_fingerprint(spec))
+        rows = ListedRows(builder, self.data.audio_column_name, self.data.text_column_name, self._require_columns)
+        listed = {each: rows.of_split(each) for each in _wanted(spec, map(str, builder.config.data_files))}
+        lengths = {each: len(table) for each, table in listed.items()}
+        pieces = [listed[piece].slice(first, end - first) for piece, first, end in _pieces(spec, lengths)]
+        arrow = pa.concat_tables(pieces)
+        table = self._rows(arrow, name, arrow[self.data.audio_column_name])
+        reader = FileReader(self.storage_options)
+        examples = table["audio"].slice(0, listed_rows.EXAMPLES).to_pylist()
+        return SourceSplit(split, f"{self._part.name} {name}", table, reader, fingerprint, node_files=examples)
+
+    def _split_of_files(self, split: str, name: str, builder: Any, row_format: RowFormat) -> SourceSplit:
+        parts = self._parts_of(name, builder, row_format)
         schema, audio = parts[0][0].schema, self.data.audio_column_name
         self._require_columns(schema.names)
-        if not parquet_rows.holds_recordings(audio, schema):
+        if not row_file.holds_recordings(audio, schema):
             raise DataError(
                 f"data.audio_column_name: {self._part.name}: the column {audio!r} holds {schema.field(audio).type}, no "
                 "recordings: name one of encoded files or of their paths"
             )
         ids = ["id"] if "id" in schema.names else []
-        columns = [self.data.text_column_name, *ids, *parquet_rows.paths_of(audio, schema)]
-        arrow = parquet_rows.read_columns(parts, columns)
-        table = self._rows(arrow, name, parquet_rows.path_column(arrow, audio))
-        for column in (located := parquet_rows.locations(parts)).column_names:
+        columns = [self.data.text_column_name, *ids, *row_file.paths_of(audio, schema)]
+        arrow = row_file.read_columns(row_format, parts, columns)
+        table = self._rows(arrow, name, row_file.path_column(arrow, audio))
+        for column in (located := row_file.locations(parts)).column_names:
             table = table.append_column(column, located[column])
-        spec = _spec_of(name, builder)
-        former = self._fingerprint(name, builder._get_dataset_fingerprint(spec))
-        # Of those, an earlier version prepared recordings of other rows.
-        goes_back = any(one.url == other.url and first < end for (one, _, end), (other, first, _) in pairwise(parts))
+        former = self._fingerprint(name, builder._get_dataset_fingerprint(_spec_of(name, builder)))
+        # Of those of Parquet files, an earlier version prepared recordings of other rows.
+        goes_back = isinstance(row_format, ParquetRows) and any(
+            one.url == other.url and first < end for (one, _, end), (other, first, _) in pairwise(parts)
+        )
         return SourceSplit(
             split,
             f"{self._part.name} {name}",
             table,
-            ParquetReader(audio, FileReader(self.storage_options)),
+            RowFileReader(row_format, audio, FileReader(self.storage_options)),
             hash_of(former, "goes back") if goes_back else former,
             node_files=list(dict.fromkeys(file.url for file, _, _ in parts)),
             rows_at_once=max(file.group_rows for file, _, _ in parts),
             former=former,
         )
+
+    def _parts_of(self, name: str, builder: Any, row_format: RowFormat) -> list[row_file.RowRange]:
+        """The rows of files that a split such as `train[:50%]+validation` means."""
+        urls, spec = _files_of(builder, self._part.name), _spec_of(name, builder)
+        files = {each: row_file.describe_files(row_format, urls[each]) for each in _wanted(spec, urls)}
+        lengths = {each: sum(file.rows for file in of_split) for each, of_split in files.items()}
+        return [part for piece, first, end in _pieces(spec, lengths) for part in row_file.cut(files[piece], first, end)]
 
     def _rows(self, arrow: pa.Table, name: str, paths: pa.ChunkedArray | pa.Array) -> pa.Table:
         numbers = pc.utf8_lpad(pa.array(np.arange(len(arrow))).cast(pa.string()), 8, "0")
@@ -151,33 +184,52 @@ def fingerprint_of(loaded: Any) -> str:
     return fingerprint
 
 
-def _is_parquet(builder: Any) -> bool:
+def _row_format(builder: Any) -> RowFormat | None:
+    """The format of the files of which nodes read rows; None: `datasets` generates rows of its files."""
+    from datasets.packaged_modules.arrow.arrow import Arrow  # noqa: PLC0415
     from datasets.packaged_modules.parquet.parquet import Parquet  # noqa: PLC0415
 
-    return isinstance(builder, Parquet)
+    return ParquetRows() if isinstance(builder, Parquet) else ArrowRows() if isinstance(builder, Arrow) else None
+
+
+def _only_names_recordings(builder: Any) -> bool:
+    """Whether the files hold no recordings, but their paths."""
+    from datasets.packaged_modules.audiofolder.audiofolder import AudioFolder  # noqa: PLC0415
+    from datasets.packaged_modules.csv.csv import Csv  # noqa: PLC0415
+    from datasets.packaged_modules.json.json import Json  # noqa: PLC0415
+
+    files = [file for files in builder.config.data_files.values() for file in files]
+    # `datasets` unpacks archives.
+    return isinstance(builder, AudioFolder | Csv | Json) and not any(file.endswith(".zip") for file in files)
+
+
+def _files_of(builder: Any, name: str) -> Mapping[str, Sequence[str]]:
+    """The files of each split; of a folder that `save_to_disk` wrote those that it names, in their order."""
+    return saved_files(Path(name)) or {str(split): files for split, files in builder.config.data_files.items()}
 
 
 def _spec_of(name: str, builder: Any) -> str:
     return "+".join(map(str, builder.config.data_files)) if name == "all" else name
 
 
-def _parts_of(name: str, builder: Any) -> list[parquet_rows.RowRange]:
-    """The rows of files that a split such as `train[:50%]+validation` means."""
+def _wanted(spec: str, splits: Iterable[str]) -> list[str]:
+    """The splits that are named in one such as `train[:50%]+validation`."""
+    wanted, known = list(dict.fromkeys(_named_in(spec))), list(splits)
+    unknown = [each for each in wanted if each not in known]
+    if unknown:
+        raise ValueError(f"there is no split {unknown[0]!r}; there are {', '.join(known)}")
+    return wanted
+
+
+def _pieces(spec: str, lengths: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """What such a split means: a split, the first of its rows, and the one behind the last; none is empty."""
     import datasets  # noqa: PLC0415
 
-    splits = {str(each): urls for each, urls in builder.config.data_files.items()}
-    spec = _spec_of(name, builder)
-    wanted = dict.fromkeys(_named_in(spec))
-    unknown = [each for each in wanted if each not in splits]
-    if unknown:
-        raise ValueError(f"there is no split {unknown[0]!r}; there are {', '.join(splits)}")
-    files = {each: parquet_rows.describe_files(splits[each]) for each in wanted}
-    lengths = {each: sum(file.rows for file in of_split) for each, of_split in files.items()}
-    return [
-        piece
-        for absolute in datasets.ReadInstruction.from_spec(spec).to_absolute(lengths)
-        for piece in parquet_rows.cut(files[absolute.splitname], absolute.from_, absolute.to)
-    ]
+    absolute = datasets.ReadInstruction.from_spec(spec).to_absolute(lengths)
+    pieces = [(each.splitname, each.from_, each.to) for each in absolute if each.from_ < each.to]
+    if not pieces:
+        raise ValueError("there are no rows")
+    return pieces
 
 
 def _named_in(spec: str) -> list[str]:

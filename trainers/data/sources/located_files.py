@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from trainers.config.storage_location import StorageOptions, is_url, is_web_url
+from trainers.config.storage_location import StorageOptions, is_hub_url, is_url, is_web_url
 from trainers.errors import StorageError
 from trainers.storage import Entry, Storage, open_storage
 from trainers.storage.web_files import describe_web_file, read_web_file, read_web_range
 
 # What `read_start` gives: enough for the counts of an ARPA file, and for the header of a binary.
 START_BYTES = 64 * 1024
+# Of a data set on the Hugging Face Hub: hf://datasets/<name>@<revision>/<path>.
 
 
 def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
@@ -21,6 +23,10 @@ def read_location(location: str, storage_options: StorageOptions, *, one_of_many
     """
     if is_web_url(location):
         return read_web_file(location)
+    if is_hub_url(location):
+        with open_url(location) as file:
+            content: bytes = file.read()
+            return content
     if not is_url(location):
         return Path(location).read_bytes()
     storage, name = _opened(location, storage_options)
@@ -32,6 +38,11 @@ def read_range(location: str, start: int, length: int, storage_options: StorageO
     """Bytes of a file from `start` on, fewer than `length` only at its end; errors as of `read_location`."""
     if is_web_url(location):
         return read_web_range(location, start, length)
+    if is_hub_url(location):
+        with open_url(location) as file:
+            file.seek(start)
+            part: bytes = file.read(length)
+            return part
     if not is_url(location):
         with Path(location).open("rb", buffering=0) as file:
             file.seek(start)
@@ -44,6 +55,10 @@ def describe(location: str, storage_options: StorageOptions) -> Entry:
     """Size of a file, and what changes with its content: an ETag, or when it was changed; errors as `read_location`."""
     if is_web_url(location):
         return describe_web_file(location)
+    if is_hub_url(location):
+        with open_url(location) as file:
+            # Its files are kept by the hash of their content.
+            return Entry(location, file.size, 0.0, str(file.details.get("blob_id", "")))
     if not is_url(location):
         status = Path(location).stat()
         return Entry(location, status.st_size, status.st_mtime, str(status.st_mtime_ns))
@@ -56,13 +71,21 @@ def describe(location: str, storage_options: StorageOptions) -> Entry:
 
 def is_file(location: str, storage_options: StorageOptions) -> bool:
     """Whether there is a file at a location; raises StorageError where that cannot be known."""
-    if not is_url(location) and not is_web_url(location):
+    if not is_url(location) and not is_web_url(location) and not is_hub_url(location):
         return Path(location).is_file()
     try:
         describe(location, storage_options)
     except FileNotFoundError:
         return False
     return True
+
+
+def open_url(url: str) -> Any:
+    """Opens a path, or a URL that fsspec knows, for reading bytes. Raises OSError: it cannot be read."""
+    # It comes with `datasets`, which is not there where only a client runs.
+    import fsspec  # noqa: PLC0415
+
+    return fsspec.open(url, "rb").open()
 
 
 def reason_of(error: OSError) -> str:

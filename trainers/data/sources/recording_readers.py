@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainers.config.storage_location import StorageOptions, is_url, is_web_url
+from trainers.config.storage_location import StorageOptions, is_hub_url, is_url, is_web_url
 from trainers.data.sources.located_files import read_location
 from trainers.errors import AudioError, StorageError
 
@@ -46,7 +46,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads recordings from files of their own, which the column `audio` names.
+    """Reads recordings from files of their own, which the column `audio` names: in folders, buckets, or on the Hub.
 
     Attributes:
         storage_options: How s3:// is reached.
@@ -99,7 +99,7 @@ def results_in_order(readings: Iterable[Reading]) -> Iterator[bytes | AudioError
 
 def is_remote(location: str) -> bool:
     """Whether a location is another machine's."""
-    return is_url(location) or is_web_url(location)
+    return is_url(location) or is_web_url(location) or is_hub_url(location)
 
 
 def _as_it_is(recording: bytes) -> bytes:

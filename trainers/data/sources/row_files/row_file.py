@@ -1,34 +1,30 @@
-"""Rows of a data set's Parquet files: the driver reads transcripts, the node that prepares a row its recording."""
+"""Rows of a data set's files, whatever their format: which rows a split means, where each is, and what reads it."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from trainers.data.sources.recording_readers import FileReader, Row
 from trainers.errors import AudioError, DataError, StorageError
 
 # Columns that say where a row's recording is.
-FILE, ROW = "parquet_file", "parquet_row"
+FILE, ROW = "file", "file_row"
 LOCATION = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (ROW, pa.int64())])
 PARALLEL_FILES = 8
-# A group of rows may hold gigabytes of audio: it is read through a buffer, a few recordings at a time.
-BUFFER_BYTES = 4 * 1024 * 1024
-RECORDINGS_AT_ONCE = 16
 
 
 # A file, the first of its rows, and the one behind the last.
-RowRange = tuple["ParquetFile", int, int]
+RowRange = tuple["RowFile", int, int]
 
 
 @dataclass(frozen=True)
-class ParquetFile:
-    """A file of a data set at a path or a URL that fsspec opens (hf://datasets/…), as its footer describes it.
+class RowFile:
+    """A file of a data set at a path or a URL that fsspec opens (hf://datasets/…), as it describes itself.
 
     `group_rows` are those of its largest group; what is read of a group is read from its first row on.
     """
@@ -39,13 +35,33 @@ class ParquetFile:
     schema: pa.Schema
 
 
-def describe_files(urls: Sequence[str]) -> list[ParquetFile]:
-    """Reads the footers of files, in their order. Raises OSError: a file cannot be read."""
+class RowFormat(Protocol):
+    """A format of such files; picklable.
+
+    Each function raises OSError where a file cannot be read, and pyarrow.ArrowException where it is damaged.
+    """
+
+    @property
+    def name(self) -> str:
+        """As messages have it."""
+
+    def describe(self, url: str) -> RowFile:
+        """Reads what a file says of itself."""
+
+    def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
+        """Reads columns of a file, and no other column's bytes; `audio.path` is one field of a column."""
+
+    def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
+        """Reads the values of a column in some rows, ascending."""
+
+
+def describe_files(row_format: RowFormat, urls: Sequence[str]) -> list[RowFile]:
+    """What files say of themselves, in their order. Raises OSError: a file cannot be read."""
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-        return list(pool.map(_describe, urls))
+        return list(pool.map(row_format.describe, urls))
 
 
-def cut(files: Sequence[ParquetFile], first: int, end: int) -> Iterator[RowRange]:
+def cut(files: Sequence[RowFile], first: int, end: int) -> Iterator[RowRange]:
     """The parts of files that hold the rows `first` … `end` − 1 of all their rows."""
     start = 0
     for file in files:
@@ -55,18 +71,12 @@ def cut(files: Sequence[ParquetFile], first: int, end: int) -> Iterator[RowRange
         start += file.rows
 
 
-def read_columns(parts: Sequence[RowRange], columns: Sequence[str]) -> pa.Table:
-    """Reads columns of ranges of rows, without any other column's bytes; `audio.path` is one field of a column.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+def read_columns(row_format: RowFormat, parts: Sequence[RowRange], columns: Sequence[str]) -> pa.Table:
+    """Reads columns of ranges of rows, see `RowFormat.read_columns`. Raises OSError: a file cannot be read."""
 
     def read(part: RowRange) -> pa.Table:
         described, first, end = part
-        with _open(described.url) as file:
-            parquet = pq.ParquetFile(file, page_checksum_verification=True)
-            return parquet.read(columns=list(columns), use_threads=False).slice(first, end - first)
+        return row_format.read_columns(described.url, columns).slice(first, end - first)
 
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
         table = pa.concat_tables(pool.map(read, parts), promote_options="permissive").combine_chunks()
@@ -85,9 +95,10 @@ def locations(parts: Sequence[RowRange]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class ParquetReader:
-    """Reads the recordings of rows with columns of LOCATION, by `files` where a Parquet file only names them."""
+class RowFileReader:
+    """Reads the recordings of rows with columns of LOCATION, by `files` where a row only names its recording."""
 
+    row_format: RowFormat
     column: str
     files: FileReader
 
@@ -95,16 +106,19 @@ class ParquetReader:
         return self.files.read_missing(zip(rows, self._stored(rows), strict=True))
 
     def _stored(self, rows: Sequence[Row]) -> Iterator[bytes | None]:
+        name = self.row_format.name
         for wanted in _ascending(rows):
             url = wanted[0][FILE]
             try:
-                yield from _read_audio(url, self.column, [row[ROW] for row in wanted])
+                for value in self.row_format.read_values(url, self.column, [row[ROW] for row in wanted]):
+                    recording = value.get("bytes") if isinstance(value, dict) else value
+                    yield recording if isinstance(recording, bytes) else None
             except OSError as error:
                 raise StorageError(
-                    f"{url}: cannot be read here: {error}; a folder of Parquet files must be one that every node reads"
+                    f"{url}: cannot be read here: {error}; a folder of {name} files must be one that every node reads"
                 ) from error
             except pa.ArrowException as error:
-                raise DataError(f"{url}: this Parquet file is damaged ({error}): fetch it again") from error
+                raise DataError(f"{url}: this {name} file is damaged ({error}): fetch it again") from error
 
 
 def _ascending(rows: Sequence[Row]) -> Iterator[list[Row]]:
@@ -119,25 +133,10 @@ def _ascending(rows: Sequence[Row]) -> Iterator[list[Row]]:
         yield run
 
 
-def _read_audio(url: str, column: str, wanted: Sequence[int]) -> Iterator[bytes | None]:
-    with _open(url) as file:
-        parquet = pq.ParquetFile(file, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
-        counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
-        first_rows = [sum(counts[:number]) for number in range(len(counts))]
-        groups = [
-            number
-            for number, (first, count) in enumerate(zip(first_rows, counts, strict=True))
-            if first <= wanted[-1] and wanted[0] < first + count
-        ]
-        if wanted[-1] >= sum(counts):
-            raise OSError(f"it has {sum(counts)} rows, and row {wanted[-1]} is wanted: it was replaced since")
-        row, left = first_rows[groups[0]], list(reversed(wanted))
-        for batch in parquet.iter_batches(RECORDINGS_AT_ONCE, row_groups=groups, columns=[column]):
-            while left and left[-1] < row + len(batch):
-                value = batch[0][left.pop() - row].as_py()
-                value = value.get("bytes") if isinstance(value, dict) else value
-                yield value if isinstance(value, bytes) else None
-            row += len(batch)
+def refuse_too_few(rows: int, wanted: Sequence[int]) -> None:
+    """Refuses a file with fewer rows than it had when they were located. Raises OSError."""
+    if wanted[-1] >= rows:
+        raise OSError(f"it has {rows} rows, and row {wanted[-1]} is wanted: it was replaced since")
 
 
 def holds_recordings(column: str, schema: pa.Schema) -> bool:
@@ -164,18 +163,3 @@ def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:
     if pa.types.is_struct(paths.type):
         paths = pc.struct_field(paths, "path")
     return paths.cast(pa.string()).fill_null("")
-
-
-def _describe(url: str) -> ParquetFile:
-    with _open(url) as file:
-        parquet = pq.ParquetFile(file)
-        metadata = parquet.metadata
-        counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        return ParquetFile(url, metadata.num_rows, max(counts, default=0), parquet.schema_arrow)
-
-
-def _open(url: str) -> Any:
-    # It comes with `datasets`, which is not there where only a client runs.
-    import fsspec  # noqa: PLC0415
-
-    return fsspec.open(url, "rb").open()

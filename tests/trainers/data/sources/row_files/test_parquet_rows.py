@@ -20,8 +20,8 @@ from trainers.data.preparation import PrepareOptions, ShardTask, prepare, prepar
 from trainers.data.prepared_set import ClipReader
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.known_sources import open_sources
-from trainers.data.sources.parquet_rows import FILE
 from trainers.data.sources.recording_readers import Row
+from trainers.data.sources.row_files.row_file import FILE
 from trainers.errors import AudioError, DataError, StorageError
 
 ROWS = 40
@@ -72,7 +72,7 @@ def opened(folder: Path, **splits: str) -> SourceSplit:
 
 def as_before(folder: Path, **splits: str) -> SourceSplit:
     """As `datasets` reads it, recordings and all."""
-    with patch("trainers.data.sources.dataset_source._is_parquet", lambda builder: False):
+    with patch("trainers.data.sources.dataset_source._row_format", lambda builder: None):
         return opened(folder, **splits)
 
 
@@ -253,9 +253,6 @@ def test_a_row_without_a_recording_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_datasets_cannot_load_is_an_error_with_the_cause(tmp_path: Path) -> None:
-    write_recording(tmp_path / "a.wav", speechlike(0.2))
-    (tmp_path / "metadata.csv").write_text("file_name,sentence\na.wav,x\nb.wav,y\n")
-    with pytest.raises(
-        DataError, match=r"data.dataset: .*; or write a manifest of its files, and name it as data.train"
-    ):
+    (tmp_path / "train.jsonl").write_text('{"audio": "a.wav", "sentence"\n')
+    with pytest.raises(DataError, match=r"data.dataset: .*, split train: .*JSON parse error"):
         opened(tmp_path)

@@ -1,0 +1,164 @@
+"""Audio folders, JSON and CSV: `datasets` parses them, and the nodes read the recordings that they name."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainers.data.sources.archives.made_archives import recording, text, write_tar
+from tests.trainers.data.sources.row_files import hub_server
+from tests.trainers.synthetic import speechlike, write_recording
+from trainers.config.parts.data_part import DataPart
+from trainers.config.storage_location import StorageOptions
+from trainers.data.preparation import prepare, run_in_process
+from trainers.data.sources.data_source import SourceSplit
+from trainers.data.sources.known_sources import open_sources
+from trainers.errors import AudioError, DataError
+
+TEXTS = ["a", "b", "c"]
+
+
+def data_of(folder: Path, split: str) -> DataPart:
+    part = {"name": str(folder), "train_split": split, "test_split": None}
+    return DataPart.model_validate({"dataset": part, "audio_column_name": "audio", "text_column_name": "sentence"})
+
+
+def opened(folder: Path, split: str = "train") -> SourceSplit:
+    (source,) = open_sources(data_of(folder, split), storage_options=StorageOptions(), splits=("train",))
+    return source
+
+
+def write_recordings(folder: Path) -> list[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [write_recording(folder / f"{number}.wav", speechlike(0.1, seed=number)) for number in range(3)]
+    return [path.read_bytes() for path in paths]
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl"])
+def test_an_audio_folder_names_its_recordings_and_misses_none(tmp_path: Path, name: str) -> None:
+    recordings = write_recordings(tmp_path / "train" / "clips")
+    rows = [(f"clips/{number}.wav", text) for number, text in enumerate(TEXTS)] + [("clips/gone.wav", "d")]
+    keys = ("file_name", "sentence")
+    lines = [json.dumps(dict(zip(keys, row, strict=True))) for row in rows]
+    content = lines if name.endswith("jsonl") else [",".join(keys), *map(",".join, rows)]
+    (tmp_path / "train" / name).write_text("\n".join(content) + "\n")
+    source = opened(tmp_path, "train[1:]")
+    assert source.table["audio"].to_pylist() == [
+        str(tmp_path / "train" / "clips" / f"{name}.wav") for name in (1, 2, "gone")
+    ]
+    assert source.table["text"].to_pylist() == ["b", "c", "d"]
+    assert source.has_file_per_recording
+    *read, missing = source.reader.read(source.table.to_pylist())
+    assert read == recordings[1:]
+    assert isinstance(missing, AudioError)
+    data = data_of(tmp_path, "train").model_copy(update={"max_bad_fraction": 0.5})
+    made = prepare(
+        opened(tmp_path),
+        data,
+        cache_url=str(tmp_path / "prepared"),
+        storage_options=StorageOptions(),
+        runner=run_in_process,
+        log=lambda line: None,
+    )
+    assert (made.summary.prepared, made.quarantine[0]["reason"]) == (3, "no such file")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_the_paths_of_json_and_csv_count_from_their_folder(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recordings = write_recordings(tmp_path / "clips")
+    (tmp_path / "lists").mkdir()
+    rows = [("../clips/0.wav", "a"), (str(tmp_path / "clips" / "1.wav"), "b"), ("../clips/2.wav", "c")]
+    keys = ("audio", "sentence")
+    lines = [json.dumps(dict(zip(keys, row, strict=True))) for row in rows]
+    content = lines if kind == "jsonl" else [",".join(keys), *map(",".join, rows)]
+    (tmp_path / "lists" / f"train.{kind}").write_text("\n".join(content) + "\n")
+    source = opened(tmp_path / "lists")
+    assert source.table["audio"].to_pylist() == [str(tmp_path / "clips" / f"{number}.wav") for number in range(3)]
+    assert list(source.reader.read(source.table.to_pylist())) == recordings
+    # As before, where the working directory has them.
+    monkeypatch.chdir(tmp_path / "lists")
+    assert opened(tmp_path / "lists").table["audio"].to_pylist()[0] == "../clips/0.wav"
+
+
+def test_the_key_is_that_of_load_dataset(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({"audio": "/a.wav", "sentence": "x"}) + "\n")
+    source = opened(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainers.data.sources.dataset_source._only_names_recordings", lambda builder: False)
+        before = opened(tmp_path)
+    assert source.fingerprint == before.fingerprint
+    assert source.table.equals(before.table.select(source.table.column_names))
+
+
+def test_a_column_without_paths_and_a_split_that_is_not_there_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text(json.dumps({"audio": 7, "sentence": "x"}) + "\n")
+    with pytest.raises(DataError, match=r"data.audio_column_name: the column 'audio' .* holds int64, no paths"):
+        opened(tmp_path)
+    with pytest.raises(DataError, match="no split 'dev'; there are train"):
+        opened(tmp_path, "dev")
+    (tmp_path / "train.jsonl").write_text(json.dumps({"audio": "a.wav", "text": "x"}) + "\n")
+    with pytest.raises(DataError, match=r"data.text_column_name: .* no column 'sentence'; it has audio, text"):
+        opened(tmp_path)
+
+
+def read_from_hub(folder: Path, home: Path, *location: str) -> tuple[dict[str, Any], list[str]]:
+    """What a driver and a node find in a data set on the Hub, and the requests for its files."""
+    server = subprocess.Popen([sys.executable, hub_server.__file__, str(folder)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        endpoint = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+        environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
+        command = [sys.executable, "-m", "tests.trainers.data.sources.row_files.hub_reader", *location]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    finally:
+        server.terminate()
+        requests = server.communicate()[0].splitlines()
+    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return found, [line for line in requests if line.startswith("GET /datasets/")]
+
+
+def test_the_recordings_of_an_audio_folder_on_the_hub_are_fetched_by_who_reads_them(tmp_path: Path) -> None:
+    sizes = [len(each) for each in write_recordings(tmp_path / "set" / "data" / "clips")]
+    lines = ["file_name,sentence", "clips/0.wav,a", "clips/gone.wav,b", "clips/2.wav,c"]
+    (tmp_path / "set" / "data" / "metadata.csv").write_text("\n".join(lines) + "\n")
+    found, requests = read_from_hub(tmp_path / "set", tmp_path / "home")
+    assert found == {"texts": ["a", "b", "c"], "read": [sizes[0], "no such file", sizes[2]]}
+    fetched = Counter(line.rpartition("/")[2] for line in requests if line.endswith(".wav"))
+    assert fetched == {"0.wav": 1, "2.wav": 1}
+    assert not list((tmp_path / "home").rglob("*.wav"))
+
+
+@pytest.mark.parametrize(("path", "is_own"), [("../clips/1.wav", True), ("../../../x.wav", False)])
+def test_paths_in_a_data_set_on_the_hub_stay_within_it(tmp_path: Path, path: str, is_own: bool) -> None:
+    (size, *_) = [len(each) for each in write_recordings(tmp_path / "set" / "clips")]
+    (tmp_path / "set" / "data").mkdir()
+    (tmp_path / "set" / "data" / "train.jsonl").write_text(json.dumps({"audio": path, "sentence": "x"}) + "\n")
+    found, _ = read_from_hub(tmp_path / "set", tmp_path / "home")
+    if is_own:
+        assert found == {"texts": ["x"], "read": [size]}
+    else:
+        assert f"the recording {path!r} is not one of the data set's own files" in found["error"]
+
+
+def test_shards_on_the_hub_are_read_in_ranges(tmp_path: Path) -> None:
+    for shard, numbers in enumerate(([0, 1], [2, 3])):
+        members = [
+            member
+            for number in numbers
+            for member in ((f"u{number}.flac", recording(number)), (f"u{number}.txt", text(number).encode()))
+        ]
+        write_tar(tmp_path / "set" / f"train-{shard}.tar", members)
+    where = "webdataset:hf://datasets/me/set/train-{0..1}.tar"
+    found, _ = read_from_hub(tmp_path / "set", tmp_path / "home", where)
+    assert found == {
+        "texts": [text(number) for number in range(4)],
+        "read": [len(recording(number)) for number in range(4)],
+    }
+    assert not list((tmp_path / "home").rglob("*.tar"))

@@ -1,0 +1,1 @@
+"""Files of many rows: the driver reads their transcripts, the node that prepares a row its recording."""
