@@ -13,6 +13,7 @@ from typing import Any
 
 from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
+from trainers.config.flags.script_flags import DEFAULT_DATASET
 from trainers.config.loader import build_config, read_yaml, with_run_name
 from trainers.config.locations import make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
@@ -182,6 +183,8 @@ def _config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[Train
         content, origin = read_yaml(arguments.config), str(arguments.config)
     elif arguments.flags.get("model_size") or arguments.flags.get("model_name_or_path"):
         content, origin = script_line.base_of_flags(arguments.flags, overrides), "command line"
+        if dict(content["data"].get("dataset", {})).get("name") == DEFAULT_DATASET:
+            print_line(f"data: {DEFAULT_DATASET}, unless --dataset or --set data.train=… names another")
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
     config = build_config(apply_overrides(content, overrides), origin=origin, scope=scope)

@@ -245,3 +245,29 @@ def test_manifests_that_are_set_take_the_place_of_the_usual_data_set() -> None:
 def test_a_missing_or_contradicting_flag_of_a_bucket_is_named(flags: str, named: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(named)):
         built(f"--model_size tiny {flags}")
+
+
+def test_a_corpus_in_its_own_format_is_named_as_a_data_set_is() -> None:
+    line = "--model_size tiny --language Serbian --dataset common_voice:/cv/21.0 --name sr"
+    data = built(f"{line} --train_split_name train+other").data
+    assert data.dataset is None and (data.audio_column_name, data.text_column_name) == ("path", "text")
+    assert (data.train, data.validation, data.test) == (
+        "common_voice:/cv/21.0?language=sr&split=train+other",
+        "common_voice:/cv/21.0?language=sr",
+        "common_voice:/cv/21.0?language=sr",
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (
+            "--dataset kaldi:/data/train",
+            "--dataset kaldi:/data/train: kaldi: is one split: give each as --set data.train",
+        ),
+        ("--dataset common_voice:", "--dataset common_voice:: common_voice:: common_voice: stands before a path"),
+    ],
+)
+def test_a_corpus_that_flags_cannot_name_is_refused(flags: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        built(f"--model_size tiny {flags}")

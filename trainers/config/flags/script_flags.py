@@ -116,9 +116,14 @@ MODEL = (
     *on("the login or the HF_TOKEN of the machine is used where there is one: unset it to use none", "use_auth_token"),
 )
 DATA = (
-    Flag("dataset", TEXT, "data.dataset.name", help=f"Hub id of the data set (default: {DEFAULT_DATASET})"),
+    Flag(
+        "dataset",
+        TEXT,
+        "data.dataset.name",
+        help=f"Hub id of the data set, or common_voice:PATH (default: {DEFAULT_DATASET})",
+    ),
     Flag("dataset_name", TEXT, "data.dataset.name", help="the same"),
-    Flag("name", TEXT, "data.dataset.config_name", help="language config of the data set, e.g. sr"),
+    Flag("name", TEXT, "data.dataset.config_name", help="language of the data set, e.g. sr"),
     Flag("dataset_config_name", TEXT, "data.dataset.config_name", help="the same"),
     Flag("train_split_name", TEXT, "data.dataset.train_split", help="split to train on"),
     Flag("eval_split_name", TEXT, "data.dataset.validation_split", help="split that chooses the best model"),

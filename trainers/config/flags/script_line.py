@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.flags.bucket_keys import with_urls
+from trainers.config.flags.corpus_flags import with_corpus
 from trainers.config.flags.flag import SWITCH, Flag
 from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, LAUNCHER, MODEL, RUN, SCORE_ALONE
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
@@ -81,7 +82,8 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
     """
     setting: dict[str, tuple[Flag, Any]] = {}
     problems = []
-    for flag, value in given_flags(with_urls(values)):
+    values, corpus = with_corpus(with_urls(values))
+    for flag, value in given_flags(values):
         try:
             fields = flag.fields_of(value, verb)
         except ConfigError as refusal:
@@ -102,7 +104,7 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
         ]
     if problems:
         raise ConfigError("\n".join(problems))
-    return [(tuple(field.split(".")), content) for field, (_, content) in setting.items()]
+    return [*((tuple(field.split(".")), content) for field, (_, content) in setting.items()), *corpus]
 
 
 def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ()) -> dict[str, Any]:
@@ -123,6 +125,7 @@ def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ())
 
 
 def _usual_data(values: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
+    values, _ = with_corpus(values)
     given = values.get("dataset") or values.get("dataset_name")
     manifests = {("data", split) for split in ("train", "validation", "test")}
     if given is None and any(path in manifests for path, _ in overrides):

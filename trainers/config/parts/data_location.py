@@ -10,7 +10,7 @@ from urllib.parse import unquote
 MANIFEST = "manifest"
 # Options of each format.
 FORMATS: Mapping[str, tuple[str, ...]] = {
-    "common_voice": ("split", "accented_letters"),
+    "common_voice": ("split", "language", "accented_letters"),
     "kaldi": (),
     "lhotse": (),
     "nemo": ("tars",),
@@ -18,6 +18,8 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "speechbrain": ("data_root",),
     "webdataset": ("audio", "text"),
 }
+# Formats whose locations hold all splits; without the option `split`, which rows are meant depends on the field.
+WITH_SPLITS = ("common_voice",)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ class DataLocation:
                 raise ValueError(f"{text}: {option!r} is no option of {name}: it has {known}")
             options[option] = value
         return cls(name, path, options)
+
+
+def rows_in(text: str, split: str) -> str:
+    """What is equal for locations of two fields of the same rows."""
+    where = DataLocation.parse(text)
+    return f"{text} {split}" if where.format in WITH_SPLITS and "split" not in where.options else text
 
 
 def path_in(text: str) -> str:

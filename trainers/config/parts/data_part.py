@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from trainers.config.parts.data_location import rows_in
 from trainers.config.parts.part import (
     Location,
     NotNegative,
@@ -192,10 +193,12 @@ class DataPart(Part):
                 "validation is missing: the best model is chosen on it (--set data.validation=valid.csv, or "
                 "--s3_valid_csv_key)"
             )
-        if self.test is not None and self.test in (self.train, self.validation):
+        given = {"train": self.train, "validation": self.validation, "test": self.test}
+        rows = {split: rows_in(text, split) for split, text in given.items() if text is not None}
+        if "test" in rows and list(rows.values()).count(rows["test"]) > 1:
             raise ValueError(
                 f"test is {self.test}, which is also trained on or chooses the model: give a set of its own"
             )
-        if self.train is not None and self.train == self.validation:
+        if self.train is not None and rows["train"] == rows["validation"]:
             raise ValueError(f"train and validation are both {self.train}: give a validation set of its own")
         return self

@@ -1,5 +1,6 @@
 """Files that data is listed from: at paths, at URLs, and in archives."""
 
+import posixpath
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -97,16 +98,20 @@ class SourceFiles:
         with ThreadPoolExecutor(_PARALLEL_ARCHIVES) as pool:
             return list(pool.map(self._index, locations))
 
-    def root_of(self, path: str, wanted: str) -> str:
+    def root_of(self, path: str, wanted: str, name: str | None = None) -> str:
         """The folder in which a file is wanted: the path; of an archive that of the folders in it which has the file.
+
+        `name` is that of the folder, which is then the path's last part, or right in the path.
 
         Raises:
             DataError: no folder or several have it.
         """
         if not is_archive(path) or not self._is_archive_file(path):
-            return path.rstrip("/")
-        names = self._index(path).members
-        folders = [name.removesuffix(wanted).rstrip("/") for name in names if f"/{name}".endswith(f"/{wanted}")]
+            path = path.rstrip("/")
+            return path if name in (None, posixpath.basename(path)) else f"{path}/{name}"
+        members = self._index(path).members
+        folders = [member.removesuffix(wanted).rstrip("/") for member in members if f"/{member}".endswith(f"/{wanted}")]
+        folders = [folder for folder in folders if name in (None, posixpath.basename(folder))]
         if not folders:
             raise DataError(f"{path}: there is no {wanted} in the archive: name another")
         if len(folders) > 1:

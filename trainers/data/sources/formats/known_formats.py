@@ -58,7 +58,7 @@ def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Rows:
 
 def _common_voice(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     tables = [SPLIT_FILES.get(name, name) for name in where.options.get("split", split).split("+")]
-    folder = files.root_of(where.path, f"{tables[0]}.tsv")
+    folder = files.root_of(where.path, f"{tables[0]}.tsv", where.options.get("language"))
     counts, corpus = Counts(), CommonVoice.in_folder(folder, lambda name: files.read(f"{folder}/{name}"))
     rules = Rules(accented_letters=_truth(where, "accented_letters", default=True))
     table = corpus.rows(corpus.clips(tables, rules, counts))
