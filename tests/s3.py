@@ -5,6 +5,7 @@ All three listen on loopback, so other processes can use them too: give them `st
 """
 
 import logging
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,14 @@ UNWANTED_VARIABLES = (
     "AWS_CA_BUNDLE",
 )
 
+# What an unreliable service does.
+UNRELIABLE: tuple[tuple[Literal["status", "cut", "lose answer"], int], ...] = (
+    ("status", 500),
+    ("status", 503),
+    ("status", 429),
+    ("lose answer", 0),
+    ("cut", 0),
+)
 FAST_RETRY = RetryPolicy(attempts=4, part_attempts=1, first_delay_s=0.01, max_delay_s=0.02)
 
 Matcher = Callable[[str, str], bool]
@@ -164,6 +173,8 @@ class FaultProxy:
     requests: list[tuple[str, str]] = field(default_factory=list)
     signatures: list[str] = field(default_factory=list)
     _faults: list[Fault] = field(default_factory=list)
+    _share: float = 0.0
+    _generator: random.Random = field(default_factory=random.Random)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -198,10 +209,15 @@ class FaultProxy:
         """The next `count` such requests reach the service, but its answer never reaches the client."""
         self._add(Fault("lose answer", count, method, matches))
 
+    def fail_share(self, share: float, *, seed: int) -> None:
+        """From now on this share of all requests fails: by a status, by no answer, or by half of one."""
+        self._share, self._generator = share, random.Random(seed)
+
     def clear(self) -> None:
         """No faults from now on."""
         with self._lock:
             self._faults.clear()
+            self._share = 0.0
             self.delay_put_s = 0.0
 
     def take_fault(self, method: str, path: str, signature: str) -> Fault | None:
@@ -213,6 +229,9 @@ class FaultProxy:
                 if fault.count > 0 and fault.method == method and fault.matches(method, path):
                     fault.count -= 1
                     return fault
+            if self._share and self._generator.random() < self._share:
+                kind, status = self._generator.choice(UNRELIABLE)
+                return Fault(kind, 1, method, lambda method, path: True, status)
         return None
 
     def _add(self, fault: Fault) -> None:

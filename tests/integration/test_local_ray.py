@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.integration.driver_process import RayHead
 from trainers.distributed.local_ray import LocalRay, gcs_address_at, processes_of, start_ray, without_ray_settings
 
 REPOSITORY = Path(__file__).parents[2]
@@ -51,6 +52,14 @@ from trainers.distributed.ray_connection import connected
 
 with connected(config({})):
     print(ray.cluster_resources()["CPU"])
+"""
+SUM = """
+import ray.data
+from tests.trainers.synthetic import config
+from trainers.distributed.ray_connection import connected
+
+with connected(config({})):
+    print(ray.data.range(3).map_batches(lambda batch: batch).sum("id"))
 """
 CLUSTER_CHECKS = """
 import sys
@@ -131,6 +140,13 @@ def test_a_ray_that_is_closed_by_its_user_s_token_is_reached_by_the_file_alone(f
     checks = printed_by(CLUSTER_CHECKS, first.dashboard, HOME=str(tmp_path))
     assert f"✓ cluster: {first.dashboard} responds" in checks
     assert f"✓ open_dashboard: {first.dashboard} requires a token" in checks
+
+
+def test_a_token_that_is_there_closes_no_ray_that_asks_for_none(ray_head: RayHead, tmp_path: Path) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("a" * 32)
+    # Workers respond to this driver, which a driver that demands a token of them waits for in vain.
+    assert printed_by(SUM, RAY_ADDRESS=ray_head.address, HOME=str(tmp_path)) == "3"
 
 
 @pytest.mark.long

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 from urllib.parse import urlsplit
 
+import grpc
 import ray
 from ray import cloudpickle
 from ray._private.authentication.authentication_token_setup import (
@@ -18,6 +19,8 @@ from ray._private.authentication.authentication_token_setup import (
     maybe_enable_token_auth_if_token_available,
 )
 from ray._private.state import state
+from ray.core.generated.gcs_service_pb2 import CheckAliveRequest  # type: ignore[attr-defined]
+from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA, WITHOUT_GPU
@@ -95,11 +98,12 @@ def connected(
 
 
 def _join(address: str, quiet: Mapping[str, Any]) -> None:
-    # `ray start` closes a Ray by the token of its user, where it finds one; `ray.init` would not send it.
-    logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel(logging.ERROR)
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
     try:
         _check_answers(address)
+        if _demands_token(address):
+            # `ray start` closes a Ray by the token of its user, where it finds one; `ray.init` would not send it.
+            logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel(logging.ERROR)
+            maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         _init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise ResourceError(
@@ -191,6 +195,19 @@ def set_own_token() -> None:
     chosen = any(name in os.environ for name in ("RAY_AUTH_TOKEN", TOKEN_PATH))
     if not chosen and not in_home("~/.ray/auth_token").exists():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _demands_token(address: str) -> bool:
+    """Whether the control store at host:port refuses calls without a token.
+
+    With one, this process would demand it of the workers of a cluster that has none, which then never respond.
+    """
+    try:
+        with grpc.insecure_channel(address) as channel:
+            NodeInfoGcsServiceStub(channel).CheckAlive(CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S)
+    except grpc.RpcError as error:
+        return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)
+    return False
 
 
 def _check_answers(address: str) -> None:

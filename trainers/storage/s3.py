@@ -22,7 +22,7 @@ from trainers.storage.bucket import CREATOR, BucketStorage
 from trainers.storage.retry import Explanation, RetryPolicy
 from trainers.storage.s3_errors import error_code, explain_s3_error
 
-_BEYOND_THE_END = "InvalidRange"
+_BEYOND_THE_END = ("InvalidRange", "416")
 _NOT_ALLOWED = ("AccessDenied", "AllAccessDisabled", "403")
 _MIB = 1024 * 1024
 _TRANSFER = TransferConfig(
@@ -151,16 +151,18 @@ class S3Storage(BucketStorage):
         return reader_of(self.bucket, replace(self.connection.access, region=region), self.retry)
 
     def read_part(self, key: str, start: int, most: int) -> bytes:
-        return self._read(key, most, Range=f"bytes={start}-{start + most - 1}")
+        return self._read(key, most, start, Range=f"bytes={start}-{start + most - 1}")
 
-    def _read(self, key: str, most: int | None = None, **options: str) -> bytes:
+    def _read(self, key: str, most: int | None = None, start: int = 0, **options: str) -> bytes:
         def read(name: str) -> bytes:
             try:
                 response = self._client.get_object(Bucket=self.bucket, Key=name, **options)
             except ClientError as error:
-                if error_code(error) == _BEYOND_THE_END:
+                if error_code(error) in _BEYOND_THE_END:
                     return b""
                 raise
+            if start and "ContentRange" not in response:
+                raise StorageError(f"cannot read a part of {self.url(key)}: the service sends no ranges of objects")
             with closing(response["Body"]) as body:
                 # A service that knows no ranges sends all, which is not read. Only a complete read checks the length.
                 complete = most is None or response.get("ContentLength", most + 1) <= most
