@@ -27,7 +27,7 @@ from moto.moto_server.werkzeug_app import (
 )
 from werkzeug.serving import make_server
 
-from trainers.config.storage_location import StorageOptions
+from tests.object_stores import options_of
 from trainers.errors import StorageError
 from trainers.storage import RetryPolicy, Storage, open_storage
 
@@ -112,28 +112,38 @@ def s3_bucket(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def fault_proxy(s3_endpoint: str) -> Iterator["FaultProxy"]:
-    """A proxy in front of `s3_endpoint`, without faults at first."""
-    proxy = FaultProxy(s3_endpoint)
+def bucket_kind() -> str:
+    """Which service `fault_proxy` and `shaky_storage` are of; a test with `of_every_bucket` has each."""
+    return "s3"
+
+
+of_every_bucket = pytest.mark.parametrize("bucket_kind", ["s3", "gs", "az"])
+
+
+@pytest.fixture
+def fault_proxy(request: pytest.FixtureRequest, bucket_kind: str) -> Iterator["FaultProxy"]:
+    """A proxy in front of a service, without faults at first."""
+    proxy = FaultProxy(request.getfixturevalue(f"{bucket_kind}_endpoint"))
     with serving(proxy.server):
         yield proxy
         proxy.stopped.set()
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", "s3", "gs", "az"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """An empty storage of each kind, with a blank in its name; it retries fast."""
     if request.param == "local":
         return open_storage(str(tmp_path / "runs and data"), retry=FAST_RETRY)
-    bucket = request.getfixturevalue("s3_bucket")
-    endpoint = request.getfixturevalue("s3_endpoint")
-    return open_storage(f"{bucket}/runs and data", StorageOptions(endpoint), retry=FAST_RETRY)
+    bucket = request.getfixturevalue(f"{request.param}_bucket")
+    options = options_of(request.param, request.getfixturevalue(f"{request.param}_endpoint"))
+    return open_storage(f"{bucket}/runs and data", options, retry=FAST_RETRY)
 
 
 @pytest.fixture
-def shaky_storage(s3_bucket: str, fault_proxy: "FaultProxy") -> Storage:
+def shaky_storage(request: pytest.FixtureRequest, bucket_kind: str, fault_proxy: "FaultProxy") -> Storage:
     """An empty storage behind `fault_proxy`; it retries fast."""
-    return open_storage(f"{s3_bucket}/runs", StorageOptions(fault_proxy.url), retry=FAST_RETRY)
+    bucket = request.getfixturevalue(f"{bucket_kind}_bucket")
+    return open_storage(f"{bucket}/runs", options_of(bucket_kind, fault_proxy.url), retry=FAST_RETRY)
 
 
 def fails(call: Callable[[], object]) -> str:

@@ -105,7 +105,8 @@ class ClusterSpec(Part):
     setup: list[Command] = Field([], description="Shell commands that every node runs before Ray starts.")
     mail: MailPart | None = Field(None, description="Batch schedulers only. null: none.")
     storage: Location = Field(
-        description="Where runs are kept: a folder that every node has at the same path, or an s3://bucket/… URL."
+        description="Where runs are kept: a folder that every node has at the same path, or a URL "
+        "(s3://, gs:// or az://)."
     )
     secrets: dict[VariableName, SecretPart] = Field(
         default_factory=dict, description="Variables of every node whose values are found there, by name."
@@ -142,7 +143,7 @@ class ClusterSpec(Part):
     @classmethod
     def _is_reached_by_all(cls, value: str) -> str:
         if not is_absolute(value):
-            raise ValueError("must be an absolute folder or an s3:// URL")
+            raise ValueError("must be an absolute folder or an s3://, gs:// or az:// URL")
         if not value.isprintable():
             raise ValueError("holds a line break or another character that is not printed: leave it out")
         return value

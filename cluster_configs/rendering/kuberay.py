@@ -350,7 +350,7 @@ def _volumes(spec: ClusterSpec, part: KubernetesPart, memory: str) -> tuple[list
     elif spec.storage.startswith("/"):
         raise ConfigError(
             f"storage: {spec.storage} is a folder, which pods do not share: set kubernetes.storage_claim to a volume "
-            "claim (ReadWriteMany), or give an s3:// URL"
+            "claim (ReadWriteMany), or give the URL of a bucket"
         )
     return volumes, mounts
 

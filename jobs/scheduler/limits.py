@@ -31,13 +31,14 @@ class QueuesConfig(Record):
     )
     storages: list[str] = Field(
         [],
-        description="Folders and s3:// URLs below which users may have run folders: the service reads and writes there "
-        "with its own rights. The user that it runs as may name any. []: only that user submits runs.",
+        description="Folders and URLs of buckets below which users may have run folders: the service reads and writes "
+        "there with its own rights. The user that it runs as may name any. []: only that user submits runs.",
     )
     s3_endpoints: list[str] = Field(
         [],
-        description="What those users may give as run.s3_endpoint_url, or as that of one of run.s3_buckets: the "
-        "service sends it its own credentials. []: nothing, so that it is the service's own.",
+        description="What those users may give as run.s3_endpoint_url, gs_endpoint_url or az_endpoint_url, or "
+        "as that of one of run.s3_buckets: the service sends it its own credentials. []: nothing, so that it is the "
+        "service's own.",
     )
     queues: dict[str, QueuePart] = Field(default_factory=dict, description="Name of each queue → its limits.")
 

@@ -171,7 +171,7 @@ def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) 
 TOKEN_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
 FIX = (
     "looks like a credential (not shown): take it out; job.runtime_env.secrets brings the job a variable whose value "
-    "each node has, and S3 credentials are the node's own"
+    "each node has, and credentials of buckets are the node's own"
 )
 
 

@@ -14,7 +14,7 @@ from jobs.model import Record, Run
 from jobs.submission.job_spec import JobPart, RunConfig, find_literal_secrets, variables_of
 from jobs.submission.ray_request import build_request
 from trainers.config.locations import storage_path_of, unresolved_paths
-from trainers.config.storage_location import ENDPOINT_VARIABLES, S3_SCHEME, is_absolute, unsupported_url
+from trainers.config.storage_location import VARIABLES_OF_FIELDS, is_absolute, unsupported_url
 from trainers.config.validation import MAX_PROBLEMS, refuse, validated
 from trainers.errors import ConfigError
 from trainers.run_folder.layout import CHECKPOINTS
@@ -115,11 +115,12 @@ def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> Run
 
 def _other_endpoints(config: RunConfig) -> list[str]:
     """A line for each variable of the job that would move its storage to a server which the service does not watch."""
-    if config.run.s3_endpoint_url is not None or not storage_path_of(config).startswith(S3_SCHEME):
-        return []
+    path = storage_path_of(config)
+    fields = next((fields for scheme, fields in VARIABLES_OF_FIELDS.items() if path.startswith(scheme)), {})
     return [
         f"job.runtime_env: {name} would choose the server of run.storage_path for the job alone: "
-        "set run.s3_endpoint_url instead"
-        for name in ENDPOINT_VARIABLES
-        if name in variables_of(config.job)
+        f"set run.{field} instead"
+        for field, names in fields.items()
+        for name in names
+        if getattr(config.run, field) is None and name in variables_of(config.job)
     ]

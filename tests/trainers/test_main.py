@@ -258,9 +258,17 @@ class TestVerbs:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         before = sorted(tmp_path.rglob("*"))
-        arguments = ["--config", str(recipe), "--no-ray", "--verb", verb, "--set", "run.storage_path=gs://bucket/runs"]
+        arguments = [
+            "--config",
+            str(recipe),
+            "--no-ray",
+            "--verb",
+            verb,
+            "--set",
+            "run.storage_path=hdfs://bucket/runs",
+        ]
         assert main(arguments) == 2
-        assert "run.storage_path: gs:// is not supported: give a folder, or an s3://" in capsys.readouterr().err
+        assert "run.storage_path: hdfs:// is not supported: give a folder, or an s3://" in capsys.readouterr().err
         assert sorted(tmp_path.rglob("*")) == before
 
     @pytest.mark.parametrize(
@@ -269,7 +277,10 @@ class TestVerbs:
             ([], "--model is missing"),
             (["--model", "x", "--split", "dev"], "--split dev: one of train, validation, test"),
             (["--model", "./nowhere"], "--model ./nowhere: no such folder"),
-            (["--model", "gs://bucket/model"], "--model gs://bucket/model: gs:// is not supported: give a folder, or"),
+            (
+                ["--model", "hdfs://bucket/model"],
+                "--model hdfs://bucket/model: hdfs:// is not supported: give a folder, or",
+            ),
         ],
     )
     def test_evaluate_says_what_it_lacks(

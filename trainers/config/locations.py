@@ -96,7 +96,7 @@ def relative_storage(config: TrainConfig) -> list[str]:
     values = [(part, field, getattr(getattr(config, part), field)) for part, field in STORAGE_FIELDS]
     return [
         f"{part}.{field} is {value}, a relative path inside a Ray job: it would lie in the job's copy of the "
-        f"working directory, which Ray deletes. Give an absolute folder or s3:// URL (--set {part}.{field}=/…)"
+        f"working directory, which Ray deletes. Give an absolute folder or a URL (--set {part}.{field}=/…)"
         for part, field, value in values
         if value is not None and not is_absolute(value)
     ]
@@ -117,7 +117,7 @@ def unresolved_paths(config: TrainConfig, variables: Collection[str]) -> list[st
     if config.run.storage_path is None:
         problems.append(
             f"run.storage_path: null means {RAY_DEFAULT_STORAGE}, which is another folder on each machine unless the "
-            "cluster is on this one: give an absolute folder that all nodes share, or an s3:// URL "
+            "cluster is on this one: give an absolute folder that all nodes share, or a URL "
             "(--set run.storage_path=/…)"
         )
     for part, field, value in path_values(config.model_dump(include={part for part, _ in PATH_FIELDS})):
@@ -125,7 +125,7 @@ def unresolved_paths(config: TrainConfig, variables: Collection[str]) -> list[st
         if path_in(value).startswith("~"):
             problems.append(
                 f"{part}.{field}: {value} is another folder on each machine unless the cluster is on this one: give an "
-                f"absolute one, or an s3:// URL (--set {part}.{field}=/…)"
+                f"absolute one, or a URL (--set {part}.{field}=/…)"
             )
         elif names and (part, field) == ("run", "storage_path"):
             problems.append(

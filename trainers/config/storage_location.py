@@ -1,7 +1,7 @@
 """The location of a storage in a config, and how to reach it. `trainers.storage` opens what is named here."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -9,15 +9,24 @@ from urllib.parse import urlsplit
 
 from trainers.errors import ConfigError
 
-S3_SCHEME = "s3://"
+S3_SCHEME, GS_SCHEME, AZ_SCHEME = "s3://", "gs://", "az://"
 HUB_SCHEME = "hf://"
 # What a URL of each kind of storage begins with; another path is a folder's.
-URL_SCHEMES = (S3_SCHEME,)
-SUPPORTED = f"a folder, or an {S3_SCHEME}bucket/… URL"
-# Variables that choose the server of s3:// where run.s3_endpoint_url does not; the first that is set counts.
+URL_SCHEMES = (S3_SCHEME, GS_SCHEME, AZ_SCHEME)
+SUPPORTED = "a folder, or an s3://bucket/…, gs://bucket/… or az://container/… URL"
+# Variables that choose the server of a URL where the config does not; the first that is set counts.
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+GOOGLE_ENDPOINT_VARIABLES = ("STORAGE_EMULATOR_HOST",)
+AZURE_ENDPOINT_VARIABLES = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
+AZURE_ACCOUNT_VARIABLES = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")
+# The fields of the run part in whose place they are read, by scheme.
+VARIABLES_OF_FIELDS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    S3_SCHEME: {"s3_endpoint_url": ENDPOINT_VARIABLES},
+    GS_SCHEME: {"gs_endpoint_url": GOOGLE_ENDPOINT_VARIABLES},
+    AZ_SCHEME: {"az_account": AZURE_ACCOUNT_VARIABLES, "az_endpoint_url": AZURE_ENDPOINT_VARIABLES},
+}
 # What begins a URL, also one that lost a slash on its way through a path, and a bucket without slashes.
-_LIKE_A_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/|([sS]3):")
+_LIKE_A_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/|(s3|gs|az):", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,9 @@ class StorageOptions:
     s3_profile: str | None = None
     s3_anonymous: bool = False
     s3_buckets: Mapping[str, S3Access] = field(default_factory=dict, hash=False)
+    gs_endpoint_url: str | None = None
+    az_account: str | None = None
+    az_endpoint_url: str | None = None
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> "StorageOptions":
@@ -54,15 +66,17 @@ class StorageOptions:
 
     def servers(self) -> dict[str, str]:
         """Each server that is named, by the field of the run part that names it."""
-        named = {"s3_endpoint_url": self.s3_endpoint_url}
+        names = ("s3_endpoint_url", "gs_endpoint_url", "az_endpoint_url")
+        named: dict[str, str | None] = {name: getattr(self, name) for name in names}
         named |= {f"s3_buckets.{bucket}.endpoint_url": each.endpoint_url for bucket, each in self.s3_buckets.items()}
         return {field: url for field, url in named.items() if url is not None}
 
     def identities(self) -> dict[str, tuple[str, str]]:
         """Each of a machine's accounts that is chosen, by field; and the variable that would choose it."""
-        named = {"s3_profile": self.s3_profile}
-        named |= {f"s3_buckets.{bucket}.profile": each.profile for bucket, each in self.s3_buckets.items()}
-        return {field: (name, "AWS_PROFILE") for field, name in named.items() if name is not None}
+        profiles = {f"s3_buckets.{bucket}.profile": each.profile for bucket, each in self.s3_buckets.items()}
+        profiles["s3_profile"] = self.s3_profile
+        named = {field: (profile, "AWS_PROFILE") for field, profile in profiles.items() if profile is not None}
+        return named | ({"az_account": (self.az_account, AZURE_ACCOUNT_VARIABLES[0])} if self.az_account else {})
 
 
 DEFAULT_STORAGE_OPTIONS = StorageOptions()
@@ -96,7 +110,7 @@ def unreadable_url(location: str) -> str | None:
 def unsupported_url(location: str) -> str | None:
     """Why a location that looks like a URL cannot be opened; None for a URL of a storage, a path, or a Hub id.
 
-    Without this, `gs://bucket` would be a folder named `gs:` in the working directory.
+    Without this, `hdfs://x` would be a folder named `hdfs:` in the working directory.
     """
     return None if is_url(location) else refused_url(location, SUPPORTED)
 

@@ -92,7 +92,7 @@ class NodeCache:
 
 
 class ShardCache:
-    """A node's bounded copy of prepared shards that live on s3://; a folder needs no copy.
+    """A node's bounded copy of prepared shards that live in a bucket; a folder needs no copy.
 
     Each is fetched once per node, ahead of need; the least recently used beyond a bound are dropped. Processes of one
     node share the copy: whoever needs a shard first fetches it, and the others wait for it. An evicted file stays

@@ -58,7 +58,7 @@ class PreparedSet:
     """A finished prepared folder.
 
     Attributes:
-        url: Folder or s3:// URL.
+        url: Folder or URL.
         key: Hash of the manifest and of the preparing options.
         storage_options: How its storage is reached.
         sha256: Of its files, by name; sets of an earlier version have none, and are not checked.
@@ -207,7 +207,7 @@ class ClipReader:
 
     Args:
         prepared: The set.
-        cache_bytes: Bound of the node's copy of shards from s3://; unused for a folder.
+        cache_bytes: Bound of the node's copy of shards from a bucket; unused for a folder.
     """
 
     def __init__(self, prepared: PreparedSet, *, cache_bytes: int):

@@ -206,7 +206,7 @@ def _storage(task: ProbeTask) -> Iterator[Finding]:
     else:
         yield problem(
             f"run.storage_path: {task.storage_url} is not the driver's folder but one of this node's own: mount "
-            "the same file system on all nodes, or use s3://"
+            "the same file system on all nodes, or use a bucket"
         )
 
 
@@ -222,7 +222,7 @@ def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Fi
     if failed:
         return problem(
             f"{len(failed)} of {len(locations)} files cannot be read ({named(failed)}): put them where every "
-            "node can read them under the same path, or on s3://"
+            "node can read them under the same path, or in a bucket"
         )
     if locations:
         return ok(f"{len(locations)} files of data and model can be read")

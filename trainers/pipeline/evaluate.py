@@ -63,7 +63,7 @@ class RunResult:
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:
     """Scores a model on a split of the config's data, into a new folder under the storage path.
 
-    The model is a run folder, a folder or s3:// URL with a model, or a Hub id; of each utterance `nbest` hypotheses are
+    The model is a run folder, a folder or URL with a model, or a Hub id; of each utterance `nbest` hypotheses are
     given, by default only the best.
 
     Raises:

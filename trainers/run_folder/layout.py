@@ -86,7 +86,7 @@ class RunFolder:
 
     @property
     def url(self) -> str:
-        """Absolute path or s3:// URL."""
+        """Absolute path or URL."""
         return self.storage.url()
 
     @property

@@ -176,7 +176,7 @@ def named_checkpoint(text: str, storage_options: StorageOptions) -> tuple[Storag
         ResumeError: it is no absolute folder or URL, or no complete checkpoint, or its run's journal does not name it.
     """
     if not is_absolute(text):
-        raise ResumeError(f"run.resume: from:{text}: give the absolute folder or s3:// URL of a checkpoint")
+        raise ResumeError(f"run.resume: from:{text}: give the absolute folder or URL of a checkpoint")
     parent, _, name = text.rstrip("/").rpartition("/")
     storage = open_storage(parent, storage_options)
     if not storage.exists(f"{name}/{MANIFEST}"):

@@ -145,7 +145,7 @@ class Scorer:
         cache_bytes: int,
         metrics: RecipeMetrics | None = None,
     ):
-        """Takes what stays the same between scores; `cache_bytes` bounds the node's copy of shards from s3://."""
+        """Takes what stays the same between scores; `cache_bytes` bounds the node's copy of shards from a bucket."""
         self._metrics = metrics
         self._prepared, self._labels, self._rows = clips.prepared, clips.labels, clips.rows
         self._languages: Sequence[str | None] = clips.languages or [None] * len(clips.rows)

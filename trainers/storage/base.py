@@ -41,7 +41,7 @@ class Storage(ABC):
 
     @abstractmethod
     def url(self, key: str = "") -> str:
-        """The absolute path, or s3:// URL, of `key`, or of the root."""
+        """The absolute path, or URL, of `key`, or of the root."""
 
     @abstractmethod
     def sub(self, prefix: str) -> "Storage":
@@ -74,7 +74,7 @@ class Storage(ABC):
     def append_line(self, key: str, line: str) -> None:
         """Adds `line` and a line feed to `key`, which need not be there yet.
 
-        For one writer at a time: on S3 the object is read and written again, so with two writers one line
+        For one writer at a time: in a bucket the object is read and written again, so with two writers one line
         would be lost. A line that a crash cut short stays a line of its own.
         """
 

@@ -5,8 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
+from urllib.parse import urlsplit
 from uuid import uuid4
 
+from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Storage, clean_key, in_parallel, with_line
 from trainers.storage.retry import Explanation, RetryPolicy
 
@@ -89,3 +91,18 @@ class BucketStorage(Storage):
 
     def _retry(self, action: str, url: str, call: Callable[[], T]) -> T:
         return self.retry.run(call, action=action, url=url, explain=self._explain)
+
+
+def checked_endpoint(field: str, url: str, fix: str) -> str:
+    """The URL of a server without a slash at its end.
+
+    Raises:
+        StorageError: it is none, or holds a password.
+    """
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.query:
+        # Not echoed: it holds a password, or a signature.
+        raise StorageError(f"{field} holds credentials: {fix}")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
+        raise StorageError(f"{field} {url!r} is not the URL of a service: give http(s)://host:port")
+    return url.rstrip("/")

@@ -16,10 +16,9 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
 from trainers.config.storage_location import ENDPOINT_VARIABLES, S3Access
+from trainers.storage.obstore_process import is_forked
 from trainers.storage.retry import RetryPolicy
 
-# A process that is forked from this one has none of obstore's threads, and would wait forever for its first object.
-_PROCESS = os.getpid()
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 # Without a byte. All of an object may take longer, on a slow line.
 _READ_TIMEOUT = timedelta(seconds=60)
@@ -46,7 +45,7 @@ def reader_of(bucket: str, access: S3Access, retry: RetryPolicy) -> Callable[[st
         ValueError: boto3 finds no credentials.
         BotoCoreError: AWS's config cannot be read.
     """
-    if os.getpid() != _PROCESS:
+    if is_forked():
         return None
     endpoint_url, region = access.endpoint_url, access.region or ""
     settings = botocore.session.Session(profile=access.profile)

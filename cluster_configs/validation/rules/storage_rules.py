@@ -13,7 +13,7 @@ OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root", "/scratch/local"
 # `run.storage_path=…`, `--storage_path …`.
 _STORAGE = re.compile(r"(?:run\.storage_path|--storage[_-]path)(?:=|\s+)['\"]?([^'\"\s]+)")
 _ONE_NODE_VOLUMES = ("emptyDir", "hostPath", "ephemeral")
-SHARED_FIX = "give an s3://bucket/… URL, or a folder that every node mounts at the same path"
+SHARED_FIX = "give an s3://, gs:// or az:// URL, or a folder that every node mounts at the same path"
 
 
 def storage_paths(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:
@@ -41,7 +41,8 @@ def _not_mounted(file: ClusterFile, place: SourceLocation, path: str) -> Iterato
         if not group.present or any(_holds(mount, path) for mount in _shared_mounts(pod)):
             continue
         name = group.get("groupName").text or "the head"
-        yield Violation(place, path, f"mount a persistent volume (ReadWriteMany) there in {name}, or give an s3:// URL")
+        fix = f"mount a persistent volume (ReadWriteMany) there in {name}, or give the URL of a bucket"
+        yield Violation(place, path, fix)
 
 
 def _shared_mounts(pod: Node) -> Iterator[str]:

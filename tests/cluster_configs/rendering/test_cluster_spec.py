@@ -58,8 +58,8 @@ def test_the_provider_decides_which_fields_there_are() -> None:
         ("pools.hosts.cpus=4", "pools.hosts: cpus (4) leaves none for data next to one for each accelerator (4)"),
         ("pools.hosts.hardware=cpu", "hardware: cpu has no accelerators"),
         ("pools.more={max: 1}", "own hosts are one pool"),
-        ("storage=runs", "storage: must be an absolute folder or an s3:// URL (got 'runs')"),
-        ("storage=gs://bucket/runs", "gs:// is not supported"),
+        ("storage=runs", "storage: must be an absolute folder or an s3://, gs:// or az:// URL (got 'runs')"),
+        ("storage=hdfs://bucket/runs", "hdfs:// is not supported"),
         ("setup=['echo a', \"echo a\\n b\"]", "setup.1: has a line break"),
         (
             "secrets.HF_TOKEN={env: A, file: /b}",

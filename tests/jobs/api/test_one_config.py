@@ -89,6 +89,13 @@ REFUSED: dict[str, tuple[Change, str]] = {
         ),
         "AWS_ENDPOINT_URL_S3 would choose the server of run.storage_path for the job alone",
     ),
+    "another account for the job's storage": (
+        both(
+            at("config.run.storage_path", "az://container/runs"),
+            at("config.job.runtime_env.env_vars", {"AZURE_STORAGE_ACCOUNT_NAME": "other"}),
+        ),
+        "AZURE_STORAGE_ACCOUNT_NAME would choose the server of run.storage_path for the job alone: set run.az_account",
+    ),
     "no name": (at("config.run.name", None), "run.name: missing"),
     "a name that is a path": (at("config.run.name", "../two"), "run.name: must begin with"),
     "no storage path": (at("config.run.storage_path", None), "run.storage_path: null means ~/ray_results"),

@@ -102,7 +102,7 @@ def test_a_live_attempt_s_last_line_is_shown_once_it_is_whole(tmp_path: Path) ->
 
 
 def test_logs_that_cannot_be_read_now_are_not_said_to_be_all(tmp_path: Path) -> None:
-    run = sample_run(run_folder="gs://bucket/runs/sr")
+    run = sample_run(run_folder="hdfs://bucket/runs/sr")
     with pytest.raises(StorageError):
         read_logs(RunFolders(), run, attempt_of(run), source="driver", cursor=None, driver_log=silent)
     with pytest.raises(StorageError):

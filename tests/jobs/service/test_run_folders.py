@@ -86,10 +86,10 @@ def test_no_checkpoint_is_told_from_a_folder_that_cannot_be_read(tmp_path: Path)
         f"auto: no checkpoint is in {tmp_path}/sr, so it starts from scratch"
     )
     assert folders.left_text(sample_run(run_folder=f"{tmp_path}/sr")) == "no checkpoint was made"
-    elsewhere = sample_run(run_folder="gs://bucket/runs/sr")
+    elsewhere = sample_run(run_folder="hdfs://bucket/runs/sr")
     assert "the service cannot read the run folder: " in folders.resume_text(elsewhere)
     assert folders.left_text(elsewhere).startswith(
-        "the service cannot read gs://bucket/runs/sr, so what it left is not known: "
+        "the service cannot read hdfs://bucket/runs/sr, so what it left is not known: "
     )
 
 

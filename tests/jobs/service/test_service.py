@@ -44,7 +44,9 @@ def test_a_request_that_is_repeated_is_answered_whatever_became_of_the_cluster(t
     ledger.close()
 
 
-STORAGES = QueuesConfig(storages=["/mnt/runs/", "s3://speech"], s3_endpoints=["http://minio:9000/"])
+STORAGES = QueuesConfig(
+    storages=["/mnt/runs/", "s3://speech", "gs://speech", "az://speech"], s3_endpoints=["http://minio:9000/"]
+)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,12 @@ STORAGES = QueuesConfig(storages=["/mnt/runs/", "s3://speech"], s3_endpoints=["h
             {"storage_path": "s3://speech/a", "s3_buckets": {"speech": {"endpoint_url": "http://169.254.169.254"}}},
             "run.s3_buckets.speech.endpoint_url: http://169.254.169.254 is no server of this service",
         ),
+        (
+            {"storage_path": "az://speech/a", "az_account": "other", "az_endpoint_url": "http://169.254.169.254"},
+            "run.az_endpoint_url: http://169.254.169.254 is no server of this service",
+        ),
+        ({"storage_path": "az://speech/a", "az_account": "other"}, "run.az_account: other would be chosen"),
+        ({"storage_path": "gs://speech/a", "gs_endpoint_url": "http://minio:9000"}, ""),
         ({"storage_path": "s3://speech/a", "s3_profile": "admin"}, "run.s3_profile: admin would be chosen"),
         (
             {"storage_path": "s3://speech/a", "s3_buckets": {"speech": {"profile": "admin"}}},

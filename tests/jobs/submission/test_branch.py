@@ -27,5 +27,5 @@ def test_a_branch_of_a_branch_counts_on_instead_of_growing() -> None:
 
 
 def test_a_checkpoint_where_no_storage_reaches_is_not_taken_for_a_name() -> None:
-    with pytest.raises(ConfigError, match="--from gs://b/c: gs:// is not supported: give a folder, or an s3://"):
-        branch(sample_run(), "gs://b/c", lambda _: False)
+    with pytest.raises(ConfigError, match="--from hdfs://b/c: hdfs:// is not supported: give a folder, or an s3://"):
+        branch(sample_run(), "hdfs://b/c", lambda _: False)

@@ -94,8 +94,8 @@ def test_a_relative_storage_path_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_storage_of_an_unknown_kind_is_refused_by_its_scheme(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"run\.storage_path: gs:// is not supported"):
-        load(tmp_path, "run.storage_path=gs://bucket/runs")
+    with pytest.raises(ConfigError, match=r"run\.storage_path: hdfs:// is not supported"):
+        load(tmp_path, "run.storage_path=hdfs://bucket/runs")
 
 
 def test_a_run_does_not_wait_for_itself(tmp_path: Path) -> None:

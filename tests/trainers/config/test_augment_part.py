@@ -44,7 +44,7 @@ def test_the_slowest_and_the_fastest_speed(part: AugmentPart) -> None:
         ({"augment.speed_factors": [0.1]}, "augment.speed_factors"),
         ({"augment.speed_range": [0.9, 1.1], "augment.speed_factors": [1.1]}, "set speed_factors: \\[\\]"),
         ({"augment.noise_probability": 1.5}, "augment.noise_probability"),
-        ({"augment.noise_manifest": "gs://bucket/noise.csv"}, "augment.noise_manifest: gs:// is not supported"),
+        ({"augment.noise_manifest": "hdfs://bucket/noise.csv"}, "augment.noise_manifest: hdfs:// is not supported"),
         ({"augment.noise_snr_db": [0, 10]}, "noise_snr_db is \\[0.0, 10.0\\], but noise_manifest is None"),
         ({"augment.noise_probability": 1}, "noise_probability is 1.0, but noise_manifest is None: set noise_manifest"),
         ({"augment.rir_probability": 0.7}, "rir_probability is 0.7, but rir_manifest is None"),

@@ -84,7 +84,7 @@ class TestFaults:
         assert any("scaling.num_workers" in line and "(got 0)" in line for line in lines)
         assert any("run.resume" in line and "'maybe'" in line for line in lines)
 
-    @pytest.mark.parametrize("url", ["gs://bucket/x.csv", "S3://bucket/x.csv", "s3:/bucket/x.csv", "file:///x.csv"])
+    @pytest.mark.parametrize("url", ["hdfs://bucket/x.csv", "S3://bucket/x.csv", "s3:/bucket/x.csv", "file:///x.csv"])
     @pytest.mark.parametrize(
         "field",
         [
@@ -99,7 +99,7 @@ class TestFaults:
     def test_a_url_that_no_storage_opens_is_refused_by_its_scheme(self, field: str, url: str) -> None:
         message = refused({field: f"from:{url}" if field == "run.resume" else url})
         scheme = url.partition(":")[0]
-        assert f"{field}: {scheme}:// is not supported: give a folder, or an s3://bucket/… URL" in message
+        assert f"{field}: {scheme}:// is not supported: give a folder, or an s3://bucket/…" in message
 
     @pytest.mark.parametrize("url", ["s3://bucket/model", "https://user:pw@huggingface.co/openai/whisper-tiny"])
     @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ class TestFaults:
         assert url not in message
 
     def test_a_data_set_is_named_by_what_datasets_opens(self) -> None:
-        assert "data.dataset.name: gs:// is not supported" in refused({**DEMO, "data.dataset": {"name": "gs://x"}})
+        assert "data.dataset.name: hdfs:// is not supported" in refused({**DEMO, "data.dataset": {"name": "hdfs://x"}})
         manifests = {"data.train": None, "data.validation": None}
         opened = config({**manifests, "data.dataset": {"name": "hf://datasets/a/b"}}).data.dataset
         assert opened is not None and opened.name == "hf://datasets/a/b"

@@ -34,8 +34,8 @@ def test_a_location_is_taken_apart(text: str, expected: DataLocation) -> None:
         ("common_voice:", "stands before a path"),
         ("common_voice:/cv?speed=2", "'speed' is no option of common_voice: it has split"),
         ("common_voice:/cv?split", "write each option once"),
-        ("common_voice:gs://bucket/cv", "gs:// is not supported"),
-        ("gs://bucket/train.csv", "gs:// is not supported"),
+        ("common_voice:hdfs://bucket/cv", "hdfs:// is not supported"),
+        ("hdfs://bucket/train.csv", "hdfs:// is not supported"),
     ],
 )
 def test_what_is_wrong_with_one_is_said_with_the_config(text: str, message: str) -> None:

@@ -41,7 +41,7 @@ def test_every_combination_of_what_there_is_is_tried(fields: dict[str, Any], gri
         ({"method": "beam", "lm": "/l", "lm_weight": [1, 1]}, "names a value twice"),
         ({"method": "beam", "lm": "/l", "lm_weight": []}, "at least 1 item"),
         ({"method": "beam", "lm": "/l", "lm_weight": -1}, "greater than or equal to 0"),
-        ({"method": "beam", "lm": "gs://b/l"}, "gs://"),
+        ({"method": "beam", "lm": "hdfs://b/l"}, "hdfs://"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], wanted: str) -> None:

@@ -1,6 +1,7 @@
 """The journal: one total order, whoever races for it, and what its entries come to."""
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.metrics_lines import metrics_of
-from tests.s3 import FaultProxy
+from tests.s3 import FaultProxy, of_every_bucket
 from tests.trainers.run_folder.writers import begin, first_group, group_of
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import FencedError, ResumeError, StorageError
@@ -25,13 +26,12 @@ ROOT = Path(__file__).parents[3]
 RACERS, EACH = 8, 12
 # Appends EACH entries named <racer>-<n>, as a driver or a worker in a process of its own would.
 RACER = """
+import pickle
 import sys
-from trainers.config.storage_location import StorageOptions
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
-from trainers.storage import open_storage
-url, endpoint, racer, each = sys.argv[1:]
-journal = Journal(RunFolder(open_storage(url, StorageOptions(endpoint or None))))
+storage, racer, each = sys.argv[1:]
+journal = Journal(RunFolder(pickle.loads(bytes.fromhex(storage))))
 sys.stdin.readline()
 for number in range(int(each)):
     journal.append(lambda state: {"kind": "quarantined", "name": f"{racer}-{number}"})
@@ -93,12 +93,11 @@ def test_threads_that_share_a_journal_make_one_order(folder: RunFolder) -> None:
     check_order(folder, RACERS)
 
 
-def test_processes_that_race_make_one_order(folder: RunFolder, request: pytest.FixtureRequest) -> None:
-    on_s3 = folder.url.startswith("s3://")
-    endpoint = str(request.getfixturevalue("s3_endpoint")) if on_s3 else ""
+def test_processes_that_race_make_one_order(folder: RunFolder) -> None:
+    storage = pickle.dumps(folder.storage).hex()
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACER, folder.url, endpoint, str(number), str(EACH)], cwd=ROOT, stdin=subprocess.PIPE
+            [sys.executable, "-c", RACER, storage, str(number), str(EACH)], cwd=ROOT, stdin=subprocess.PIPE
         )
         for number in range(4)
     ]
@@ -121,8 +120,9 @@ def test_each_decision_is_made_on_the_state_that_its_entry_follows(folder: RunFo
     assert Journal(folder).read().quarantined == {str(number) for number in range(RACERS)}
 
 
-def test_a_lost_answer_adds_one_entry(s3_bucket: str, fault_proxy: FaultProxy) -> None:
-    folder = RunFolder(open_storage(f"{s3_bucket}/run", StorageOptions(fault_proxy.url)))
+@of_every_bucket
+def test_a_lost_answer_adds_one_entry(shaky_storage: Storage, fault_proxy: FaultProxy) -> None:
+    folder = RunFolder(shaky_storage)
     fault_proxy.lose_answer_next(1, matches=lambda method, path: JOURNAL in path)
     state = Journal(folder).append(lambda _: {"kind": "quarantined", "name": "once"})
     assert state.number == 1

@@ -166,7 +166,7 @@ RUN = (
         "output_dir", TEXT, "run.storage_path, run.name", sets=_run_of_folder, help="the run folder: <storage>/<name>"
     ),
     Flag("run-name", TEXT, "run.name", help="name of the run"),
-    Flag("storage-path", TEXT, "run.storage_path", help="folder or s3:// URL of runs"),
+    Flag("storage-path", TEXT, "run.storage_path", help="folder or URL of runs"),
     Flag("num-workers", RANGE, "scaling.num_workers", help="training workers; 2:8 is elastic, from 2 to 8"),
     Flag("use-gpu", SWITCH, "scaling.use_gpu", help="one GPU for each worker"),
     Flag("seed", WHOLE, "run.seed", help="seed"),

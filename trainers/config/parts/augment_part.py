@@ -45,7 +45,7 @@ class AugmentPart(Part):
     gain_db: Range | None = Field(None, description="Level is changed by a gain from this range, dB. null: not at all.")
     noise_manifest: Location | None = Field(
         None,
-        description="Manifest (CSV, TSV, JSONL) of recordings that are added as noise: a path or s3:// URL that every "
+        description="Manifest (CSV, TSV, JSONL) of recordings that are added as noise: a path or URL that every "
         "node reads. Its column of recordings is data.audio_column_name. null: no noise.",
     )
     noise_snr_db: Range = Field([5.0, 20.0], description="Signal-to-noise ratio, from this range. dB.")

@@ -61,7 +61,7 @@ class DataPart(Part):
 
     train: RowsLocation | None = Field(
         None,
-        description="Manifest (CSV, TSV, JSONL) to train on: a path or s3:// URL; or FORMAT:PATH of data in another "
+        description="Manifest (CSV, TSV, JSONL) to train on: a path or a URL; or FORMAT:PATH of data in another "
         "format, e.g. common_voice:/data/cv/sr?split=train. null: another data source.",
     )
     validation: RowsLocation | None = Field(
@@ -111,7 +111,7 @@ class DataPart(Part):
         None,
         description="What decides, next to the manifest, whether recordings are prepared again. content: their bytes, "
         "read once. metadata: where they are, their sizes and times. manifest: where they are. auto: content for a "
-        "manifest in a folder; for one on s3://, where they are, and sizes and ETags as a listing of the bucket has "
+        "manifest in a folder; for one in a bucket, where they are, and sizes and ETags as a listing has "
         "them (of up to 200000 recordings). null: auto; a run that began with another keeps it.",
     )
     min_duration_s: float = Field(
@@ -132,7 +132,7 @@ class DataPart(Part):
         None, description="Where prepared data is kept and found again. null: <storage_path>/prepared."
     )
     local_cache_gb: PositiveFloat = Field(
-        20.0, description="Bound of a node's cache of prepared shards that are read from s3://. Gigabytes."
+        20.0, description="Bound of a node's cache of prepared shards that are read from a bucket. Gigabytes."
     )
 
     @property

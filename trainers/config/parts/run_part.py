@@ -9,8 +9,8 @@ from trainers.config.storage_location import StorageOptions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 BUCKET = r"^[a-zA-Z0-9._-]+$"
-# It becomes a part of AWS's host names.
-REGION = r"^[a-z0-9-]+$"
+# These become parts of AWS's and Azure's host names.
+REGION, ACCOUNT = r"^[a-z0-9-]+$", r"^[a-z0-9]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
 
 
@@ -39,7 +39,8 @@ class RunPart(Part):
     )
     storage_path: Location | None = Field(
         None,
-        description="Folder or s3:// URL under which the run folder is made. null: Ray's own default, ~/ray_results.",
+        description="Folder, or s3://, gs:// or az:// URL, under which the run folder is made. null: Ray's own "
+        "default, ~/ray_results.",
     )
     s3_endpoint_url: str | None = Field(
         None,
@@ -60,12 +61,28 @@ class RunPart(Part):
         description="Buckets that are reached in another way than the run's storage, such as data of another account: "
         "{speech: {profile: partner}}.",
     )
+    gs_endpoint_url: str | None = Field(
+        None,
+        description="Address of a server with the API of Google Cloud Storage, which is sent no account's token. null: "
+        "STORAGE_EMULATOR_HOST or Google.",
+    )
+    az_account: str | None = Field(
+        None,
+        pattern=ACCOUNT,
+        description="Storage account of az://container. null: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT or "
+        "that of AZURE_STORAGE_CONNECTION_STRING.",
+    )
+    az_endpoint_url: str | None = Field(
+        None,
+        description="Address of another blob service than Azure's of the account, such as http://host:10000/account. "
+        "null: AZURE_STORAGE_ENDPOINT, that of AZURE_STORAGE_CONNECTION_STRING or Azure.",
+    )
     resume: str = Field(
         "auto",
         pattern=r"^(auto|never|from:.+)$",
         description="auto: the same experiment continues. never: an existing run folder is an error. "
         "from:<checkpoint>: start a new run with the weights and the vocabulary of that checkpoint, an absolute folder "
-        "or s3:// URL; its optimizer, schedule and steps are the new run's own.",
+        "or URL; its optimizer, schedule and steps are the new run's own.",
     )
     seed: int = Field(
         42, ge=0, le=2**32 - 1, description="Seed of weights, order of utterances and dropout; below 2³², as NumPy's."

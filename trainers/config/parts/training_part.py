@@ -51,7 +51,7 @@ class TrainingPart(Part):
     shuffle_window_shards: NotNegative | None = Field(
         None,
         description="Shuffle utterances within this many shards at a time. 0: all of the set. null: all of the set, or "
-        "64 shards for sets on s3://; a run that began with another window keeps it.",
+        "64 shards for sets in a bucket; a run that began with another window keeps it.",
     )
     pad_to: Literal["bucket", "longest"] | None = Field(
         None,

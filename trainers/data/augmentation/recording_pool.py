@@ -44,7 +44,7 @@ class RecordingPool:
     Args:
         field: The config's field that names the manifest, for messages.
         manifest: Its rows, see `manifest.read_manifest`.
-        storage_options: How s3:// is reached.
+        storage_options: How buckets are reached.
     """
 
     def __init__(self, field: str, manifest: pa.Table, storage_options: StorageOptions):

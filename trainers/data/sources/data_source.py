@@ -79,7 +79,7 @@ class DataSource(ABC):
 
         Args:
             data: The config's data part.
-            storage_options: How s3:// is reached.
+            storage_options: How buckets are reached.
         """
         self.data, self.storage_options = data, storage_options
 

@@ -137,9 +137,10 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
     """
     keys: dict[str, dict[str, str]] = {}
     for path in dict.fromkeys(paths):
-        bucket, _, key = path.removeprefix("s3://").partition("/")
+        scheme, _, rest = path.partition("://")
+        bucket, _, key = rest.partition("/")
         if is_url(path) and _is_key(key):
-            keys.setdefault(f"s3://{bucket}", {})[path] = key
+            keys.setdefault(f"{scheme}://{bucket}", {})[path] = key
     found: dict[str, tuple[int, str]] = {}
     if sum(map(len, keys.values())) <= MOST_LISTED:
         for bucket, of_bucket in keys.items():

@@ -27,7 +27,7 @@ def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
 
     Args:
         data: The config's data part.
-        storage_options: How s3:// is reached.
+        storage_options: How buckets are reached.
 
     Raises:
         ConfigError: there is no such source, or its options are wrong.
@@ -52,7 +52,7 @@ def open_sources(
 
     Args:
         data: The config's data part.
-        storage_options: How s3:// is reached.
+        storage_options: How buckets are reached.
         splits: Those that are wanted.
         fingerprint_cache: The cache of prepared sets, where fingerprints of recordings are kept, too. None: nowhere.
 

@@ -208,7 +208,7 @@ def to_seconds(value: str) -> float:
 
 
 def base_of(location: str) -> tuple[str, str]:
-    """Splits the folder of a manifest into scheme and host ("s3://bucket", or "") and absolute path."""
+    """Splits the folder of a manifest into scheme and bucket ("s3://bucket", or "") and absolute path."""
     if "://" not in location:
         return "", posixpath.normpath(Path(location).absolute().parent)
     scheme, _, rest = location.partition("://")

@@ -49,7 +49,7 @@ class FileReader:
     """Reads recordings from files of their own, which the column `audio` names: in folders, buckets, or on the Hub.
 
     Attributes:
-        storage_options: How s3:// is reached.
+        storage_options: How buckets are reached.
     """
 
     storage_options: StorageOptions

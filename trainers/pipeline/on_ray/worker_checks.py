@@ -119,7 +119,7 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
             raise ConfigError(
                 f"{name}: {folder} is not one folder for all nodes: what the driver writes there is not seen on "
                 f"{', '.join(without[:5])}{', …' if len(without) > 5 else ''}: mount the same file system on all "
-                "nodes, or use s3://"
+                "nodes, or use a bucket"
             )
 
 

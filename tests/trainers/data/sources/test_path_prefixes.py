@@ -27,7 +27,7 @@ def test_a_manifest_that_has_travelled_is_prepared_from_where_its_recordings_are
     assert "no recording's path begins with /never/" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("prefixes", [{"speech/": "/x/"}, {"/x": "/y/"}, {"/x/": "/y"}, {"/x/": "gs://b/"}])
+@pytest.mark.parametrize("prefixes", [{"speech/": "/x/"}, {"/x": "/y/"}, {"/x/": "/y"}, {"/x/": "hdfs://b/"}])
 def test_a_prefix_is_a_whole_folder(prefixes: dict[str, str]) -> None:
-    with pytest.raises(ValidationError, match=r"ends with /|gs:// is not supported"):
+    with pytest.raises(ValidationError, match=r"ends with /|hdfs:// is not supported"):
         DataPart(train="t.csv", validation="v.csv", path_prefix=prefixes)

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 from datasets import Dataset
 
-from tests.s3 import FaultProxy
+from tests.object_stores import options_of
+from tests.s3 import FaultProxy, of_every_bucket
 from tests.trainers.synthetic import add_languages, speechlike, write_recording, write_rows
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
@@ -146,24 +147,26 @@ def test_contents_are_the_same_set_wherever_they_are(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
+@of_every_bucket
 def test_a_recording_that_is_replaced_in_a_bucket_is_prepared_again(
-    s3_bucket: str, fault_proxy: FaultProxy, tmp_path: Path
+    shaky_storage: Storage, bucket_kind: str, fault_proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    options = StorageOptions(fault_proxy.url)
-    before = in_two_folders(s3_bucket, options, "auto", tmp_path)
+    root, options = shaky_storage.url(), options_of(bucket_kind, fault_proxy.url)
+    before = in_two_folders(root, options, "auto", tmp_path)
     fault_proxy.requests.clear()
-    after = in_two_folders(s3_bucket, options, "auto", tmp_path, replaced=True)
-    assert [one == other for one, other in zip(before, after, strict=True)] == [False, True]
+    after = in_two_folders(root, options, "auto", tmp_path, replaced=True)
+    # Azure's mark of an object is another after each write, also of the same bytes.
+    assert [one == other for one, other in zip(before, after, strict=True)] == [False, bucket_kind != "az"]
     assert [method for method, _ in fault_proxy.requests if method == "HEAD"] == [], "a listing, and no request each"
 
 
+@of_every_bucket
 def test_a_bucket_that_may_not_be_listed_is_known_by_place_and_said(
-    s3_bucket: str, fault_proxy: FaultProxy, tmp_path: Path
+    shaky_storage: Storage, bucket_kind: str, fault_proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    options = StorageOptions(fault_proxy.url)
-    storage = open_storage(s3_bucket, options)
+    storage, options = shaky_storage, options_of(bucket_kind, fault_proxy.url)
     storage.upload_file(write_rows(tmp_path / "x.csv", [("a.wav", "text")]), "train.csv")
-    fault_proxy.fail_next(1000, 403, "GET", error_code="AccessDenied", matches=lambda _, path: "list-type" in path)
+    fault_proxy.fail_next(1000, 403, "GET", error_code="AccessDenied", matches=lambda _, path: "list" in path)
     data = DataPart(train=storage.url("train.csv"), validation="/nowhere.csv")
     (source,) = open_sources(data, storage_options=options, splits=("train",))
     assert source.note.startswith("its bucket is not listed")

@@ -50,7 +50,7 @@ def read_kaldi(folder: str, read: Callable[[str], bytes | None]) -> tuple[pa.Tab
     archives are refused. With `segments`, every row is a segment. `utt2dur` and `reco2dur` are not read.
 
     Args:
-        folder: Its path or s3:// URL. A relative path counts from the working folder.
+        folder: Its path or URL. A relative path counts from the working folder.
         read: Gives the bytes of a file of the folder by its name; None where it is not there.
 
     Returns:

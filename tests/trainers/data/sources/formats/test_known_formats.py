@@ -63,8 +63,8 @@ def test_a_speechbrain_manifest_is_prepared_from_where_its_data_root_is(folder: 
 
 
 def test_a_recording_at_a_url_that_none_opens_is_refused_in_every_format(tmp_path: Path) -> None:
-    kaldi = write_kaldi(tmp_path / "train", {"wav.scp": "u1 gs://bucket/a.wav\n", "text": "u1 one\n"})
-    with pytest.raises(DataError, match=r"data\.train: .*gs://bucket/a\.wav: gs:// is not supported"):
+    kaldi = write_kaldi(tmp_path / "train", {"wav.scp": "u1 hdfs://bucket/a.wav\n", "text": "u1 one\n"})
+    with pytest.raises(DataError, match=r"data\.train: .*hdfs://bucket/a\.wav: hdfs:// is not supported"):
         opened(f"kaldi:{kaldi}")
 
 
