@@ -14,7 +14,8 @@ _SECRET_WORDS = frozenset(
     {"PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "SECRETS", "TOKEN", "CREDENTIAL", "CREDENTIALS"}
 )
 _SECRET_KEYS = re.compile(
-    r"(^|_)(API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION|ACCOUNT|STORAGE|SHARED|MASTER)_?KEY(_|$)", re.IGNORECASE
+    r"(^|_)(API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION|ACCOUNT|STORAGE|SHARED|MASTER|SAS)_?KEY(_|$)|(^|_)CONNECTION_STRING$",
+    re.IGNORECASE,
 )
 # NAME_FILE and the like hold where a secret is, not what it is; so does Google's variable.
 _PLACES = frozenset({"FILE", "PATH", "DIR", "FOLDER"})
@@ -30,6 +31,8 @@ _TOKENS = re.compile(
     r"|sk-[A-Za-z0-9_-]{20,}|rsk_[\w-]{20,}|pypi-Ag[\w-]{20,}|AIza[\w-]{30,}|(?:AKIA|ASIA)[A-Z0-9]{16})"
     r"|(?<![\w-])(?>[\w-]*?\beyJ)[\w-]{10,}+\.[\w-]{10,}+\.[\w-]*"
 )
+# Of an Azure connection string.
+_CONNECTION = re.compile(r"\b(?:AccountKey|SharedAccessSignature)=[^;\s]{20,}", re.IGNORECASE)
 _PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 # Of HTTP, as a header or as an entry of JSON, YAML or a dict, whose quotes may be escaped; what begins with one of the
 # last signs is a reference or a placeholder.
@@ -71,7 +74,7 @@ def is_token_of_text(name: str) -> bool:
 
 def value_looks_secret(value: str) -> bool:
     """Whether a text holds a token, a private key, an HTTP authorization, or a URL with a password in it."""
-    forms = (_TOKENS, _PRIVATE_KEY, _AUTHORIZATION)
+    forms = (_TOKENS, _CONNECTION, _PRIVATE_KEY, _AUTHORIZATION)
     return any(form.search(value) for form in forms) or holds_literal_credentials(value)
 
 

@@ -99,7 +99,16 @@ def test_references_that_pip_would_not_replace_are_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "WANDB_API_KEY", "db_password", "AWS_SECRET_ACCESS_KEY", "DB_PASS", "IPAD_TOKEN"]
+    "name",
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "db_password",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASS",
+        "IPAD_TOKEN",
+        "AZURE_STORAGE_CONNECTION_STRING",
+    ],
 )
 def test_a_variable_whose_name_says_secret_is_refused(name: str) -> None:
     message = faults_of(env_vars={name: PASSWORD})
@@ -116,6 +125,9 @@ def test_a_variable_whose_name_says_secret_is_refused(name: str) -> None:
         "postgresql://u:hunter2@db/x",
         "ghp_" + "a" * 36,
         "AKIA" + "A" * 16,
+        "DefaultEndpointsProtocol=https;AccountName=speech;AccountKey="
+        + "A" * 86
+        + "==;EndpointSuffix=core.windows.net",
         *(header % PASSWORD for header in HEADERS),
     ],
 )

@@ -184,6 +184,23 @@ def test_the_mark_of_an_empty_folder_is_no_file(
     assert storage.list_folders() == ["a"]
 
 
+def test_keys_are_found_in_a_listing_whatever_they_begin_with(
+    gs_bucket: str, gs_server: GoogleStorageServer, gs_endpoint: str
+) -> None:
+    storage = open_storage(gs_bucket, options_of("gs", gs_endpoint), retry=FAST_RETRY)
+    for key in ("-", ".b", "a/.b", "a/..b", "a/c", "b"):
+        storage.write_bytes(key, b"1")
+        assert [*(storage.list_some({key}) or {})] == [key]
+    assert [*(storage.list_some({"a/.b", "a/c"}) or {})] == ["a/.b", "a/c"]
+    # Of another tool.
+    objects = gs_server.buckets[gs_bucket.removeprefix("gs://")]
+    objects["a/../../b"] = objects["b"]
+    assert storage.list_some({"a/.b", "a/c"}) is None, "nothing is known, which is no error"
+    message = fails(storage.list_files)
+    assert "a/../../b" in message
+    assert "move it" in message
+
+
 @of_both
 class TestProcesses:
     def test_a_process_that_used_it_ends_by_itself_and_loads_no_boto3(

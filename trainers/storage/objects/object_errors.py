@@ -13,6 +13,7 @@ class ErrorKind(Enum):
     NO_BUCKET = "there is no such bucket"
     EXISTS = "the object is there already"
     BEYOND_END = "the object ends before the part that was asked for"
+    ODD_NAME = "the name of an object in a listing is no path"
     DENIED = "permission denied"
     REFUSED = "the credentials are refused"
     NO_CREDENTIALS = "no credentials"
@@ -57,6 +58,7 @@ def _kind_of(error: Exception, text: str, details: str, status: int | None) -> E
         (ErrorKind.EXISTS, isinstance(error, AlreadyExistsError | PreconditionError)),
         (ErrorKind.NO_IDENTITY_SERVICE, is_of_token and (status is None or is_busy)),
         (ErrorKind.NO_CREDENTIALS, is_of_token or any(each in text for each in _NO_CREDENTIALS)),
+        (ErrorKind.ODD_NAME, "object with invalid path" in text),
         (ErrorKind.NO_BUCKET, any(each in text for each in _NO_BUCKET)),
         (ErrorKind.REFUSED, any(each in text for each in _REFUSED) or status == 401),
         (ErrorKind.DENIED, isinstance(error, PermissionDeniedError) or status == 403),

@@ -62,14 +62,14 @@ class ObjectStorage(BucketStorage):
         first, last = min(names), max(names)
         # A prefix in S3 is one of characters, here one of folders.
         folder = os.path.commonprefix([first, last]).rpartition("/")[0]  # noqa: RUF071
-        # The listing starts behind a name: less one character, before `first`.
-        after = first[:-1].rstrip("/") or None
+        # The listing starts behind a name: less one character, before `first`. No part of it is "..".
+        after = first[:-1].rstrip("/.") or None
 
         def entries() -> dict[str, Entry] | None:
             try:
                 found = self._call("listed", folder, after, last)
             except ObjectError as error:
-                if error.kind is ErrorKind.DENIED:
+                if error.kind in (ErrorKind.DENIED, ErrorKind.ODD_NAME):
                     return None
                 raise
             return {self._key(each.name): self._entry(each) for each in found if each.name in names}
@@ -180,6 +180,10 @@ def _explanation(error: ObjectError, service: ObjectService, bucket: str) -> Exp
             f"the bucket {bucket!r} does not exist", f"create it or correct the storage path (endpoint: {endpoint})"
         ),
         ErrorKind.DENIED: Explanation(f"permission denied ({said})", service.allow.format(bucket=bucket)),
+        ErrorKind.ODD_NAME: Explanation(
+            f"an object there has a name that is no path ({said})",
+            "move it to another place, by the tools of the service",
+        ),
         ErrorKind.REFUSED: Explanation(f"the credentials are refused ({said})", service.set_credentials),
         ErrorKind.NO_CREDENTIALS: Explanation(f"no credentials ({said})", service.set_credentials),
         ErrorKind.NO_IDENTITY_SERVICE: Explanation(f"no credentials ({said})", service.set_credentials, transient=True),
