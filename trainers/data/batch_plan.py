@@ -9,8 +9,13 @@ Where speed is perturbed, an utterance has another duration in each epoch. With 
 falls into the bucket of that duration: what is left moves up, so there are always ⌈utterances / batch⌉ steps, whichever
 buckets they are in. With dynamic batching the number of steps does depend on the buckets, so there it falls into the
 bucket of the longest duration that it may have.
+
+Of a mix (`mixing`) an epoch holds what it draws, some utterances more than once and some not at all. With dynamic
+batching its epochs have different numbers of steps: they follow one another, and one is counted where the first would
+have ended.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,14 +133,21 @@ class GlobalBatch:
     Attributes:
         rows: Positions in the index, shape (n,), in the order in which they are distributed.
         edge_s: Length in seconds that each of them is padded to.
+        passes: How often all utterances that each was drawn from had been drawn before, shape (n,): the epoch, unless
+            sets are mixed.
     """
 
     rows: IntArray
     edge_s: float
+    passes: IntArray
 
     def share(self, slot: int, slots: int) -> IntArray:
         """Rows of one forward pass: sizes differ by at most one, and some are empty when there are too few."""
-        return np.array_split(self.rows, slots)[slot]
+        return _share(self.rows, slot, slots)
+
+
+def _share(rows: IntArray, slot: int, slots: int) -> IntArray:
+    return np.array_split(rows, slots)[slot]
 
 
 @dataclass(frozen=True)
@@ -146,11 +158,13 @@ class Selection:
         rows: Positions in the index, shape (N,), ascending.
         durations_s: Their durations in seconds, shape (N,).
         shards: The shard that holds each, shape (N,), ascending.
+        draws_of: What an epoch draws of them, see `Mixture.draws`. None: each once.
     """
 
     rows: IntArray
     durations_s: npt.NDArray[np.float64]
     shards: IntArray
+    draws_of: Callable[[int], tuple[IntArray, IntArray]] | None = None
 
 
 class BatchPlan:
@@ -164,11 +178,11 @@ class BatchPlan:
         window_shards: Shuffle within this many shards at a time. None: over the complete set.
         full_context_fraction: Fraction of batches padded to the last edge instead of their own.
         matched_fraction: See `matched`.
-        durations_of: Durations of the selection in an epoch, seconds, shape (N,); with dynamic batching they must
+        durations_of: Durations of the selection in a pass over it, seconds, shape (N,); with dynamic batching they must
             be the same in each. None: those of the selection.
 
     Attributes:
-        steps_per_epoch: Optimizer steps of every epoch.
+        steps_per_epoch: Optimizer steps of every epoch; see above for the exception.
     """
 
     def __init__(
@@ -186,17 +200,26 @@ class BatchPlan:
         self.shape = shape
         self.edges_s = tuple(edges_s)
         self._selection = selection
-        self._durations_of = durations_of or (lambda epoch: selection.durations_s)
+        self._durations_of = durations_of or (lambda number: selection.durations_s)
+        self._draws_of = selection.draws_of or self._each_once
         self._seed = seed
         self.window_shards = window_shards
         self._full_context_fraction = full_context_fraction
         self._matched_fraction = matched_fraction
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self.steps_per_epoch = len(self._epoch(0))
+        # Steps until the end of each epoch, where that is no multiple.
+        varies = selection.draws_of is not None and shape.max_batch_duration_s is not None
+        self._ends = [self.steps_per_epoch] if varies else []
 
     def batch(self, step: int) -> GlobalBatch:
         """The global batch of optimizer step `step`, counted from 0 over all epochs."""
         epoch, position = divmod(step, self.steps_per_epoch)
+        if self._ends:
+            while self._ends[-1] <= step:
+                self._ends.append(self._ends[-1] + len(self._epoch(len(self._ends))))
+            epoch = bisect_right(self._ends, step)
+            position = step - self._ends[epoch - 1] if epoch else step
         return self._epoch(epoch)[position]
 
     def epoch(self, epoch: int) -> list[GlobalBatch]:
@@ -208,7 +231,7 @@ class BatchPlan:
         They are `matched_fraction` of them, and at least one where that is above 0. They are drawn of the rows in
         ascending order, so that which they are does not depend on how the batch is shared out.
         """
-        rows = np.sort(self.batch(step).rows)
+        rows = np.unique(self.batch(step).rows)
         if not self._matched_fraction:
             return rows[:0]
         # More words than other draws have, which makes it another sequence than theirs.
@@ -221,48 +244,60 @@ class BatchPlan:
         for turn in range(self.shape.accumulation):
             yield batch.share(turn * self.shape.workers + rank, self.shape.slots), batch.edge_s
 
+    def micro_batch_passes(self, step: int, rank: int) -> Iterator[IntArray]:
+        """`GlobalBatch.passes` of the rows of each of `micro_batches`."""
+        batch = self.batch(step)
+        for turn in range(self.shape.accumulation):
+            yield _share(batch.passes, turn * self.shape.workers + rank, self.shape.slots)
+
+    def _each_once(self, epoch: int) -> tuple[IntArray, IntArray]:
+        count = len(self._selection.rows)
+        return np.arange(count), np.full(count, epoch)
+
     def _plan_epoch(self, epoch: int) -> tuple[GlobalBatch, ...]:
         generator = np.random.default_rng([self._seed, epoch])
-        order = self._shuffled(generator)
-        batches = self._fill_buckets(order, self._durations_of(epoch))
+        positions, passes = self._draws_of(epoch)
+        order = self._shuffled(generator, self._selection.shards[positions])
+        batches = self._fill_buckets(positions[order], passes[order])
         if self.window_shards is None:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         # Padded seconds are bounded under dynamic batching, and a widened batch would break the bound.
         fraction = self._full_context_fraction if self.shape.max_batch_duration_s is None else 0.0
         wide = generator.random(len(batches)) < fraction
         return tuple(
-            GlobalBatch(batch.rows, self.edges_s[-1]) if is_wide else batch
+            GlobalBatch(batch.rows, self.edges_s[-1], batch.passes) if is_wide else batch
             for batch, is_wide in zip(batches, wide, strict=True)
         )
 
-    def _shuffled(self, generator: np.random.Generator) -> IntArray:
-        """Positions in the selection, in the order of this epoch."""
+    def _shuffled(self, generator: np.random.Generator, shards_of_draws: IntArray) -> IntArray:
+        """The order of what this epoch draws, whose shards these are."""
         shards = np.unique(self._selection.shards)
         generator.shuffle(shards)
         window = self.window_shards or len(shards)
         rank_of_shard = np.empty(int(shards.max()) + 1, dtype=np.int64)
         rank_of_shard[shards] = np.arange(len(shards)) // window
-        return np.lexsort((generator.random(len(self._selection.rows)), rank_of_shard[self._selection.shards]))
+        return np.lexsort((generator.random(len(shards_of_draws)), rank_of_shard[shards_of_draws]))
 
-    def _fill_buckets(self, order: IntArray, durations_s: FloatArray) -> list[GlobalBatch]:
-        """Cuts the order into batches of one bucket each, sorted by the moment at which they were full."""
+    def _fill_buckets(self, positions: IntArray, passes: IntArray) -> list[GlobalBatch]:
+        """Cuts draws, in their order, into batches of one bucket each, sorted by the moment at which they were full."""
+        durations_s = np.empty(len(positions))
+        for each in np.unique(passes):
+            durations_s[passes == each] = self._durations_of(int(each))[positions[passes == each]]
         buckets = bucket_of(durations_s, self.edges_s)
 
         def batch(members: IntArray, bucket: int) -> GlobalBatch:
             length_s = float(durations_s[members].max()) if self.shape.to_longest else self.edges_s[bucket]
-            return GlobalBatch(self._selection.rows[members], length_s)
+            return GlobalBatch(self._selection.rows[positions[members]], length_s, passes[members])
 
         full: list[tuple[int, GlobalBatch]] = []
-        positions = np.empty(len(order), dtype=np.int64)
-        positions[order] = np.arange(len(order))
         left = np.empty(0, dtype=np.int64)
         for bucket, edge_s in enumerate(self.edges_s):
-            members = np.concatenate([left, order[buckets[order] == bucket]])
+            members = np.concatenate([left, np.flatnonzero(buckets == bucket)])
             size = self.shape.capacity(edge_s)
             complete = len(members) // size * size
             for start in range(0, complete, size):
                 chunk = members[start : start + size]
-                full.append((int(positions[chunk].max()), batch(chunk, bucket)))
+                full.append((int(chunk.max()), batch(chunk, bucket)))
             left = members[complete:]
         full.sort(key=lambda item: item[0])
         batches = [each for _, each in full]

@@ -1,6 +1,6 @@
 """What one rank is given of each step: the plan's utterances, read, augmented, stacked, and on the device in time."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ class SampleReference:
         position: Where it stands in the index.
         edge_s: Seconds that it is padded to.
         filler: It only keeps a rank in step with the others; its labels are all ignored.
-        epoch: Counted from 0; augmentation draws anew in each.
+        epoch: Passes over what it was drawn from that came before; augmentation draws anew in each.
         share: What it counts of the step's difference from the original at the full context; 0: it is not matched.
     """
 
@@ -62,14 +62,18 @@ class PlannedBatches(Sampler[list[SampleReference]]):
             for soon in range(fetched, min(step + ahead + 1, end)):
                 self._prefetch(np.concatenate([rows for rows, _ in self._plan.micro_batches(soon, self._rank)]))
                 fetched = soon + 1
-            matched = self._plan.matched(step)
-            shares = dict.fromkeys(matched.tolist(), 1 / max(1, len(matched)))
-            for rows, edge_s in self._plan.micro_batches(step, self._rank):
-                if len(rows):
-                    own = rows.tolist()
-                    yield [SampleReference(row, edge_s, epoch=self._epoch, share=shares.get(row, 0.0)) for row in own]
-                else:
-                    yield [SampleReference(int(self._plan.batch(step).rows[0]), edge_s, filler=True, epoch=self._epoch)]
+            matched, occurrences = self._plan.matched(step), Counter(self._plan.batch(step).rows.tolist())
+            shares = {row: 1 / len(matched) / occurrences[row] for row in matched.tolist()}
+            passes = self._plan.micro_batch_passes(step, self._rank)
+            for (rows, edge_s), epochs in zip(self._plan.micro_batches(step, self._rank), passes, strict=True):
+                yield [
+                    SampleReference(row, edge_s, epoch=epoch, share=shares.get(row, 0.0))
+                    for row, epoch in zip(rows.tolist(), epochs.tolist(), strict=True)
+                ] or [self._filler(step, edge_s)]
+
+    def _filler(self, step: int, edge_s: float) -> SampleReference:
+        batch = self._plan.batch(step)
+        return SampleReference(int(batch.rows[0]), edge_s, filler=True, epoch=int(batch.passes[0]))
 
 
 class PlannedLoader(DataLoader[Any]):
