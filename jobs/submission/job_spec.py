@@ -17,12 +17,13 @@ from trainers.config.loader import read_ds_config, read_yaml, with_run_name
 from trainers.config.locations import (
     default_storage_path,
     expand_home,
-    expand_variables,
     path_values,
+    set_path,
     unresolved_paths,
     variables_in,
+    with_variables,
 )
-from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.overrides import apply_overrides, copy_levels, parse_override
 from trainers.config.parts.data_location import path_in
 from trainers.config.parts.part import URL, Part
 from trainers.config.parts.run_part import NAME
@@ -152,7 +153,7 @@ def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) 
     """Replaces what is known here; a path that names a variable of the job is left for the node."""
     job, _ = validated(JobPart, content.get("job") or {})
     brought = variables_of(job) if job is not None else set()
-    missing, resolved = [], content
+    missing, resolved = [], copy_levels(content)
     for part, field, value in path_values(content):
         names = variables_in(value)
         missing += [
@@ -162,8 +163,7 @@ def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) 
             if name not in environment and name not in brought
         ]
         if names and brought.isdisjoint(names):
-            known, _ = expand_variables({part: {field: value}}, environment)
-            resolved = apply_overrides(resolved, [((part, field), known[part][field])])
+            set_path(resolved, part, field, with_variables(value, environment))
     return resolved, missing
 
 

@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainers.config.config_scope import PATH_FIELDS, STORAGE_FIELDS, TRAIN_SCOPE, ConfigScope
+from trainers.config.config_scope import DATA_FIELDS, PATH_FIELDS, STORAGE_FIELDS, TRAIN_SCOPE, ConfigScope
 from trainers.config.family_table import family_parts
 from trainers.config.overrides import copy_levels
 from trainers.config.parts.data_location import path_in, with_path
@@ -18,6 +18,8 @@ from trainers.errors import ConfigError
 RAY_DEFAULT_STORAGE = "~/ray_results"
 # Fields that may name a repository of the Hub.
 _HUB_IDS = ("name_or_path", "rescoring_model")
+# Its members have fields of the same names as the data part.
+_MIX = "mix"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -41,17 +43,46 @@ def variables_in(text: str) -> list[str]:
     return _VARIABLE.findall(text)
 
 
+def with_variables(text: str, environment: Mapping[str, str]) -> str:
+    """A path with the values of those of its variables that are set."""
+    return _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text)
+
+
 def _path_fields() -> Iterator[tuple[str, str]]:
     yield from PATH_FIELDS
     yield from (("model", field) for part in family_parts().values() for field in part.files)
 
 
 def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Part, field and value of each path in the content of a recipe that is a text."""
+    """Part, field and value of each path in the content of a recipe that is a text.
+
+    The fields of a mix are `mix.<number of the member>.<field>`.
+    """
     for part, field in _path_fields():
         value = content[part].get(field) if isinstance(content.get(part), Mapping) else None
         if isinstance(value, str):
             yield part, field, value
+    data = content.get("data")
+    for number, member in enumerate(_members(data) if isinstance(data, Mapping) else ()):
+        for part, field in DATA_FIELDS:
+            if isinstance(member, Mapping) and isinstance(member.get(field), str):
+                yield part, f"{_MIX}.{number}.{field}", member[field]
+
+
+def _members(data: Mapping[str, Any]) -> Sequence[Any]:
+    members = data.get(_MIX)
+    return members if isinstance(members, list | tuple) else ()
+
+
+def set_path(content: dict[str, Any], part: str, field: str, value: str) -> None:
+    """Sets a path, named as `path_values` names it, in a copy of a recipe's content."""
+    if not field.startswith(f"{_MIX}."):
+        content[part][field] = value
+        return
+    _, number, name = field.split(".")
+    members = [dict(member) if isinstance(member, Mapping) else member for member in content[part][_MIX]]
+    members[int(number)][name] = value
+    content[part][_MIX] = members
 
 
 def expand_variables(
@@ -64,9 +95,9 @@ def expand_variables(
             f"{part}.{field}: {value} names the variable {name}, which is not set: "
             f"export {name}=…, or --set {part}.{field}=…"
             for name in variables_in(value)
-            if name not in environment and scope.requires_path(part, field)
+            if name not in environment and scope.requires_path(part, field.rpartition(".")[2])
         ]
-        result[part][field] = _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), value)
+        set_path(result, part, field, with_variables(value, environment))
     return result, problems
 
 
@@ -75,18 +106,29 @@ def expand_home(content: Mapping[str, Any]) -> dict[str, Any]:
     result = copy_levels(content)
     for part, field, value in path_values(content):
         # pathlib's raises for an unknown user.
-        result[part][field] = with_path(value, os.path.expanduser)
+        set_path(result, part, field, with_path(value, os.path.expanduser))
     return result
 
 
 def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
     """Returns the config with every relative path joined to `base`; a Hub id stays as it is."""
-    updates: dict[str, dict[str, str]] = {}
+
+    def absolute(text: str) -> str:
+        is_kept = is_absolute(path_in(text))
+        return text if is_kept else with_path(text, lambda path: str((base / path).resolve()))
+
+    updates: dict[str, dict[str, Any]] = {}
     for part, field in _path_fields():
         value = getattr(getattr(config, part), field, None)
         if value is None or is_absolute(path_in(value)) or (field in _HUB_IDS and not (base / value).is_dir()):
             continue
-        updates.setdefault(part, {})[field] = with_path(value, lambda path: str((base / path).resolve()))
+        updates.setdefault(part, {})[field] = absolute(value)
+    members = []
+    for member in config.data.mix:
+        named = {field: getattr(member, field) for _, field in DATA_FIELDS}
+        own = {field: absolute(value) for field, value in named.items() if value is not None}
+        members.append(member.model_copy(update=own))
+    updates.setdefault("data", {})[_MIX] = tuple(members)
     parts = {part: getattr(config, part).model_copy(update=fields) for part, fields in updates.items()}
     return config.model_copy(update=parts)
 

@@ -112,6 +112,8 @@ def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], type[
         shown.append(key)
         if get_origin(annotation) is dict:
             annotation = get_args(annotation)[1]
+        elif get_origin(annotation) is tuple and key.isdecimal():
+            annotation = get_args(annotation)[0]
         else:
             field = parts[0].model_fields.get(key) if parts else None
             annotation = None if field is None else field.annotation

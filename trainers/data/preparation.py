@@ -27,6 +27,7 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
+from trainers.data.joined_set import JoinedMember, JoinedSet, joined_key
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.manifest import segment
@@ -236,6 +237,8 @@ def _with_secrets(task: ShardTask, block: pa.Table) -> pa.Table:
 
 def prepared_key(source: SourceSplit, data: DataPart) -> str:
     """Hash of everything that decides which bytes preparing a split writes: 32 hexadecimal digits."""
+    if source.members:
+        return joined_key([(each.name, each.language, prepared_key(each.source, data)) for each in source.members])
     options = PrepareOptions.of(data)
     return hashlib.sha256(json.dumps([source.fingerprint, options.hashed]).encode()).hexdigest()[:32]
 
@@ -249,12 +252,18 @@ def prepare(
     runner: Runner,
     log: Callable[[str], None],
 ) -> PreparedSet:
-    """Prepares one split, or finds it prepared.
+    """Prepares one split, or finds it prepared; of a mix each member by itself.
 
     Raises:
         DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
         StorageError: the cache cannot be written.
     """
+    if source.members:
+        how: dict[str, Any] = {"cache_url": cache_url, "storage_options": storage_options, "runner": runner, "log": log}
+        sets = [prepare(each.source, data, **how) for each in source.members]
+        return JoinedSet.of(
+            [JoinedMember(each.name, each.language, made) for each, made in zip(source.members, sets, strict=True)]
+        )
     cache = open_storage(cache_url, storage_options)
     options = PrepareOptions.of(data)
     key = prepared_key(source, data)

@@ -69,6 +69,11 @@ class PreparedSet:
     storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS
     sha256: Mapping[str, str] = field(default_factory=dict, compare=False)
 
+    @property
+    def parts(self) -> "tuple[PreparedSet, ...]":
+        """The folders that it consists of: itself, unless it is a `JoinedSet`."""
+        return (self,)
+
     @cached_property
     def storage(self) -> Storage:
         return open_storage(self.url, self.storage_options)
@@ -140,6 +145,10 @@ class PreparedSet:
             f"{self.storage.url(name)}: this file of a prepared set is damaged or missing ({reason}); "
             f"delete {self.url} and the .json of the same name next to it, and prepare again"
         )
+
+    def reader(self, cache_bytes: int) -> "ClipReader":
+        """What reads its clips; `cache_bytes` bounds the node's copy of shards from s3://."""
+        return ClipReader(self, cache_bytes=cache_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not its index, which the other process reads again.

@@ -9,7 +9,7 @@ Clips of another language than the config's have its token in their labels, and 
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainers.data.joined_set import JoinedSet
 from trainers.data.prepared_set import PreparedSet
 from trainers.errors import ConfigError, DataError
 from trainers.models.label_codec import LabelCodec
@@ -66,16 +67,62 @@ class Labels:
         return Labels, (self._path, len(self))
 
 
+class JoinedLabels(Labels):
+    """The labels of several sets, one after another."""
+
+    def __init__(self, parts: Sequence[Labels]):
+        self._parts = list(parts)
+        self._first = np.cumsum([0, *(len(part) for part in self._parts)])
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def __getitem__(self, position: int) -> list[int]:
+        part = int(np.searchsorted(self._first, position, side="right")) - 1
+        return self._parts[part][int(position - self._first[part])]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.concatenate([part.lengths for part in self._parts])
+
+    @property
+    def repeats(self) -> npt.NDArray[np.int64]:
+        return np.concatenate([part.repeats for part in self._parts])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedLabels, (self._parts,)
+
+
 def labels_of(prepared: PreparedSet, codec: LabelCodec, processor: Any, language: str | None = None) -> Labels:
     """The labels of a set's transcripts in the config's language, encoded by the first that asks.
 
     Raises:
         ConfigError: the model has no token for the language of some clips.
     """
-    texts, languages = prepared.index["text"], languages_in(prepared.index)
+    if not isinstance(prepared, JoinedSet):
+        return _labels_of(prepared, codec, processor, language, languages_in(prepared.index))
+    return JoinedLabels(
+        [
+            _labels_of(each.prepared, codec, processor, language, each.languages(), each.language)
+            for each in prepared.members
+        ]
+    )
+
+
+def _labels_of(
+    prepared: PreparedSet,
+    codec: LabelCodec,
+    processor: Any,
+    language: str | None,
+    languages: pa.ChunkedArray,
+    of_member: str | None = None,
+) -> Labels:
+    """Those of one set; `of_member` is the language that a mix gives to its clips that name none."""
+    texts = prepared.index["text"]
     tokens = language_tokens(codec, processor, languages, language)
     # What names labels of several languages next to the tokenizer.
-    suffix = f"-{hashlib.sha256(json.dumps(sorted(tokens.items())).encode()).hexdigest()[:16]}" if tokens else ""
+    named: list[Any] = [*sorted(tokens.items()), *([of_member] if of_member is not None else [])]
+    suffix = f"-{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]}" if tokens else ""
     name = f"labels-{codec.labels_fingerprint(processor)}{suffix}.bin"
 
     def make(path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
+from trainers.data.joined_set import JoinedSet
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import not_scored, select_scored, select_training
 from trainers.distributed.console import print_line
@@ -26,6 +27,7 @@ from trainers.pipeline.continuation import (
     resolve_config,
 )
 from trainers.pipeline.engine import Engine
+from trainers.pipeline.mix_report import describe_mix, mix_lines
 from trainers.pipeline.splits import OpenedData, check_storage
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
@@ -215,8 +217,9 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
     own.write_json(layout.ENVIRONMENT, layout.describe_environment({split: item.key for split, item in sets.items()}))
     own.write_json(layout.EXPERIMENT, continuation.experiment)
     processor, holder = _resolve_processor(plan, driver, sets)
-    _check_utterances(plan, processor, own, sets)
-    driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": holder})
+    mix = _check_utterances(plan, processor, own, sets)
+    prepared = {"kind": "prepared", "attempt": driver.attempt, "processor": holder}
+    driver.append(lambda _: {**prepared, "mix": mix} if mix is not None else prepared)
     publish(driver.folder, driver.journal)
     return TrainTask(
         config=config,
@@ -251,9 +254,14 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
     return resolve_processor(family, model, home, texts, taken_over), holder if is_own else None
 
 
-def _check_utterances(plan: AttemptPlan, processor: Any, own: RunFolder, sets: Mapping[str, PreparedSet]) -> None:
-    """Finds what would stop or falsify the run later, and writes which rows are left out and why."""
-    config, family = plan.config, plan.family
+def _check_utterances(
+    plan: AttemptPlan, processor: Any, own: RunFolder, sets: Mapping[str, PreparedSet]
+) -> dict[str, Any] | None:
+    """Finds what would stop or falsify the run later, and writes which rows are left out and why.
+
+    Gives what a mix comes to, see `describe_mix`; None: there is none.
+    """
+    config, family, mix = plan.config, plan.family, None
     limits = family.limits(config.model, processor)
     if problems := family.misfits(config, limits):
         raise ConfigError("\n".join(problems))
@@ -269,6 +277,7 @@ def _check_utterances(plan: AttemptPlan, processor: Any, own: RunFolder, sets: M
             chosen = select_training(index, label_sizes(labels, bounds), config.data, bounds)
             left_out += [{"split": split, **row} for row in chosen.left_out]
             used[split] = len(chosen.selection.rows)
+            mix = describe_mix(config, prepared, chosen) if isinstance(prepared, JoinedSet) else None
         else:
             rows = select_scored(index, labels.lengths, config.data, bounds, split)
             left_out += [{"split": split, **row} for row in not_scored(index, rows, bounds)]
@@ -278,6 +287,9 @@ def _check_utterances(plan: AttemptPlan, processor: Any, own: RunFolder, sets: M
                 print_line(f"warning: {split}: {cut}")
     own.write_jsonl(layout.QUARANTINE, left_out)
     print_line(_data_line(sets, used))
+    for line in mix_lines(mix) if mix is not None else ():
+        print_line(line)
+    return mix
 
 
 def _data_line(sets: Mapping[str, PreparedSet], used: Mapping[str, int]) -> str:

@@ -64,6 +64,8 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         "run.seed": config.run.seed,
         BEGAN_FROM: resume if resume.startswith(FROM) else began_from,
         "data.train": data_keys["train"],
+        "data.mix": [[member.name, member.weight] for member in config.data.mix] or None,
+        "data.mix_temperature": config.data.mix_temperature,
         # What chooses the best: scores of two validation sets, or of two ways to score, do not rank together.
         "data.validation": data_keys["validation"],
         "data.normalizer": str(normalizer_named(config.data.normalizer_name)),
@@ -120,6 +122,8 @@ def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, An
     # Has a field of its own since, which is outside the experiment.
     for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
         known.pop(f"training.training_args.{name}", None)
+    known.setdefault("data.mix", None)
+    known.setdefault("data.mix_temperature", None)
     known.setdefault("data.too_long_eval", "refuse")
     known.setdefault("data.fingerprint", "metadata")
     known.setdefault("data.use_language_column", False)

@@ -9,7 +9,8 @@ that another has taken over, and what it wrote in the meantime is in no entry: t
     opened      {attempt, group, workers, sealed}                   a worker group of the attempt may write from now on
     resized     {attempt, group, step, from, to}                    from this step on it trains with another number of
                                                                     workers than the group before
-    prepared    {attempt, processor}                                attempts/<k>/ holds what the run folder's root shows
+    prepared    {attempt, processor, mix}                           attempts/<k>/ holds what the run folder's root shows
+                                                                    (mix: shares and draws of joined sets)
     checkpoint  {checkpoint, removes}                               it is complete; those removed are deleted after
     quarantined {name}                                              a checkpoint was found damaged (0.1: set_aside)
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`

@@ -167,11 +167,16 @@ def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
 
 def total_by_language(scores: Iterable[UtteranceScore]) -> dict[str, Score]:
     """The score of each language's utterances that could be decoded, by its code in alphabetical order."""
+    return total_by((score.language, score) for score in scores)
+
+
+def total_by(scores: Iterable[tuple[str | None, UtteranceScore]]) -> dict[str, Score]:
+    """The score of the utterances of each name that could be decoded, in alphabetical order; None is no name."""
     of_each: dict[str, list[UtteranceScore]] = {}
-    for score in scores:
-        if score.language is not None:
-            of_each.setdefault(score.language, []).append(score)
-    return {language: total(found, utterances=len(found)) for language, found in sorted(of_each.items())}
+    for name, score in scores:
+        if name is not None:
+            of_each.setdefault(name, []).append(score)
+    return {name: total(found, utterances=len(found)) for name, found in sorted(of_each.items())}
 
 
 def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trainers.data.batch_plan import bucket_of
-from trainers.data.prepared_set import ClipReader, PreparedSet
+from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.console import Progress
 from trainers.distributed.gauges import error_rate
 from trainers.distributed.out_of_memory import is_out_of_memory
@@ -19,7 +19,7 @@ from trainers.errors import ScoringError
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.labels import Labels
 from trainers.models.recognizer import Decoding, Recognition, Recognizer
-from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_texts, total_by_language
+from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_texts, total_by, total_by_language
 from trainers.scoring.normalizers import Normalizer, normalizer_named
 from trainers.scoring.recipe_metrics import RecipeMetrics
 
@@ -64,6 +64,7 @@ class SplitScore:
         full_context: The same with every clip padded to the model's full context, where that was requested.
         languages: Of a set whose clips have languages of their own, the score of each, by its code.
         metrics: Numbers of the recipe's own metrics.
+        members: Of a mix, the score of each member, by its name.
     """
 
     score: Score
@@ -78,6 +79,7 @@ class SplitScore:
     full_context_s: float | None = None
     languages: Mapping[str, Score] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    members: Mapping[str, Score] = field(default_factory=dict)
 
     @property
     def values(self) -> dict[str, float]:
@@ -89,6 +91,7 @@ class SplitScore:
         best_path = {} if self.best_path is None else {"best_path": self.best_path.to_json_dict()}
         full = self.full_context and {"context_s": self.full_context_s, **self.full_context.to_json_dict()}
         of_each = {language: score.to_json_dict() for language, score in self.languages.items()}
+        of_members = {name: score.to_json_dict() for name, score in self.members.items()}
         return {
             **self.score.to_json_dict(),
             "loss": self.loss,
@@ -98,6 +101,7 @@ class SplitScore:
             **best_path,
             **({"metrics": dict(self.metrics)} if self.metrics else {}),
             **({"languages": of_each} if of_each else {}),
+            **({"members": of_members} if of_members else {}),
             **({"full_context": full} if full is not None else {}),
         }
 
@@ -110,12 +114,14 @@ class ScoredClips:
         labels: Label ids of each clip of the set.
         rows: Positions of the clips that are scored, ascending.
         languages: The language of each of these. None: they have none of their own.
+        members: Of a mix, the member that each of these is of.
     """
 
     prepared: PreparedSet
     labels: Labels
     rows: np.ndarray
     languages: Sequence[str] | None = None
+    members: Sequence[str] | None = None
 
 
 class NotFiniteError(ScoringError):
@@ -149,9 +155,10 @@ class Scorer:
         self._metrics = metrics
         self._prepared, self._labels, self._rows = clips.prepared, clips.labels, clips.rows
         self._languages: Sequence[str | None] = clips.languages or [None] * len(clips.rows)
+        self._members: Sequence[str | None] = clips.members or [None] * len(clips.rows)
         self._recognizer = recognizer
         self._session = session
-        self._reader = ClipReader(clips.prepared, cache_bytes=cache_bytes)
+        self._reader = clips.prepared.reader(cache_bytes)
         self._features = recognizer.new_features()
         self._index = clips.prepared.index
         self._durations_s = self._index["duration_s"].to_numpy()
@@ -279,7 +286,8 @@ class Scorer:
         skipped = len(all_ids) - len(ids)
         best_path = alternatives[0] if alternatives else None
         how = (normalizer, skipped, options.decoding, best_path, tuple(alternatives[1:]))
-        return SplitScore(score, utterances, loss, *how, languages=total_by_language(utterances))
+        members = total_by(zip(self._members, utterances, strict=True))
+        return SplitScore(score, utterances, loss, *how, languages=total_by_language(utterances), members=members)
 
     def _with_metrics(self, result: SplitScore) -> SplitScore:
         """Computes the recipe's metrics on the main process, of the texts as they were compared."""

@@ -1,19 +1,25 @@
 """From a config to the batch plan of its training set, and to how its splits are scored."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+
+import numpy as np
 
 from trainers.config.schema import TrainConfig
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
-from trainers.data.prepared_set import ClipReader, PreparedSet
-from trainers.data.selection import Bounds, select_scored, select_training
+from trainers.data.joined_set import JoinedSet
+from trainers.data.mixing import Mixture
+from trainers.data.prepared_set import PreparedSet
+from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.manifest_source import open_manifest
+from trainers.errors import DataError
 from trainers.models.label_codec import Limits
-from trainers.models.labels import Labels, clip_languages, labels_of
+from trainers.models.labels import NOT_NAMED, Labels, clip_languages, labels_of
 from trainers.models.recognizer import Beam, Decoding, Recognizer
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.training.arguments import autocast_dtype
@@ -29,21 +35,51 @@ def plan_training(
     bounds = bounds_of(config, limits)
     labels = labels_of(prepared, recognizer.codec, recognizer.processor, config.model.language)
     rows = select_training(prepared.index, label_sizes(labels, bounds), config.data, bounds)
+    selection = rows.selection
+    if isinstance(prepared, JoinedSet):
+        selection = replace(selection, draws_of=mixture_of(config, prepared, rows).draws)
     to_longest = part.pad_to == "longest" and limits.masks_padding
     shape = replace(batch_shape(config, workers), to_longest=to_longest)
     speeds = speeds_of(config, prepared, bounds)
     plan = BatchPlan(
-        rows.selection,
+        selection,
         shape,
         edges_s=bucket_edges(bounds.context_s, bucketed=is_bucketed(config, limits), fine=to_longest),
         seed=config.run.seed,
         window_shards=part.shuffle_window_shards or None,
         full_context_fraction=part.full_context_fraction,
         matched_fraction=part.full_context_matching_fraction if part.full_context_matching else 0.0,
-        durations_of=_planned_durations(speeds, rows.selection.rows, shape) if speeds is not None else None,
+        durations_of=_planned_durations(speeds, selection.rows, shape) if speeds is not None else None,
     )
-    clips = Clips(ClipReader(prepared, cache_bytes=cache_bytes(config)), labels, augmenter_of(config, speeds))
+    clips = Clips(prepared.reader(cache_bytes(config)), labels, augmenter_of(config, speeds))
     return plan, clips
+
+
+def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mixture:
+    """What an epoch draws of the members of a mix.
+
+    Raises:
+        DataError: none of a member's clips is left to train on.
+    """
+    chosen = rows.selection.rows
+    members = joined.index["member"].to_numpy()[chosen].astype(np.int64)
+    for number, member in enumerate(joined.members):
+        if not (members == number).any():
+            own = [each["reason"] for each in rows.left_out if each["id"].startswith(f"{member.name}/")]
+            counts = ", ".join(f"{count} {reason}" for reason, count in Counter(own).items())
+            raise DataError(
+                f"data.mix: none of the {len(member.prepared.index)} clips of {member.name} is left to train on: "
+                f"{counts}; widen the bounds, or take it out of the mix"
+            )
+    languages = clip_languages(joined.index, config.model.language) or [NOT_NAMED] * len(joined.index)
+    weights = [member.weight for member in config.data.mix if member.weight is not None]
+    return Mixture(
+        members,
+        [languages[row] for row in chosen],
+        weights=weights or None,
+        temperature=config.data.mix_temperature,
+        seed=config.run.seed,
+    )
 
 
 def speeds_of(config: TrainConfig, prepared: PreparedSet, bounds: Bounds) -> Speeds | None:
@@ -136,7 +172,14 @@ def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recogni
     labels = labels_of(prepared, recognizer.codec, recognizer.processor, language)
     rows = select_scored(prepared.index, labels.lengths, config.data, bounds_of(config, recognizer.limits), split)
     languages = clip_languages(prepared.index, language)
-    return ScoredClips(prepared, labels, rows, None if languages is None else [languages[row] for row in rows])
+    members = prepared.member_names if isinstance(prepared, JoinedSet) else None
+    return ScoredClips(
+        prepared,
+        labels,
+        rows,
+        None if languages is None else [languages[row] for row in rows],
+        None if members is None else [members[row] for row in rows],
+    )
 
 
 def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray) -> str | None:

@@ -40,6 +40,16 @@ def test_recipe_overrides_and_variables_become_one_config(tmp_path: Path) -> Non
     assert RunConfig.model_validate_json(config_text(spec.config.model_dump(mode="json"))) == spec.config
 
 
+def test_variables_in_a_mix_are_those_of_this_machine_or_of_the_job(tmp_path: Path) -> None:
+    members = [{"name": "a", "train": "${SPEECH}/a.csv"}, {"name": "b", "train": "${CORPUS}/b.csv"}]
+    job = {"runtime_env": {"env_vars": {"CORPUS": "/there"}}}
+    data = {"mix": members, "validation": "/data/valid.csv"}
+    spec = load(tmp_path, environment={"SPEECH": "/here"}, data=data, job=job)
+    assert [member.train for member in spec.config.data.mix] == ["/here/a.csv", "${CORPUS}/b.csv"]
+    with pytest.raises(ConfigError, match=r"data.mix.0.train: .* names the variable SPEECH"):
+        load(tmp_path, data=data, job=job)
+
+
 def test_the_gang_is_all_workers_and_the_cpu_that_ray_data_needs(tmp_path: Path) -> None:
     assert load(tmp_path).config.gang.total == {"CPU": 9.0, "GPU": 2.0}
 

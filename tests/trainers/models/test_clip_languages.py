@@ -1,5 +1,6 @@
 """Each clip has the language of its manifest's column `language`: in its labels, and where it is counted."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tests.trainers.multilingual import write_multilingual
 from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import add_languages, config, write_corpus
+from trainers.data.joined_set import JoinedMember, JoinedSet
 from trainers.data.prepared_set import PreparedSet
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
@@ -60,6 +62,27 @@ def test_clips_of_the_config_s_language_have_the_labels_of_a_set_without_the_col
     named = languages is not None and any(languages)
     assert ("language" in made.index.column_names) == named
     assert clip_languages(made.index, "English") == (["en"] * 5 if named else None)
+
+
+def test_labels_of_a_mix_are_those_of_its_members_in_their_languages(tmp_path: Path, processor: Any) -> None:
+    one, other = prepared(tmp_path / "one", ["sr", "", "", "", ""]), prepared(tmp_path / "other", None)
+    joined = JoinedSet.of([JoinedMember("one", "Thai", one), JoinedMember("other", None, other)])
+    labels = labels_of(joined, FAMILY, processor, "English")
+    assert len(labels) == len(labels.lengths) == len(labels.repeats) == 10
+    begin = processor.tokenizer.convert_ids_to_tokens([labels[position][0] for position in range(10)])
+    assert begin == ["<|sr|>"] + ["<|th|>"] * 4 + ["<|en|>"] * 5
+    assert clip_languages(joined.index, "English") == ["sr"] + ["th"] * 4 + ["en"] * 5
+    assert [labels[position][1:] for position in range(5, 10)] == [
+        ids[1:] for ids in FAMILY.encode_labels(processor, TEXTS)
+    ]
+    # The same set by itself, and in another language, has other labels next to them.
+    alone = labels_of(one, FAMILY, processor, "English")
+    assert processor.tokenizer.convert_ids_to_tokens(alone[1][0]) == "<|en|>"
+    again = labels_of(JoinedSet.of([JoinedMember("one", "sr", one)]), FAMILY, processor, "English")
+    assert processor.tokenizer.convert_ids_to_tokens([again[0][0], again[1][0]]) == ["<|sr|>", "<|sr|>"]
+    assert [pickle.loads(pickle.dumps(labels))[position] for position in range(10)] == [
+        labels[position] for position in range(10)
+    ]
 
 
 def test_a_language_without_a_token_is_refused_with_its_clips_and_the_fix(processor: Any) -> None:

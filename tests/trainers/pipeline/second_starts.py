@@ -148,6 +148,8 @@ ALONE: Mapping[str, str] = {
     "run.storage_path": "the run's address",
     "data.demo": "instead of data.train and data.validation",
     "data.dataset": "instead of data.train and data.validation",
+    "data.mix": "instead of data.train",
+    "data.mix_temperature": "with data.mix",
     "data.source": "instead of data.train and data.validation",
     "model.init": "with model.name_or_path",
     "augment.noise_snr_db": "with augment.noise_manifest",

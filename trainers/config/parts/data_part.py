@@ -16,8 +16,11 @@ from trainers.config.parts.part import (
     refuse_url,
     trains,
 )
+from trainers.config.parts.run_part import NAME
 from trainers.config.storage_location import is_absolute
 
+# Fields that name the data source of a member of a mix.
+MEMBER_SOURCES = ("train", "demo", "dataset", "source")
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 
 
@@ -40,7 +43,9 @@ class HubDatasetPart(Part):
     )
     revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
     train_split: str = Field("train", description="Split to train on; train+validation joins two.")
-    validation_split: str = Field("validation", description="Split that chooses the best model.")
+    validation_split: str | None = Field(
+        "validation", description="Split that chooses the best model. null: none, in a mix alone."
+    )
     test_split: str | None = Field("test", description="Split of the final score. null: none.")
 
     @field_validator("name")
@@ -56,8 +61,48 @@ class SourcePart(Part):
     options: Settings = Field({}, description="Its own options, which it checks when it is opened.")
 
 
+class MixMember(Part):
+    """A set of a mix, with a data source of its own: a manifest, `demo`, `dataset` or `source`."""
+
+    name: str = Field(pattern=NAME, description="Its name in reports; ids of its clips begin with it.")
+    weight: PositiveFloat | None = Field(
+        None,
+        description="Its share of what is trained on, relative to the other members'; with mix_temperature, of what "
+        "is trained on in its language. All members have one, or none has. null: as many as it has utterances.",
+    )
+    language: str | None = Field(
+        None, description="Language of its clips that name none of their own. null: model.language."
+    )
+    train: RowsLocation | None = Field(None, description="As data.train. null: another data source.")
+    validation: RowsLocation | None = Field(
+        None, description="Part of the validation set, where data.validation is null. null: none."
+    )
+    test: RowsLocation | None = Field(None, description="Part of the test set, where data.test is null. null: none.")
+    demo: DemoPart | None = Field(None, description="As data.demo. null: another data source.")
+    dataset: HubDatasetPart | None = Field(None, description="As data.dataset. null: another data source.")
+    source: SourcePart | None = Field(None, description="As data.source. null: another data source.")
+    audio_column_name: str | None = Field(None, description="null: data.audio_column_name.")
+    text_column_name: str | None = Field(None, description="null: data.text_column_name.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        sources = [name for name in MEMBER_SOURCES if getattr(self, name) is not None]
+        if len(sources) != 1:
+            raise ValueError(
+                f"{self.name} names {' and '.join(sources) or 'no data'}: give one of {', '.join(MEMBER_SOURCES)}"
+            )
+        return self
+
+    @property
+    def has_validation(self) -> bool:
+        """Whether it may have a validation set: a manifest has only the one that is named."""
+        if self.dataset is not None:
+            return self.dataset.validation_split is not None
+        return self.train is None or self.validation is not None
+
+
 class DataPart(Part):
-    """The data source and how it is prepared. Exactly one source: manifests, `demo`, `dataset` or `source`."""
+    """The data source and how it is prepared. Exactly one: manifests, `demo`, `dataset`, `source` or `mix`."""
 
     train: RowsLocation | None = Field(
         None,
@@ -76,6 +121,17 @@ class DataPart(Part):
     )
     source: SourcePart | None = Field(
         None, description="Data source `source:`, of another distribution. null: another data source."
+    )
+    mix: tuple[MixMember, ...] = Field(
+        (),
+        description="Data source `mix:`, several sets that are joined, each with a name and a weight. Empty: another "
+        "data source.",
+    )
+    mix_temperature: PositiveFloat | None = Field(
+        None,
+        description="Languages of a mix have shares in the ratio of their utterances to the power of 1 / temperature: "
+        "1 leaves them as they are, 5 gives small ones more, infinity would make them equal. null: the members' "
+        "shares alone count.",
     )
     audio_column_name: str = Field("path", description="Column with the path of the recording.")
     text_column_name: str = Field("text", description="Column with the transcript.")
@@ -140,7 +196,16 @@ class DataPart(Part):
         """Name of the data source, see `trainers.data.sources.known_sources`."""
         if self.source is not None:
             return self.source.name
+        if self.mix:
+            return "mix"
         return next((name for name in ("demo", "dataset") if getattr(self, name) is not None), "manifests")
+
+    def of_member(self, member: MixMember) -> "DataPart":
+        """The data part that a member of the mix would be by itself."""
+        columns = ("audio_column_name", "text_column_name")
+        named = {name: getattr(member, name) for name in columns if getattr(member, name) is not None}
+        own = {name: getattr(member, name) for name in (*MEMBER_SOURCES, "validation", "test")}
+        return self.model_copy(update={**own, **named, "mix": (), "mix_temperature": None})
 
     @property
     def normalizer_name(self) -> str:
@@ -168,13 +233,14 @@ class DataPart(Part):
 
     @model_validator(mode="after")
     def _one_source(self, info: ValidationInfo) -> Self:
-        names = ("train", "demo", "dataset", "source")
-        sources = [name for name in names if getattr(self, name) is not None]
+        names = (*MEMBER_SOURCES, "mix")
+        sources = [name for name in names if getattr(self, name) not in (None, ())]
         if len(sources) > 1:
             raise ValueError(
                 f"names {' and '.join(sources)}: keep one of {', '.join(names[:-1])} and {names[-1]}, "
                 "set the others to null"
             )
+        self._check_mix()
         if not self.do_normalize_eval and self.normalizer not in (None, "none"):
             raise ValueError(
                 f"do_normalize_eval is false and normalizer is {self.normalizer}: set do_normalize_eval: true"
@@ -193,6 +259,13 @@ class DataPart(Part):
                 "validation is missing: the best model is chosen on it (--set data.validation=valid.csv, or "
                 "--s3_valid_csv_key)"
             )
+        if self.dataset is not None and self.dataset.validation_split is None:
+            raise ValueError("dataset.validation_split is null: name the split that the best model is chosen on")
+        if self.mix and self.validation is None and not any(member.has_validation for member in self.mix):
+            raise ValueError(
+                "validation is missing: the best model is chosen on it (--set data.validation=valid.csv, or give "
+                "members of the mix a validation)"
+            )
         given = {"train": self.train, "validation": self.validation, "test": self.test}
         rows = {split: rows_in(text, split) for split, text in given.items() if text is not None}
         if "test" in rows and list(rows.values()).count(rows["test"]) > 1:
@@ -202,3 +275,18 @@ class DataPart(Part):
         if self.train is not None and rows["train"] == rows["validation"]:
             raise ValueError(f"train and validation are both {self.train}: give a validation set of its own")
         return self
+
+    def _check_mix(self) -> None:
+        names = [member.name for member in self.mix]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"mix has two members {twice}: give each a name of its own")
+        without = [member.name for member in self.mix if member.weight is None]
+        if without and len(without) < len(names):
+            raise ValueError(f"mix gives {', '.join(without)} no weight, but others: give each a weight, or none")
+        named = [member.name for member in self.mix if member.language is not None]
+        if named and self.use_language_column is False:
+            raise ValueError(
+                f"use_language_column is false, but {', '.join(named)} of the mix names a language: leave one out"
+            )
+        if self.mix_temperature is not None and not self.mix:
+            raise ValueError("mix_temperature is set, and there is no mix: set it to null, or name members of a mix")

@@ -36,6 +36,15 @@ ROW_SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True)
+class SourceMember:
+    """One set of a mix; its clips that name no language have `language`, or where that is None the config's."""
+
+    name: str
+    language: str | None
+    source: "SourceSplit"
+
+
+@dataclass(frozen=True)
 class SourceSplit:
     """One split of a data source.
 
@@ -51,6 +60,7 @@ class SourceSplit:
         warnings: What a user should know of the rows.
         recording_fingerprints: What of each recording is in the fingerprint, by its path.
         former: Fingerprint that an earlier version gave it; a run that began with it goes on.
+        members: Of a mix, the sets that are joined: each is prepared by itself.
     """
 
     split: str
@@ -64,6 +74,7 @@ class SourceSplit:
     warnings: Sequence[str] = ()
     recording_fingerprints: Mapping[str, str] = field(default_factory=dict)
     former: str = ""
+    members: Sequence[SourceMember] = ()
 
     @property
     def has_file_per_recording(self) -> bool:

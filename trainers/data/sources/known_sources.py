@@ -8,6 +8,7 @@ from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, p
 from trainers.data.sources.dataset_source import DatasetSource
 from trainers.data.sources.demo_source import DemoSource
 from trainers.data.sources.manifest_source import ManifestSource
+from trainers.data.sources.mix_source import MixSource
 from trainers.errors import ConfigError
 from trainers.plugins import with_plugins
 from trainers.storage import Storage
@@ -19,6 +20,7 @@ SOURCES: Mapping[str, Callable[[DataPart, StorageOptions], DataSource]] = {
     "manifests": ManifestSource,
     "demo": DemoSource,
     "dataset": DatasetSource,
+    "mix": lambda data, storage_options: MixSource(data, storage_options, source_of),
 }
 
 

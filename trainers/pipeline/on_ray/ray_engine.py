@@ -174,13 +174,15 @@ class RayEngine:
         with open_coordinator() as coordinator, StatusWriter(folder, attempt) as status, STOP_SIGNAL.deferred():
             watch: Any = FailureWatch(coordinator, task.config)
             ray_run.callbacks = [watch]
+            folders = [part.url for each in sets for part in each.parts]
             trainer = TorchTrainer(
                 loop,
                 train_loop_config={"task": task, "coordinator": coordinator, "folder": folder, "attempt": number},
                 scaling_config=scaling_config(task.config),
                 run_config=ray_run,
                 torch_config=torch_config(
-                    task.config, WorkerCheck.of((each.url for each in sets), use_gpu=task.config.scaling.use_gpu)
+                    task.config,
+                    WorkerCheck.of(folders, use_gpu=task.config.scaling.use_gpu),
                 ),
             )
             requeued = attempt is not None and task.managed_by_service

@@ -13,6 +13,7 @@ from trainers.data.audio import encode_flac
 from trainers.data.preparation import prepare, run_in_process
 from trainers.data.prepared_set import ClipReader
 from trainers.data.sources.known_sources import SOURCES, open_sources, source_of
+from trainers.data.sources.mix_source import MixSource
 from trainers.errors import ConfigError, DataError
 
 # A source of another distribution: recordings one after the other in a file.
@@ -71,17 +72,19 @@ def test_each_kind_of_config_has_its_source() -> None:
         "manifests": {"train": "/train.csv", "validation": "/validation.csv"},
         "demo": {"demo": {}},
         "dataset": {"dataset": {"name": "google/fleurs", "test_split": None}},
+        "mix": {"mix": [{"name": "one", "train": "/train.csv", "validation": "/validation.csv"}]},
     }
     assert set(parts) == set(SOURCES)
     splits = {}
     for name, part in parts.items():
         source = source_of(DataPart.model_validate(part), StorageOptions())
-        assert type(source) is SOURCES[name]
+        assert type(source) is {**SOURCES, "mix": MixSource}[name]
         splits[name] = source.splits
     assert splits == {
         "manifests": ("train", "validation"),
         "demo": ("train", "validation", "test"),
         "dataset": ("train", "validation"),
+        "mix": ("train", "validation"),
     }
 
 
@@ -105,7 +108,7 @@ def test_a_source_of_another_distribution_is_prepared(packed: DataPart, tmp_path
 
 def test_a_source_that_is_not_installed_is_named_with_those_that_are(packed: DataPart) -> None:
     data = DataPart.model_validate({"source": {"name": "tar"}})
-    with pytest.raises(ConfigError, match=r"'tar' is not a data source here.* manifests, demo, dataset, packed"):
+    with pytest.raises(ConfigError, match=r"'tar' is not a data source here.* manifests, demo, dataset, mix, packed"):
         source_of(data, StorageOptions())
 
 
