@@ -82,9 +82,24 @@ def test_members_without_a_validation_of_all_are_scored_together_and_each(calm: 
     assert test is not None and (test["utterances"], "members" in test) == (3, False)
 
 
+DYNAMIC = ("training.max_batch_duration_s=1.5", "training.per_device_train_batch_size=16")
+
+
+@pytest.mark.parametrize("changes", [(), DYNAMIC], ids=["fixed", "dynamic"])
 def test_a_training_that_died_in_mid_epoch_goes_on_bit_for_bit(
-    recipe: Path, calm: RunFolder, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    recipe: Path,
+    calm: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    changes: tuple[str, ...],
 ) -> None:
+    given = [argument for change in changes for argument in ("--set", change)]
+    name = f"killed{len(changes)}"
+    undisturbed = calm
+    if changes:
+        assert run(recipe, "calm_dynamic", *given) == 0
+        undisturbed = folder_of(recipe, "calm_dynamic")
+        capfd.readouterr()
     original = SpeechTrainer.training_step
 
     def dies(self: SpeechTrainer, *args: Any, **kwargs: Any) -> Any:
@@ -94,13 +109,15 @@ def test_a_training_that_died_in_mid_epoch_goes_on_bit_for_bit(
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the process dies"):
         patch.setattr(SpeechTrainer, "training_step", dies)
-        run(recipe, "killed")
+        run(recipe, name, *given)
     said = capfd.readouterr().out
     assert "mix: 21 draws an epoch" in said
     assert "mix: small, weight 1: 7 clips (0.00 h) · 50.0%, 10 draws, each clip 1.43 times" in said
-    assert run(recipe, "killed") == 0
-    assert "resuming from checkpoint-8-" in capfd.readouterr().out, "6 steps an epoch"
-    assert losses_and_weights(folder_of(recipe, "killed").url) == losses_and_weights(calm.url)
+    assert run(recipe, name, *given) == 0
+    said = capfd.readouterr().out
+    assert "resuming from checkpoint-8-" in said
+    assert f" {9 if changes else 6} steps per epoch" in said
+    assert losses_and_weights(folder_of(recipe, name).url) == losses_and_weights(undisturbed.url)
 
 
 def test_other_weights_are_another_experiment(

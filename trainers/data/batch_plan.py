@@ -178,8 +178,8 @@ class BatchPlan:
         window_shards: Shuffle within this many shards at a time. None: over the complete set.
         full_context_fraction: Fraction of batches padded to the last edge instead of their own.
         matched_fraction: See `matched`.
-        durations_of: Durations of the selection in a pass over it, seconds, shape (N,); with dynamic batching they must
-            be the same in each. None: those of the selection.
+        durations_of: Durations, seconds, of utterances at some positions in the selection in a pass over it; with
+            dynamic batching they must be the same in each. None: those of the selection.
 
     Attributes:
         steps_per_epoch: Optimizer steps of every epoch; see above for the exception.
@@ -195,12 +195,12 @@ class BatchPlan:
         window_shards: int | None = None,
         full_context_fraction: float = 0.0,
         matched_fraction: float = 0.0,
-        durations_of: Callable[[int], FloatArray] | None = None,
+        durations_of: Callable[[int, IntArray], FloatArray] | None = None,
     ):
         self.shape = shape
         self.edges_s = tuple(edges_s)
         self._selection = selection
-        self._durations_of = durations_of or (lambda number: selection.durations_s)
+        self._durations_of = durations_of or (lambda number, positions: selection.durations_s[positions])
         self._draws_of = selection.draws_of or self._each_once
         self._seed = seed
         self.window_shards = window_shards
@@ -281,8 +281,10 @@ class BatchPlan:
     def _fill_buckets(self, positions: IntArray, passes: IntArray) -> list[GlobalBatch]:
         """Cuts draws, in their order, into batches of one bucket each, sorted by the moment at which they were full."""
         durations_s = np.empty(len(positions))
-        for each in np.unique(passes):
-            durations_s[passes == each] = self._durations_of(int(each))[positions[passes == each]]
+        by_pass = np.argsort(passes, kind="stable")
+        numbers, starts = np.unique(passes[by_pass], return_index=True)
+        for number, draws in zip(numbers, np.split(by_pass, starts[1:]), strict=True):
+            durations_s[draws] = self._durations_of(int(number), positions[draws])
         buckets = bucket_of(durations_s, self.edges_s)
 
         def batch(members: IntArray, bucket: int) -> GlobalBatch:

@@ -60,15 +60,16 @@ class Mixture:
         seed: int,
     ):
         self._seed = seed
-        names, codes = np.unique(np.asarray(languages), return_inverse=True)
-        pairs, inverse = np.unique(np.stack([members, codes]), axis=1, return_inverse=True)
-        counts = np.bincount(inverse.ravel())
-        keys = [(int(member), str(names[code])) for member, code in pairs.T]
+        names = sorted(set(languages))
+        codes = {name: code for code, name in enumerate(names)}
+        of_each = members * len(names) + np.fromiter((codes[name] for name in languages), np.int64, len(members))
+        found, counts = np.unique(of_each, return_counts=True)
+        keys = [(int(each) // len(names), names[int(each) % len(names)]) for each in found]
         shares = group_shares(dict(zip(keys, counts.tolist(), strict=True)), weights, temperature)
         draws = apportion([shares[key] for key in keys], len(members))
         self.groups = [
-            Group(*key, np.flatnonzero(inverse.ravel() == number), shares[key], draws[number])
-            for number, key in enumerate(keys)
+            Group(*key, np.flatnonzero(of_each == each), shares[key], draws[number])
+            for number, (each, key) in enumerate(zip(found, keys, strict=True))
         ]
 
     def draws(self, epoch: int) -> tuple[IntArray, IntArray]:
@@ -84,13 +85,13 @@ class Mixture:
         return rows[order], passes[order]
 
     def _of_group(self, number: int, group: Group, epoch: int) -> tuple[IntArray, IntArray]:
-        passes, positions = np.divmod(np.arange(epoch * group.draws, (epoch + 1) * group.draws), len(group.rows))
-        rows = np.empty(group.draws, np.int64)
-        for each in np.unique(passes):
-            of_pass = passes == each
-            generator = np.random.default_rng([self._seed, int(each), number, 0, 0, _PASS])
-            rows[of_pass] = generator.permutation(group.rows)[positions[of_pass]]
-        return rows, passes
+        size, first, end = len(group.rows), epoch * group.draws, (epoch + 1) * group.draws
+        drawn = []
+        for number_of_pass in range(first // size, -(-end // size)):
+            generator = np.random.default_rng([self._seed, number_of_pass, number, 0, 0, _PASS])
+            order, start = generator.permutation(group.rows), number_of_pass * size
+            drawn.append(order[max(first - start, 0) : end - start])
+        return np.concatenate(drawn), np.arange(first, end) // size
 
 
 def group_shares(

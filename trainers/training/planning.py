@@ -90,12 +90,12 @@ def speeds_of(config: TrainConfig, prepared: PreparedSet, bounds: Bounds) -> Spe
     return Speeds(config.augment, config.run.seed, durations_s, bounds.context_s)
 
 
-def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Callable[[int], FloatArray]:
+def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Callable[[int, IntArray], FloatArray]:
     """See `BatchPlan`: the epoch's own durations, or where those would change the number of steps, the longest."""
     if shape.max_batch_duration_s is None:
-        return lambda epoch: speeds.durations_s(epoch)[rows]
+        return lambda epoch, positions: speeds.durations_of(rows[positions], epoch)
     longest_s = speeds.longest_s()[rows]
-    return lambda epoch: longest_s
+    return lambda epoch, positions: longest_s[positions]
 
 
 def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None:

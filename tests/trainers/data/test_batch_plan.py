@@ -209,7 +209,12 @@ class TestChangingDurations:
             for epoch in range(4)
         ]
         plan = BatchPlan(
-            selection, shape, edges_s=EDGES_S, seed=seed, window_shards=window, durations_of=durations_s.__getitem__
+            selection,
+            shape,
+            edges_s=EDGES_S,
+            seed=seed,
+            window_shards=window,
+            durations_of=lambda epoch, positions: durations_s[epoch][positions],
         )
         for epoch in range(4):
             longest_s = dict(zip(selection.rows.tolist(), durations_s[epoch].tolist(), strict=True))
@@ -223,7 +228,13 @@ class TestChangingDurations:
         selection = selection_of([0.9, 0.9, 5.5, 5.5])
         durations_s = [np.array([0.9, 0.9, 5.5, 5.5]), np.array([1.2, 1.2, 4.8, 4.8])]
         shape = BatchShape.resolve(workers=1, per_device=2, accumulation=1)
-        plan = BatchPlan(selection, shape, edges_s=EDGES_S, seed=1, durations_of=durations_s.__getitem__)
+        plan = BatchPlan(
+            selection,
+            shape,
+            edges_s=EDGES_S,
+            seed=1,
+            durations_of=lambda epoch, positions: durations_s[epoch][positions],
+        )
         assert [sorted(batch.edge_s for batch in plan.epoch(epoch)) for epoch in range(2)] == [[1.0, 6.0], [1.26, 5.0]]
 
 

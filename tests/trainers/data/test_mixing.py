@@ -162,7 +162,7 @@ class TestPlan:
             BatchShape(1, 1, 4, to_longest=True),
             edges_s=(10.0,),
             seed=0,
-            durations_of=lambda number: np.full(4, 1.0 + number),
+            durations_of=lambda number, positions: np.full(len(positions), 1.0 + number),
         )
         (batch,) = plan.epoch(0)
         assert sorted(zip(batch.rows.tolist(), batch.passes.tolist(), strict=True))[1:] == [(3, 0), (3, 1), (3, 2)]

@@ -43,7 +43,7 @@ class Augmenter:
         """
         samples: Samples = clip.astype(np.float32) / FULL_SCALE
         if self._speeds is not None:
-            samples = change_speed(samples, float(self._speeds.factors(epoch)[position]))
+            samples = change_speed(samples, self._speeds.factor(position, epoch))
         generator = self._generator(epoch, Stage.RIR, position)
         if self._rirs is not None and generator.random() < self._part.rir_probability:
             samples = reverberate(samples, self._rirs.draw(generator))

@@ -7,7 +7,10 @@ import soxr
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.augmentation.draws import Stage, generator_of
-from trainers.data.batch_plan import FloatArray
+from trainers.data.batch_plan import FloatArray, IntArray
+
+# How many factors are drawn at once in the time of one that is drawn by itself.
+_COST_OF_ONE = 2500
 
 
 def change_speed(samples: npt.NDArray[np.float32], factor: float) -> npt.NDArray[np.float32]:
@@ -46,18 +49,37 @@ class Speeds:
         """Factors of an epoch, shape (N,)."""
         if self._drawn is None or self._drawn[0] != epoch:
             chances = generator_of(self._seed, epoch, Stage.SPEED).random(len(self._samples))
-            if self._part.speed_range is not None:
-                low, high = self._part.speed_range
-                factors = low + chances * (high - low)
-            else:
-                choices = np.asarray(self._part.speed_factors)
-                factors = choices[(chances * len(choices)).astype(np.int64)]
-            self._drawn = epoch, np.maximum(factors, self._least)
+            self._drawn = epoch, self._factors(chances, self._least)
         return self._drawn[1]
+
+    def factor(self, position: int, epoch: int) -> float:
+        """The factor of one utterance, without those of all others where they are not known yet."""
+        if self._drawn is not None and self._drawn[0] == epoch:
+            return float(self._drawn[1][position])
+        generator = generator_of(self._seed, epoch, Stage.SPEED)
+        # Each takes one number of the generator.
+        generator.bit_generator.advance(position)  # type: ignore[attr-defined]
+        return float(self._factors(generator.random(1), self._least[position])[0])
+
+    def _factors(self, chances: FloatArray, least: FloatArray) -> FloatArray:
+        if self._part.speed_range is not None:
+            low, high = self._part.speed_range
+            factors = low + chances * (high - low)
+        else:
+            choices = np.asarray(self._part.speed_factors)
+            factors = choices[(chances * len(choices)).astype(np.int64)]
+        return np.maximum(factors, least)
 
     def durations_s(self, epoch: int) -> FloatArray:
         """Durations at the speeds of an epoch, shape (N,)."""
         return changed_lengths(self._samples, self.factors(epoch)) / SAMPLING_RATE_HZ
+
+    def durations_of(self, positions: IntArray, epoch: int) -> FloatArray:
+        """Those of some utterances, shape (n,): a mix draws very few of some passes."""
+        if len(positions) * _COST_OF_ONE > len(self._samples):
+            return self.durations_s(epoch)[positions]
+        factors = [self.factor(position, epoch) for position in positions.tolist()]
+        return changed_lengths(self._samples[positions], factors) / SAMPLING_RATE_HZ
 
     def longest_s(self) -> FloatArray:
         """The longest duration that each may have in any epoch, shape (N,)."""

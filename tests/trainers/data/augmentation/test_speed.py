@@ -63,3 +63,15 @@ def test_no_clip_becomes_longer_than_the_context(lengths: list[int], epoch: int)
     assert (planned_s <= speeds.longest_s()).all()
     for length, factor, duration_s in zip(lengths, speeds.factors(epoch), planned_s, strict=True):
         assert len(change_speed(np.zeros(length, np.float32), factor)) / SAMPLING_RATE_HZ == duration_s
+
+
+@pytest.mark.parametrize("part", [RANGE, FACTORS])
+def test_one_factor_is_that_of_its_epoch_whether_the_others_are_known_or_not(part: AugmentPart) -> None:
+    durations_s = np.random.default_rng(0).uniform(1, 29.9, 5000)
+    known, alone = Speeds(part, 7, durations_s, 30.0), Speeds(part, 7, durations_s, 30.0)
+    factors, planned_s = known.factors(3), known.durations_s(3)
+    positions = np.array([4999, 0, 17])
+    assert [alone.factor(position, 3) for position in positions.tolist()] == factors[positions].tolist()
+    assert [known.factor(position, 3) for position in positions.tolist()] == factors[positions].tolist()
+    assert np.array_equal(alone.durations_of(positions, 3), planned_s[positions])
+    assert np.array_equal(alone.durations_of(np.arange(5000), 3), planned_s)
