@@ -22,6 +22,7 @@ from trainers.config.locations import storage_path_of
 from trainers.config.parts.data_location import path_in
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
+from trainers.data.sources.data_source import SPLITS
 from trainers.data.sources.located_files import read_start
 from trainers.distributed.ray_connection import connected
 from trainers.errors import ConfigError, ResourceError, StorageError
@@ -140,7 +141,8 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
 def locations_of(subject: Subject) -> tuple[str, ...]:
     """Files that every node must be able to read: manifests, some recordings of each, files of decoding and model."""
     data, augment, name = subject.config.data, subject.config.augment, subject.config.model.name_or_path
-    manifests = (data.train, data.validation, data.test, augment.noise_manifest, augment.rir_manifest)
+    sources = [getattr(each, split) for each in (data, *data.mix) for split in SPLITS]
+    manifests = (*sources, augment.noise_manifest, augment.rir_manifest)
     decode = subject.config.decode
     # Of data in other formats, the files that its source names.
     found = [path for path in (*manifests, decode.lexicon, decode.lm) if path is not None and path_in(path) == path]

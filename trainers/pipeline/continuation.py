@@ -254,6 +254,8 @@ def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> di
     for part, fields in config.model_dump(mode="json", exclude={"job"}).items():
         for name, value in fields.items():
             default = type(getattr(config, part)).model_fields[name].get_default(call_default_factory=True)
+            # As JSON has it.
+            default = list(default) if isinstance(default, tuple) else default
             before = previous.get(part, {}).get(name, default)
             # null became the run's own value.
             is_resolved = before is None and f"{part}.{name}" in RESOLVED

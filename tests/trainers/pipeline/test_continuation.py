@@ -215,6 +215,43 @@ def test_a_run_goes_on_with_an_elastic_number_of_workers_and_the_same_global_bat
         again(started(first), first, config({**FIRST, **elastic, "training.global_batch_size": 5}))
 
 
+class TestMix:
+    MEMBERS: ClassVar[list[dict[str, Any]]] = [
+        {"name": "one", "train": "/one.csv", "weight": 1, "language": "sr"},
+        {"name": "other", "train": "/other.csv", "weight": 2},
+    ]
+
+    def _mix(self, changes: dict[str, Any], **of_one: Any) -> TrainConfig:
+        members = [{**self.MEMBERS[0], **of_one}, self.MEMBERS[1]]
+        return config({**FIRST, "data.train": None, "data.mix": members, "data.mix_temperature": 2.0, **changes})
+
+    def test_weights_names_and_temperature_are_the_experiment(self) -> None:
+        before = self._mix({})
+        for changed, said in (
+            (self._mix({}, weight=3), r"data.mix: \[\['one', 1.0\], .* → \[\['one', 3.0\]"),
+            (self._mix({}, name="first"), r"data.mix: \[\['one', 1.0\], .* → \[\['first', 1.0\]"),
+            (self._mix({"data.mix_temperature": 5.0}), "data.mix_temperature: 2.0 → 5.0"),
+            (self._mix({"data.mix_temperature": None}), "data.mix_temperature: 2.0 → None"),
+        ):
+            with pytest.raises(ResumeError, match=said):
+                again(started(before), before, changed)
+
+    def test_the_same_recordings_may_be_elsewhere(self) -> None:
+        before = self._mix({})
+        second = again(started(before), before, self._mix({}, train="/mounted/one.csv"))
+        assert second.exact
+        assert second.changes[0].startswith("data.mix: ") and "/mounted/one.csv" in second.changes[0]
+
+    def test_a_run_of_before_there_were_mixes_goes_on_without_a_word(self) -> None:
+        first = config(FIRST)
+        state, previous = started(first), first.model_dump(mode="json")
+        for name in ("mix", "mix_temperature"):
+            del previous["data"][name]
+            assert state.experiment is not None
+            del state.experiment["experiment"][f"data.{name}"]
+        assert decide(URL, state, previous, first, keys(first)).changes == ()
+
+
 class TestShards:
     ZERO: ClassVar[dict[str, Any]] = {
         **FIRST,

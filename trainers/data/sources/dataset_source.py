@@ -205,7 +205,9 @@ def _only_names_recordings(builder: Any) -> bool:
 
 def _files_of(builder: Any, name: str) -> Mapping[str, Sequence[str]]:
     """The files of each split; of a folder that `save_to_disk` wrote those that it names, in their order."""
-    return saved_files(Path(name)) or {str(split): files for split, files in builder.config.data_files.items()}
+    return saved_files(Path(name).resolve()) or {
+        str(split): files for split, files in builder.config.data_files.items()
+    }
 
 
 def _spec_of(name: str, builder: Any) -> str:

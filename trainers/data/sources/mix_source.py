@@ -16,7 +16,7 @@ from trainers.data.sources.data_source import SPLITS, DataSource, SourceMember, 
 from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.manifest_source import ManifestSource
 from trainers.data.sources.recording_readers import RecordingReader, Row
-from trainers.errors import AudioError, DataError
+from trainers.errors import AudioError, RayscribeError
 from trainers.storage import Storage
 
 # Column of the number of each row's member.
@@ -84,7 +84,7 @@ class MixSource(DataSource):
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         members = []
         for member in self.data.mix:
-            own = folder / member.name
+            own = folder / f"mix-{member.name}"
             own.mkdir()
             few = self._sources[member.name].truncated(counts, own)
             changed = {name: getattr(few, name) for name in (*SPLITS, "demo", "dataset", "source")}
@@ -98,10 +98,10 @@ class MixSource(DataSource):
 
 @contextmanager
 def _named(member: str) -> Iterator[None]:
-    """Names the member in errors of its data."""
+    """Names the member in its errors."""
     try:
         yield
-    except DataError as error:
+    except RayscribeError as error:
         raise type(error)(f"data.mix: {member}: {error}") from None
 
 

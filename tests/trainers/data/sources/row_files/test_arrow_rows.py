@@ -76,6 +76,14 @@ def test_the_rows_of_a_data_set_that_was_saved_are_read_by_file_and_number(
     assert made.summary.prepared == 17
 
 
+def test_the_files_of_a_relative_folder_are_those_of_every_node(
+    rows: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(rows).save_to_disk(tmp_path / "set")
+    monkeypatch.chdir(tmp_path)
+    assert opened(Path("set")).node_files == [str(file) for file in (tmp_path / "set").glob("*.arrow")]
+
+
 def test_the_splits_of_a_saved_dict_have_their_own_names(rows: dict[str, list[Any]], tmp_path: Path) -> None:
     whole = saved(rows)
     datasets.DatasetDict({"clean": whole.select(range(4)), "other": whole.select([9])}).save_to_disk(tmp_path / "set")
