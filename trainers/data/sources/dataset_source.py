@@ -90,7 +90,7 @@ class DatasetSource(DataSource):
         return self._generated_split(split, name, loaded)
 
     def _generated_split(self, split: str, name: str, loaded: Any) -> SourceSplit:
-        """What `datasets` has generated, as of WebDataset: the rows bring their recordings with them."""
+        """What `datasets` generates, with torchcodec, as of WebDataset: the rows bring their recordings with them."""
         import datasets  # noqa: PLC0415
 
         audio = self.data.audio_column_name
