@@ -12,7 +12,7 @@ import pytest
 from tests import settings
 from trainers.storage.own_folder import own_temporary_folder
 
-pytest_plugins = ["tests.object_stores", "tests.s3", "tests.postgres", "tests.hosts.summary"]
+pytest_plugins = ["tests.object_stores", "tests.s3", "tests.web", "tests.postgres", "tests.hosts.summary"]
 
 # Threads of one process that wait for one another keep the cores from the other processes; torch reads it on import.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -18,12 +18,12 @@ from lhotse import CutSet, Recording
 from lhotse.cut import MonoCut
 from lhotse.supervision import SupervisionSegment
 
+from tests.folder_server import web_server
 from tests.integration import prepare_sources
 from tests.integration.driver_process import RayHead
 from tests.s3 import FaultProxy, serving
 from tests.trainers.data.sources.archives.made_archives import recording, text, wave, write_tar
 from tests.trainers.synthetic import RATE_HZ
-from tests.web import web_server
 from trainers.config.storage_location import StorageOptions
 from trainers.storage import open_storage
 

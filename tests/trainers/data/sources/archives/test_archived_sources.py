@@ -14,6 +14,7 @@ from lhotse import CutSet, Recording
 from lhotse.cut import MonoCut
 from lhotse.supervision import SupervisionSegment
 
+from tests.folder_server import web_server
 from tests.trainers.data.preparing import Cache, never
 from tests.trainers.data.sources.archives.made_archives import (
     manifest_members,
@@ -23,7 +24,6 @@ from tests.trainers.data.sources.archives.made_archives import (
     write_tar,
 )
 from tests.trainers.synthetic import RATE_HZ
-from tests.web import web_server
 from trainers.config.storage_location import StorageOptions
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.errors import DataError, StorageError

@@ -1,0 +1,115 @@
+"""Where a model is, as recipes write it, taken apart: Hub id, folder or file, URL, or another run. Opens nothing."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePosixPath
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
+
+from trainers.config.parts.part import UNSUPPORTED_URL
+from trainers.config.parts.run_part import NAME
+from trainers.config.storage_location import SUPPORTED, is_url, refused_url, without_password
+
+RUN, HTTPS = "run:", "https://"
+SOURCES = f"a Hub id, e.g. openai/whisper-tiny, {HTTPS}… of a zip or tar, {RUN}<name> of another run, {SUPPORTED}"
+_SHA256 = re.compile(r"sha256=([0-9a-fA-F]{64})")
+
+
+class SourceKind(Enum):
+    """What a source is read with."""
+
+    HUB = "hub"
+    PATH = "path"
+    STORAGE = "storage"
+    HTTPS = "https"
+    RUN = "run"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A source of a model or of a part of one.
+
+    Attributes:
+        address: Hub id, path, URL, or name of a run.
+        revision: On the Hub: a branch, tag or commit. None: its main branch.
+        sha256: Of what an https:// URL gives, in lower case. None: not given.
+    """
+
+    kind: SourceKind
+    address: str
+    revision: str | None = None
+    sha256: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, revision: str | None = None) -> "ModelSource":
+        """Takes a field of a config apart; a relative path cannot be told from a Hub id, and counts as one.
+
+        `revision` is what another field says of it.
+
+        Raises:
+            ValueError: it has no such form. The message does not repeat a URL, which may hold a password.
+        """
+        source = cls._parse(text)
+        if revision is None or source.kind is SourceKind.PATH:
+            return source
+        if source.kind is not SourceKind.HUB:
+            raise ValueError(f"has no revisions, which a Hub id has: remove revision {revision}")
+        if source.revision is not None:
+            raise ValueError(f"names the revision {source.revision}, and revision is {revision}: keep one of them")
+        return cls(SourceKind.HUB, source.address, revision)
+
+    @classmethod
+    def _parse(cls, text: str) -> "ModelSource":
+        if text.startswith(RUN):
+            name = text.removeprefix(RUN)
+            if not re.fullmatch(NAME, name):
+                raise ValueError(f"{RUN} stands before the name of a run in the same run.storage_path: {RUN}my-run")
+            return cls(SourceKind.RUN, name)
+        if text.startswith(HTTPS):
+            return cls._of_https(text)
+        if is_url(text):
+            return cls(SourceKind.STORAGE, text.rstrip("/"))
+        if (problem := refused_url(text, SOURCES)) is not None:
+            raise ValueError(problem)
+        if PurePosixPath(text).is_absolute() or text.startswith((".", "~", "$")):
+            return cls(SourceKind.PATH, text)
+        address, at, revision = text.partition("@")
+        if not address or (at and not revision):
+            raise ValueError("write a revision behind its Hub id: openai/whisper-tiny@main")
+        return cls(SourceKind.HUB, address, revision or None)
+
+    @classmethod
+    def _of_https(cls, text: str) -> "ModelSource":
+        address, mark, fragment = text.partition("#")
+        parts = urlsplit(address)
+        if "@" in parts.netloc or not parts.hostname:
+            raise ValueError(f"give an {HTTPS} URL with a host, and without a user name or password")
+        found = _SHA256.fullmatch(fragment)
+        if mark and found is None:
+            raise ValueError(f"write the hash of the file behind its URL: {HTTPS}…/model.zip#sha256=<64 hex digits>")
+        return cls(SourceKind.HTTPS, address, sha256=found[1].lower() if found is not None else None)
+
+    @property
+    def text(self) -> str:
+        """The source as messages and records show it: without a URL's query, which may be a secret."""
+        if self.kind is SourceKind.HUB:
+            return f"{self.address}@{self.revision}" if self.revision is not None else self.address
+        if self.kind is SourceKind.RUN:
+            return f"{RUN}{self.address}"
+        return without_password(self.address) if self.kind is SourceKind.HTTPS else self.address
+
+
+def _a_source(text: str) -> str:
+    try:
+        ModelSource.parse(text)
+    except ValueError as error:
+        raise PydanticCustomError(UNSUPPORTED_URL, "{problem}", {"problem": str(error)}) from None
+    return text
+
+
+# A field that names a source.
+SourceText = Annotated[str, AfterValidator(_a_source)]

@@ -1,0 +1,230 @@
+"""Archives of a model folder, zip or tar, from anywhere: nothing in them is trusted, neither names nor sizes.
+
+Only the files that a model is opened from are written, each under its own last name in one folder.
+"""
+
+import bz2
+import gzip
+import lzma
+import shutil
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from trainers.errors import ConfigError, StorageError
+from trainers.models.sources.model_files import description_files, weight_files
+from trainers.storage.full_disk import naming_full_disk
+
+MAX_MEMBERS = 10_000
+# All members together: the largest recognizers have a tenth of it.
+MAX_BYTES = 100 * 2**30
+# One file next to the weights, which is read into memory: the largest tokenizers have a tenth of it.
+MAX_DESCRIPTION_BYTES = 2**28
+# Of what is read at once, such as a tar's extended headers, which are held in memory.
+MAX_READ_BYTES = 2**24
+_CHUNK_BYTES = 2**20
+CONFIG = "config.json"
+_COMPRESSIONS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
+    (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
+    (b"BZh", bz2.BZ2File),
+    (b"\xfd7zXZ\x00", lzma.LZMAFile),
+)
+# What reading a file that is none of its kind, or is cut, raises.
+_UNREADABLE = (
+    *(zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, EOFError, OSError),
+    *(RuntimeError, NotImplementedError, ValueError, KeyError),
+)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file in an archive: its path there, the size that it claims, and what opens it."""
+
+    path: PurePosixPath
+    size_bytes: int
+    open: Callable[[], IO[bytes]]
+
+
+def is_archive(file: Path) -> bool:
+    """Whether a file is a zip or a tar, by its content."""
+    if zipfile.is_zipfile(file):
+        return True
+    try:
+        with _opened_tar(file) as tar:
+            return tar.next() is not None
+    except (*_UNREADABLE, ConfigError):
+        return False
+
+
+def is_checkpoint(file: Path) -> bool:
+    """Whether a file is what `torch.save` writes, by its content: a zip with a pickle in it."""
+    if not zipfile.is_zipfile(file):
+        return False
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = {PurePosixPath(name).parts[1:] for name in archive.namelist()}
+    except _UNREADABLE:
+        return False
+    return {("data.pkl",), ("version",)} <= names
+
+
+def unpack_model(file: Path, target: Path, origin: str, *, allow_pickle: bool) -> None:
+    """Writes the files of the one model in an archive into a folder.
+
+    Raises:
+        ConfigError: a member is no plain file below the archive's root, or claims too much; there is no model in it, or
+            more than one; or its weights are pickled, which is not allowed.
+        StorageError: it is cut or damaged, or the disk has no room for it.
+    """
+    try:
+        with _members(file, origin) as members:
+            chosen = _chosen(members, origin, allow_pickle=allow_pickle)
+            refuse_full(target, sum(member.size_bytes for member in chosen), origin)
+            for member in chosen:
+                _write(member, target / member.path.name)
+    except _UNREADABLE as error:
+        reason = str(error) or type(error).__name__
+        raise StorageError(f"{origin}: cannot be unpacked; it is cut or damaged ({reason}): copy it again") from error
+
+
+def refuse_full(folder: Path, size_bytes: int, origin: str) -> None:
+    """Refuses, with a StorageError, what a disk has no room for."""
+    free_bytes = shutil.disk_usage(folder).free
+    if size_bytes > free_bytes:
+        raise StorageError(
+            f"{origin}: needs {size_bytes / 2**30:.1f} GiB, and the disk of {folder} has {free_bytes / 2**30:.1f} GiB "
+            "free: free space on it, or set TMPDIR to a folder on a larger one"
+        )
+
+
+def _chosen(members: list[Member], origin: str, *, allow_pickle: bool) -> list[Member]:
+    """The members that a model is opened from."""
+    homes = sorted(
+        {member.path.parent for member in members if member.path.name == CONFIG}, key=lambda each: each.parts
+    )
+    if not homes:
+        raise ConfigError(f"{origin}: holds no {CONFIG}, so it is no archive of a model folder")
+    home = min(homes, key=lambda each: len(each.parts))
+    if others := [str(each) for each in homes if len(each.parts) == len(home.parts) and each != home]:
+        raise ConfigError(f"{origin}: holds several models ({home}, {others[0]}): make an archive of one")
+    inside = {member.path.name: member for member in members if member.path.parent == home}
+    described = description_files(inside)
+    if large := [name for name in described if inside[name].size_bytes > MAX_DESCRIPTION_BYTES]:
+        raise ConfigError(
+            f"{origin}: {large[0]} claims {inside[large[0]].size_bytes} bytes, and none next to the weights has more "
+            f"than {MAX_DESCRIPTION_BYTES}: make an archive of the model folder alone"
+        )
+    names = {*described, *weight_files(inside, origin, allow_pickle=allow_pickle)}
+    # In the order of the archive: going back in a compressed one means reading it again.
+    return [member for name, member in inside.items() if name in names]
+
+
+def _write(member: Member, path: Path) -> None:
+    with naming_full_disk(), member.open() as source, path.open("xb") as file:
+        shutil.copyfileobj(source, file, _CHUNK_BYTES)
+    if (size := path.stat().st_size) != member.size_bytes:
+        raise EOFError(f"{member.path} has {size} of {member.size_bytes} bytes")
+
+
+@contextmanager
+def _members(file: Path, origin: str) -> Iterator[list[Member]]:
+    with ExitStack() as stack:
+        if zipfile.is_zipfile(file):
+            yield list(_checked(_of_zip(stack.enter_context(zipfile.ZipFile(file)), origin), origin))
+        else:
+            yield list(_checked(_of_tar(stack.enter_context(_opened_tar(file)), origin), origin))
+
+
+def _checked(members: Iterator[Member], origin: str) -> Iterator[Member]:
+    """The members, each refused before anything behind it is read."""
+    seen, total = set(), 0
+    for number, member in enumerate(members, start=1):
+        total += member.size_bytes
+        if number > MAX_MEMBERS or total > MAX_BYTES:
+            raise ConfigError(
+                f"{origin}: claims more than {MAX_MEMBERS} files or {MAX_BYTES // 2**30} GiB: make an archive of the "
+                "model folder alone"
+            )
+        if member.path in seen:
+            raise ConfigError(f"{origin}: holds {str(member.path)!r} twice: make it again")
+        seen.add(member.path)
+        yield member
+
+
+def _path(name: str, origin: str) -> PurePosixPath:
+    """The path of a member, which is to stay below where it is unpacked."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in name.partition("/")[0]:
+        raise ConfigError(f"{origin}: holds {name!r}, a path outside of the archive: make it again, from the folder")
+    return path
+
+
+def _refuse_special(name: str, origin: str) -> None:
+    raise ConfigError(f"{origin}: holds {name!r}, which is no plain file: make it again, without links and devices")
+
+
+def _of_zip(archive: zipfile.ZipFile, origin: str) -> Iterator[Member]:
+    for item in archive.infolist():
+        path = _path(item.filename, origin)
+        mode = stat.S_IFMT(item.external_attr >> 16)
+        if mode not in (0, stat.S_IFREG, stat.S_IFDIR):
+            _refuse_special(item.filename, origin)
+        if not item.is_dir():
+            yield Member(path, item.file_size, partial(archive.open, item))
+
+
+def _of_tar(archive: tarfile.TarFile, origin: str) -> Iterator[Member]:
+    for item in archive:
+        path = _path(item.name, origin)
+        if not (item.isreg() or item.isdir()) or item.issparse():
+            _refuse_special(item.name, origin)
+        if item.isreg():
+            yield Member(path, item.size, partial(_content, archive, item))
+    # A tar that is cut between two members looks whole but for its end.
+    assert archive.fileobj is not None
+    archive.fileobj.seek(archive.offset)
+    if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise EOFError("the tar has no end")
+
+
+def _content(archive: tarfile.TarFile, item: tarfile.TarInfo) -> IO[bytes]:
+    found = archive.extractfile(item)
+    assert found is not None, "it is a plain file"
+    return found
+
+
+class _BoundedReads:
+    """A file that gives nobody more than MAX_READ_BYTES at once, whatever an archive in it claims."""
+
+    def __init__(self, file: Any):
+        self._file = file
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= MAX_READ_BYTES:
+            raise ValueError(f"a header claims {size} bytes")
+        content: bytes = self._file.read(size)
+        return content
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+
+@contextmanager
+def _opened_tar(file: Path) -> Iterator[tarfile.TarFile]:
+    with ExitStack() as stack:
+        raw: Any = stack.enter_context(file.open("rb"))
+        start = raw.read(8)
+        raw.seek(0)
+        opener = next((each for magic, each in _COMPRESSIONS if start.startswith(magic)), None)
+        content = stack.enter_context(opener(raw)) if opener is not None else raw
+        bounded: Any = _BoundedReads(content)
+        yield stack.enter_context(tarfile.open(fileobj=bounded, mode="r:"))

@@ -1,0 +1,100 @@
+"""Which files of a model are opened: its description, and weights in safetensors unless a recipe allows more."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+
+from trainers.errors import ConfigError, StorageError
+from trainers.storage import Entry, sha256_of
+
+# Config, processor and generation config, and the index of weights in several files.
+DESCRIPTION = ("*.json", "*.txt", "*.model", "*.jinja")
+SAFE_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
+PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
+INDEXES = SAFE_INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
+# Of an adapter next to a model, which transformers would add to it.
+_ADAPTER = "adapter_*"
+# Endings of files that run code when they are opened, or may.
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle", ".joblib")
+_FIX = "convert them (model.save_pretrained writes safetensors), or, if you trust who made them, "
+ALLOW = "set model.allow_pickle: true"
+_NAMED = 3
+
+
+def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if any(fnmatch(name, each) for each in patterns))
+
+
+def description_files(names: Iterable[str]) -> list[str]:
+    """Names of what is next to the weights, and needed to open them."""
+    return [name for name in _matching(names, DESCRIPTION) if not fnmatch(name, _ADAPTER)]
+
+
+def weight_files(names: Iterable[str], origin: str, *, allow_pickle: bool) -> list[str]:
+    """Names of the weights among the files of a folder.
+
+    Raises:
+        ConfigError: there are none, or only pickled ones, which are not allowed.
+    """
+    found = list(names)
+    if safe := _matching(found, SAFE_WEIGHTS):
+        return safe
+    refuse_pickles(found, origin, allow_pickle=allow_pickle)
+    if pickled := _matching(found, PICKLED_WEIGHTS):
+        return pickled
+    raise ConfigError(f"{origin}: holds no weights (model.safetensors); name a folder with a complete model")
+
+
+def refuse_pickles(names: Iterable[str], origin: str, *, allow_pickle: bool) -> None:
+    """Refuses, with a ConfigError, files among which there are weights only as pickles."""
+    found = list(names)
+    pickled = sorted(name for name in found if PurePosixPath(name).suffix in PICKLES)
+    if allow_pickle or not pickled or _matching(found, SAFE_WEIGHTS):
+        return
+    some = ", ".join(pickled[:_NAMED]) + ", …" * (len(pickled) > _NAMED)
+    raise ConfigError(
+        f"{origin}: its weights are not in safetensors, and other files ({some}) can run code when they are opened: "
+        f"{_FIX}{ALLOW}"
+    )
+
+
+def refuse_incomplete(folder: Path, origin: str) -> None:
+    """Refuses a folder that lacks a file of weights which its index names, and an index that names files elsewhere.
+
+    Raises:
+        StorageError: it is not complete.
+        ConfigError: the index cannot be read.
+    """
+    present = names_in(folder)
+    for index, patterns in ((SAFE_INDEX, SAFE_WEIGHTS), (PICKLED_INDEX, PICKLED_WEIGHTS)):
+        if index not in present or not _matching(present, patterns):
+            continue
+        try:
+            shards = {str(name) for name in json.loads((folder / index).read_bytes())["weight_map"].values()}
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise ConfigError(f"{origin}: {index} is no index of weights: put back the one that was saved") from None
+        if strange := sorted(shards - {*_matching(shards, patterns)} | {name for name in shards if "/" in name}):
+            raise ConfigError(f"{origin}: {index} names {strange[0]!r}, which is no file of weights next to it")
+        if missing := sorted(shards - {*present}):
+            raise StorageError(f"{origin}: {missing[0]}, which {index} names, is missing: copy the complete folder")
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of the files right in a folder; links to files are files."""
+    return sorted(each.name for each in folder.iterdir() if each.is_file())
+
+
+def hash_of_folder(folder: Path, names: Iterable[str]) -> str:
+    """SHA-256 of the names and the content of files; errors as of `sha256_of`."""
+    return _hash(f"{name} {sha256_of(folder / name)}" for name in sorted(names))
+
+
+def hash_of_listing(entries: Iterable[Entry]) -> str:
+    """SHA-256 of names, sizes and ETags of files in a bucket."""
+    return _hash(f"{entry.key} {entry.size_bytes} {entry.etag}" for entry in sorted(entries, key=lambda each: each.key))
+
+
+def _hash(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
