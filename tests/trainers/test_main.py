@@ -225,7 +225,7 @@ class TestBeforeTraining:
         overrides = ("model.init=pretrained", f"model.name_or_path={recipe.parent / 'weights'}")
         code, message = refused(recipe, capsys, *overrides)
         assert code == 2
-        assert f"{recipe.parent / 'weights'} cannot be opened" in message
+        assert f"{recipe.parent / 'weights'}: holds no weights (model.safetensors)" in message
 
     @pytest.mark.parametrize(
         ("argument", "words"),

@@ -7,8 +7,10 @@ DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
 AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
 LM_FIELDS = (("decode", "lexicon"), ("decode", "lm"))
 DECODE_FIELDS = (*LM_FIELDS, ("decode", "rescoring_model"))
+_SOURCES = ("name_or_path", "tokenizer_name", "feature_extractor_name", "encoder", "decoder")
+SOURCE_FIELDS = tuple(("model", field) for field in _SOURCES)
 # Without the files that a family's own fields name, see `ModelPart.files`.
-PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, ("model", "name_or_path"))
+PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainers.config.config_scope import DATA_FIELDS, PATH_FIELDS, STORAGE_FIELDS, TRAIN_SCOPE, ConfigScope
+from trainers.config.config_scope import (
+    DATA_FIELDS,
+    PATH_FIELDS,
+    SOURCE_FIELDS,
+    STORAGE_FIELDS,
+    TRAIN_SCOPE,
+    ConfigScope,
+)
 from trainers.config.family_table import family_parts
 from trainers.config.overrides import copy_levels
 from trainers.config.parts.data_location import path_in, with_path
@@ -17,7 +24,7 @@ from trainers.errors import ConfigError
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
 # Fields that may name a repository of the Hub.
-_HUB_IDS = ("name_or_path", "rescoring_model")
+_HUB_IDS = (*(field for _, field in SOURCE_FIELDS), "rescoring_model")
 # Its members have fields of the same names as the data part.
 _MIX = "mix"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -120,7 +127,7 @@ def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
     updates: dict[str, dict[str, Any]] = {}
     for part, field in _path_fields():
         value = getattr(getattr(config, part), field, None)
-        if value is None or is_absolute(path_in(value)) or (field in _HUB_IDS and not (base / value).is_dir()):
+        if value is None or is_absolute(path_in(value)) or (field in _HUB_IDS and not (base / value).exists()):
             continue
         updates.setdefault(part, {})[field] = absolute(value)
     members = []

@@ -23,9 +23,10 @@ UNUSED_S = 3 * 24 * 3600.0
 
 
 class NodeCache:
-    """The node's files of the prepared folder at a URL, by the key of its set."""
+    """The node's files of what is at a URL, by a key of its content, such as a prepared folder's and its set's."""
 
-    def __init__(self, url: str, key: str):
+    def __init__(self, url: str, key: str, purpose: str = "shards"):
+        self._purpose = purpose
         self._name = hashlib.sha256(f"{url} {key}".encode()).hexdigest()[:16]
 
     @cached_property
@@ -35,16 +36,16 @@ class NodeCache:
         Raises:
             StorageError: the node's folder of all such files was made by another user.
         """
-        return own_temporary_folder("shards") / self._name
+        return own_temporary_folder(self._purpose) / self._name
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The file `name`, made by `make`, which is given its path, where the node has none.
+        """The file or folder `name`, made by `make`, which is given its path, where the node has none.
 
-        It is there only when it is complete.
+        It is there only when it is complete. A part of it may be there that a killed process has left.
         """
         path = self.folder / name
         if not path.exists():
-            with self._locked(name):
+            with self.locked(name):
                 if not path.exists():
                     part = self.folder / f".{name}.part"
                     make(part)
@@ -52,7 +53,7 @@ class NodeCache:
         return path
 
     @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
+    def locked(self, name: str) -> Iterator[None]:
         """Keeps other threads and processes of the node out; the system frees the lock of one that dies."""
         if not self.folder.exists():
             self._remove_unused()

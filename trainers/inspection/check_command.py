@@ -14,6 +14,7 @@ from trainers.config.config_scope import (
     DATA_FIELDS,
     DECODE_FIELDS,
     PATH_FIELDS,
+    SOURCE_FIELDS,
     STORAGE_FIELDS,
     ConfigScope,
 )
@@ -33,7 +34,7 @@ GROUPS = {
 _READS = {
     "storage": STORAGE_FIELDS,
     "data": (*DATA_FIELDS, *AUGMENT_FIELDS),
-    "model": (*DATA_FIELDS, *DECODE_FIELDS, ("model", "name_or_path")),
+    "model": (*DATA_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS),
     "hardware": (),
     "nodes": PATH_FIELDS,
 }

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainers.config.parts.model_source import SourceKind
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.data.selection import Bounds, reasons_to_leave_out
 from trainers.errors import ConfigError, StorageError
@@ -17,8 +18,7 @@ from trainers.models.families import FAMILIES, refuse_unsupported, resolve_model
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
 from trainers.models.labels import language_tokens, languages_in
-
-WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
+from trainers.models.sources.model_files import names_in, weight_files
 
 
 class InspectedModel(NamedTuple):
@@ -56,16 +56,18 @@ def open_model(subject: Subject) -> InspectedModel | Finding:
     """Opens what the checks need, once; a finding where that is not possible."""
     part = subject.config.model
     try:
-        config, family = resolve_model(subject.config)
-        part = config.model
-        refuse_unsupported(config, family)
-        if part.token_language is not None:
-            family.language_code(part.token_language)
-        if not family.learns_processor(part):
-            return InspectedModel(family, part, family.open_processor(part, None))
-        train = subject.split("train")
-        if train is not None:
-            return InspectedModel(family, part, family.new_processor(train.texts, part))
+        opened = subject.model
+        with opened.named_in_errors():
+            config, family = resolve_model(subject.config, opened)
+            part = opened.applied_to(config.model)
+            refuse_unsupported(config, family)
+            if part.token_language is not None:
+                family.language_code(part.token_language)
+            if not family.learns_processor(part):
+                return InspectedModel(family, part, family.open_processor(part, None))
+            train = subject.split("train")
+            if train is not None:
+                return InspectedModel(family, part, family.new_processor(train.texts, part))
     except StorageError as error:
         return subject.unreachable(str(error))
     except ConfigError as error:
@@ -90,13 +92,14 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     if part.init == "scratch":
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
         return
-    folder = Path(str(part.name_or_path))
-    if folder.is_dir() and not any(next(folder.glob(pattern), None) for pattern in WEIGHT_FILES):
-        yield problem(
-            f"model.name_or_path: {folder} holds no weights (model.safetensors); copy them there, or name another"
-        )
-        return
-    yield ok(f"model.name_or_path: {part.name_or_path} opens")
+    for pin in subject.model.pins.values():
+        if pin.has_weights and pin.kind is SourceKind.PATH and Path(pin.address).is_dir():
+            try:
+                weight_files(names_in(Path(pin.address)), pin.name, allow_pickle=part.allow_pickle)
+            except ConfigError as error:
+                yield problem(str(error))
+                return
+    yield from (ok(f"{pin.name} opens") for pin in subject.model.pins.values())
 
 
 def _unless_begun(subject: Subject, text: str) -> Finding:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from uuid import uuid4
 
@@ -36,6 +36,8 @@ MAX_NODES = 64
 MAX_FILES = 4
 # Starting a worker process with the job's packages is part of it.
 TASK_TIMEOUT_S = 240.0
+# Endings of a model that is one file.
+MODEL_FILES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".pt")
 PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
 
 
@@ -149,7 +151,7 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
     for split in subject.splits:
         found += split.source.node_files[:MAX_FILES]
     if name is not None and is_absolute(name):
-        found.append(f"{name}/config.json")
+        found.append(name if PurePosixPath(name).suffix in MODEL_FILES else f"{name}/config.json")
     return tuple(found)
 
 

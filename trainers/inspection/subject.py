@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from trainers.config.locations import storage_path_of
+from trainers.config.parts.model_source import ModelSource, SourceKind
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
@@ -19,8 +21,13 @@ from trainers.data.text import normalize
 from trainers.errors import ConfigError, DataError, NotHereError, StorageError
 from trainers.findings import Finding, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings, read_recordings
+from trainers.models.sources.source_pin import FIELDS
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
+
+if TYPE_CHECKING:
+    # It loads transformers.
+    from trainers.models.sources.opened_model import OpenedModel
 
 DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
@@ -67,11 +74,32 @@ class Subject:
         # Loads transformers, which is to find no torch in a light process.
         from trainers.models.families import family_of  # noqa: PLC0415
 
-        model = self.config.model
         try:
+            model = self.model.applied_to(self.config.model)
             return float(model.max_context_s or family_of(model).context_s(model))
         except (ConfigError, StorageError):
             return float("inf")
+
+    @cached_property
+    def model(self) -> "OpenedModel":
+        """What describes the model, on this machine.
+
+        Raises:
+            ConfigError: a source is not there, or no model.
+            StorageError: it cannot be read from here, or is too large to be read for a check.
+        """
+        from trainers.models.sources.opened_model import open_sources, pin_sources  # noqa: PLC0415
+
+        if self.elsewhere and (files := self._model_files):
+            raise StorageError(f"model: {', '.join(files)}: a file is only opened where the job runs")
+        return open_sources(self.config, pin_sources(self.config), weights=False)
+
+    @property
+    def _model_files(self) -> list[str]:
+        """Sources of the model that are one file, as far as can be known without asking anybody."""
+        texts = [text for name in FIELDS if (text := getattr(self.config.model, name, None)) is not None]
+        sources = [ModelSource.parse(text) for text in texts]
+        return [source.text for source in sources if source.kind is SourceKind.HTTPS or Path(source.address).is_file()]
 
     @property
     def sets_arguments(self) -> bool:
@@ -83,7 +111,8 @@ class Subject:
     def needs_torch(self) -> bool:
         """Whether a check needs torch itself, not only configs, tokenizers and the installed version."""
         adapts = self.config.adapt.method != "full"
-        return self.sets_arguments or adapts or (self.config.scaling.use_gpu and not self.elsewhere)
+        converts = bool(self._model_files) and not self.elsewhere
+        return self.sets_arguments or adapts or converts or (self.config.scaling.use_gpu and not self.elsewhere)
 
     @property
     def has_begun(self) -> bool:

@@ -9,11 +9,13 @@ import yaml
 
 from trainers.config.parts.decode_part import FILE_FIELDS
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.model_source import ModelSource, SourceKind
 from trainers.config.schema import TrainConfig
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.families import family_of_folder
 from trainers.models.family import Family
 from trainers.models.labels import NOT_NAMED
+from trainers.models.sources.source_pin import WITH_WEIGHTS
 from trainers.run_folder.checkpoints import TRAINING_STATE
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import MODEL, RunFolder
@@ -46,8 +48,10 @@ def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint,
     elif part.language is not None:
         header["language"] = family.language_code(part.language)
     if config.model.name_or_path is not None:
-        header["base_model"] = config.model.name_or_path
-    origin = config.model.name_or_path or "new weights"
+        source = ModelSource.parse(config.model.name_or_path)
+        header["base_model"] = source.address if source.kind is SourceKind.HUB else source.text
+    texts = [getattr(config.model, name, None) for name in WITH_WEIGHTS]
+    origin = " and ".join(ModelSource.parse(text).text for text in texts if text is not None) or "new weights"
     rows = [f"| validation | {_rates(checkpoint.metrics, 'eval_')} |"]
     if "eval_full_context_wer" in checkpoint.metrics:
         rows.append(f"| validation, at the full context | {_rates(checkpoint.metrics, 'eval_full_context_')} |")

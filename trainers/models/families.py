@@ -17,6 +17,7 @@ from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 from trainers.models.family import Decoder, Family
 from trainers.models.pretrained import open_pretrained
+from trainers.models.sources.opened_model import OpenedModel
 
 FAMILIES: Mapping[str, Family[Any]] = {
     name: resolve_name(part.implementation)() for name, part in family_parts().items()
@@ -27,19 +28,22 @@ class _Model(Part):
     model: AnyModelPart
 
 
-def resolve_model(config: TrainConfig) -> tuple[TrainConfig, Family[Any]]:
+def resolve_model(config: TrainConfig, opened: OpenedModel | None = None) -> tuple[TrainConfig, Family[Any]]:
     """The config with its model part read by the family of the weights, which a recipe need not name; the family.
+
+    `opened` has the weights' files. None: they are in a folder, or transformers finds them on the Hub.
 
     Raises:
         ConfigError: the weights cannot be opened, or are of no known family, or of another than `model.family`; or the
             config has fields of another family.
         StorageError: the Hub does not respond.
     """
-    model, family = config.model, family_of(config.model)
+    model = config.model
+    family = family_of(opened.applied_to(model) if opened is not None else model)
     if isinstance(model, family_parts()[family.name]):
         return config, family
     read, problems = validated(_Model, {"model": {**model.model_dump(exclude_unset=True), "family": family.name}})
-    refuse(problems, f"{model.name_or_path} is of the family {family.name}")
+    refuse(problems, f"{model.name_or_path or 'the model'} is of the family {family.name}")
     assert read is not None
     return config.model_copy(update={"model": read.model.model_copy(update={"family": None})}), family
 
@@ -65,8 +69,15 @@ def family_of(model: ModelPart) -> Family[Any]:
     """
     if model.init == "scratch":
         return FAMILIES[model.family or next(iter(FAMILIES))]
-    name = open_pretrained(model, lambda: _model_type(str(model.name_or_path), model.revision or "main"))
-    family = family_of_type(name, f"model.name_or_path: {model.name_or_path}")
+    content = open_pretrained(model, lambda: _config_of(str(model.name_or_path), model.revision or "main"))
+    name, origin = content.get("model_type"), f"model.name_or_path: {model.name_or_path}"
+    if "auto_map" in content and all(name not in each.model_types for each in FAMILIES.values()):
+        raise ConfigError(
+            f"{origin}: its config.json has model_type {name!r}, and names code of its own (auto_map), which Rayscribe "
+            "never runs, whatever trust_remote_code says: whoever can change the files there could run anything on "
+            "your nodes. Name weights that transformers itself has the code for"
+        )
+    family = family_of_type(name, origin)
     if model.family not in (None, family.name):
         raise ConfigError(
             f"model.family is {model.family}, but {model.name_or_path} is a {name} model, which is of the family "
@@ -112,16 +123,16 @@ def family_of_folder(folder: Path, origin: str | None = None) -> Family[Any]:
         ConfigError: it cannot be opened, or is of no known family.
     """
     try:
-        return family_of_type(_model_type(str(folder), "main"), origin or str(folder))
+        return family_of_type(_config_of(str(folder), "main").get("model_type"), origin or str(folder))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{origin or folder}: holds no model that can be opened: {error}") from error
 
 
-def _model_type(name_or_path: str, revision: str) -> str | None:
-    content, _ = PretrainedConfig.get_config_dict(name_or_path, revision=revision)
+def _config_of(name_or_path: str, revision: str) -> dict[str, Any]:
+    content: dict[str, Any] = PretrainedConfig.get_config_dict(name_or_path, revision=revision)[0]
     if not content:
         raise OSError("it has no config.json")
-    return content.get("model_type")
+    return content
 
 
 def family_of_type(name: str | None, origin: str = "this model") -> Family[Any]:

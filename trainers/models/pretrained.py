@@ -1,16 +1,11 @@
-"""Opening pretrained weights: what cannot be opened, what may pass, and a download once a node."""
+"""Opening pretrained weights: what cannot be opened, and what may pass."""
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.storage.hub_errors import read_from_hub
-
-if TYPE_CHECKING:
-    # It loads torch, which a family does without.
-    from trainers.distributed.session import Session
 
 T = TypeVar("T")
 
@@ -43,27 +38,15 @@ def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
     return open_pretrained(model, lambda: kind.from_pretrained(name, revision=revision, **options))
 
 
+def weights_from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
+    """The network that a class of transformers makes of the config's pretrained weights; errors as of `open_named`.
+
+    Of safetensors, unless the config allows pickles.
+    """
+    # With None transformers takes what there is.
+    return from_pretrained(model, kind, use_safetensors=None if model.allow_pickle else True, **options)
+
+
 def attention(model: ModelPart) -> dict[str, Any]:
     """The keyword argument of `from_pretrained` for `attn_implementation`."""
     return {"attn_implementation": model.attn_implementation} if model.attn_implementation is not None else {}
-
-
-def load_once_a_node(model: ModelPart, session: "Session", load: Callable[[ModelPart], T]) -> T:
-    """Loads a model on every rank; only the first of each node asks the Hub, and downloads. Every rank calls it."""
-    if model.init == "scratch" or Path(str(model.name_or_path)).exists():
-        return load(model)
-    first = load(model) if session.local_rank == 0 else None
-    session.barrier("downloading the model")
-    return first if first is not None else load(_in_cache(model))
-
-
-def _in_cache(model: ModelPart) -> ModelPart:
-    """The model with the folder of this node's cache in place of the Hub id; as it is, where it is not there."""
-    # It takes a fifth of a second to import, and most configs name no Hub id.
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
-
-    try:
-        folder = snapshot_download(str(model.name_or_path), revision=model.revision, local_files_only=True)
-    except (OSError, ValueError):
-        return model  # this rank has another cache
-    return model.model_copy(update={"name_or_path": folder, "revision": None})

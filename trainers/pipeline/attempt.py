@@ -1,9 +1,10 @@
 """An attempt up to its training: resolve the plan, prepare its data, commit it to the journal."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.data.joined_set import JoinedSet
@@ -16,11 +17,13 @@ from trainers.models.families import check_decoder, refuse_unsupported, resolve_
 from trainers.models.family import Family
 from trainers.models.labels import labels_of, language_tokens, languages_in
 from trainers.models.processor import keep_saved_processor, resolve_processor
+from trainers.models.sources.opened_model import OpenedModel, open_sources, pin_sources
 from trainers.pipeline.continuation import (
     Continuation,
     decide,
     finished,
     has_ended,
+    known_sources,
     previous_config,
     refuse_without_checkpoint,
     refuse_without_journal,
@@ -65,6 +68,7 @@ class AttemptPlan:
     Attributes:
         continuation: How the run begins or goes on, with the config that the attempt runs with.
         family: That of its weights.
+        model: Where this node has what describes the model.
         data: What it is trained and scored on, opened.
         processor: That of pretrained weights. None: the run has one of its own, or learns it.
         has_finished: There is nothing to train: the result of the run is shown again.
@@ -77,10 +81,16 @@ class AttemptPlan:
     data: OpenedData
     processor: Any
     has_finished: bool
+    model: OpenedModel = field(default_factory=OpenedModel)
 
     @property
     def config(self) -> TrainConfig:
         return self.continuation.config
+
+    @property
+    def part(self) -> ModelPart:
+        """What the config says of the model, with the folder of this node that it is in."""
+        return self.model.applied_to(self.config.model)
 
 
 def begin(request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
@@ -103,7 +113,8 @@ def begin(request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
         )
         driver = commit(plan, journal)
         if driver is not None:
-            return _write_attempt(plan, driver, sets)
+            with plan.model.named_in_errors():
+                return _write_attempt(plan, driver, sets)
 
 
 def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> AttemptPlan:
@@ -120,19 +131,24 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     refuse_without_checkpoint(state, request.folder, request.expected)
     _check_cluster(request)
     status.update(Phase.PREPARING_DATA, detail="opening the data")
-    config, family = resolve_model(config)
-    request, trains = replace(request, config=config), not has_ended(state, config)
-    refuse_unsupported(config, family)
-    if not state.has_begun:
-        refuse_unused_fields(config)
-    processor = _check_model(config, family, state) if trains else None
+    trains = not has_ended(state, config)
+    began_with = known_sources(state)
+    model = open_sources(config, pin_sources(config, began_with, hashed=trains), weights=False)
+    with model.named_in_errors():
+        config, family = resolve_model(config, model)
+        request = replace(request, config=config)
+        refuse_unsupported(config, family)
+        if not state.has_begun:
+            refuse_unused_fields(config)
+        processor = _check_model(config, model.applied_to(config.model), family, state) if trains else None
     data, continuation = _decide(request, state, trains=trains)
+    continuation = continuation.with_sources(began_with, model.pins)
     if trains:
         _check_languages(config, family, data, processor)
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
     has_finished = finished(state, request.folder, config, data.keys(config.data, state))
-    return AttemptPlan(request, state, continuation, family, data, processor, has_finished)
+    return AttemptPlan(request, state, continuation, family, data, processor, has_finished, model)
 
 
 def _decide(request: AttemptRequest, state: State, *, trains: bool) -> tuple[OpenedData, Continuation]:
@@ -164,7 +180,7 @@ def _check_cluster(request: AttemptRequest) -> None:
         raise LostNodeError(f"the cluster has lost a node since the queue found room there: {error}") from None
 
 
-def _check_model(config: TrainConfig, family: Family[Any], state: State) -> Any:
+def _check_model(config: TrainConfig, model: ModelPart, family: Family[Any], state: State) -> Any:
     """Opens what a model is trained, decoded and scored with; prints which of its weights are trained.
 
     Gives the processor of pretrained weights; None: the run has one of its own, or learns it.
@@ -173,12 +189,12 @@ def _check_model(config: TrainConfig, family: Family[Any], state: State) -> Any:
     if (metrics := RecipeMetrics.of(config.scoring)) is not None:
         metrics.check()
     processor = None
-    is_saved = state.checkpoints and family.keeps_saved_processor(config.model)
-    if not is_saved and not family.learns_processor(config.model):
+    is_saved = state.checkpoints and family.keeps_saved_processor(model)
+    if not is_saved and not family.learns_processor(model):
         # Weights that cannot be opened, a language without a token.
-        processor = family.open_processor(config.model, None)
+        processor = family.open_processor(model, None)
     if config.adapt.method != "full":
-        print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, config.model, family)}")
+        print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, model, family)}")
     return processor
 
 
@@ -230,6 +246,7 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
         weights=continuation.began_from,
         lengths=continuation.lengths,
         managed_by_service=plan.request.number is not None,
+        sources=plan.model.pins,
     )
 
 
@@ -240,7 +257,7 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
     all others.
     """
     state, config = driver.check(), plan.config
-    model, family = config.model, plan.family
+    model, family = plan.part, plan.family
     origin = None if state.processor is not None or state.checkpoints else plan.continuation.began_from
     is_own = state.processor is not None or origin is not None or family.learns_processor(model)
     if not is_own and state.checkpoints and family.keeps_saved_processor(model):
@@ -262,7 +279,7 @@ def _check_utterances(
     Gives what a mix comes to, see `describe_mix`; None: there is none.
     """
     config, family, mix = plan.config, plan.family, None
-    limits = family.limits(config.model, processor)
+    limits = family.limits(plan.part, processor)
     if problems := family.misfits(config, limits):
         raise ConfigError("\n".join(problems))
     bounds, left_out, used = bounds_of(config, limits), [], {}

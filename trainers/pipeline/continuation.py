@@ -19,6 +19,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import default_of, unused_fields, value_of
 from trainers.errors import ResumeError, StorageError
 from trainers.models.families import decoder_of
+from trainers.models.sources.source_pin import SourcePin
 from trainers.pipeline.experiment import (
     BEGAN_FROM,
     RESOLVED,
@@ -47,6 +48,8 @@ ROUNDING = {
     "training.torch_compile",
 }
 LENGTH = ("max_steps", "num_train_epochs")
+# In an experiment: what the sources of its model were when it began.
+SOURCES = "model_sources"
 # The run itself, and what other lines report.
 UNREPORTED = {"run.name", "run.storage_path", "run.resume"} | {f"training.{name}" for name in (*LENGTH, "extend")}
 
@@ -76,6 +79,23 @@ class Continuation:
     @property
     def lengths(self) -> list[Length]:
         return [Length(**item) for item in self.experiment["lengths"]]
+
+    def with_sources(self, began_with: Mapping[str, Any] | None, pins: Mapping[str, SourcePin]) -> "Continuation":
+        """The same with a record of what the sources of the model are, or were when the run began.
+
+        One that has other content since then is a change: training goes on from the run's own checkpoint, but config
+        and tokenizer are those that are there now.
+        """
+        records = {name: pin.record for name, pin in pins.items()}
+        if began_with is None:
+            return replace(self, experiment={**self.experiment, SOURCES: records})
+        changed = [
+            f"{pin.name}: other content than the run began with (SHA-256 {began_with[name]['sha256']} → {pin.sha256})"
+            for name, pin in pins.items()
+            if name in began_with and pin.differs_from(began_with[name])
+        ]
+        kept = {**self.experiment, SOURCES: {**records, **began_with}}
+        return replace(self, experiment=kept, changes=(*self.changes, *changed))
 
 
 def decide(
@@ -141,6 +161,17 @@ def _other_shards(changed: Sequence[str]) -> str:
         "; a checkpoint's weights go on under another strategy, or in another number of shards, in a new run with a "
         "new optimizer (--set run.name=… --set run.resume=from:<checkpoint>)"
     )
+
+
+def known_sources(state: State) -> Mapping[str, Any] | None:
+    """What the sources of a run's model were when it began, by their fields; None where it has not begun.
+
+    Empty of a run that an earlier version began.
+    """
+    if not state.has_begun or state.experiment is None:
+        return None
+    found: Mapping[str, Any] = state.experiment.get(SOURCES, {})
+    return found
 
 
 def resolve_config(state: State, config: TrainConfig) -> TrainConfig:

@@ -24,6 +24,7 @@ from trainers.distributed.session import LocalSession
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import Interruption, RayscribeError, ResumeError, StoppedError
 from trainers.models.families import resolve_model
+from trainers.models.sources.opened_model import open_sources, pin_sources
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
@@ -133,8 +134,10 @@ def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
     stages.begin("model")
     # The small one has other sizes and no warm-up.
     refuse_unused_fields(config)
-    config, _ = resolve_model(config)
-    model, line = tiny_model(config.model, folder / "model", config.run.seed)
+    opened = open_sources(config, pin_sources(config), weights=False)
+    with opened.named_in_errors():
+        config, _ = resolve_model(config, opened)
+        model, line = tiny_model(config.model, folder / "model", config.run.seed, opened.applied_to(config.model))
     stages.end(line)
     stages.begin("prepare")
     small = small_config(config.model_copy(update={"model": model}), folder)

@@ -13,11 +13,11 @@ from trainers.config.storage_location import StorageOptions, in_home, is_url, un
 from trainers.errors import ConfigError
 from trainers.models.export import beyond
 from trainers.models.families import check_decoder
+from trainers.models.sources.run_models import model_in
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.splits import prepare_all
 from trainers.run_folder import layout
-from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.ranking import rates_of, score_line
 from trainers.scoring.recipe_metrics import RecipeMetrics
@@ -129,10 +129,7 @@ def find_model(model: str, storage_options: StorageOptions) -> str:
         if local.is_absolute() or model.startswith("."):
             raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")
         return model
-    address = model.rstrip("/") if is_url(model) else str(local.resolve())
-    state = Journal(RunFolder(open_storage(address, storage_options))).read()
-    home = address if state.finished is None else f"{address}/{state.finished.outputs}"
-    for candidate in (f"{home}/{layout.MODEL}", home):
-        if open_storage(candidate, storage_options).exists("config.json"):
-            return candidate
-    raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")
+    found = model_in(model.rstrip("/") if is_url(model) else str(local.resolve()), storage_options)
+    if found is None:
+        raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")
+    return found

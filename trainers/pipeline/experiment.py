@@ -47,6 +47,8 @@ RESOLVED = (
     "training.shuffle_window_shards",
     "training.pad_to",
 )
+# Fields of the model that say which files may be opened, and not what is in them.
+MODEL_OUTSIDE_EXPERIMENT = {"allow_pickle"}
 OUTSIDE_EXPERIMENT_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm", "report_to")
 
 
@@ -82,7 +84,8 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         "training.forward_passes_per_step": shape.slots if shape.global_batch_size is None else None,
     }
     for part in ("model", "adapt", "augment"):
-        for name, value in getattr(config, part).model_dump(mode="json").items():
+        outside = MODEL_OUTSIDE_EXPERIMENT if part == "model" else set()
+        for name, value in getattr(config, part).model_dump(mode="json", exclude=outside).items():
             parts[f"{part}.{name}"] = value
     for name, value in config.training.model_dump(mode="json").items():
         if name not in OUTSIDE_EXPERIMENT:
@@ -102,15 +105,15 @@ def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, An
     """A description that an earlier version wrote, as this one would have written it."""
     defaults = {
         f"{part}.{name}": field.get_default(call_default_factory=True)
-        for part, model in (
-            ("model", type(config.model)),
-            ("adapt", AdaptPart),
-            ("augment", AugmentPart),
-            ("training", TrainingPart),
-            ("strategy", StrategyPart),
+        for part, model, outside in (
+            ("model", type(config.model), MODEL_OUTSIDE_EXPERIMENT),
+            ("adapt", AdaptPart, set()),
+            ("augment", AugmentPart, set()),
+            ("training", TrainingPart, OUTSIDE_EXPERIMENT),
+            ("strategy", StrategyPart, set()),
         )
         for name, field in model.model_fields.items()
-        if not field.is_required() and (part != "training" or name not in OUTSIDE_EXPERIMENT)
+        if not field.is_required() and name not in outside
     }
     # It had the fields of all families.
     others = {name for name in description if name.startswith("model.") and families_with(name.removeprefix("model."))}

@@ -9,7 +9,9 @@ import transformers
 from transformers import AutoConfig, AutoModel, PretrainedConfig
 
 from trainers.config.parts.model_part import ModelPart
-from trainers.models.pretrained import from_pretrained, open_pretrained
+from trainers.models.pretrained import from_pretrained
+from trainers.models.sources.model_files import DESCRIPTION
+from trainers.models.sources.source_pin import FIELDS
 
 # A model of fewer weights stands in for itself.
 LARGE = 5_000_000
@@ -26,14 +28,13 @@ SIZES = {
     **dict.fromkeys(("encoder_num_key_value_heads", "decoder_num_key_value_heads", "num_key_value_heads"), HEADS),
 }
 NEW_SIZES = {"d_model": 128, "encoder_layers": 4, "decoder_layers": 2, "ffn_dim": 512, "feature_encoder_dim": 64}
-# Files next to the weights: config, processor, generation config.
-DESCRIPTION = ["*.json", "*.txt", "*.model", "*.jinja"]
 
 
-def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, str]:
+def tiny_model(model: ModelPart, folder: Path, seed: int, described: ModelPart | None = None) -> tuple[ModelPart, str]:
     """Makes a model of few weights where the config's has many, in place of pretrained weights in a new folder.
 
-    Gives the model part to go on with, and a line that says what it is.
+    `described` names the folder with what describes the model. None: `model` does. Gives the model part to go on with,
+    and a line that says what it is.
 
     Raises:
         ConfigError: config or processor of the weights cannot be opened.
@@ -42,7 +43,8 @@ def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, st
     if model.init == "scratch":
         smaller = _smaller(model)
         return smaller, "as it is" if smaller == model else "new weights of small sizes"
-    config = from_pretrained(model, AutoConfig)
+    opened = described or model
+    config = from_pretrained(opened, AutoConfig)
     with torch.device("meta"):
         count = _count(_class_of(config)(config))
     if count < LARGE:
@@ -50,12 +52,14 @@ def tiny_model(model: ModelPart, folder: Path, seed: int) -> tuple[ModelPart, st
     torch.manual_seed(seed)
     small = _class_of(config)(type(config).from_dict(_shrunk(config.to_dict())))
     small.save_pretrained(folder)
-    for file in _description(model).iterdir():
+    for file in Path(str(opened.name_or_path)).iterdir():
         wanted = file.name != "config.json" and not file.name.endswith(".index.json")
         if wanted and any(file.match(pattern) for pattern in DESCRIPTION):
             shutil.copyfile(file, folder / file.name)
-    made = f"{_count(small) / 1e6:.1f} M random weights stand in for the {count / 1e6:.0f} M of {model.name_or_path}"
-    return model.model_copy(update={"name_or_path": str(folder), "revision": None}), made
+    origin = model.name_or_path or "the model"
+    made = f"{_count(small) / 1e6:.1f} M random weights stand in for the {count / 1e6:.0f} M of {origin}"
+    sources = {name: None for name in (*FIELDS, "revision") if name in type(model).model_fields}
+    return model.model_copy(update={**sources, "name_or_path": str(folder)}), made
 
 
 def _smaller(model: ModelPart) -> ModelPart:
@@ -85,14 +89,3 @@ def _class_of(config: PretrainedConfig) -> Any:
 
 def _count(model: torch.nn.Module) -> int:
     return sum(weight.numel() for weight in model.parameters())
-
-
-def _description(model: ModelPart) -> Path:
-    """The folder with the files next to the weights, downloaded where they are on the Hub."""
-    name = str(model.name_or_path)
-    if Path(name).is_dir():
-        return Path(name)
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
-
-    revision = model.revision
-    return Path(open_pretrained(model, lambda: snapshot_download(name, revision=revision, allow_patterns=DESCRIPTION)))

@@ -46,6 +46,11 @@ def explain_hub_error(error: BaseException) -> Explanation | None:
     return None
 
 
+def is_offline(error: BaseException) -> bool:
+    """Whether an error says that huggingface_hub was told to ask nobody (HF_HUB_OFFLINE)."""
+    return any(kind.__name__ == OFFLINE for item in _chain(error) for kind in type(item).__mro__)
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     item: BaseException | None = error
     while item is not None:

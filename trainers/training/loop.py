@@ -10,7 +10,7 @@ from typing import Any
 from transformers import set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.model_source import SourceKind
 from trainers.config.storage_location import is_url
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.coordinated_stop import LastStep
@@ -20,9 +20,10 @@ from trainers.models.adaptation.base_weights import BaseWeightsReference, store_
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.adaptation.trained_weights import count, train_only
 from trainers.models.families import family_of, family_of_folder
-from trainers.models.pretrained import load_once_a_node
 from trainers.models.processor import fetch_processor
 from trainers.models.recognizer import Recognizer
+from trainers.models.sources.opened_model import OpenedModel, open_once_a_node
+from trainers.models.sources.source_pin import WEIGHTS
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase
 from trainers.run_folder.checkpoints import BASE, ORIGINAL, Uploader
@@ -167,7 +168,7 @@ def _load_model(context: WorkerContext, start: ResumePoint | None, weights: Resu
     part, training = context.config.adapt, context.config.training
     adapts = part.method == "lora"
     if not adapts and not training.is_regularized:
-        recognizer = _load_weights(context, context.config.model, weights.local if weights is not None else None)
+        recognizer = _load_weights(context, _open_model(context), weights.local if weights is not None else None)
         train_only(recognizer.model, part)
         return recognizer
     recognizer, base = _load_base(context, start, weights, BASE if adapts else ORIGINAL)
@@ -184,12 +185,14 @@ def _load_base(
 ) -> tuple[Recognizer, BaseWeightsReference]:
     """The model as the run began with it, at each of its starts; a checkpoint's `file` says which weights those are."""
     if start is None:
-        recognizer = _load_weights(context, context.config.model, weights.local if weights is not None else None)
-        base = _new_base(context, recognizer, is_own=context.config.model.init == "scratch" or weights is not None)
+        opened = _open_model(context)
+        recognizer = _load_weights(context, opened, weights.local if weights is not None else None)
+        is_own = context.config.model.init == "scratch" or weights is not None or opened.is_own
+        base = _new_base(context, recognizer, None if is_own else opened)
     else:
         base = BaseWeightsReference.of_checkpoint(start.local, file)
         own = start.local.parent / base.folder if base.folder is not None else None
-        recognizer = _load_weights(context, base.applied_to(context.config.model), own)
+        recognizer = _load_weights(context, _open_model(context, base.revision), own)
     with context.session.failing_together("checking the weights that the run began with"):
         # DDP gives all ranks the main process's weights to train, but not those of the original they are matched with.
         if context.config.training.is_regularized or (start is not None and context.session.is_main_process):
@@ -197,12 +200,13 @@ def _load_base(
     return recognizer, base
 
 
-def _new_base(context: WorkerContext, recognizer: Recognizer, *, is_own: bool) -> BaseWeightsReference:
-    """What the run begins with; weights that only it has are stored for its checkpoints."""
+def _new_base(context: WorkerContext, recognizer: Recognizer, named: OpenedModel | None) -> BaseWeightsReference:
+    """What the run begins with, which is named; where only the run has it (None), it is stored for its checkpoints."""
 
     def resolve() -> BaseWeightsReference:
-        if not is_own:
-            return BaseWeightsReference.pretrained(recognizer.model, context.config.model, context.config.run.seed)
+        if named is not None:
+            model = named.named_in(context.config.model)
+            return BaseWeightsReference.pretrained(recognizer.model, model, context.config.run.seed)
         base = BaseWeightsReference.of_run(recognizer.model)
         store_own(base, recognizer.model, context.folder.storage.sub(layout.CHECKPOINTS), context.staging.folder)
         return base
@@ -211,19 +215,26 @@ def _new_base(context: WorkerContext, recognizer: Recognizer, *, is_own: bool) -
     return made
 
 
-def _load_weights(context: WorkerContext, model: ModelPart, weights: Path | None) -> Recognizer:
+def _open_model(context: WorkerContext, revision: str | None = None) -> OpenedModel:
+    """Has the model's files on this node. `revision` is that of the Hub that a checkpoint says. Every rank calls it."""
+    sources = dict(context.task.sources)
+    weights = sources.get(WEIGHTS)
+    if revision is not None and weights is not None and weights.kind is SourceKind.HUB:
+        sources[WEIGHTS] = replace(weights, revision=revision)
+    return open_once_a_node(context.config, sources, context.session)
+
+
+def _load_weights(context: WorkerContext, opened: OpenedModel, weights: Path | None) -> Recognizer:
     processor = context.task.processor
     with TemporaryDirectory(prefix="rayscribe-processor-") as folder:
         description = Path(folder) if processor is not None else None
         if processor is not None:
             fetch_processor(context.folder.storage, processor, Path(folder))
-
-        def load(part: ModelPart) -> Recognizer:
-            # Of weights that the files lack, see `BaseWeightsReference.seed`.
-            set_seed(context.config.run.seed)
-            return family_of(part).load_recognizer(part, description, context.config.run.seed, weights=weights)
-
-        return load_once_a_node(model, context.session, load)
+        part, seed = opened.applied_to(context.config.model), context.config.run.seed
+        # Of weights that the files lack, see `BaseWeightsReference.seed`.
+        set_seed(seed)
+        with opened.named_in_errors():
+            return family_of(part).load_recognizer(part, description, seed, weights=weights)
 
 
 def _log_start(loop: Loop) -> None:

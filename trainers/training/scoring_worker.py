@@ -15,8 +15,8 @@ from trainers.distributed.session import Session
 from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
 from trainers.models.families import family_of, model_config_for_scoring
-from trainers.models.pretrained import load_once_a_node
 from trainers.models.recognizer import Beam, BeamSearcher, Recognizer
+from trainers.models.sources.opened_model import open_once_a_node, pin_sources
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import fetch_base
 from trainers.run_folder.layout import RunFolder
@@ -47,9 +47,7 @@ def score_task(task: ScoreTask, session: Session) -> None:
 
 def _open_model(task: ScoreTask, session: Session) -> Recognizer:
     if not is_absolute(task.model):
-        part = task.config.model
-        revision = part.revision if task.model == part.name_or_path else None
-        return _load(task.config, task.model, revision, session)
+        return _open_source(task, session)
     parent, _, name = task.model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as folder:
         storage, local = open_storage(parent, task.config.run.storage_options), f"{folder}/model"
@@ -57,19 +55,27 @@ def _open_model(task: ScoreTask, session: Session) -> Recognizer:
         try:
             fetch_base(storage, Path(local), trains=False)
             local = str(merge_folder(Path(local)))
-            return _load(task.config, local, None, session)
+            return _load(task.config, local)
         except (ConfigError, DamagedError) as error:
             raise type(error)(f"--model {task.model}: {str(error).replace(local, 'it')}") from error
 
 
-def _load(config: TrainConfig, name_or_path: str, revision: str | None, session: Session) -> Recognizer:
-    """The same for a folder and for a Hub id: the config's language and task count, else the weights' own."""
+def _open_source(task: ScoreTask, session: Session) -> Recognizer:
+    """A model that is no folder and no URL of the run's storage, such as a Hub id."""
+    part = task.config.model
+    revision = part.revision if task.model == part.name_or_path else None
+    named = ModelPart(name_or_path=task.model, revision=revision, allow_pickle=part.allow_pickle)
+    config = task.config.model_copy(update={"model": named})
+    pins = session.broadcast(lambda: pin_sources(config), "resolving the model")
+    opened = open_once_a_node(config, pins, session)
+    with opened.named_in_errors():
+        return _load(task.config, str(opened.folder))
 
-    def load(part: ModelPart) -> Recognizer:
-        part = model_config_for_scoring(config.model, str(part.name_or_path), part.revision)
-        return family_of(part).load_recognizer(part, None, config.run.seed)
 
-    return load_once_a_node(ModelPart(name_or_path=name_or_path, revision=revision), session, load)
+def _load(config: TrainConfig, folder: str) -> Recognizer:
+    """The same wherever it came from: the config's language and task count, else the weights' own."""
+    part = model_config_for_scoring(config.model, folder, None)
+    return family_of(part).load_recognizer(part, None, config.run.seed)
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
+from trainers.models.sources.source_pin import SourcePin
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class TrainTask:
         weights: The checkpoint whose weights a run begins with. None: the model's own.
         lengths: How long the run is, see `schedule`.
         managed_by_service: Whether a service counts the attempts, see `staging.Staging.wait_for_earlier_groups`.
+        sources: What the sources of the model are, by their fields; none of new weights.
     """
 
     config: TrainConfig
@@ -58,6 +60,7 @@ class TrainTask:
     weights: str | None
     lengths: Sequence[Length]
     managed_by_service: bool
+    sources: Mapping[str, SourcePin] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

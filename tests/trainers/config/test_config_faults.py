@@ -105,7 +105,6 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("changes", "field", "instead"),
         [
-            ({"model.init": "pretrained"}, "model.name_or_path", "a Hub id, e.g. openai/whisper-tiny, or a folder"),
             ({"decode.method": "beam"}, "decode.rescoring_model", "a Hub id, e.g. openai/whisper-tiny, or a folder"),
             ({"model.family": "ctc"}, "model.vocabulary_file", "a file on a disk: copy it there"),
             ({**DEMO, "data.dataset.name": "x"}, "data.dataset.name", "a Hub id, or a folder that every node reads"),

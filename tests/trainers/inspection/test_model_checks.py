@@ -24,6 +24,7 @@ from trainers.inspection.model_checks import (
 )
 from trainers.inspection.subject import Subject
 from trainers.models.family import Family
+from trainers.models.sources.opened_model import OpenedModel
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
@@ -140,9 +141,10 @@ class TestModel:
     def test_a_hub_model_that_cannot_be_read_here_may_be_there_but_one_that_does_not_fit_is_wrong_everywhere(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception | None, level: str
     ) -> None:
-        def resolve_model(config: TrainConfig) -> tuple[TrainConfig, Family[Any]]:
+        def resolve_model(config: TrainConfig, opened: OpenedModel) -> tuple[TrainConfig, Family[Any]]:
             raise ConfigError("this model") from cause
 
+        monkeypatch.setattr(Subject, "model", OpenedModel())
         monkeypatch.setattr(model_checks, "resolve_model", resolve_model)
         changes = {"model.init": "pretrained", "model.name_or_path": "hub/model"}
         assert "this model" in the_one(check_model, subject_of(tmp_path, changes, elsewhere=True), level)

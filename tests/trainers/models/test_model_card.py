@@ -49,3 +49,15 @@ def test_it_has_the_score_of_each_language() -> None:
     card = model_card(wanted, WhisperFamily(), SCORED, {**rates, "languages": languages})
     assert "| test, en (3 utterances) | 1.00 | 2.00 | 3.00 |\n| test, sr (1 utterances) | undefined | 2.00" in card
     assert "language:\n- en\n- sr\n" in card
+
+
+def test_it_says_where_the_weights_came_from_without_a_secret_link() -> None:
+    def card(**model: str) -> str:
+        base = {"run.name": "mine", "checkpoint.checkpoint_score_attribute": "eval_wer"}
+        return model_card(config({**base, "model": model}), WhisperFamily(), SCORED, None)
+
+    signed = card(name_or_path="https://host/a.zip?signature=secret")
+    assert "base_model: https://host/a.zip\n" in signed and "secret" not in signed
+    assert "base_model: a/b\n" in card(name_or_path="a/b@v1")
+    assert "Trained from a/b@v1 with Rayscribe" in card(name_or_path="a/b@v1")
+    assert "Trained from a/b and c with Rayscribe" in card(encoder="a/b", decoder="c", family="seq2seq")

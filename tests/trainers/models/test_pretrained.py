@@ -1,13 +1,9 @@
-"""Weights on the Hub: what may pass is tried again, what will not is the config's, and a node downloads once."""
+"""Weights on the Hub: what may pass is tried again, and what will not is the config's."""
 
 import errno
-import threading
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import huggingface_hub.constants
 import pytest
 from transformers import PretrainedConfig
 
@@ -15,14 +11,11 @@ from tests.trainers.synthetic import config
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources.known_sources import open_sources
-from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, DataError, RayscribeError, StorageError
 from trainers.models.families import family_of
-from trainers.models.pretrained import load_once_a_node
 from trainers.storage import RetryPolicy, hub_errors
 
 HUB_ID = "somebody/whisper"
-TIMEOUT_S = 30.0
 
 
 class HfHubHTTPError(OSError):
@@ -140,53 +133,6 @@ class TestFaults:
         source = {"data.train": None, "data.validation": None, "data.dataset": {"name": "somebody/speech"}}
         with pytest.raises(DataError):
             open_sources(config(source).data, storage_options=StorageOptions())
-
-
-@dataclass(frozen=True)
-class OfNode(LocalSession):
-    """A rank of a node of two; they meet here."""
-
-    meeting: threading.Barrier = field(default_factory=lambda: threading.Barrier(2))
-
-    def barrier(self, what: str = "") -> None:
-        self.meeting.wait(TIMEOUT_S)
-
-
-class TestOnceANode:
-    def load_on_two_ranks(self, model: ModelPart) -> dict[int, str]:
-        meeting, loaded = threading.Barrier(2), dict[int, str]()
-
-        def load(rank: int) -> None:
-            def take(part: ModelPart) -> str:
-                loaded[rank] = str(part.name_or_path)
-                return loaded[rank]
-
-            load_once_a_node(model, OfNode(rank, 2, rank, meeting), take)
-
-        threads = [threading.Thread(target=load, args=(rank,), daemon=True) for rank in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
-        return loaded
-
-    def test_only_the_first_rank_asks_the_hub(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-        folder = tmp_path / "models--somebody--whisper" / "snapshots" / ("0" * 40)
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_text("{}")
-        refs = tmp_path / "models--somebody--whisper" / "refs"
-        refs.mkdir()
-        (refs / "main").write_text("0" * 40)
-        assert self.load_on_two_ranks(pretrained()) == {0: HUB_ID, 1: str(folder)}
-
-    def test_a_rank_with_another_cache_asks_it_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-        assert self.load_on_two_ranks(pretrained()) == {0: HUB_ID, 1: HUB_ID}
-
-    def test_a_folder_is_opened_by_each(self, tmp_path: Path) -> None:
-        part = pretrained().model_copy(update={"name_or_path": str(tmp_path)})
-        assert self.load_on_two_ranks(part) == {0: str(tmp_path), 1: str(tmp_path)}
 
 
 def test_the_exit_code_is_that_of_a_storage_which_a_service_tries_again() -> None:

@@ -32,7 +32,6 @@ DEFAULT_DATASET = "google/fleurs"
 TRAIN, EVALUATE, PREPARE, CHECK = "train", "evaluate", "prepare", "check"
 SCORE_ALONE = "--verb evaluate --model MODEL scores a model"
 
-_ONE_SOURCE = "weights, config, tokenizer and feature extractor come from one place, model.name_or_path"
 _TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
 _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or give a shorter manifest, data.{0}"
 _ADAPTERS = "adapters for a language are not trained; adapt.method: lora trains low-rank ones"
@@ -97,8 +96,10 @@ MODEL = (
     *off(_ADAPTERS, "add_adapter", "overwrite_lang_vocab"),
     Flag("adapter_attn_dim", WHOLE, reason=_ADAPTERS),
     Flag("target_language", TEXT, reason=f"{_ADAPTERS}; model.language is the language of the speech"),
-    *refused(TEXT, _ONE_SOURCE, "config_name", "tokenizer_name", "feature_extractor_name"),
-    Flag("tokenizer_name_or_path", TEXT, reason=f"{_ONE_SOURCE}; model.vocabulary_file gives a CTC model another"),
+    Flag("config_name", TEXT, reason="the config comes with the weights, model.name_or_path"),
+    Flag("tokenizer_name", TEXT, "model.tokenizer_name", help="Hub id or folder of another tokenizer"),
+    Flag("tokenizer_name_or_path", TEXT, "model.tokenizer_name", help="the same"),
+    Flag("feature_extractor_name", TEXT, "model.feature_extractor_name", help="Hub id or folder of another one"),
     *on("a tokenizer is the fast one where there is one", "use_fast_tokenizer"),
     Flag("phoneme_language", TEXT, reason="phonemes are not supported: transcripts are text"),
     Flag("forced_decoder_ids", WORDS, reason="model.language and model.task say how a hypothesis begins"),
@@ -111,7 +112,7 @@ MODEL = (
     Flag(
         "cache_dir", TEXT, reason="set HF_HOME where the job runs (job.runtime_env.env_vars); data.cache_dir is another"
     ),
-    *off("code from the Hub is never run", "trust_remote_code"),
+    *off("code that comes with weights is never run: whoever can change it could run anything", "trust_remote_code"),
     Flag("token", TEXT, reason=_TOKEN),
     *on("the login or the HF_TOKEN of the machine is used where there is one: unset it to use none", "use_auth_token"),
 )

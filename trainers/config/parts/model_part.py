@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from trainers.config.parts.part import ModelLocation, Part, Positive, trains
+from trainers.config.parts.model_source import ModelSource, SourceText
+from trainers.config.parts.part import Part, Positive, trains
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # Outputs of the shortest bucket, half a second at 20 ms, which a mask must not exceed.
@@ -37,11 +38,26 @@ class ModelPart(Part):
     released: ClassVar[Mapping[str, str]] = {}
 
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
-    name_or_path: ModelLocation | None = Field(None, description="pretrained: Hub id, or folder. null: for scratch.")
+    name_or_path: SourceText | None = Field(
+        None,
+        description="pretrained: where the weights are. A Hub id, also as id@revision; a folder; an s3:// URL of one; "
+        "an https:// URL of a zip or tar of one, also with #sha256=…; run:<name>, the best model of another run; or a "
+        "checkpoint of OpenAI's Whisper. null: for scratch.",
+    )
     family: str | None = Field(
         None, description="Family of the model, e.g. whisper or ctc. null: that of the weights; whisper for scratch."
     )
-    revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
+    revision: str | None = Field(None, description="Git revision of name_or_path on the Hub. null: its newest.")
+    tokenizer_name: SourceText | None = Field(
+        None, description="pretrained: where the tokenizer is, written as name_or_path. null: with the weights."
+    )
+    feature_extractor_name: SourceText | None = Field(
+        None, description="pretrained: where the feature extractor is, written as name_or_path. null: with the weights."
+    )
+    allow_pickle: bool = Field(
+        False,
+        description="Also open weights that are pickled (pytorch_model.bin, OpenAI's .pt). false: safetensors only.",
+    )
     language: str | None = Field(
         None,
         description="Language of the speech, in Whisper's words (english). null: an English-only Whisper; a CTC model "
@@ -61,11 +77,22 @@ class ModelPart(Part):
 
     @model_validator(mode="after")
     def _init_fits(self, info: ValidationInfo) -> Self:
-        if self.init == "pretrained" and self.name_or_path is None and trains(info):
+        if self.init == "pretrained" and not self.names_weights and trains(info):
             raise ValueError("name_or_path is missing: name a Hub id or folder, or set model.init: scratch")
         if self.init == "scratch" and self.name_or_path is not None:
-            raise ValueError(f"name_or_path is {self.name_or_path} but init is scratch: set model.init: pretrained")
+            named = ModelSource.parse(self.name_or_path).text
+            raise ValueError(f"name_or_path is {named} but init is scratch: set model.init: pretrained")
+        if self.name_or_path is not None and self.revision is not None:
+            try:
+                ModelSource.parse(self.name_or_path, self.revision)
+            except ValueError as error:
+                raise ValueError(f"name_or_path {error}") from None
         return self
+
+    @property
+    def names_weights(self) -> bool:
+        """Whether it says where pretrained weights are."""
+        return self.name_or_path is not None
 
     @property
     def token_language(self) -> str | None:
@@ -84,7 +111,13 @@ class ModelPart(Part):
 
     def unused(self) -> dict[str, str]:
         """Each of its fields that nothing reads with the others, whatever its value, and why."""
-        return {"revision": "model.init is scratch, which takes nothing from the Hub"} if self.init == "scratch" else {}
+        if self.init != "scratch":
+            return {}
+        names = ("tokenizer_name", "feature_extractor_name", "allow_pickle")
+        return {
+            "revision": "model.init is scratch, which takes nothing from the Hub",
+            **dict.fromkeys(names, "model.init is scratch, which begins with new weights and a new vocabulary"),
+        }
 
 
 class NewModelPart(ModelPart):

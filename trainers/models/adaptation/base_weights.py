@@ -69,10 +69,6 @@ class BaseWeightsReference:
     def write(self, folder: Path, file: str = BASE) -> None:
         (folder / file).write_text(json.dumps(asdict(self), indent=1))
 
-    def applied_to(self, model: ModelPart) -> ModelPart:
-        """The config's model with these pretrained weights, whatever its revision has become since."""
-        return model.model_copy(update={"revision": self.revision}) if self.folder is None else model
-
     def check(self, network: Any) -> None:
         """Refuses other weights than the run began with, with a DamagedError."""
         if fingerprint(network) != self.sha256:

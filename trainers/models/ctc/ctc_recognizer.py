@@ -22,7 +22,7 @@ from trainers.models.ctc.decoding.rescoring import CausalScorer
 from trainers.models.ctc.sample_convolutions import with_sample_convolutions
 from trainers.models.decoder_labels import padded
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, from_pretrained
+from trainers.models.pretrained import attention, weights_from_pretrained
 from trainers.models.recognizer import (
     IGNORED_LABEL,
     Alternative,
@@ -175,13 +175,15 @@ def load(
     options = {"dtype": torch.float32, **attention(model)}
     config = AutoConfig.from_pretrained(description) if description is not None else None
     if config is None:
-        network = from_pretrained(model, AutoModelForCTC, **options, **regularization(model))
+        network = weights_from_pretrained(model, AutoModelForCTC, **options, **regularization(model))
     elif weights is not None:
         network = AutoModelForCTC.from_pretrained(weights, config=config, **options)
     elif model.init == "scratch":
         network = AutoModelForCTC.from_config(config, **options)
     else:
-        network = from_pretrained(model, AutoModelForCTC, config=config, ignore_mismatched_sizes=True, **options)
+        network = weights_from_pretrained(
+            model, AutoModelForCTC, config=config, ignore_mismatched_sizes=True, **options
+        )
     frozen = model.freeze_feature_encoder
     if hasattr(network, "freeze_feature_encoder") and (model.init == "pretrained" if frozen is None else frozen):
         network.freeze_feature_encoder()

@@ -2,9 +2,10 @@
 
 from typing import ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.model_source import SourceText
 
 
 class Seq2SeqPart(ModelPart):
@@ -16,6 +17,31 @@ class Seq2SeqPart(ModelPart):
         "training.full_context_fraction",
         "training.full_context_matching",
     )
+
+    encoder: SourceText | None = Field(
+        None,
+        description="pretrained: an encoder of speech, such as facebook/wav2vec2-base, that begins a new model with "
+        "decoder. Written as name_or_path, which it is instead of. null: name_or_path is a complete model.",
+    )
+    decoder: SourceText | None = Field(
+        None, description="pretrained: a decoder of text for encoder, such as gpt2. Written as name_or_path."
+    )
+
+    @property
+    def names_weights(self) -> bool:
+        return super().names_weights or self.encoder is not None or self.decoder is not None
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        parts = {"encoder": self.encoder, "decoder": self.decoder}
+        given = [name for name, value in parts.items() if value is not None]
+        if len(given) == 1:
+            raise ValueError(f"{given[0]} is given alone: a new model begins with an encoder and a decoder")
+        if given and self.name_or_path is not None:
+            raise ValueError(
+                "name_or_path is a complete model, and encoder and decoder begin a new one: keep one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _begins_with_weights(self) -> Self:

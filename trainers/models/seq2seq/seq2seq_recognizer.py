@@ -11,7 +11,7 @@ from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 from trainers.data.features import LENGTHS, ExtractorFeatures
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, from_pretrained
+from trainers.models.pretrained import attention, weights_from_pretrained
 from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import Seq2SeqProcessor, limits_of
@@ -111,7 +111,7 @@ def load(codec: LabelCodec, model: Seq2SeqPart, processor: Seq2SeqProcessor, wei
 
 
 def _released(model: Seq2SeqPart, options: Mapping[str, Any]) -> Any:
-    network = from_pretrained(model, AutoModelForSpeechSeq2Seq, **options)
+    network = weights_from_pretrained(model, AutoModelForSpeechSeq2Seq, **options)
     for config in (network.config, getattr(network.config, "encoder", None)):
         # Of a wav2vec2 encoder: what no field of the config asks for.
         for name_of, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):

@@ -22,7 +22,7 @@ from trainers.config.parts.training_part import TrainingPart
 from trainers.data.features import LogMel
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, from_pretrained
+from trainers.models.pretrained import attention, weights_from_pretrained
 from trainers.models.recognizer import (
     Alternative,
     Decoding,
@@ -189,7 +189,7 @@ def load(
         network.generation_config = GenerationConfig.from_pretrained(description)
         return WhisperRecognizer(network, processor, codec)
     options = {"dtype": torch.float32, **regularization(model), **attention(model)}
-    network = from_pretrained(model, WhisperForConditionalGeneration, **options)
+    network = weights_from_pretrained(model, WhisperForConditionalGeneration, **options)
     generation = network.generation_config
     notes = resolve_generation(generation, processor.tokenizer, language_of(generation, model))
     # Where outdated ones were, they would rule over the language.

@@ -1,0 +1,99 @@
+"""Models on the Hugging Face Hub: which commit a revision is, and its files in the cache that all of the node share."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from trainers.models.pretrained import open_named
+from trainers.models.sources.model_files import (
+    DESCRIPTION,
+    PICKLED_WEIGHTS,
+    SAFE_INDEX,
+    SAFE_WEIGHTS,
+    names_in,
+    refuse_incomplete,
+    refuse_pickles,
+    weight_files,
+)
+from trainers.models.sources.source_pin import SourcePin
+from trainers.storage.hub_errors import explain_hub_error, is_offline
+
+
+class HubVersion(NamedTuple):
+    """A commit, and the names of the files at its top."""
+
+    commit: str
+    names: tuple[str, ...]
+
+
+def version_of(field: str, name: str, revision: str | None) -> HubVersion:
+    """The commit that a revision is now; the node has its description then.
+
+    Where the Hub does not respond, it is that of the node's cache, with the files that are there.
+
+    Raises:
+        ConfigError: there is no such repository or revision.
+        StorageError: the Hub does not respond, and the cache does not have it.
+    """
+    # It takes a fifth of a second to import, and most configs name no Hub id.
+    from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
+
+    def ask() -> HubVersion:
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(DESCRIPTION)))
+        try:
+            siblings = HfApi().model_info(name, revision=folder.name).siblings or ()
+        except Exception as error:
+            if not is_offline(error) and explain_hub_error(error) is None:
+                raise
+            return HubVersion(folder.name, tuple(names_in(folder)))
+        return HubVersion(folder.name, tuple(each.rfilename for each in siblings if "/" not in each.rfilename))
+
+    return open_named(field, name, ask)
+
+
+def folder_of(pin: SourcePin, *, weights: bool, allow_pickle: bool, cached: bool) -> Path:
+    """The files of a commit in the node's cache, downloaded where it lacks them.
+
+    huggingface_hub has others of the node wait for who downloads a file, compares its size, and renames it when it is
+    complete. Where they are `cached`, nobody is asked.
+
+    Raises:
+        ConfigError: it has no weights, or only pickled ones, which are not allowed.
+        StorageError: it is not complete, or the Hub does not respond, and the cache does not have it.
+    """
+    folder = _cached(pin.address, pin.revision, weights=weights) if cached else None
+    # A rank may have another cache than the first of its node.
+    if folder is None:
+        folder = _downloaded(pin, weights=weights, allow_pickle=allow_pickle)
+    if weights:
+        weight_files(names_in(folder), pin.name, allow_pickle=allow_pickle)
+        refuse_incomplete(folder, pin.name)
+    return folder
+
+
+def _downloaded(pin: SourcePin, *, weights: bool, allow_pickle: bool) -> Path:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    field, name, commit = f"model.{pin.field}", pin.address, pin.revision
+
+    def get(*patterns: str) -> Path:
+        wanted = [*DESCRIPTION, *patterns]
+        return open_named(field, name, lambda: Path(snapshot_download(name, revision=commit, allow_patterns=wanted)))
+
+    if not weights:
+        return get()
+    folder = get(*SAFE_WEIGHTS)
+    if any((folder / each).exists() for each in (SAFE_WEIGHTS[0], SAFE_INDEX)):
+        return folder
+    refuse_pickles(version_of(field, name, commit).names, pin.name, allow_pickle=allow_pickle)
+    return get(*PICKLED_WEIGHTS)
+
+
+def _cached(name: str, revision: str | None, *, weights: bool) -> Path | None:
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    # Of all files it would ask whether each is there.
+    wanted = [*DESCRIPTION, *(SAFE_WEIGHTS if weights else ())]
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
+    except (OSError, ValueError):
+        return None

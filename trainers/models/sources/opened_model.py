@@ -1,0 +1,225 @@
+"""The model of a config as one folder of this node, whatever places its parts come from."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from transformers import AutoFeatureExtractor, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
+
+from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.model_source import ModelSource, SourceKind
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError, RayscribeError
+from trainers.models.pretrained import open_named
+from trainers.models.sources.model_files import (
+    INDEXES,
+    names_in,
+    weight_files,
+)
+from trainers.models.sources.source_pin import DECODER, ENCODER, EXTRACTOR, FIELDS, TOKENIZER, WEIGHTS, SourcePin
+from trainers.models.sources.source_reader import SourceReader, made_once
+
+if TYPE_CHECKING:
+    # It loads torch, which a family does without.
+    from trainers.distributed.session import Session
+
+Model = TypeVar("Model", bound=ModelPart)
+Pins = Mapping[str, SourcePin]
+
+# What of a model is neither its weights nor its processor.
+_CONFIG, _GENERATION = "config.json", "generation_config.json"
+_TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """Where this node has the files that a config's model part names.
+
+    Attributes:
+        folder: With all of them. None: new weights, which begin with none.
+    """
+
+    folder: Path | None = None
+    pins: Pins = field(default_factory=dict)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the weights cannot be named to others: they are neither a folder's nor a repository's of the Hub."""
+        weights = self.pins.get(WEIGHTS)
+        if self.folder is None:
+            return False
+        return len(self.pins) > 1 or weights is None or weights.is_file or weights.kind not in _NAMED
+
+    def applied_to(self, model: Model) -> Model:
+        """The model part with the folder in place of the sources."""
+        if self.folder is None:
+            return model
+        return model.model_copy(update={"name_or_path": str(self.folder), "revision": None})
+
+    def named_in(self, model: Model) -> Model:
+        """The model part with the commit that its revision is."""
+        weights = self.pins.get(WEIGHTS)
+        if weights is None:
+            return model
+        return model.model_copy(update={"name_or_path": weights.address, "revision": weights.revision})
+
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """A block whose errors name the sources instead of the folder."""
+        try:
+            yield
+        except RayscribeError as error:
+            folder, text = str(self.folder), str(error)
+            if self.folder is None or folder not in text:
+                raise
+            names = ", ".join(dict.fromkeys(pin.text for pin in self.pins.values()))
+            raise type(error)(text.replace(folder, names)) from error.__cause__
+
+
+_NAMED = (SourceKind.PATH, SourceKind.HUB)
+
+
+def pin_sources(
+    config: TrainConfig, known: Mapping[str, Any] | None = None, *, hashed: bool = False
+) -> dict[str, SourcePin]:
+    """What each source of a config's model is now, by its field; none of new weights.
+
+    `known` is the record of the sources that the run began with, by the same fields. With `hashed`, folders of this
+    node are read to know their content.
+
+    Raises:
+        ConfigError: a source is not there, or its weights are pickled, which is not allowed.
+        StorageError: the Hub, a server, the network or a disk does not respond.
+    """
+    model, reader = config.model, SourceReader.of(config)
+    pins: dict[str, SourcePin] = {}
+    if model.init == "scratch":
+        return pins
+    for name in FIELDS:
+        if (text := getattr(model, name, None)) is None:
+            continue
+        source = ModelSource.parse(text, model.revision if name == WEIGHTS else None)
+        before = (known or {}).get(name, {})
+        pins[name] = reader.pin(name, source, before if before.get("source") == source.text else None)
+    if hashed or len(pins) > 1:
+        pins = {name: reader.hashed(pin) for name, pin in pins.items()}
+    return pins
+
+
+def open_sources(config: TrainConfig, pins: Pins, *, weights: bool, cached: bool = False) -> OpenedModel:
+    """Has the files of sources on this node, in one folder; without `weights` only what describes the model.
+
+    `cached` says that another process of the node has done so.
+
+    Raises:
+        ConfigError: a source is no model, or not what it was when it was pinned; or the parts do not go together.
+        StorageError: a source is not complete; or the Hub, a server, the network or a disk does not respond.
+    """
+    reader = SourceReader.of(config)
+    folders = {name: reader.folder(pin, weights=weights, cached=cached) for name, pin in pins.items()}
+    if not folders:
+        return OpenedModel()
+    if WEIGHTS in folders and TOKENIZER not in folders and _is_converted(folders[WEIGHTS], pins[WEIGHTS]):
+        _refuse_without_tokenizer(folders[WEIGHTS], pins[WEIGHTS])
+    if len(folders) == 1:
+        return OpenedModel(next(iter(folders.values())), pins)
+    key = json.dumps(
+        [[asdict(pin) | {"kind": pin.kind.value} for pin in pins.values()], config.run.seed], sort_keys=True
+    )
+    folder = made_once(
+        "composed",
+        hashlib.sha256(key.encode()).hexdigest(),
+        "model" if weights else "description",
+        lambda folder: _compose(folders, pins, folder, weights=weights, seed=config.run.seed),
+    )
+    return OpenedModel(folder, pins)
+
+
+def open_once_a_node(config: TrainConfig, pins: Pins, session: "Session") -> OpenedModel:
+    """The same with weights on every rank; the first of each node downloads. Every rank calls it."""
+    opened = None
+    with session.failing_together("downloading the model"):
+        if session.local_rank == 0:
+            opened = open_sources(config, pins, weights=True)
+    return opened if opened is not None else open_sources(config, pins, weights=True, cached=True)
+
+
+def _is_converted(folder: Path, pin: SourcePin) -> bool:
+    """Whether a folder is of a checkpoint of OpenAI's Whisper, which has no tokens."""
+    if not pin.is_file or any((folder / name).exists() for name in (_GENERATION, *_TOKENIZERS)):
+        return False
+    return bool(json.loads((folder / _CONFIG).read_bytes()).get("model_type") == "whisper")
+
+
+def _refuse_without_tokenizer(folder: Path, pin: SourcePin) -> None:
+    # Only now: it takes torch, as the conversion has.
+    from trainers.models.whisper.openai_checkpoint import tokenizer_for  # noqa: PLC0415
+
+    raise ConfigError(
+        f"{pin.name}: holds no tokenizer, as checkpoints of OpenAI's do not: set model.tokenizer_name: "
+        f"{tokenizer_for(folder)}"
+    )
+
+
+def _compose(folders: Mapping[str, Path], pins: Pins, target: Path, *, weights: bool, seed: int) -> None:
+    """Writes one folder of several sources, in which weights are links to where they are."""
+    base = folders.get(WEIGHTS)
+    tokenizer = _open(AutoTokenizer, (TOKENIZER, DECODER, WEIGHTS), folders, pins)
+    extractor = _open(AutoFeatureExtractor, (EXTRACTOR, ENCODER, WEIGHTS), folders, pins)
+    if base is None:
+        # Only now: most models are of one source.
+        from trainers.models.seq2seq.warm_start import join  # noqa: PLC0415
+
+        def make() -> None:
+            join(folders[ENCODER], folders[DECODER], tokenizer, target, weights=weights, seed=seed)
+
+        open_named(f"model.{ENCODER}, model.{DECODER}", f"{pins[ENCODER].text}, {pins[DECODER].text}", make)
+    else:
+        _take_over(base, target, pins[WEIGHTS].name, weights=weights)
+    extractor.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    if base is not None and TOKENIZER in folders:
+        _fit_outputs(target, tokenizer)
+    if base is not None and _is_converted(base, pins[WEIGHTS]):
+        from trainers.models.whisper.openai_checkpoint import add_tokens  # noqa: PLC0415
+
+        add_tokens(target, tokenizer)
+
+
+def _fit_outputs(folder: Path, tokenizer: Any) -> None:
+    """Has an encoder without an output layer, which a CTC model begins with, get one for the tokenizer.
+
+    An output layer that is there stays, and a tokenizer that does not fit it is refused when it is opened.
+    """
+    content = json.loads((folder / _CONFIG).read_bytes())
+    ctc = MODEL_FOR_CTC_MAPPING_NAMES.get(content.get("model_type"))
+    if ctc is None or any(name.endswith("ForCTC") for name in content.get("architectures") or ()):
+        return
+    ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    (folder / _CONFIG).write_text(json.dumps({**content, **ids, "architectures": [ctc]}, indent=2))
+
+
+def _take_over(base: Path, target: Path, origin: str, *, weights: bool) -> None:
+    """Copies what is no processor's of a folder; weights become links."""
+    names = names_in(base)
+    for name in (_CONFIG, _GENERATION, *INDEXES):
+        if name in names:
+            shutil.copyfile(base / name, target / name)
+    # Whether they may be pickled was said when the folder was opened.
+    for name in weight_files(names, origin, allow_pickle=True) if weights else ():
+        (target / name).symlink_to((base / name).absolute())
+
+
+def _open(kind: Any, fields: tuple[str, ...], folders: Mapping[str, Path], pins: Pins) -> Any:
+    """What a class of transformers makes of the first of the fields that is given."""
+    name = next(each for each in fields if each in folders)
+    folder = folders[name]
+    return open_named(
+        f"model.{name}", pins[name].text, lambda: kind.from_pretrained(folder, trust_remote_code=False), "a model"
+    )

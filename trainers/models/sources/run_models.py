@@ -1,0 +1,41 @@
+"""The best model of a run, by its journal."""
+
+from trainers.config.parts.model_source import RUN
+from trainers.config.storage_location import StorageOptions
+from trainers.errors import ConfigError
+from trainers.run_folder import layout
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
+from trainers.storage import open_storage
+
+
+def model_in(address: str, storage_options: StorageOptions) -> str | None:
+    """The folder or URL of the model in a run folder, or in a folder of a model; None: it has none.
+
+    That of a run is the one that its journal names, and not the copy at the root that people see.
+    """
+    state = Journal(RunFolder(open_storage(address, storage_options))).read()
+    home = address if state.finished is None else f"{address}/{state.finished.outputs}"
+    for candidate in (f"{home}/{layout.MODEL}", home):
+        if open_storage(candidate, storage_options).exists("config.json"):
+            return candidate
+    return None
+
+
+def model_of_run(field: str, name: str, storage_path: str, storage_options: StorageOptions) -> str:
+    """The folder or URL of the model of another run of the same storage.
+
+    Raises:
+        ConfigError: there is no such run, or it has no model yet.
+        StorageError: the storage cannot be read.
+    """
+    url = f"{storage_path}/{name}"
+    state = Journal(RunFolder(open_storage(url, storage_options))).read()
+    if state.number == 0:
+        raise ConfigError(f"{field}: {RUN}{name}: there is no run {name} in {storage_path}: name one that is there")
+    found = model_in(url, storage_options) if state.finished is not None else None
+    if found is None:
+        last = state.checkpoints[-1].name if state.checkpoints else None
+        instead = f", or begin with a checkpoint (run.resume: from:{url}/{layout.CHECKPOINTS}/{last})" if last else ""
+        raise ConfigError(f"{field}: {RUN}{name}: {url} has not finished, and has no best model yet: wait{instead}")
+    return found

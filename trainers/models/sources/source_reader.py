@@ -1,0 +1,239 @@
+"""Reads sources of models: what each is now, and its files in a folder of this node, fetched by one process."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainers.config.locations import storage_path_of
+from trainers.config.parts.model_source import ModelSource, SourceKind
+from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import StorageOptions, is_url
+from trainers.data.node_cache import NodeCache
+from trainers.errors import ConfigError, StorageError
+from trainers.models.sources.archives import is_archive, is_checkpoint, refuse_full, unpack_model
+from trainers.models.sources.https_download import KnownDownload, download
+from trainers.models.sources.hub_models import folder_of, version_of
+from trainers.models.sources.model_files import (
+    description_files,
+    hash_of_folder,
+    hash_of_listing,
+    names_in,
+    refuse_incomplete,
+    refuse_pickles,
+    weight_files,
+)
+from trainers.models.sources.run_models import model_of_run
+from trainers.models.sources.source_pin import SourcePin
+from trainers.storage import Entry, Storage, open_storage, sha256_of
+from trainers.storage.full_disk import naming_full_disk
+
+# In the folder that it is unpacked to, until that is done.
+_DOWNLOAD = ".download"
+_KNOWN = "known.json"
+
+
+@dataclass(frozen=True)
+class SourceReader:
+    """Reads sources for one config.
+
+    Attributes:
+        storage_path: Where other runs are.
+        storage_options: Of all buckets.
+    """
+
+    storage_path: str
+    storage_options: StorageOptions
+    allow_pickle: bool
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> "SourceReader":
+        return cls(storage_path_of(config), config.run.storage_options, config.model.allow_pickle)
+
+    def pin(self, field: str, source: ModelSource, known: Mapping[str, Any] | None = None) -> SourcePin:
+        """What a source is now; a revision of the Hub is the commit that a run began with, where that is `known`.
+
+        A file at an https:// URL without a hash is downloaded to know it. The content of a folder of this node is not
+        read, see `hashed`.
+
+        Raises:
+            ConfigError: it is not there, or its weights are pickled, which is not allowed.
+            StorageError: the Hub, the server, the network or the disk does not respond.
+        """
+        pin = SourcePin(field, source.text, source.kind, source.address, source.revision, source.sha256)
+        if source.kind is SourceKind.RUN:
+            address = model_of_run(f"model.{field}", source.address, self.storage_path, self.storage_options)
+            pin = replace(pin, kind=SourceKind.STORAGE if is_url(address) else SourceKind.PATH, address=address)
+        # A relative path.
+        elif source.kind is SourceKind.HUB and Path(source.text).exists():
+            pin = replace(pin, kind=SourceKind.PATH, address=source.text, revision=None)
+        if pin.kind is SourceKind.HUB:
+            return self._pinned_commit(pin, (known or {}).get("revision"))
+        if pin.kind is SourceKind.STORAGE:
+            return self._pinned_objects(pin)
+        if pin.kind is SourceKind.HTTPS:
+            return replace(pin, is_file=True, sha256=pin.sha256 or self._downloaded(pin))
+        path = Path(pin.address)
+        if path.is_file():
+            return replace(pin, is_file=True, sha256=sha256_of(path))
+        if pin.has_weights and path.is_dir():
+            refuse_pickles(names_in(path), pin.name, allow_pickle=self.allow_pickle)
+        return pin
+
+    def hashed(self, pin: SourcePin) -> SourcePin:
+        """The same with the hash of the content, also of a folder of this node; errors as of `pin`."""
+        path = Path(pin.address)
+        if pin.kind is not SourceKind.PATH or pin.is_file or not path.is_dir():
+            return pin
+        names = description_files(names_in(path))
+        if pin.has_weights:
+            names += weight_files(names_in(path), pin.name, allow_pickle=self.allow_pickle)
+        return replace(pin, sha256=hash_of_folder(path, names))
+
+    def folder(self, pin: SourcePin, *, weights: bool, cached: bool = False) -> Path:
+        """The folder of this node with the files of a source, which other processes of it wait for.
+
+        Without `weights`, what is large may be left out. `cached` says that the node has it already. A folder that is
+        not there is named by who opens it.
+
+        Raises:
+            ConfigError: it is no model, or its weights are pickled, which is not allowed; or what is there is another
+                than was pinned.
+            StorageError: it is not complete; or the Hub, the server, the network or the disk does not respond.
+        """
+        weights = weights and pin.has_weights
+        if pin.kind is SourceKind.HUB:
+            return folder_of(pin, weights=weights, allow_pickle=self.allow_pickle, cached=cached)
+        if pin.is_file:
+            return self._made(pin, "model", lambda folder: self._fetch_file(pin, folder))
+        if pin.kind is SourceKind.STORAGE:
+            name = "model" if weights else "description"
+            return self._made(pin, name, lambda folder: self._fetch_objects(pin, folder, weights=weights))
+        path = Path(pin.address)
+        if weights and path.is_dir():
+            refuse_incomplete(path, pin.name)
+        return path
+
+    def _pinned_commit(self, pin: SourcePin, known: str | None) -> SourcePin:
+        found = version_of(f"model.{pin.field}", pin.address, known or pin.revision)
+        if pin.has_weights:
+            refuse_pickles(found.names, pin.name, allow_pickle=self.allow_pickle)
+        return replace(pin, revision=found.commit)
+
+    def _pinned_objects(self, pin: SourcePin) -> SourcePin:
+        parent, _, name = pin.address.rpartition("/")
+        # A bucket's root is no file.
+        entry = open_storage(parent, self.storage_options).entry(name) if parent.rstrip("/").count("/") > 1 else None
+        if entry is not None:
+            return replace(pin, is_file=True, sha256=hash_of_listing([entry]))
+        return replace(pin, sha256=hash_of_listing(self._objects(pin, weights=True)))
+
+    def _objects(self, pin: SourcePin, *, weights: bool) -> list[Entry]:
+        """What is opened of a folder in a bucket."""
+        entries = {entry.key: entry for entry in self._storage(pin).list_files() if "/" not in entry.key}
+        if "config.json" not in entries and pin.has_weights:
+            raise ConfigError(f"{pin.name}: holds no config.json: name the URL of a folder with a complete model")
+        if not entries:
+            raise ConfigError(f"{pin.name}: no file is there; check the URL")
+        names = description_files(entries)
+        if pin.has_weights:
+            found = weight_files(entries, pin.name, allow_pickle=self.allow_pickle)
+            names += found if weights else []
+        return [entries[name] for name in names]
+
+    def _storage(self, pin: SourcePin) -> Storage:
+        return open_storage(pin.address, self.storage_options)
+
+    def _downloaded(self, pin: SourcePin) -> str:
+        """The SHA-256 of a file at a URL, which is unpacked where the node did not have it."""
+        cache = NodeCache(pin.address, "", "models")
+        with cache.locked(_KNOWN):
+            known = KnownDownload.read(cache.folder / _KNOWN)
+            file = cache.folder / _DOWNLOAD
+            found = download(pin.address, file, pin.name, sha256=None, known=known)
+            if found is None:
+                assert known is not None
+                return known.sha256
+            try:
+                hashed = replace(pin, sha256=found.sha256)
+                self._made(hashed, "model", lambda folder: self._open_file(file, folder, pin.name))
+            finally:
+                file.unlink()
+            found.write(cache.folder / _KNOWN)
+            return found.sha256
+
+    def _made(self, pin: SourcePin, name: str, make: Callable[[Path], None]) -> Path:
+        return made_once(f"{pin.kind.value} {pin.address}", str(pin.sha256), name, make)
+
+    def _fetch_file(self, pin: SourcePin, folder: Path) -> None:
+        file = folder / _DOWNLOAD
+        if pin.kind is SourceKind.PATH:
+            self._open_file(Path(pin.address), folder, pin.name)
+            return
+        if pin.kind is SourceKind.HTTPS:
+            download(pin.address, file, pin.name, sha256=pin.sha256)
+        else:
+            parent, _, name = pin.address.rpartition("/")
+            storage = open_storage(parent, self.storage_options)
+            self._fetch_entries(pin, storage, lambda: [entry] if (entry := storage.entry(name)) else [], {name: file})
+        self._open_file(file, folder, pin.name)
+        file.unlink()
+
+    def _open_file(self, file: Path, folder: Path, origin: str) -> None:
+        if is_checkpoint(file):
+            # Only now: it takes torch.
+            from trainers.models.whisper.openai_checkpoint import convert  # noqa: PLC0415
+
+            convert(file, folder, origin, allow_pickle=self.allow_pickle)
+        elif is_archive(file):
+            unpack_model(file, folder, origin, allow_pickle=self.allow_pickle)
+            refuse_incomplete(folder, origin)
+        else:
+            raise ConfigError(f"{origin}: is no zip, no tar and no checkpoint of OpenAI's Whisper: name a model folder")
+
+    def _fetch_objects(self, pin: SourcePin, folder: Path, *, weights: bool) -> None:
+        targets = {entry.key: folder / entry.key for entry in self._objects(pin, weights=weights)}
+        self._fetch_entries(pin, self._storage(pin), lambda: self._objects(pin, weights=True), targets)
+        if weights:
+            refuse_incomplete(folder, pin.name)
+
+    def _fetch_entries(
+        self, pin: SourcePin, storage: Storage, listing: Callable[[], Sequence[Entry]], targets: Mapping[str, Path]
+    ) -> None:
+        """Downloads objects that are, before and after it, those that were pinned."""
+        entries = self._unchanged(pin, listing)
+        sizes = {key: entries[key].size_bytes for key in targets}
+        refuse_full(next(iter(targets.values())).parent, sum(sizes.values()), pin.name)
+        for key, path in targets.items():
+            with naming_full_disk():
+                storage.download_file(key, path)
+            if (size := path.stat().st_size) != sizes[key]:
+                raise StorageError(f"{pin.name}: {size} of {sizes[key]} bytes of {key} came: try again")
+        self._unchanged(pin, listing)
+
+    def _unchanged(self, pin: SourcePin, listing: Callable[[], Sequence[Entry]]) -> dict[str, Entry]:
+        entries = listing()
+        if hash_of_listing(entries) != pin.sha256:
+            raise ConfigError(f"{pin.name}: has changed since this attempt began: start it again when it is complete")
+        return {entry.key: entry for entry in entries}
+
+
+def made_once(url: str, key: str, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder of this node's models, made by `make` where the node has none."""
+    cache = NodeCache(url, key, "models")
+
+    def make_anew(part: Path) -> None:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(mode=0o700)
+        try:
+            make(part)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+    path = cache.once(name, make_anew)
+    # What nobody has used for days is removed.
+    os.utime(path)
+    return path
