@@ -18,6 +18,7 @@ from trainers.errors import ConfigError
 from trainers.models.family import Decoder, Family
 from trainers.models.pretrained import open_pretrained
 from trainers.models.sources.opened_model import OpenedModel
+from trainers.models.sources.source_pin import FIELDS
 
 FAMILIES: Mapping[str, Family[Any]] = {
     name: resolve_name(part.implementation)() for name, part in family_parts().items()
@@ -55,7 +56,9 @@ def model_config_for_scoring(model: ModelPart, name_or_path: str, revision: str 
         ConfigError: see `resolve_model`.
         StorageError: the Hub does not respond.
     """
-    named = model.model_copy(update={"init": "pretrained", "name_or_path": name_or_path, "revision": revision})
+    sources = {name: None for name in FIELDS if name in type(model).model_fields}
+    changes = {**sources, "init": "pretrained", "name_or_path": name_or_path, "revision": revision}
+    named = model.model_copy(update=changes)
     part = family_parts()[family_of(named).name]
     return part(**named.model_dump(include=set(part.model_fields)))
 

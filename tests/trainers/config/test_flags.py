@@ -139,6 +139,7 @@ def test_an_empty_bucket_uri_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--model_size large-v3 --name sr_rs", "whisper-large-v3-sr_rs"),
         ("--model_name_or_path openai/whisper-tiny.en", "whisper-tiny.en"),
         ("--model_name_or_path my/model@3", "whisper-model-3"),
+        ("--model_name_or_path https://host/mine.zip?key=secret#sha256=" + "ab" * 32, "whisper-mine.zip"),
         ("--model_size tiny --run-name mine", "mine"),
     ],
 )

@@ -137,6 +137,17 @@ class TestModel:
         )
         assert "/nowhere/model cannot be opened" in the_one(check_model, subject_of(tmp_path, changes), "error")
 
+    def test_a_model_that_is_one_file_is_not_downloaded_where_the_job_does_not_run(self, tmp_path: Path) -> None:
+        changes = {"model": {"name_or_path": "https://localhost:1/a.zip?key=secret", "language": "English"}}
+        text = the_one(check_model, subject_of(tmp_path, changes, elsewhere=True), "skipped")
+        assert "https://localhost:1/a.zip: a file is only opened where the job runs" in text
+
+    def test_weights_that_are_only_pickled(self, tampered: Tampered) -> None:
+        subject = tampered()
+        folder = Path(str(subject.config.model.name_or_path))
+        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        assert "set model.allow_pickle: true" in the_one(check_model, subject, "error")
+
     @pytest.mark.parametrize(("cause", "level"), [(OSError("no network"), "skipped"), (None, "error")])
     def test_a_hub_model_that_cannot_be_read_here_may_be_there_but_one_that_does_not_fit_is_wrong_everywhere(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: Exception | None, level: str

@@ -112,7 +112,8 @@ def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ())
 
     The usual length and warm-up depend on `overrides`, all that is set in this config then.
     """
-    weights = values.get("model_size") or Path(str(values.get("model_name_or_path"))).name.removeprefix("whisper-")
+    address = re.split("[?#]", str(values.get("model_name_or_path")))[0]
+    weights = values.get("model_size") or Path(address).name.removeprefix("whisper-")
     family = None if str(weights).lower().startswith(CTC_NAMES) else "whisper"
     language = values.get("name") or values.get("dataset_config_name")
     words = "-".join(str(part).lower() for part in (family, weights, language) if part)

@@ -41,6 +41,9 @@ def join(encoder: Path, decoder: Path, tokenizer: Any, folder: Path, *, weights:
     else:
         parts = AutoConfig.from_pretrained(encoder, trust_remote_code=False), wanted
         config = SpeechEncoderDecoderConfig.from_encoder_decoder_configs(*parts, tie_word_embeddings=False)
+    for part in (config.encoder, config.decoder):
+        # It would name folders of this node, wherever the model goes.
+        part._name_or_path = ""
     config.architectures = ["SpeechEncoderDecoderModel"]
     config.update(ids)
     config.save_pretrained(folder)

@@ -182,6 +182,7 @@ class TestWarmStart:
         ours, theirs = (AutoConfig.from_pretrained(str(each.folder)).to_dict() for each in (described, whole))
         for name in ("decoder_start_token_id", "eos_token_id", "pad_token_id", "model_type"):
             assert ours[name] == theirs[name]
+        assert str(encoder_folder) not in (described.folder / "config.json").read_text()
 
     @pytest.mark.parametrize("kind", ["bart", "bert"])
     def test_what_a_decoder_says_depends_on_the_encoder(

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 from transformers import AutoModelForCTC
 
@@ -227,6 +228,15 @@ class TestTheHub:
         for page in hub.pages.values():
             page.statuses = [503] * 100
         assert weights_of(opened(wanted(HUB_ID)).folder) == weights_of(ctc_folder)
+
+    def test_offline_it_is_read_from_the_cache_of_the_node_and_nobody_is_asked(
+        self, hub: WebServer, on_hub: str, ctc_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened(wanted(HUB_ID))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        hub.requests.clear()
+        assert weights_of(opened(wanted(HUB_ID)).folder) == weights_of(ctc_folder)
+        assert hub.requests == []
 
     def test_an_unknown_repository_is_an_error_of_the_recipe(self, hub: WebServer) -> None:
         with pytest.raises(ConfigError, match=r"model\.name_or_path: nobody/nothing cannot be opened"):

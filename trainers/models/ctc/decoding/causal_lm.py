@@ -11,6 +11,8 @@ from trainers.models.pretrained import open_named
 
 # The branch of a repository of the Hub that is opened where none is named.
 MAIN = "main"
+# Without it, transformers asks at the terminal whether to run code that comes with a model.
+_NO_CODE = {"trust_remote_code": False}
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class CausalTokenizer:
 
 def revision_of(name: str) -> str:
     """The commit of the Hub's main branch, for all who open it; main for a folder. Errors as of `open_tokenizer`."""
-    config = reading(name, lambda: AutoConfig.from_pretrained(name))
+    config = reading(name, lambda: AutoConfig.from_pretrained(name, **_NO_CODE))
     return getattr(config, "_commit_hash", None) or MAIN
 
 
@@ -40,13 +42,13 @@ def open_tokenizer(name: str, revision: str = MAIN) -> CausalTokenizer:
         ConfigError: it cannot be opened, is another kind of model, or has no token to begin with.
         StorageError: the Hub does not respond.
     """
-    config = reading(name, lambda: AutoConfig.from_pretrained(name, revision=revision))
+    config = reading(name, lambda: AutoConfig.from_pretrained(name, revision=revision, **_NO_CODE))
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ConfigError(
             f"decode.rescoring_model: {name} has model_type {config.model_type}, which AutoModelForCausalLM does not "
             "open: name a causal language model, such as a GPT-2"
         )
-    tokenizer = reading(name, lambda: AutoTokenizer.from_pretrained(name, revision=revision))
+    tokenizer = reading(name, lambda: AutoTokenizer.from_pretrained(name, revision=revision, **_NO_CODE))
     start = next((id for id in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id is not None), None)
     if start is None:
         raise ConfigError(
