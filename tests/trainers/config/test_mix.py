@@ -53,7 +53,7 @@ def test_members_have_the_columns_of_the_data_part_unless_they_name_their_own() 
         ([{**ONE, "name": "a/b"}], {}, "data.mix.0.name: must begin with a letter or a digit"),
         ([{"name": "x"}], {}, "data.mix.0: x names no data: give one of train, demo, dataset, source"),
         ([{**ONE, **OTHER}], {}, "data.mix.0: other names train and dataset: give one of"),
-        ([{**ONE, "train": "gs://x"}], {}, "data.mix.0.train: gs:// is not supported"),
+        ([{**ONE, "train": "hdfs://x"}], {}, "data.mix.0.train: hdfs:// is not supported"),
         ([{**ONE, "train": "kaldi:"}], {}, "data.mix.0.train: kaldi:: kaldi: stands before a path"),
         ([ONE], {"train": "/two.csv"}, "data: names train and mix: keep one of"),
         (

@@ -1,5 +1,6 @@
-"""What manifests of all formats have in common: UTF-8, delimited rows, columns that are refused, values of fields."""
+"""What manifests of all formats have in common: encodings, delimited rows, columns that are refused, values of fields."""
 
+import codecs
 import csv
 import io
 import math
@@ -18,6 +19,7 @@ from trainers.config.strict_loading import load_json
 from trainers.errors import DataError
 
 _MAX_NAMED = 5
+UTF_8 = "utf-8"
 
 # Columns that say in another way which part of a recording is meant: left unread, each row would be all of it.
 _GAP = r"[\s_.()\[\]-]*"
@@ -32,6 +34,24 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 # One row: the line it ends on, and its values under the columns asked for, "" where there is none.
 Row = tuple[int, Sequence[str]]
+
+
+def in_utf_8(location: str, content: bytes, encoding: str) -> bytes:
+    """A text of another encoding in UTF-8; one in UTF-8 as it is, whatever bytes it has.
+
+    Raises:
+        DataError: it is of another encoding; names byte and line.
+    """
+    if codecs.lookup(encoding).name == UTF_8:
+        return content
+    try:
+        return content.decode(encoding).encode()
+    except UnicodeError as error:
+        start = getattr(error, "start", 0)
+        line = content.count(b"\n", 0, start) + 1
+        raise DataError(
+            f"{location}: byte {start} (line {line}) is not {encoding}: correct data.encoding, or save it as UTF-8"
+        ) from None
 
 
 def decode(location: str, content: bytes) -> str:

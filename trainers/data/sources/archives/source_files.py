@@ -14,8 +14,8 @@ from trainers.config.storage_location import StorageOptions, is_url, is_web_url,
 from trainers.data.sources.archives.archive_index import ArchiveIndex, open_index
 from trainers.data.sources.archives.archive_path import is_archive, is_compressed, split_path
 from trainers.data.sources.archives.archive_reader import COLUMNS, ArchiveReader, ArchiveState
-from trainers.data.sources.encodings import UTF_8, in_utf_8
 from trainers.data.sources.located_files import is_file, read_location, reason_of
+from trainers.data.sources.manifest_fields import UTF_8, in_utf_8
 from trainers.data.sources.recording_readers import FileReader, RecordingReader
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage, open_storage

@@ -8,8 +8,7 @@ from typing import Any
 from trainers.config.strict_loading import load_json
 from trainers.data.sources.archives.archive_index import ArchiveIndex
 from trainers.data.sources.archives.tar_members import Member
-from trainers.data.sources.encodings import UTF_8, in_utf_8
-from trainers.data.sources.manifest_fields import require_text, text_of_json, to_seconds
+from trainers.data.sources.manifest_fields import UTF_8, in_utf_8, require_text, text_of_json, to_seconds
 from trainers.errors import DataError
 
 # Endings of recordings, in any case; a compound one, such as left.flac, ends so too.
