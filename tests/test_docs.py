@@ -6,6 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+from trainers.config.parts.data_location import FORMATS, MANIFEST, DataLocation
+from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.run_part import RunPart
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -48,3 +53,22 @@ def test_files_and_functions_that_are_named_exist(page: Path) -> None:
 def test_the_glossary_has_at_most_thirty_terms() -> None:
     glossary = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Glossary")[2].partition("\n## ")[0]
     assert 0 < len(re.findall(r"^\| (?!term \||---)", glossary, re.MULTILINE)) <= 30
+
+
+def test_every_example_of_data_is_a_config() -> None:
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    examples = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    assert len(examples) > 8
+    for example in examples:
+        data = example["data"]
+        if data.get("train") is not None:
+            data = {"validation": "/data/valid.csv", **data}
+        DataPart.model_validate(data)
+        RunPart.model_validate(example.get("run", {}))
+
+
+def test_each_format_of_data_is_in_the_table_of_its_page() -> None:
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    table = page.partition("| Source |")[2].partition("\n\n")[0]
+    locations = [DataLocation.parse(text) for text in re.findall(r"`([^` ]+)`", table.partition("\n|---|---|\n")[2])]
+    assert {location.format for location in locations} == {MANIFEST, *FORMATS}

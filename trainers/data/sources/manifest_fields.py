@@ -1,4 +1,4 @@
-"""What manifests of all formats have in common: encodings, delimited rows, columns that are refused, values of fields."""
+"""What manifests of all formats have in common: encodings, delimited rows, refused columns, values of fields."""
 
 import codecs
 import csv
