@@ -59,6 +59,7 @@ def write_corpus(root: Path) -> Path:
     write_nemo(root)
     write_kaldi_and_speechbrain(root)
     write_common_voice(root)
+    write_librispeech(root)
     write_data_sets(root)
     return root
 
@@ -106,6 +107,18 @@ def write_common_voice(root: Path) -> None:
     write_tar(root / "cv.tar.gz", [("cv/sr/train.tsv", table.encode()), *clips.items()], "w:gz")
 
 
+def write_librispeech(root: Path) -> None:
+    lines = [f"{84 + n // 6}-7-{n:04d} {words(n)}\n" for n in NUMBERS]
+    members = {f"LibriSpeech/dev/{84 + n // 6}/7/{84 + n // 6}-7-{n:04d}.flac": recording(n) for n in NUMBERS}
+    for speaker in (84, 85):
+        mine = "".join(line for line in lines if line.startswith(f"{speaker}-"))
+        members[f"LibriSpeech/dev/{speaker}/7/{speaker}-7.trans.txt"] = mine.encode()
+    write_tar(root / "dev.tar.gz", members.items(), "w:gz")
+    for name, content in members.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+
+
 def write_data_sets(root: Path) -> None:
     rows = {
         "audio": [{"bytes": recording(number), "path": f"{number}.flac"} for number in NUMBERS],
@@ -140,6 +153,8 @@ def locations(root: str, *, lists: bool) -> dict[str, str]:
         "speechbrain": f"speechbrain:{root}/speechbrain.json?data_root={root}",
         "common voice": f"common_voice:{root}/cv?language=sr&split=train",
         "common voice's archive": f"common_voice:{root}/cv.tar.gz",
+        "librispeech's archive": f"librispeech:{root}/dev.tar.gz",
+        **({"librispeech": f"librispeech:{root}/LibriSpeech/dev"} if lists else {}),
     }
 
 

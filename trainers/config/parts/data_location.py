@@ -13,6 +13,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "common_voice": ("split", "language", "accented_letters"),
     "kaldi": (),
     "lhotse": (),
+    "librispeech": (),
     "nemo": ("tars",),
     "shar": (),
     "speechbrain": ("data_root",),

@@ -93,6 +93,22 @@ class SourceFiles:
         path = Path(folder)
         return sorted(each.name for each in path.iterdir() if each.is_file()) if path.is_dir() else []
 
+    def files_below(self, root: str, ending: str) -> list[str]:
+        """Paths and URLs of all files with an ending below a folder, a URL of a storage, or in an archive, sorted."""
+        found = (root, "") if is_archive(root) else split_path(root)
+        if found is not None and self._is_archive_file(found[0]):
+            archive, folder = found
+            prefix = f"{folder.rstrip('/')}/" if folder else ""
+            names = [name for name in self._index(archive).members if name.startswith(prefix)]
+            return sorted(f"{archive}/{name}" for name in names if name.endswith(ending))
+        root = root.rstrip("/")
+        if is_web_url(root):
+            raise DataError(f"{without_password(root)}: a web server lists no folders: name an archive on it")
+        if is_url(root):
+            keys = [entry.key for entry in open_storage(root, self.storage_options).list_files()]
+            return [f"{root}/{key}" for key in sorted(keys) if key.endswith(ending)]
+        return sorted(str(path) for path in Path(root).rglob(f"*{ending}"))
+
     def indexes(self, locations: Iterable[str]) -> list[ArchiveIndex]:
         """Opens archives, several at a time; raises as `open_index`."""
         with ThreadPoolExecutor(_PARALLEL_ARCHIVES) as pool:

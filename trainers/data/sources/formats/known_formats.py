@@ -16,6 +16,7 @@ from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.formats import lhotse
 from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Rules
 from trainers.data.sources.formats.kaldi import read_kaldi
+from trainers.data.sources.formats.librispeech import TRANSCRIPTS, read_chapter
 from trainers.data.sources.formats.nemo import read_tarred
 from trainers.data.sources.formats.speechbrain import read_speechbrain
 from trainers.data.sources.formats.webdataset import read_samples
@@ -119,6 +120,17 @@ def _lhotse(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     return Rows(where.path, [text.encode()], table)
 
 
+def _librispeech(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+    chapters = files.files_below(where.path, TRANSCRIPTS)
+    if not chapters:
+        raise DataError(f"{where.path}: there is no *{TRANSCRIPTS} below it: name a folder or archive of LibriSpeech")
+    contents = [_required(chapter, files, "fetch the corpus again") for chapter in chapters]
+    rows = [row for pair in zip(chapters, contents, strict=True) for row in read_chapter(*pair)]
+    table = table_of(rows)
+    checked_ids(where.path, table["id"])
+    return Rows(where.path, contents, table)
+
+
 def _shar(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     if lhotse.JSON_LINES in posixpath.basename(where.path):
         manifests = _names(where.path)
@@ -171,6 +183,7 @@ _READERS: Mapping[str, Callable[[DataLocation, str, SourceFiles], Rows]] = {
     "common_voice": _common_voice,
     "kaldi": _kaldi,
     "lhotse": _lhotse,
+    "librispeech": _librispeech,
     "nemo": _nemo,
     "shar": _shar,
     "speechbrain": _speechbrain,
