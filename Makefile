@@ -76,7 +76,7 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.scale.bucket_reading
 	$(BIN)/python -m tests.benchmarks.scale.shard_fetches
 	$(BIN)/python -m tests.benchmarks.scale.training_start
-	$(BIN)/python -m tests.benchmarks.scale.hub_memory
+	$(BIN)/python -m tests.benchmarks.scale.driver_memory
 	$(BIN)/python -m tests.benchmarks.scale.coordination
 
 # Without setup: a machine with a GPU may have no network. The folder's own conftest alone; others need more packages.

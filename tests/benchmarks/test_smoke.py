@@ -6,7 +6,7 @@ import pytest
 
 from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, augmentation, ledger, queue, short_context, unheard_speakers
-from tests.benchmarks.scale import bucket_reading, coordination, hub_memory, shard_fetches, training_start
+from tests.benchmarks.scale import bucket_reading, coordination, driver_memory, shard_fetches, training_start
 from tests.benchmarks.table import MET, MISSED, UNDECIDED
 
 pytestmark = [pytest.mark.long, pytest.mark.integration]
@@ -92,8 +92,9 @@ def test_the_start_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
     assert "| first rank of a node, 4,000 clips, GB |" in capsys.readouterr().out
 
 
-def test_the_driver_s_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    assert hub_memory.main(["--rows", "100", "600"]) == 0
+@pytest.mark.parametrize("kind", driver_memory.WRITERS)
+def test_the_driver_s_memory(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert driver_memory.main(["--rows", "100", "600", "--format", kind]) == 0
     assert "| times as much |" in capsys.readouterr().out
 
 
