@@ -203,7 +203,8 @@ def _demands_token(address: str) -> bool:
     With one, this process would demand it of the workers of a cluster that has none, which then never respond.
     """
     try:
-        with grpc.insecure_channel(address) as channel:
+        # A proxy of the user's is none for a cluster; Ray asks none, either.
+        with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
             NodeInfoGcsServiceStub(channel).CheckAlive(CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S)
     except grpc.RpcError as error:
         return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)

@@ -176,7 +176,9 @@ class S3Storage(BucketStorage):
 
     def entry(self, key: str) -> Entry | None:
         head = self._run("look for", key, self._head)
-        return Entry(key, head["ContentLength"], head["LastModified"].timestamp()) if head is not None else None
+        if head is None:
+            return None
+        return Entry(key, head["ContentLength"], head["LastModified"].timestamp(), head.get("ETag", ""))
 
     def list_files(self, prefix: str = "") -> list[Entry]:
         def entries() -> list[Entry]:

@@ -20,10 +20,16 @@ _CONNECTIONS = httpx.Limits(max_connections=32, max_keepalive_connections=32)
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _RETRY = RetryPolicy()
+# Of a recording or a manifest, which are read at once.
+MOST_BYTES = 2**31
 
 
 class _NoRangeError(Exception):
     """A server gives a file complete where a range of it was asked for."""
+
+
+class _TooLargeError(Exception):
+    """A file has more than MOST_BYTES."""
 
 
 class _CutError(Exception):
@@ -37,25 +43,12 @@ def read_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> bytes:
         FileNotFoundError: there is none at the URL.
         StorageError: it cannot be read.
     """
-    return _run(url, retry, lambda: _get(url, {}).content)
+    return _run(url, retry, lambda: _get(url))
 
 
 def read_web_range(url: str, start: int, length: int, *, retry: RetryPolicy = _RETRY) -> bytes:
     """Bytes of a file from `start` on; fewer than `length` only at its end. Raises as `read_web_file`."""
-
-    def read() -> bytes:
-        response = _get(url, {"Range": f"bytes={start}-{start + length - 1}"})
-        if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return b""
-        given = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-        if response.status_code != httpx.codes.PARTIAL_CONTENT or given is None:
-            raise _NoRangeError
-        wanted = min(length, int(given[3]) - start)
-        if int(given[1]) != start or len(response.content) != wanted:
-            raise _CutError
-        return response.content
-
-    return _run(url, retry, read) if length else b""
+    return _run(url, retry, lambda: _get_range(url, start, length)) if length else b""
 
 
 def describe_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> Entry:
@@ -63,8 +56,7 @@ def describe_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> Entry:
 
     def read() -> Entry:
         with _client().stream("GET", url, headers={"Range": "bytes=0-0"}) as response:
-            if response.is_error:
-                response.raise_for_status()
+            _refuse_error(response)
             given = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
             size = given[3] if given is not None else response.headers.get("Content-Length", 0)
             mark = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
@@ -81,11 +73,40 @@ def _client() -> httpx.Client:
     )
 
 
-def _get(url: str, headers: dict[str, str]) -> httpx.Response:
-    response = _client().get(url, headers=headers)
-    if response.is_error and response.status_code != httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+def _get(url: str) -> bytes:
+    with _client().stream("GET", url) as response:
+        _refuse_error(response)
+        parts, left = [], MOST_BYTES
+        for part in response.iter_bytes():
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise _TooLargeError
+    return b"".join(parts)
+
+
+def _get_range(url: str, start: int, length: int) -> bytes:
+    with _client().stream("GET", url, headers={"Range": f"bytes={start}-{start + length - 1}"}) as response:
+        if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return b""
+        _refuse_error(response)
+        given = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        # Of a server that sends all, nothing is read.
+        if response.status_code != httpx.codes.PARTIAL_CONTENT or given is None:
+            raise _NoRangeError
+        wanted = min(length, int(given[3]) - start)
+        if int(given[1]) != start or int(given[2]) - start + 1 != wanted:
+            raise _CutError
+        # As they are stored, whatever encoding is said of them.
+        data = b"".join(response.iter_raw())
+    if len(data) != wanted:
+        raise _CutError
+    return data
+
+
+def _refuse_error(response: httpx.Response) -> None:
+    if response.is_error:
         response.raise_for_status()
-    return response
 
 
 def _run(url: str, retry: RetryPolicy, call: Callable[[], T]) -> T:
@@ -106,6 +127,8 @@ def _explain(error: BaseException) -> Explanation | None:
         return Explanation(f"its server answers {status}", fix, transient=status in _TRANSIENT)
     if isinstance(error, _NoRangeError):
         return Explanation("its server sends no ranges of it", "download it, and name the file")
+    if isinstance(error, _TooLargeError):
+        return Explanation(f"it has more than {MOST_BYTES} bytes", "download it, and name the file")
     if isinstance(error, _CutError | httpx.TransportError):
         return Explanation(f"the connection failed ({error or 'cut off'})", "check the network", transient=True)
     if isinstance(error, httpx.InvalidURL | httpx.TooManyRedirects | httpx.DecodingError):

@@ -24,6 +24,7 @@ from jobs.errors import ClusterError, ClusterGoneError
 from trainers.distributed.local_ray import gcs_address_at
 
 _LOCK = threading.Lock()
+_LOCAL_HOSTS = ("127.0.0.1", "localhost")
 _TUNNELS: dict[str, Tunnel] = {}
 
 
@@ -87,8 +88,9 @@ def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:
 
 
 def _default_headers(address: str) -> Mapping[str, str] | None:
-    if not is_loopback_url(address) or gcs_address_at(urlsplit(address).port or 80) is None:
-        # Not a Ray of this machine, whose token it would learn.
+    parts = urlsplit(address)
+    if parts.hostname not in _LOCAL_HOSTS or gcs_address_at(parts.port or 80) is None:
+        # Not a Ray of this machine, whose token it would learn; at other names of loopback somebody else may listen.
         return None
     # Only now: it loads Ray.
     from jobs.clusters.ray_private import token_headers_without_mode  # noqa: PLC0415

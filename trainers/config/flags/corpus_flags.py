@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from trainers.config.overrides import Override
 from trainers.config.parts.data_location import FORMATS, WITH_SPLITS, DataLocation
@@ -30,7 +31,9 @@ def with_corpus(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Overrid
     fields: list[Override] = []
     for field, flag in _SPLIT_FLAGS.items():
         options = {"language": language, "split": values.get(flag) if flag is not None else None}
-        query = "&".join(f"{option}={value}" for option, value in options.items() if value is not None)
+        query = "&".join(
+            f"{option}={quote(str(value), safe='+')}" for option, value in options.items() if value is not None
+        )
         location = f"{given}{'&' if '?' in path else '?'}{query}" if query else given
         try:
             DataLocation.parse(location)

@@ -55,10 +55,10 @@ class DataLocation:
             # A + is one: it joins splits.
             option, equals, value = map(unquote, pair.partition("="))
             if not equals or not value or option in options:
-                raise ValueError(f"{text}: write each option once, as ?option=value&option=value")
+                raise ValueError(f"{name}:{path}: write each option once, as ?option=value&option=value")
             if option not in FORMATS[name]:
                 known = ", ".join(FORMATS[name]) or "none"
-                raise ValueError(f"{text}: {option!r} is no option of {name}: it has {known}")
+                raise ValueError(f"{name}:{path}: {option!r} is no option of {name}: it has {known}")
             options[option] = value
         return cls(name, path, options)
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainers.config.storage_location import StorageOptions, is_url
+from trainers.config.storage_location import StorageOptions, is_hub_url, is_url, is_web_url
+from trainers.data.sources.located_files import describe
 from trainers.errors import ConfigError, StorageError
 from trainers.storage import Storage, open_storage, sha256_of
 
@@ -66,7 +67,8 @@ def fingerprint_recordings(
             f"data.fingerprint is content, and {manifest} is in a bucket, of which every recording would be read to "
             "know whether it has changed: set it to metadata or manifest"
         )
-    contents = _contents([path for path in paths if not is_url(path)], manifest, fingerprint_cache)
+    here = [path for path in paths if not (is_url(path) or is_web_url(path) or is_hub_url(path))]
+    contents = _contents(here, manifest, fingerprint_cache)
     listed = _listed(paths, storage_options)
     return [contents.get(path, each) for path, each in zip(paths, listed, strict=True)]
 
@@ -88,22 +90,27 @@ def hash_of_places(paths: Sequence[str], fingerprints: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def file_stats(paths: Sequence[str], manifest: str, storage_options: StorageOptions) -> list[tuple[int, float] | None]:
+def file_stats(
+    paths: Sequence[str], manifest: str, storage_options: StorageOptions
+) -> list[tuple[int, float | str] | None]:
     """Size and time of change of each recording.
 
     None for one that is not there; and of those in a bucket for one that does not lie below its manifest, or is not in
     the sample that is asked for.
     """
     storage = open_storage(manifest.rpartition("/")[0], storage_options) if is_url(manifest) else None
+    of_servers = _of_servers(paths, storage_options)
     asked = _asked_for(paths, storage.url() + "/") if storage is not None else {}
 
-    def stat(path: str) -> tuple[int, float] | None:
+    def stat(path: str) -> tuple[int, float | str] | None:
         if "://" not in path:
             try:
                 status = Path(path).stat()
             except OSError:
                 return None
             return status.st_size, status.st_mtime
+        if path in of_servers:
+            return of_servers[path]
         if storage is None or path not in asked:
             return None
         entry = storage.entry(asked[path])
@@ -133,7 +140,8 @@ def changed_since(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> 
 def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple[int, str] | None]:
     """Size and ETag of each recording in a bucket, from one listing of each bucket.
 
-    None for what is not there, for files, where listing is not allowed, and for all of more than MOST_LISTED.
+    None for what is not there, for files, where listing is not allowed, and for all of more than MOST_LISTED. Web
+    servers and the Hub are asked for each file.
     """
     keys: dict[str, dict[str, str]] = {}
     for path in dict.fromkeys(paths):
@@ -141,7 +149,7 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
         bucket, _, key = rest.partition("/")
         if is_url(path) and _is_key(key):
             keys.setdefault(f"{scheme}://{bucket}", {})[path] = key
-    found: dict[str, tuple[int, str]] = {}
+    found: dict[str, tuple[int, str]] = _of_servers(paths, storage_options)
     if sum(map(len, keys.values())) <= MOST_LISTED:
         for bucket, of_bucket in keys.items():
             entries = open_storage(bucket, storage_options).list_some(set(of_bucket.values())) or {}
@@ -149,6 +157,24 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
                 if (entry := entries.get(key)) is not None:
                     found[path] = entry.size_bytes, entry.etag
     return [found.get(path) for path in paths]
+
+
+def _of_servers(paths: Sequence[str], storage_options: StorageOptions) -> dict[str, tuple[int, str]]:
+    """Size and mark of files on web servers and the Hub, each asked for; of none where they are more than a bound."""
+    names = [path for path in dict.fromkeys(paths) if is_web_url(path) or is_hub_url(path)]
+
+    def ask(path: str) -> tuple[int, str] | None:
+        try:
+            entry = describe(path, storage_options)
+        except OSError:
+            return None
+        return entry.size_bytes, entry.etag
+
+    if len(names) > MOST_ASKED_FOR:
+        return {}
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        asked = dict(zip(names, pool.map(ask, names), strict=True))
+    return {path: found for path, found in asked.items() if found is not None}
 
 
 def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None) -> dict[str, str | None]:

@@ -10,13 +10,15 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_location import MANIFEST, DataLocation
 from trainers.config.parts.data_part import DataPart
-from trainers.config.storage_location import StorageOptions, is_url, unreadable_url, without_password
+from trainers.config.storage_location import StorageOptions, is_url, is_web_url, unreadable_url, without_password
 from trainers.data.sources import fingerprint
+from trainers.data.sources.archives.archive_path import is_archive
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.manifest_fields import UTF_8
 from trainers.data.sources.path_prefixes import with_prefixes
 from trainers.data.sources.recording_readers import is_remote
 from trainers.errors import DataError, NotHereError
@@ -62,7 +64,7 @@ class ManifestSource(DataSource):
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         # Their recordings are looked at when they are prepared.
         plain = ManifestSource(self.data.model_copy(update={"fingerprint": "manifest"}), self.storage_options)
-        manifests: dict[str, Any] = {"path_prefix": {}}
+        manifests: dict[str, Any] = {"path_prefix": {}, "encoding": UTF_8}
         for split in self.splits:
             rows = plain.open(split, None).table.slice(0, counts[split]).to_pylist()
             manifests[split] = str(folder / f"{split}.jsonl")
@@ -114,6 +116,12 @@ def open_manifest(
         DataError: it is wrong.
         StorageError: the bucket or the server cannot be read.
     """
+    if is_archive(location) and files.is_archive_file(location):
+        raise DataError(
+            f"{field}: {location}: it is an archive: name the manifest in it, {location}/train.csv, or webdataset:"
+        )
+    # Signed URLs have secrets behind a question mark, and no file's ending there.
+    shown = without_password(location) if is_web_url(location) else location
     name = field.rpartition(".")[2]
     fix = f"give the path of a manifest (--set {field}=my/{name}.csv)"
     try:
@@ -123,12 +131,12 @@ def open_manifest(
     if content is None:
         # A bucket is the same from everywhere.
         kind = DataError if is_remote(location) else NotHereError
-        raise kind(f"{field}: {location}: no such file; {fix}")
+        raise kind(f"{field}: {shown}: no such file; {fix}")
     audio, text = columns
     warnings: list[str] = []
     try:
         table = read_manifest(
-            location,
+            shown,
             content,
             audio_column_name=audio,
             text_column_name=text,
@@ -137,8 +145,8 @@ def open_manifest(
         )
     except DataError as error:
         raise DataError(f"{field}: {error}") from None
-    _refuse_unsupported(table, f"{field}: {location}")
-    return Manifest(location, content, table, columns, warnings)
+    _refuse_unsupported(table, f"{field}: {shown}")
+    return Manifest(shown, content, table, columns, warnings)
 
 
 def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles) -> Manifest:

@@ -10,15 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainers.config.storage_location import StorageOptions, without_password
-from trainers.data.sources.archives.open_archive import open_archive
+from trainers.data.sources.archives.open_archive import SeekPoints, open_archive
 from trainers.data.sources.archives.range_file import ReadAt
 from trainers.data.sources.archives.tar_members import Member, read_members
 from trainers.data.sources.located_files import describe, reason_of
-from trainers.errors import DataError, NotHereError
+from trainers.data.sources.recording_readers import is_remote
+from trainers.errors import DataError, NotHereError, StorageError
 from trainers.storage import Storage
 
 # Folder next to the prepared sets, and what an index is stored as.
-FOLDER, VERSION = "archives", "1"
+FOLDER, VERSION = "archives", "2"
 _SCHEMA = pa.schema(
     [
         ("name", pa.string()),
@@ -26,6 +27,7 @@ _SCHEMA = pa.schema(
         ("size", pa.int64()),
         ("problem", pa.string()),
         ("text", pa.binary()),
+        ("header", pa.int64()),
     ]
 )
 
@@ -38,7 +40,7 @@ class ArchiveIndex:
         location: Its path or URL.
         size_bytes: Its size, as it is stored.
         mark: What changes with its content: of a file when it was changed, else its ETag.
-        members: Its members by name; of several of one name the last, which replaced the others.
+        members: Its members by name; of one that comes several times, it is not known which is meant.
         points_url: Where the points of a compressed one are kept; "" of others, and where nothing is kept.
         read_at: Reads what it holds.
     """
@@ -82,10 +84,17 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
         found = describe(location, storage_options)
     except OSError as error:
         raise NotHereError(f"{without_password(location)}: {reason_of(error)}: name an archive") from None
+    if is_remote(location) and not found.etag:
+        raise StorageError(
+            f"{without_password(location)}: its server sends neither ETag nor Last-Modified, so that it would not be "
+            "noticed when the archive is replaced: download it, and name the file"
+        )
     key = f"{FOLDER}/{hashlib.sha256(location.encode()).hexdigest()[:32]}"
     stamp = json.dumps([VERSION, found.size_bytes, found.etag])
     read_at, points = open_archive(location, found.size_bytes, storage_options)
     members = _known(cache, key, stamp)
+    if members is not None and points is not None and not _loaded(points, cache, key):
+        members = None
     if members is None:
         members = list(read_members(without_password(location), read_at))
         if points is not None:
@@ -94,18 +103,33 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
                 cache.write_bytes(f"{key}.points", dumped)
         if cache is not None:
             cache.write_bytes(f"{key}.parquet", _stored(members, stamp))
-    elif points is not None and cache is not None:
-        points.load(cache.read_bytes(f"{key}.points"))
     points_url = cache.url(f"{key}.points") if points is not None and cache is not None else ""
-    by_name = {member.name: member for member in members}
+    by_name: dict[str, Member] = {}
+    for member in members:
+        is_repeated = member.name in by_name
+        problem = "is in the archive several times: which one is meant is not known" if is_repeated else member.problem
+        by_name[member.name] = member._replace(problem=problem)
     return ArchiveIndex(location, found.size_bytes, found.etag, by_name, points_url, read_at)
+
+
+def _loaded(points: SeekPoints, cache: Storage | None, key: str) -> bool:
+    """Takes the points that are kept; False where they are gone, or damaged."""
+    try:
+        assert cache is not None, "its members are kept, too"
+        points.load(cache.read_bytes(f"{key}.points"))
+    except (DataError, StorageError):
+        return False
+    return True
 
 
 def _known(cache: Storage | None, key: str, stamp: str) -> list[Member] | None:
     """The members that are kept of an archive; None where it has changed since, or nothing is."""
     if cache is None or not cache.exists(f"{key}.parquet"):
         return None
-    table = pq.read_table(io.BytesIO(cache.read_bytes(f"{key}.parquet")))
+    try:
+        table = pq.read_table(io.BytesIO(cache.read_bytes(f"{key}.parquet")))
+    except pa.ArrowException:
+        return None
     if (table.schema.metadata or {}).get(b"stamp") != stamp.encode():
         return None
     return [Member(*values) for values in zip(*(column.to_pylist() for column in table.columns), strict=True)]

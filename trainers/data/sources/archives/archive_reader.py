@@ -1,5 +1,6 @@
 """Reads recordings from archives on the nodes, each by its place; none is unpacked."""
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +11,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.sources.archives.archive_path import is_compressed
 from trainers.data.sources.archives.open_archive import open_archive
 from trainers.data.sources.archives.range_file import ReadAt
+from trainers.data.sources.archives.tar_members import HEADER_BYTES
 from trainers.data.sources.located_files import describe, reason_of
 from trainers.data.sources.recording_readers import FileReader, Reading, Row, is_remote, results_in_order
 from trainers.errors import AudioError, StorageError
@@ -17,12 +19,14 @@ from trainers.storage import open_storage
 
 # Columns that say where a row's recording is: null for one that is a file of its own. PROBLEM says why there is none.
 ARCHIVE, OFFSET, SIZE, PROBLEM = "archive", "archive_offset", "archive_size", "archive_problem"
+HEADER = "archive_header"
 COLUMNS = pa.schema(
     [
         (ARCHIVE, pa.dictionary(pa.int32(), pa.string())),
         (OFFSET, pa.int64()),
         (SIZE, pa.int64()),
         (PROBLEM, pa.string()),
+        (HEADER, pa.int64()),
     ]
 )
 # Archives that a process holds open.
@@ -61,22 +65,23 @@ class ArchiveReader:
             return self.files.reading(row)
         state, options = self.archives[location], self.files.storage_options
         return Reading(
-            lambda: _read_member(location, state, options, int(row[OFFSET]), int(row[SIZE])),
+            lambda: _read_member(location, state, options, row),
             # A compressed one is read forwards.
             remote=is_remote(location) and not is_compressed(location),
         )
 
 
-def _read_member(location: str, state: ArchiveState, options: StorageOptions, offset: int, size: int) -> bytes:
+def _read_member(location: str, state: ArchiveState, options: StorageOptions, row: Row) -> bytes:
+    offset, size = int(row[OFFSET]) - HEADER_BYTES, int(row[SIZE]) + HEADER_BYTES
     try:
         data = _opened(location, state, options)(offset, size)
     except OSError as error:
         raise StorageError(
             f"{location}: cannot be read here: {reason_of(error)}; an archive must be one that every node reads"
         ) from error
-    if len(data) != size:
-        raise StorageError(f"{location}: ends at byte {offset + len(data)}: it was replaced since; prepare again")
-    return data
+    if len(data) != size or zlib.crc32(data[:HEADER_BYTES]) != row[HEADER]:
+        raise StorageError(f"{location}: it was replaced since its rows were listed: prepare again")
+    return data[HEADER_BYTES:]
 
 
 @lru_cache(_OPEN_ARCHIVES)

@@ -1,7 +1,8 @@
 """Files that data is listed from: at paths, at URLs, and in archives."""
 
+import os
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +97,7 @@ class SourceFiles:
     def files_below(self, root: str, ending: str) -> list[str]:
         """Paths and URLs of all files with an ending below a folder, a URL of a storage, or in an archive, sorted."""
         found = (root, "") if is_archive(root) else split_path(root)
-        if found is not None and self._is_archive_file(found[0]):
+        if found is not None and self.is_archive_file(found[0]):
             archive, folder = found
             prefix = f"{folder.rstrip('/')}/" if folder else ""
             names = [name for name in self._index(archive).members if name.startswith(prefix)]
@@ -107,7 +108,7 @@ class SourceFiles:
         if is_url(root):
             keys = [entry.key for entry in open_storage(root, self.storage_options).list_files()]
             return [f"{root}/{key}" for key in sorted(keys) if key.endswith(ending)]
-        return sorted(str(path) for path in Path(root).rglob(f"*{ending}"))
+        return sorted(_files_below(Path(root), ending))
 
     def indexes(self, locations: Iterable[str]) -> list[ArchiveIndex]:
         """Opens archives, several at a time; raises as `open_index`."""
@@ -122,7 +123,7 @@ class SourceFiles:
         Raises:
             DataError: no folder or several have it.
         """
-        if not is_archive(path) or not self._is_archive_file(path):
+        if not is_archive(path) or not self.is_archive_file(path):
             path = path.rstrip("/")
             return path if name in (None, posixpath.basename(path)) else f"{path}/{name}"
         members = self._index(path).members
@@ -145,19 +146,19 @@ class SourceFiles:
         paths = table["audio"].to_pylist()
         if not problems and not pc.any(pc.match_substring_regex(table["audio"], _LIKE_ARCHIVES)).as_py():
             return LocatedRows(table, files, paths)
-        rows: list[tuple[str | None, int | None, int | None, str | None]] = []
+        rows: list[tuple[str | None, int | None, int | None, str | None, int | None]] = []
         used: dict[str, ArchiveIndex] = {}
         for name, path in zip(table["id"].to_pylist(), paths, strict=True):
             found = self._in_archive(path)
             if found is None:
-                rows.append((None, None, None, problems.get(name)))
+                rows.append((None, None, None, problems.get(name), None))
                 continue
             index, member_name = found
             used[index.location] = index
             member = index.members.get(member_name)
             problem = problems.get(name) or (member.problem if member is not None else "no such member of the archive")
             place = (member.offset, member.size) if member is not None else (0, 0)
-            rows.append((index.location, *place, problem or None))
+            rows.append((index.location, *place, problem or None, member.header if member is not None else None))
         for values, column in zip(zip(*rows, strict=True), COLUMNS, strict=True):
             table = table.append_column(column, pa.array(values, column.type))
         if any(map(is_compressed, used)):
@@ -168,11 +169,11 @@ class SourceFiles:
 
     def _in_archive(self, location: str) -> tuple[ArchiveIndex, str] | None:
         found = split_path(location)
-        if found is None or not self._is_archive_file(found[0]):
+        if found is None or not self.is_archive_file(found[0]):
             return None
         return self._index(found[0]), found[1]
 
-    def _is_archive_file(self, location: str) -> bool:
+    def is_archive_file(self, location: str) -> bool:
         """Whether there is an archive, which is no folder that is named like one."""
         if location not in self._are_files:
             self._are_files[location] = is_file(location, self.storage_options)
@@ -182,6 +183,19 @@ class SourceFiles:
         if location not in self._indexes:
             self._indexes[location] = open_index(location, self.storage_options, self.cache)
         return self._indexes[location]
+
+
+def _files_below(root: Path, ending: str) -> Iterator[str]:
+    """Files below a folder, links to folders followed. Raises NotHereError: a folder cannot be read."""
+
+    def refuse(error: OSError) -> None:
+        raise NotHereError(f"{error.filename}: {reason_of(error)}") from None
+
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=refuse):
+        seen.add(os.path.realpath(folder))
+        folders[:] = [each for each in folders if os.path.realpath(f"{folder}/{each}") not in seen]
+        yield from (f"{folder}/{name}" for name in names if name.endswith(ending))
 
 
 def _in_order(table: pa.Table) -> pa.Table:

@@ -1,7 +1,9 @@
 """The members of a tar archive: names, places and sizes, from its headers alone."""
 
+import errno
 import posixpath
 import tarfile
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -15,6 +17,10 @@ _BLOCK_BYTES = 16 * 1024
 _MOST_HEADER_BYTES = 2**20
 # Transcripts next to each recording, as WebDataset has them.
 _TEXTS, _MOST_TEXT_BYTES = (".txt", ".text", ".json"), 16 * 1024
+_MOST_TEXTS_BYTES = 2**28
+# What tar writes at the end is a few blocks, or a record of a tape.
+_MOST_END_BYTES = 2**20
+HEADER_BYTES = tarfile.BLOCKSIZE
 _AGAIN = "fetch the archive again"
 
 
@@ -27,6 +33,7 @@ class Member(NamedTuple):
         size: Its bytes.
         problem: Why it is not read; "" where it is.
         text: The bytes of a small text, which lies next to the headers; None of others.
+        header: CRC-32 of the header before its bytes, by which a replaced archive is noticed.
     """
 
     name: str
@@ -34,6 +41,7 @@ class Member(NamedTuple):
     size: int
     problem: str = ""
     text: bytes | None = None
+    header: int = 0
 
 
 def read_members(location: str, read_at: ReadAt) -> Iterator[Member]:
@@ -49,13 +57,23 @@ def read_members(location: str, read_at: ReadAt) -> Iterator[Member]:
     file = RangeFile(location, read_at, block_bytes=_BLOCK_BYTES, most_bytes=_MOST_HEADER_BYTES)
     try:
         with tarfile.open(fileobj=file, mode="r:", errors="backslashreplace") as archive:
+            end, texts_bytes = 0, 0
             while (info := archive.next()) is not None:
                 # They would all be kept.
                 archive.members.clear()  # type: ignore[attr-defined]
+                if info.size < 0 or archive.offset <= end:
+                    raise tarfile.ReadError(f"{info.name!r} claims {info.size} bytes")
+                end = archive.offset
                 if not info.isdir():
-                    yield _member(info, file)
+                    member = _member(info, file)
+                    texts_bytes += len(member.text or b"")
+                    yield member
+                if texts_bytes > _MOST_TEXTS_BYTES:
+                    raise DataError(f"{location}: its texts have more than {_MOST_TEXTS_BYTES} bytes: name a manifest")
             end = archive.offset
-    except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, OSError) as error:
+        if getattr(error, "errno", None) not in (None, errno.EINVAL, errno.EOVERFLOW):
+            raise
         raise DataError(f"{location}: the archive is damaged or cut short ({error}): {_AGAIN}") from None
     _check_end(location, read_at, end)
 
@@ -65,12 +83,14 @@ def _member(info: tarfile.TarInfo, file: RangeFile) -> Member:
     if not problem and info.size <= _MOST_TEXT_BYTES and info.name.lower().endswith(_TEXTS):
         file.seek(info.offset_data)
         text = file.read(info.size)
-    return Member(posixpath.normpath(info.name), info.offset_data, info.size, problem, text)
+    file.seek(info.offset_data - HEADER_BYTES)
+    header = zlib.crc32(file.read(HEADER_BYTES))
+    return Member(posixpath.normpath(info.name), info.offset_data, info.size, problem, text, header)
 
 
 def _check_end(location: str, read_at: ReadAt, end: int) -> None:
     """Empty blocks end a tar. Without them tarfile ends silently, as it does at a header that is damaged."""
-    tail = read_at(end, _MOST_HEADER_BYTES)
+    tail = read_at(end, _MOST_END_BYTES + 1)
     if not tail:
         raise DataError(f"{location}: the archive ends at byte {end} without an end mark: it was cut short; {_AGAIN}")
     if tail.strip(b"\0"):
@@ -78,6 +98,8 @@ def _check_end(location: str, read_at: ReadAt, end: int) -> None:
             f"{location}: the archive is damaged at byte {end}, or others were joined to it: {_AGAIN}, or name each by "
             "itself"
         )
+    if len(tail) > _MOST_END_BYTES:
+        raise DataError(f"{location}: there are only zeros behind byte {end}, as where a download stopped: {_AGAIN}")
 
 
 def _problem(info: tarfile.TarInfo) -> str:

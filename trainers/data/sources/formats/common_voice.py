@@ -7,11 +7,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
 from trainers.data.sources.data_source import table_of
+from trainers.data.sources.manifest_fields import to_seconds
 from trainers.errors import DataError
 
 CLIPS, DURATIONS = "clips", "clip_durations.tsv"
@@ -101,6 +102,11 @@ class CommonVoice:
             for row in self._rows(f"{table}.tsv", (AUDIO, SENTENCE)):
                 file = self._file(row[AUDIO])
                 text = cleaned(row[SENTENCE], rules)
+                if file in found and text not in ("", found[file].text):
+                    raise DataError(
+                        f"{self.folder}/{table}.tsv: the clip {file} has two sentences, {found[file].text!r} and "
+                        f"{text!r}: keep the one that is meant"
+                    )
                 if file in found:
                     counts.repeated += 1
                 elif not text:
@@ -140,7 +146,7 @@ class CommonVoice:
         if column is None:
             return {}
         try:
-            return {row["clip"]: float(row[column]) / 1000 for row in rows}
+            return {row["clip"]: to_seconds(row[column]) / 1000 for row in rows}
         except ValueError as error:
             raise DataError(f"{self.folder}/{DURATIONS}: {error}: a duration is a number of milliseconds") from None
 
@@ -154,13 +160,13 @@ class CommonVoice:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
-            raise DataError(f"{where}: line {line} is not UTF-8: fetch the table again") from None
+            raise DataError(f"{where}: line {line} is not UTF-8: fetch the table again, or set data.encoding") from None
         # Its sentences have quotes that nothing closes.
         reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
         header = next(reader, [])
         if missing := [column for column in wanted if column not in header]:
             raise DataError(f"{where}: no column {missing[0]!r} among {', '.join(header)}: is it Common Voice's?")
-        for values in reader:
+        for values in _lines(where, reader):
             if len(values) != len(header):
                 raise DataError(
                     f"{where}: line {reader.line_num} has {len(values)} fields where the header has {len(header)}: "
@@ -172,6 +178,13 @@ class CommonVoice:
         if name not in self.contents and (content := self.read(name)) is not None:
             self.contents[name] = content
         return self.contents.get(name)
+
+
+def _lines(where: str, reader: Any) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise DataError(f"{where}: line {reader.line_num}: {error}: fetch the table again") from None
 
 
 def cleaned(sentence: str, rules: Rules) -> str:

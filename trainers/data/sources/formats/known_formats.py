@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from trainers.config.parts.data_location import DataLocation
+from trainers.config.storage_location import unreadable_url
 from trainers.data.sources.archives.archive_index import ArchiveIndex
 from trainers.data.sources.archives.archive_path import expand_names
 from trainers.data.sources.archives.source_files import SourceFiles
@@ -63,6 +64,7 @@ def _common_voice(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     counts, corpus = Counts(), CommonVoice.in_folder(folder, lambda name: files.read(f"{folder}/{name}"))
     rules = Rules(accented_letters=_truth(where, "accented_letters", default=True))
     table = corpus.rows(corpus.clips(tables, rules, counts))
+    checked_ids(folder, table["id"])
     location = f"{corpus.folder}/{tables[0]}.tsv"
     return Rows(location, list(corpus.contents.values()), table, [f"{location}: {line}" for line in counts.lines()])
 
@@ -87,10 +89,15 @@ def _speechbrain(where: DataLocation, split: str, files: SourceFiles) -> Rows:
 
 
 def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Rows:
-    shards = files.indexes(_names(where.path))
+    names = _names(where.path)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"webdataset:{where.path}: it names a shard twice: name each once")
+    shards = files.indexes(names)
     endings = {"audio": where.options.get("audio"), "text": where.options.get("text")}
     found = read_samples(shards, **endings, encoding=files.encoding)
-    return _of_archives(where, table_of(found.rows), shards, problems=found.problems)
+    table = table_of(found.rows)
+    checked_ids(where.path, table["id"])
+    return _of_archives(where, table, shards, problems=found.problems)
 
 
 def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
@@ -100,13 +107,14 @@ def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
             "NeMo's manifests of files are manifests here (data.audio_column_name: audio_filepath)"
         )
     manifests = _names(where.path)
-    tars = files.indexes(_names(absolute(base_of(manifests[0]), where.options["tars"])))
+    names = _names(absolute(base_of(manifests[0]), where.options["tars"]))
+    if problem := next(filter(None, map(unreadable_url, names)), None):
+        raise ConfigError(f"nemo:{where.path}: tars: {problem}")
+    tars = files.indexes(names)
     rows: list[dict[str, Any]] = []
     for number, location in enumerate(manifests):
         text = decode(location, _required(location, files, "name NeMo's manifest"))
-        # A manifest for each tar has its rows alone.
-        of_manifest = [tars[number]] if len(manifests) == len(tars) > 1 else tars
-        rows += read_tarred(location, text, of_manifest)
+        rows += read_tarred(location, text, tars, tars[number] if len(manifests) == len(tars) > 1 else None)
     table = table_of(rows)
     checked_ids(where.path, table["id"])
     return _of_archives(where, table, tars)

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainers.data.sources.archives.archive_index import ArchiveIndex
 from trainers.data.sources.archives.source_files import GZIP
-from trainers.data.sources.manifest_fields import absolute, base_of, decode, json_objects, require_text
+from trainers.data.sources.manifest_fields import absolute, base_of, decode, json_objects, require_text, to_seconds
 from trainers.errors import DataError
 
 CUTS, RECORDINGS, JSON_LINES, TAR = "cuts.", "recording.", ".jsonl", ".tar"
@@ -63,14 +63,20 @@ def read_cuts(location: str, text: str, shard: ArchiveIndex | None) -> Iterator[
 def _row(location: str, cut: Mapping[str, Any], tar: str, members: Mapping[str, str]) -> dict[str, Any]:
     if cut.get("type", "MonoCut") != "MonoCut":
         raise ValueError(f"is a {cut['type']}: save it as recordings of its own (cuts.save_audios)")
-    name, recording = str(cut["id"]), cut.get("recording")
+    name, recording = str(cut["id"] or ""), cut.get("recording")
+    if not name.strip():
+        raise ValueError("its id is empty: fill it in")
     if not isinstance(recording, dict):
         raise ValueError("has no recording: save its audio, features are computed here")
     if recording.get("transforms"):
         raise ValueError("its recording is transformed when it is read: save it first (cuts.save_audios)")
-    start_s, duration_s, length_s = float(cut.get("start", 0)), float(cut["duration"]), float(recording["duration"])
+    start_s, duration_s = to_seconds(str(cut.get("start", 0))), to_seconds(str(cut["duration"]))
+    length_s = to_seconds(str(recording["duration"]))
     is_complete = start_s == 0 and abs(duration_s - length_s) < _ROUNDED_S
-    (source,) = recording["sources"]
+    sources = recording["sources"]
+    if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
+        raise ValueError(f"its recording has the sources {sources!r}: give one file")
+    source = sources[0]
     if len(source.get("channels") or [0]) != 1:
         raise ValueError("its recording has several channels: store each as a recording of its own")
     audio = _audio(location, name, source, tar, members)

@@ -1,7 +1,8 @@
 """NeMo's tarred data sets: manifests of JSON lines, and tars of the recordings that they name."""
 
 import posixpath
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainers.data.sources.archives.archive_index import ArchiveIndex
@@ -9,56 +10,78 @@ from trainers.data.sources.manifest_fields import json_rows, refuse_unread, to_s
 from trainers.errors import DataError
 
 FIELDS = ("audio_filepath", "text", "duration", "offset", "shard_id", "speaker", "lang", "language")
+# The number of a tar, which rows name as their shard: audio_7.tar.
+_NUMBER = re.compile(r".*_(\d+)\D*\.tar(?:\.gz)?", re.IGNORECASE)
+# What further rows of one recording have behind its name.
+_SUB = re.compile(r"-sub\d+(?=\.\w+$|$)")
 
 
-def read_tarred(location: str, text: str, tars: Sequence[ArchiveIndex]) -> Iterator[dict[str, Any]]:
+def read_tarred(
+    location: str, text: str, tars: Sequence[ArchiveIndex], own: ArchiveIndex | None
+) -> Iterator[dict[str, Any]]:
     """Reads rows, as `table_of` takes them, of a manifest whose recordings lie in tars.
 
-    A recording is found by its name in the tar of its `shard_id`, which counts the tars from 0; without one, in all.
-    As in NeMo, several rows may be segments of one recording.
+    A recording is found by its name in the tar of its `shard_id`: the number in the tar's name, or where the names have
+    none, its position from 0 on. Without a `shard_id` it is in `own`, or else in one of all. As in NeMo, rows are
+    segments where they have an offset, and `a-sub1.wav` is a further segment of `a.wav`.
 
     Args:
         location: The manifest in messages.
         text: What it holds.
-        tars: The tars, in the order of their numbers.
+        tars: All tars.
+        own: The tar of this manifest, where each has one.
 
     Raises:
         DataError: a line is wrong, or there is no such tar.
     """
     keys, rows = json_rows(location, text, FIELDS)
     refuse_unread(location, keys, FIELDS)
-    places: dict[str, list[str]] = {}
-    for tar in tars:
+    numbered = _numbered(tars)
+    places: dict[str, list[ArchiveIndex]] = {}
+    for tar in tars if own is None else (own,):
         for name in tar.members:
-            places.setdefault(name, []).append(tar.location)
+            places.setdefault(name, []).append(tar)
     for line, values in rows:
         given = dict(zip(FIELDS, values, strict=True))
         try:
-            yield _row(given, places, tars)
+            yield _row(given, numbered, places)
         except ValueError as error:
             raise DataError(f"{location}: line {line}: {error}") from None
 
 
-def _row(given: dict[str, str], places: dict[str, list[str]], tars: Sequence[ArchiveIndex]) -> dict[str, Any]:
-    path = given["audio_filepath"]
-    if not path.strip():
+def _numbered(tars: Sequence[ArchiveIndex]) -> Mapping[int, ArchiveIndex]:
+    found = [_NUMBER.fullmatch(posixpath.basename(tar.location)) for tar in tars]
+    numbers = [int(each[1]) for each in found if each is not None]
+    if len(set(numbers)) != len(tars):
+        numbers = list(range(len(tars)))
+    return dict(zip(numbers, tars, strict=True))
+
+
+def _row(
+    given: Mapping[str, str], numbered: Mapping[int, ArchiveIndex], places: Mapping[str, Sequence[ArchiveIndex]]
+) -> dict[str, Any]:
+    path, shard = posixpath.normpath(given["audio_filepath"].strip() or "."), given["shard_id"]
+    if path == ".":
         raise ValueError("'audio_filepath' is empty: fill it in, or take the row out")
-    shard = given["shard_id"]
+    names = (path, _SUB.sub("", path))
     if shard:
-        if not shard.isdecimal() or int(shard) >= len(tars):
-            raise ValueError(f"'shard_id' is {shard}, and there are {len(tars)} tars: name them all as ?tars=")
-        tar = tars[int(shard)].location
+        if not shard.isdecimal() or int(shard) not in numbered:
+            known = f"{min(numbered)} to {max(numbered)}"
+            raise ValueError(f"'shard_id' is {shard}, and the tars are {known}: name them all as ?tars=")
+        tar = numbered[int(shard)]
+        name = next((each for each in names if each in tar.members), path)
     else:
-        holders = places.get(path, [])
+        name = next((each for each in names if each in places), path)
+        holders = places.get(name, ())
         if len(holders) != 1:
-            raise ValueError(f"{path!r} is in {len(holders)} of the {len(tars)} tars: give its 'shard_id'")
+            raise ValueError(f"{path!r} is in {len(holders)} of the tars: give its 'shard_id'")
         tar = holders[0]
     offset, duration = given["offset"], given["duration"]
-    name = posixpath.splitext(path)[0]
+    stem = posixpath.splitext(path)[0]
     return {
-        # NeMo's own ids: several rows may be of one recording.
-        "id": f"{name}@{offset}" if offset else name,
-        "audio": f"{tar}/{path}",
+        # Several rows may be of one recording.
+        "id": f"{stem}@{offset}" if offset else stem,
+        "audio": f"{tar.location}/{name}",
         "text": given["text"],
         "speaker": given["speaker"] or None,
         "language": given["language"] or given["lang"] or None,

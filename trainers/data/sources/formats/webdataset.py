@@ -1,6 +1,7 @@
 """WebDataset shards: tars in which the files of a sample have one name and different endings."""
 
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from trainers.errors import DataError
 _LOSSLESS = ("aif", "aifc", "aiff", "au", "caf", "flac", "sph", "wav")
 AUDIO = (*_LOSSLESS, "aac", "amr", "m4a", "mka", "mp3", "mp4", "oga", "ogg", "opus", "webm", "wma")
 TEXT, JSON = ("txt", "text"), "json"
+_SUFFIX = re.compile(r"\.(tar|tar\.gz|tgz)$", re.IGNORECASE)
 # Keys of a sample's JSON, of which the first that is there counts.
 KEYS = {
     "text": ("text", "sentence", "transcript", "transcription", "normalized_text"),
@@ -49,7 +51,7 @@ def read_samples(
     are_unique = len(set(keys)) == len(keys)
     found = Samples()
     for index, samples in shards:
-        shard = posixpath.basename(index.location).partition(".")[0]
+        shard = _shard_names(indexes)[index.location]
         for key, members in samples.items():
             name = key if are_unique else f"{shard}/{key}"
             row: dict[str, Any] = {"id": name, "audio": f"{index.location}/{key}", "text": ""}
@@ -62,13 +64,22 @@ def read_samples(
     return found
 
 
+def _shard_names(indexes: Sequence[ArchiveIndex]) -> dict[str, str]:
+    """What tells shards apart in ids, by location: their names, or where those are equal, their paths."""
+    paths = {index.location: _SUFFIX.sub("", index.location) for index in indexes}
+    names = {location: posixpath.basename(path) for location, path in paths.items()}
+    return names if len(set(names.values())) == len(names) else paths
+
+
 def _grouped(members: Iterable[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
     """Members of each sample by their endings: the name up to the first dot of its last part is the sample's."""
     samples: dict[str, dict[str, Member]] = {}
     for member in members:
         folder, slash, name = member.name.rpartition("/")
         stem, _, ending = name.partition(".")
-        samples.setdefault(f"{folder}{slash}{stem}", {})[ending.lower()] = member
+        sample = samples.setdefault(f"{folder}{slash}{stem}", {})
+        problem = f"is there as .{ending.lower()} in several spellings" if ending.lower() in sample else member.problem
+        sample[ending.lower()] = member._replace(problem=problem)
     yield from samples.items()
 
 
@@ -77,24 +88,32 @@ def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
     found = [
         member
         for ending, member in members.items()
-        if (ending == audio.lower() if audio is not None else ending.rpartition(".")[2] in AUDIO)
+        if (ending == audio.lower().lstrip(".") if audio is not None else ending.rpartition(".")[2] in AUDIO)
     ]
     if len(found) != 1:
         listed = ", ".join(sorted(members))
         raise ValueError(
             f"its sample has {'several recordings' if found else 'no recording'} ({listed}): name the ending as ?audio="
         )
+    if found[0].problem:
+        raise ValueError(f"{found[0].name} {found[0].problem}")
     return found[0]
 
 
 def _described(members: Mapping[str, Member], text: str | None, encoding: str) -> dict[str, Any]:
     """Text, speaker, language and duration of a sample. Raises ValueError: there is no text, or a value is wrong."""
-    record = load_json(_text(members[JSON], UTF_8)) if JSON in members else {}
+    # What is wrong with one file of a sample that is not the one which is named does not matter.
+    record = load_json(_text(members[JSON], UTF_8)) if JSON in members and _is_asked_of_json(members, text) else {}
     if not isinstance(record, dict):
         raise ValueError(f"{members[JSON].name} is not a JSON object")
-    wanted = None if text is None else text.partition(".")
-    plain = [each for each in (TEXT if wanted is None else (wanted[0],)) if each in members and each != JSON]
-    keys = KEYS | ({"text": (wanted[2],)} if wanted is not None and wanted[0] == JSON else {})
+    ending, _, key = (text or "").lstrip(".").partition(".")
+    if text is None:
+        plain, keys = [each for each in TEXT if each in members], KEYS
+    elif ending.lower() == JSON:
+        plain, keys = [], KEYS | ({"text": (key,)} if key else {})
+    else:
+        plain = [each for each in (text.lstrip(".").lower(),) if each in members]
+        keys = KEYS | {"text": ()}
     given = {
         column: next((record[key] for key in names if record.get(key) is not None), None)
         for column, names in keys.items()
@@ -108,6 +127,12 @@ def _described(members: Mapping[str, Member], text: str | None, encoding: str) -
     require_text(list(values), list(values.values()))
     seconds = values.pop("duration", None)
     return values | ({"duration_s": to_seconds(seconds)} if seconds is not None else {})
+
+
+def _is_asked_of_json(members: Mapping[str, Member], text: str | None) -> bool:
+    """Whether a sample's JSON has its text; or may describe it, being small."""
+    has_text = not any(each in members for each in TEXT) if text is None else text.lstrip(".").lower().startswith(JSON)
+    return has_text or members[JSON].text is not None
 
 
 def _text(member: Member, encoding: str) -> str:

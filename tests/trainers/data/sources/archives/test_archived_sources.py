@@ -24,8 +24,10 @@ from tests.trainers.data.sources.archives.made_archives import (
     write_tar,
 )
 from tests.trainers.synthetic import RATE_HZ
+from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.prepared_set import ClipReader, PreparedSet
+from trainers.data.sources.known_sources import open_sources
 from trainers.errors import DataError, StorageError
 from trainers.storage import open_storage
 
@@ -226,6 +228,105 @@ def test_keys_that_shards_count_anew_are_told_apart(tmp_path: Path) -> None:
         write_tar(tmp_path / f"{shard}.tar", members)
     found = Cache(str(tmp_path / "prepared"), None).prepare(f"webdataset:{tmp_path}/{{a,b}}.tar")
     assert found.index["id"].to_pylist() == ["a/0", "b/0"]
+
+
+def test_a_sample_whose_files_are_there_twice_is_not_guessed(tmp_path: Path) -> None:
+    good, other = recording(0), recording(1)
+    members = [
+        *(("twice.flac", good), ("twice.txt", b"one"), ("twice.flac", other), ("twice.txt", b"two")),
+        *(("case.FLAC", good), ("case.flac", other), ("case.txt", b"text")),
+        *(("good.flac", good), ("good.txt", text(0).encode())),
+    ]
+    shard = write_tar(tmp_path / "shard.tar", members)
+    found = Cache(str(tmp_path / "prepared"), None).prepare(f"webdataset:{shard}", max_bad_fraction=0.9)
+    assert found.index["id"].to_pylist() == ["good"]
+    reasons = {row["id"]: row["reason"] for row in found.quarantine}
+    assert "several times" in reasons["twice"] and "several spellings" in reasons["case"]
+
+
+@pytest.mark.parametrize(
+    ("option", "texts"),
+    [
+        ("", {"a": "right", "b": "draft", "c": "c"}),
+        ("?text=txt", {"a": "right", "c": "c"}),
+        ("?text=.TXT", {"a": "right", "c": "c"}),
+        ("?text=json", {"a": "draft", "b": "draft"}),
+        ("?text=json.other", {"a": "other"}),
+        ("?text=transcript.txt", {"c": "long"}),
+    ],
+)
+def test_the_text_is_the_one_that_is_named(tmp_path: Path, option: str, texts: dict[str, str]) -> None:
+    members = [(f"{name}.flac", recording(0)) for name in "abc"]
+    members += [
+        ("a.txt", b"right"),
+        ("a.json", b'{"text": "draft", "other": "other"}'),
+        ("b.json", b'{"text": "draft"}'),
+    ]
+    members += [("c.txt", b"c"), ("c.transcript.txt", b"long")]
+    shard = write_tar(tmp_path / "shard.tar", members)
+    found = Cache(str(tmp_path / "prepared"), None).prepare(f"webdataset:{shard}{option}", max_bad_fraction=0.9)
+    assert dict(zip(found.index["id"].to_pylist(), found.index["text"].to_pylist(), strict=True)) == texts
+
+
+def test_an_archive_that_is_replaced_after_it_was_listed_is_noticed(tmp_path: Path) -> None:
+    def members(order: str) -> list[tuple[str, bytes]]:
+        return [
+            each for name in order for each in ((f"{name}.wav", recording(ord(name), "WAV")), (f"{name}.txt", b"t"))
+        ]
+
+    shard = write_tar(tmp_path / "shard.tar", members("ah"))
+    data = DataPart(train=f"webdataset:{shard}", validation="/nowhere.csv")
+    (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
+    write_tar(shard, members("ha"))
+    with pytest.raises(StorageError, match="it was replaced since its rows were listed"):
+        list(source.reader.read(source.table.to_pylist()))
+
+
+def test_what_a_web_server_has_is_prepared_again_when_it_changes(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "made", Cache(str(tmp_path / "prepared"), None)
+    write_tar(folder / "corpus.tar", [("a.flac", recording(0)), ("a.txt", b"a")])
+    (folder / "one.flac").write_bytes(recording(0))
+    with web_server(folder) as url:
+        (folder / "train.csv").write_text(f"path,text\n{url}/one.flac,one\n")
+        wheres = (f"webdataset:{url}/corpus.tar", f"{url}/train.csv", str(folder / "train.csv"))
+        before = [cache.prepare(where).key for where in wheres]
+        assert [cache.prepare(where, runner=never).key for where in wheres] == before
+        write_tar(folder / "corpus.tar", [("a.flac", recording(7)), ("a.txt", b"a")])
+        (folder / "one.flac").write_bytes(recording(7))
+        assert not {cache.prepare(where).key for where in wheres} & set(before)
+
+
+def test_a_kept_index_that_is_damaged_or_has_lost_its_points_is_made_again(tmp_path: Path) -> None:
+    archive = write_tar(tmp_path / "corpus.tar.gz", manifest_members(COUNT), "w:gz")
+    cache = Cache(str(tmp_path / "prepared"), None)
+    cache_of_rows = open_storage(str(tmp_path / "prepared"))
+    data = DataPart(train=f"{archive}/train.tsv", validation="/nowhere.csv")
+    for pattern in ("*.points", "*.parquet", "*.points", "*.parquet"):
+        for number, path in enumerate((tmp_path / "prepared" / "archives").glob(pattern)):
+            path.write_bytes(b"")
+            if number:
+                path.unlink()
+        options = StorageOptions()
+        open_sources(data, storage_options=options, splits=("train",), fingerprint_cache=cache_of_rows)
+    require_clips(cache.prepare(f"{archive}/train.tsv"), list(range(COUNT)))
+
+
+def test_a_tar_of_nemo_is_known_by_its_number_and_further_segments_by_their_names(tmp_path: Path) -> None:
+    for number in (1, 2):
+        write_tar(tmp_path / f"audio_{number}.tar", [("c.wav", recording(number, "WAV"))])
+    rows = [
+        {"audio_filepath": "c.wav", "text": "one", "shard_id": 1},
+        {"audio_filepath": "c-sub1.wav", "text": "two", "shard_id": 2},
+    ]
+    for number, row in enumerate(rows, 1):
+        (tmp_path / f"manifest_{number}.json").write_text(json.dumps(row))
+    cache = Cache(str(tmp_path / "prepared"), None)
+    found = cache.prepare(f"nemo:{tmp_path}/manifest__OP_1..2_CL_.json?tars=audio__OP_1..2_CL_.tar")
+    reader = ClipReader(found, cache_bytes=2**30)
+    assert [np.array_equal(reader.read(number), wave(number + 1)) for number in range(2)] == [True, True]
+    (tmp_path / "manifest_1.json").write_text(json.dumps({**rows[0], "shard_id": 3}))
+    with pytest.raises(DataError, match="'shard_id' is 3, and the tars are 1 to 2"):
+        cache.prepare(f"nemo:{tmp_path}/manifest_1.json?tars=audio__OP_1..2_CL_.tar")
 
 
 def test_a_manifest_s_recording_that_is_not_in_the_archive_is_quarantined(tmp_path: Path) -> None:

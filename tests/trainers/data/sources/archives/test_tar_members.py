@@ -90,7 +90,8 @@ def test_a_claim_of_more_than_a_recording_is_a_problem_and_reads_nothing() -> No
 
     def read_at(start: int, length: int) -> bytes:
         read.append(length)
-        return sparse[start : start + length] if start < len(sparse) else b"\0" * length
+        end = 2**40 + 11 * 1024
+        return sparse[start : start + length] if start < len(sparse) else bytes(min(length, end - start))
 
     (member,) = read_members("corpus.tar", read_at)
     assert "claims 1099511627776 bytes" in member.problem and sum(read) < 4 * 2**20
@@ -123,6 +124,35 @@ def test_a_damaged_header_and_an_archive_behind_the_end_are_no_silent_end() -> N
         members_of(bytes(data))
     with pytest.raises(DataError, match="others were joined to it"):
         members_of(tar_of() + tar_of())
+
+
+def test_a_hole_and_a_download_that_stopped_are_no_end() -> None:
+    def archive(archive: tarfile.TarFile) -> None:
+        for number in range(40):
+            named(f"more{number}.wav", size=100_000)(archive)
+
+    data = tar_of(archive)
+    half = len(data) // 2 // 512 * 512
+    for damaged in (data[:half] + bytes(2 * 2**20) + data[half + 2 * 2**20 :], data[:half] + bytes(len(data) - half)):
+        with pytest.raises(DataError, match=r"corpus\.tar: .*(zeros behind byte|damaged)"):
+            members_of(damaged)
+
+
+@pytest.mark.parametrize("size", [-512, 2**62])
+def test_a_size_that_no_file_has_ends_with_a_message(size: int) -> None:
+    header = bytearray(tarfile.TarInfo("b.wav").tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = (b"\xff" if size < 0 else b"\x80") + (size % 2**88).to_bytes(11, "big")
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * ord(" ") + sum(header[156:]))
+    data = tar_of()
+    end = max(member.offset + -(-member.size // 512) * 512 for member in members_of(data))
+    with pytest.raises(DataError, match="damaged or cut short"):
+        members_of(data[:end] + bytes(header) + bytes(10240))
+
+
+def test_texts_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.data.sources.archives.tar_members._MOST_TEXTS_BYTES", 4)
+    with pytest.raises(DataError, match="its texts have more than 4 bytes"):
+        members_of(tar_of())
 
 
 def test_what_is_no_tar_is_refused() -> None:
