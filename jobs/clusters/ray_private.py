@@ -135,10 +135,14 @@ def token_headers_without_mode() -> Mapping[str, str] | None:
     """
     if "RAY_AUTH_MODE" in os.environ:
         return None
+    loader = AuthenticationTokenLoader.instance()
     try:
-        return AuthenticationTokenLoader.instance().get_token_for_http_header(ignore_auth_mode=True) or None
+        return loader.get_token_for_http_header(ignore_auth_mode=True) or None
     except (RayError, RuntimeError, OSError):
         return None
+    finally:
+        # What it has loaded, a driver in this process would demand of a cluster without tokens, whose actors then die.
+        loader.reset_cache()
 
 
 def jobs_in_control_store(gcs_address: str) -> list[str]:

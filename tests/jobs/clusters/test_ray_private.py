@@ -10,6 +10,7 @@ from threading import Thread
 
 import pytest
 from ray._private.authentication.http_token_authentication import get_auth_headers_if_auth_enabled
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]  # compiled
 from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 from ray.dashboard.modules.job.common import JobInfoStorageClient
 from ray.dashboard.modules.job.utils import get_driver_jobs
@@ -19,7 +20,7 @@ from ray.util.state import StateApiClient
 from jobs.addresses import direct
 from jobs.clusters.managed.cluster_endpoint import ClusterEndpoint
 from jobs.clusters.managed.node_logs import _get
-from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient
+from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient, token_headers_without_mode
 from jobs.preflight.dashboard import get_metadata
 from tests.test_architecture import ROOT, imports_of
 
@@ -121,3 +122,19 @@ def test_a_dashboard_on_loopback_is_called_past_the_user_s_proxy_and_passwords(
 
 def test_other_dashboards_are_called_as_the_user_s_environment_has_it() -> None:
     assert direct("http://10.0.0.1:8265") == {}
+
+
+def test_the_token_that_is_found_stays_out_of_what_this_process_demands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("a" * 32)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    assert token_headers_without_mode() == {"authorization": f"Bearer {'a' * 32}"}
+    # Kept by Ray's loader, a driver here would demand it of a cluster that has none.
+    assert get_auth_headers_if_auth_enabled({}) == {}
+    assert not AuthenticationTokenLoader.instance().has_token()
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert token_headers_without_mode() is None
