@@ -97,6 +97,11 @@ def is_hub_url(location: str) -> bool:
     return location.startswith(HUB_SCHEME)
 
 
+def is_remote(location: str) -> bool:
+    """Whether data at a location is another machine's: in a bucket, on a web server or on the Hub."""
+    return is_url(location) or is_web_url(location) or is_hub_url(location)
+
+
 def unreadable_url(location: str) -> str | None:
     """Why data at a location that looks like a URL cannot be read; None where it can, and for a path."""
     if is_hub_url(location):
@@ -130,7 +135,7 @@ def without_password(url: str) -> str:
 
 def is_absolute(path: str) -> bool:
     """Whether a storage or cache path means the same on every node: a URL, or an absolute folder."""
-    return is_url(path) or is_web_url(path) or is_hub_url(path) or PurePosixPath(path).is_absolute()
+    return is_remote(path) or PurePosixPath(path).is_absolute()
 
 
 def in_home(path: str) -> Path:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainers.config.storage_location import StorageOptions, is_hub_url, is_url, is_web_url
+from trainers.config.storage_location import StorageOptions, is_remote, is_url
 from trainers.data.sources.located_files import describe
 from trainers.errors import ConfigError, StorageError
 from trainers.storage import Storage, open_storage, sha256_of
@@ -67,7 +67,7 @@ def fingerprint_recordings(
             f"data.fingerprint is content, and {manifest} is in a bucket, of which every recording would be read to "
             "know whether it has changed: set it to metadata or manifest"
         )
-    here = [path for path in paths if not (is_url(path) or is_web_url(path) or is_hub_url(path))]
+    here = [path for path in paths if not is_remote(path)]
     contents = _contents(here, manifest, fingerprint_cache)
     listed = _listed(paths, storage_options)
     return [contents.get(path, each) for path, each in zip(paths, listed, strict=True)]
@@ -161,7 +161,7 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
 
 def _of_servers(paths: Sequence[str], storage_options: StorageOptions) -> dict[str, tuple[int, str]]:
     """Size and mark of files on web servers and the Hub, each asked for; of none where they are more than a bound."""
-    names = [path for path in dict.fromkeys(paths) if is_web_url(path) or is_hub_url(path)]
+    names = [path for path in dict.fromkeys(paths) if is_remote(path) and not is_url(path)]
 
     def ask(path: str) -> tuple[int, str] | None:
         try:

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainers.config.storage_location import StorageOptions, is_hub_url, is_url, is_web_url
+from trainers.config.storage_location import StorageOptions, is_hub_url, is_remote, is_url, is_web_url
 from trainers.errors import StorageError
 from trainers.storage import Entry, Storage, open_storage
 from trainers.storage.web_files import describe_web_file, read_web_file, read_web_range
 
 # What `read_start` gives: enough for the counts of an ARPA file, and for the header of a binary.
 START_BYTES = 64 * 1024
-# Of a data set on the Hugging Face Hub: hf://datasets/<name>@<revision>/<path>.
 
 
 def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
@@ -71,7 +70,7 @@ def describe(location: str, storage_options: StorageOptions) -> Entry:
 
 def is_file(location: str, storage_options: StorageOptions) -> bool:
     """Whether there is a file at a location; raises StorageError where that cannot be known."""
-    if not is_url(location) and not is_web_url(location) and not is_hub_url(location):
+    if not is_remote(location):
         return Path(location).is_file()
     try:
         describe(location, storage_options)

@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_location import MANIFEST, DataLocation
 from trainers.config.parts.data_part import DataPart
-from trainers.config.storage_location import StorageOptions, is_url, is_web_url, unreadable_url, without_password
+from trainers.config.storage_location import (
+    StorageOptions,
+    is_remote,
+    is_url,
+    is_web_url,
+    unreadable_url,
+    without_password,
+)
 from trainers.data.sources import fingerprint
 from trainers.data.sources.archives.archive_path import is_archive
 from trainers.data.sources.archives.source_files import SourceFiles
@@ -20,7 +27,6 @@ from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.manifest import read_manifest
 from trainers.data.sources.manifest_fields import UTF_8
 from trainers.data.sources.path_prefixes import with_prefixes
-from trainers.data.sources.recording_readers import is_remote
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage
 from trainers.storage.json_files import to_jsonl

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainers.config.storage_location import StorageOptions, is_hub_url, is_url, is_web_url
+from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.located_files import read_location
 from trainers.errors import AudioError, StorageError
 
@@ -95,11 +95,6 @@ def results_in_order(readings: Iterable[Reading]) -> Iterator[bytes | AudioError
             if len(ahead) > FETCHED_AHEAD:
                 yield _result(ahead.popleft())
         yield from map(_result, ahead)
-
-
-def is_remote(location: str) -> bool:
-    """Whether a location is another machine's."""
-    return is_url(location) or is_web_url(location) or is_hub_url(location)
 
 
 def _as_it_is(recording: bytes) -> bytes:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trainers.config.storage_location import StorageOptions, without_password
+from trainers.config.storage_location import StorageOptions, is_remote, without_password
 from trainers.data.sources.archives.open_archive import SeekPoints, open_archive
 from trainers.data.sources.archives.range_file import ReadAt
 from trainers.data.sources.archives.tar_members import Member, read_members
 from trainers.data.sources.located_files import describe, reason_of
-from trainers.data.sources.recording_readers import is_remote
 from trainers.errors import DataError, NotHereError, StorageError
 from trainers.storage import Storage
 

@@ -7,13 +7,13 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from trainers.config.storage_location import StorageOptions
+from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.archives.archive_path import is_compressed
 from trainers.data.sources.archives.open_archive import open_archive
 from trainers.data.sources.archives.range_file import ReadAt
 from trainers.data.sources.archives.tar_members import HEADER_BYTES
 from trainers.data.sources.located_files import describe, reason_of
-from trainers.data.sources.recording_readers import FileReader, Reading, Row, is_remote, results_in_order
+from trainers.data.sources.recording_readers import FileReader, Reading, Row, results_in_order
 from trainers.errors import AudioError, StorageError
 from trainers.storage import open_storage
 

@@ -2,10 +2,9 @@
 
 import io
 from collections.abc import Callable
-from functools import partial
 from typing import BinaryIO, TypeVar, cast
 
-from trainers.config.storage_location import StorageOptions, is_url, is_web_url
+from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.archives.archive_path import is_compressed
 from trainers.data.sources.archives.range_file import RangeFile, ReadAt
 from trainers.data.sources.located_files import read_range
@@ -23,7 +22,10 @@ _USUAL_RATIO = 2
 
 def open_archive(location: str, size_bytes: int, storage_options: StorageOptions) -> "tuple[ReadAt, SeekPoints | None]":
     """What reads an archive's uncompressed bytes from a position on; of a compressed one, also its seek points."""
-    read_at = partial(_read_range, location, storage_options)
+
+    def read_at(start: int, length: int) -> bytes:
+        return read_range(location, start, length, storage_options)
+
     if not is_compressed(location):
         return read_at, None
     points = SeekPoints(location, read_at, size_bytes)
@@ -40,7 +42,7 @@ class SeekPoints:
         self._location = location
         self._failure: Exception | None = None
         spacing = max(_LEAST_SPACING_BYTES, _USUAL_RATIO * size_bytes // _MOST_POINTS)
-        if is_url(location) or is_web_url(location):
+        if is_remote(location):
             raw = RangeFile(
                 location,
                 self._noting(read_at),
@@ -97,7 +99,3 @@ class SeekPoints:
                 raise
 
         return read
-
-
-def _read_range(location: str, storage_options: StorageOptions, start: int, length: int) -> bytes:
-    return read_range(location, start, length, storage_options)

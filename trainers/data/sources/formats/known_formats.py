@@ -53,6 +53,7 @@ def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Rows:
         StorageError: a bucket or a server cannot be read.
     """
     rows = _READERS[where.format](where, split, files)
+    checked_ids(where.path, rows.table["id"])
     if not len(rows.table):
         raise DataError(f"{rows.location}: no rows are left: name other splits of it")
     return rows
@@ -64,7 +65,6 @@ def _common_voice(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     counts, corpus = Counts(), CommonVoice.in_folder(folder, lambda name: files.read(f"{folder}/{name}"))
     rules = Rules(accented_letters=_truth(where, "accented_letters", default=True))
     table = corpus.rows(corpus.clips(tables, rules, counts))
-    checked_ids(folder, table["id"])
     location = f"{corpus.folder}/{tables[0]}.tsv"
     return Rows(location, list(corpus.contents.values()), table, [f"{location}: {line}" for line in counts.lines()])
 
@@ -95,9 +95,7 @@ def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     shards = files.indexes(names)
     endings = {"audio": where.options.get("audio"), "text": where.options.get("text")}
     found = read_samples(shards, **endings, encoding=files.encoding)
-    table = table_of(found.rows)
-    checked_ids(where.path, table["id"])
-    return _of_archives(where, table, shards, problems=found.problems)
+    return _of_archives(where, table_of(found.rows), shards, problems=found.problems)
 
 
 def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
@@ -115,17 +113,13 @@ def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     for number, location in enumerate(manifests):
         text = decode(location, _required(location, files, "name NeMo's manifest"))
         rows += read_tarred(location, text, tars, tars[number] if len(manifests) == len(tars) > 1 else None)
-    table = table_of(rows)
-    checked_ids(where.path, table["id"])
-    return _of_archives(where, table, tars)
+    return _of_archives(where, table_of(rows), tars)
 
 
 def _lhotse(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     content = _required(where.path, files, "name a manifest of cuts (.jsonl.gz)")
     text = lhotse.text_of_cuts(where.path, content)
-    table = table_of(lhotse.read_cuts(where.path, text, None))
-    checked_ids(where.path, table["id"])
-    return Rows(where.path, [text.encode()], table)
+    return Rows(where.path, [text.encode()], table_of(lhotse.read_cuts(where.path, text, None)))
 
 
 def _librispeech(where: DataLocation, split: str, files: SourceFiles) -> Rows:
@@ -134,9 +128,7 @@ def _librispeech(where: DataLocation, split: str, files: SourceFiles) -> Rows:
         raise DataError(f"{where.path}: there is no *{TRANSCRIPTS} below it: name a folder or archive of LibriSpeech")
     contents = [_required(chapter, files, "fetch the corpus again") for chapter in chapters]
     rows = [row for pair in zip(chapters, contents, strict=True) for row in read_chapter(*pair)]
-    table = table_of(rows)
-    checked_ids(where.path, table["id"])
-    return Rows(where.path, contents, table)
+    return Rows(where.path, contents, table_of(rows))
 
 
 def _shar(where: DataLocation, split: str, files: SourceFiles) -> Rows:
@@ -153,9 +145,7 @@ def _shar(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     for location, shard in zip(manifests, shards, strict=True):
         text = lhotse.text_of_cuts(location, _required(location, files, "name Shar's cuts"))
         rows += lhotse.read_cuts(location, text, shard)
-    table = table_of(rows)
-    checked_ids(where.path, table["id"])
-    return _of_archives(where, table, shards)
+    return _of_archives(where, table_of(rows), shards)
 
 
 def _shar_tar(manifest: str) -> str:

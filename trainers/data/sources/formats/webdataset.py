@@ -49,11 +49,10 @@ def read_samples(
     keys = [key for _, samples in shards for key in samples]
     # Shards often count their samples anew.
     are_unique = len(set(keys)) == len(keys)
-    found = Samples()
+    found, shard_names = Samples(), _shard_names(indexes)
     for index, samples in shards:
-        shard = _shard_names(indexes)[index.location]
         for key, members in samples.items():
-            name = key if are_unique else f"{shard}/{key}"
+            name = key if are_unique else f"{shard_names[index.location]}/{key}"
             row: dict[str, Any] = {"id": name, "audio": f"{index.location}/{key}", "text": ""}
             try:
                 row |= {"audio": f"{index.location}/{_recording(members, audio).name}"}

@@ -147,18 +147,19 @@ def test_paths_in_a_data_set_on_the_hub_stay_within_it(tmp_path: Path, path: str
         assert f"the recording {path!r} is not one of the data set's own files" in found["error"]
 
 
-def test_shards_on_the_hub_are_read_in_ranges(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "mode"), [(".tar", "w"), (".tar.gz", "w:gz")])
+def test_shards_on_the_hub_are_read_in_ranges(suffix: str, mode: str, tmp_path: Path) -> None:
     for shard, numbers in enumerate(([0, 1], [2, 3])):
         members = [
             member
             for number in numbers
             for member in ((f"u{number}.flac", recording(number)), (f"u{number}.txt", text(number).encode()))
         ]
-        write_tar(tmp_path / "set" / f"train-{shard}.tar", members)
-    where = "webdataset:hf://datasets/me/set/train-{0..1}.tar"
+        write_tar(tmp_path / "set" / f"train-{shard}{suffix}", members, mode)
+    where = f"webdataset:hf://datasets/me/set/train-{{0..1}}{suffix}"
     found, _ = read_from_hub(tmp_path / "set", tmp_path / "home", where)
     assert found == {
         "texts": [text(number) for number in range(4)],
         "read": [len(recording(number)) for number in range(4)],
     }
-    assert not list((tmp_path / "home").rglob("*.tar"))
+    assert not list((tmp_path / "home").rglob(f"*{suffix}"))
