@@ -8,13 +8,12 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from trainers.storage.retry import Explanation, RetryPolicy
+from trainers.storage.retry import TRANSIENT_STATUSES, Explanation, RetryPolicy
 
 T = TypeVar("T")
 
 # huggingface_hub tries each request several times itself, for some 20 seconds.
 HUB_RETRIES = RetryPolicy(attempts=3, first_delay_s=5.0)
-TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}
 # httpx's base of what happens between two hosts, and what huggingface_hub raises in offline mode.
 TRANSPORT, OFFLINE = "TransportError", "OfflineModeIsEnabled"

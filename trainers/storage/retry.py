@@ -10,6 +10,9 @@ from trainers.errors import StorageError
 
 T = TypeVar("T")
 
+# Of HTTP: what a service says that is busy, restarts or was not reached.
+TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
+
 
 @dataclass(frozen=True)
 class Explanation:

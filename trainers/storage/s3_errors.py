@@ -7,7 +7,7 @@ from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainers.storage.full_disk import FIX, NUMBERS, full_disk
-from trainers.storage.retry import Explanation
+from trainers.storage.retry import TRANSIENT_STATUSES, Explanation
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html. The response to a HEAD request has no body,
 # so its code is the HTTP status.
@@ -15,7 +15,6 @@ _TRANSIENT_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLim
 _TRANSIENT_CODES |= {"IncompleteBody", "InternalError", "ServiceUnavailable"}
 # Two conditional writes at once.
 _TRANSIENT_CODES |= {"ConditionalRequestConflict", "OperationAborted"}
-_TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 
 _SET_KEYS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE or run.s3_profile, or give the node a role; for a "
@@ -119,7 +118,7 @@ def explain_s3_error(error: BaseException, *, bucket: str, endpoint: str) -> Exp
 def _explain_response(error: ClientError, bucket: str, endpoint: str) -> Explanation:
     code = error_code(error)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUSES:
+    if code in _TRANSIENT_CODES or status in TRANSIENT_STATUSES:
         return Explanation(
             f"the service responds with {status} {code}", f"check the service at {endpoint}", transient=True
         )

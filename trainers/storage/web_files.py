@@ -10,14 +10,13 @@ import httpx
 from trainers.config.storage_location import without_password
 from trainers.errors import StorageError
 from trainers.storage.base import Entry
-from trainers.storage.retry import Explanation, RetryPolicy
+from trainers.storage.retry import TRANSIENT_STATUSES, Explanation, RetryPolicy
 
 T = TypeVar("T")
 
 # Seconds: to connect, and without a byte.
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _CONNECTIONS = httpx.Limits(max_connections=32, max_keepalive_connections=32)
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _RETRY = RetryPolicy()
 # Of a recording or a manifest, which are read at once.
@@ -124,7 +123,9 @@ def _explain(error: BaseException) -> Explanation | None:
     if isinstance(error, httpx.HTTPStatusError):
         status = error.response.status_code
         fix = "check the URL, and whether it needs a login" if status in (401, 403) else "check the URL, or try later"
-        return Explanation(f"its server answers {status}", fix, transient=status in _TRANSIENT)
+        return Explanation(
+            f"its server answers {status}", fix, transient=status in {*TRANSIENT_STATUSES, httpx.codes.TOO_EARLY}
+        )
     if isinstance(error, _NoRangeError):
         return Explanation("its server sends no ranges of it", "download it, and name the file")
     if isinstance(error, _TooLargeError):

@@ -14,8 +14,7 @@ from trainers.errors import ConfigError
 from trainers.models.sources.archives import refuse_full
 from trainers.storage import RetryPolicy, sha256_of
 from trainers.storage.full_disk import naming_full_disk
-from trainers.storage.hub_errors import TRANSIENT_STATUSES
-from trainers.storage.retry import Explanation
+from trainers.storage.retry import TRANSIENT_STATUSES, Explanation
 
 RETRIES = RetryPolicy()
 TIMEOUT = httpx.Timeout(30.0)

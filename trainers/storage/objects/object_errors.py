@@ -5,6 +5,8 @@ from enum import Enum
 
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, PreconditionError
 
+from trainers.storage.retry import TRANSIENT_STATUSES
+
 
 class ErrorKind(Enum):
     """What a service, or the way to it, has said."""
@@ -32,7 +34,6 @@ class ObjectError(Exception):
         self.kind, self.message = kind, message
 
 
-_TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 _NO_BUCKET = ("ContainerNotFound", "NoSuchBucket", "specified container does not exist")
 # https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-error-codes, and Azurite's.
 _REFUSED = ("AuthenticationFailed", "AuthorizationFailure", "InvalidAuthenticationInfo")
@@ -53,7 +54,7 @@ def error_of(error: Exception) -> ObjectError | None:
 
 
 def _kind_of(error: Exception, text: str, details: str, status: int | None) -> ErrorKind:
-    is_of_token, is_busy = "token request" in text, status in _TRANSIENT_STATUSES
+    is_of_token, is_busy = "token request" in text, status in TRANSIENT_STATUSES
     rules = (
         (ErrorKind.EXISTS, isinstance(error, AlreadyExistsError | PreconditionError)),
         (ErrorKind.NO_IDENTITY_SERVICE, is_of_token and (status is None or is_busy)),
