@@ -81,13 +81,14 @@ FULL = Sizes()
 QUICK = Sizes(
     our_clips=2000,
     stock_clips=96,
+    score_clips=16,
     rounds=2,
     starts=1,
     limits=False,
     short_turn_clips=64,
     short_score_batches=1,
     ctc_turn_steps=4,
-    ctc_clips=256,
+    ctc_clips=128,
     encoder_layers=2,
     decoder_layers=2,
 )
