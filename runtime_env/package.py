@@ -34,7 +34,7 @@ class Package:
     files: int
 
 
-def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes] | None = None) -> Package:
+def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes | Path] | None = None) -> Package:
     """Writes the package, `<sha256>.zip`: the same content gives the same name, byte for byte.
 
     Raises:

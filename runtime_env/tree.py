@@ -4,7 +4,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runtime_env.archive import Member, TooLargeError, write_archive
@@ -54,7 +54,7 @@ class Tree:
     files: tuple[TreeFile, ...]
     left_out: tuple[LeftOut, ...]
 
-    def members(self, extra: Mapping[str, bytes]) -> list[Member]:
+    def members(self, extra: Mapping[str, bytes | Path]) -> list[Member]:
         """What goes into the archive; ConfigError where a further file has the path of one of the tree's."""
         taken = {file.path for file in self.files}
         for name in extra:
@@ -71,6 +71,7 @@ class PackageSize:
     Attributes:
         total_bytes: All files together, unpacked.
         zip_bytes: Size of the zip; where it does not fit, how large it had become when that was clear.
+        shipped: Files from elsewhere that are added (data.ship), and `shipped_bytes` of them.
     """
 
     root: Path
@@ -79,20 +80,30 @@ class PackageSize:
     zip_bytes: int
     fits: bool
     largest: tuple[TreeFile, ...]
+    shipped: int
+    shipped_bytes: int
 
     @property
     def message(self) -> str:
         """One line for a person; where it does not fit, with the fix."""
         size = f"{self.files} files, {self.total_bytes / MIB:.1f} MiB unpacked"
+        recordings = f"{self.shipped} of data.ship ({self.shipped_bytes / MIB:.1f} MiB)"
+        size += f", {recordings} among them" if self.shipped else ""
         if self.fits:
             return f"{self.root}: {size}, {self.zip_bytes / MIB:.1f} MiB as a zip of at most {LIMIT_BYTES // MIB}"
         shown = ", ".join(f"{file.path} {file.size_bytes / MIB:.1f} MiB" for file in self.largest)
-        example = f"/{self.largest[0].path}" if self.largest else "/data"
+        # Those from elsewhere have absolute paths.
+        example = next((f"/{file.path}" for file in self.largest if not file.path.startswith("/")), "/data")
+        fix = (
+            f"Leave out what the job does not need: add a line {example} to .rayignore, or set "
+            f"job.runtime_env.excludes: [{example}]"
+        )
+        if self.shipped:
+            fix = f"Put the data where every node reads it, and set data.ship: false. {fix}"
         return (
             f"{self.root} is too large a working directory: {size}. Ray takes a zip of less than {LIMIT_BYTES // MIB} "
             f"MiB; {MAX_FILES} files and {MAX_UNPACKED_BYTES / MIB:.0f} MiB unpacked are the most. Largest: {shown}. "
-            f"Leave out what the job does not need: add a line {example} to .rayignore, or set "
-            f"job.runtime_env.excludes: [{example}]"
+            f"{fix}"
         )
 
 
@@ -116,25 +127,43 @@ def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
     return Tree(root, tuple(sorted(walk.files, key=lambda file: file.path.encode())), tuple(walk.left_out))
 
 
-def package_size(tree: Tree, extra: Mapping[str, bytes] | None = None) -> PackageSize:
+def package_size(tree: Tree, extra: Mapping[str, bytes | Path] | None = None) -> PackageSize:
     """Computes the size that the package would have, in memory, of which it takes LIMIT_BYTES at most.
 
     Raises:
         ConfigError: a file cannot be read.
     """
-    members = tree.members(extra or {})
+    size = unpacked_size(tree, extra or {})
     archive = io.BytesIO()
-    fits = len(members) <= MAX_FILES
+    fits = size.fits
     if fits:
         try:
+            members = tree.members(extra or {})
             write_archive(members, archive, max_bytes=LIMIT_BYTES, max_unpacked_bytes=MAX_UNPACKED_BYTES)
         except TooLargeError:
             fits = False
         except OSError as error:
             raise unreadable(error) from None
-    total = sum(file.size_bytes for file in tree.files) + sum(len(content) for content in (extra or {}).values())
-    largest = sorted(tree.files, key=lambda file: (-file.size_bytes, file.path))[:LARGEST_SHOWN]
-    return PackageSize(tree.root, len(members), total, archive.getbuffer().nbytes, fits, tuple(largest))
+    return replace(size, zip_bytes=archive.getbuffer().nbytes, fits=fits)
+
+
+def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
+    """Adds up the files of a package, without reading them: it fits, as far as that tells.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    try:
+        added = [TreeFile(str(each), each.stat().st_size, False) for each in extra.values() if isinstance(each, Path)]
+    except OSError as error:
+        raise unreadable(error) from None
+    sized = [*tree.files, *added]
+    written_bytes = sum(len(each) for each in extra.values() if isinstance(each, bytes))
+    files, total = len(tree.files) + len(extra), sum(file.size_bytes for file in sized) + written_bytes
+    largest = sorted(sized, key=lambda file: (-file.size_bytes, file.path))[:LARGEST_SHOWN]
+    fits = files <= MAX_FILES and total < MAX_UNPACKED_BYTES
+    shipped_bytes = sum(file.size_bytes for file in added)
+    return PackageSize(tree.root, files, total, 0, fits, tuple(largest), len(added), shipped_bytes)
 
 
 def unreadable(error: OSError) -> ConfigError:

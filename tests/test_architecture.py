@@ -43,6 +43,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     ),
     "jobs.scheduler": ("jobs.model",),
     "jobs.submission": ("jobs.model", "jobs.addresses", "runtime_env", "trainers.config", "trainers.run_folder.layout"),
+    # Manifests are read, and the recordings that they name.
+    "jobs.submission.shipped_data": ("trainers.data.sources", "trainers.storage"),
     "jobs.model": ("jobs.lifecycle", "jobs.errors"),
     "jobs.lifecycle": (),
     "jobs.machine": (),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -89,6 +89,9 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     found = load_spec(spec, _all_overrides(overrides, priority, address), now=datetime.now(UTC), is_local=is_local)
     bundle = collect_bundle(found, Path.cwd())
+    if bundle.shipment is not None and (dry_run or skip_preflight):
+        for line in bundle.shipment.warnings:
+            typer.echo(f"{SIGNS['warning']} {line}", err=True)
     if dry_run:
         _dry_run(found, bundle, service, json_output)
         return
@@ -223,7 +226,9 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
     )
     resume_text = RunFolders(timeout_s=60.0).resume_text(run)
     request = build_request(run, 1, package=f"<packages>/{run.package}.zip", resume=resume_text)
-    built = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
+    built: dict[str, Any] = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
+    if bundle.shipment is not None:
+        built["shipped"] = {"files": len(bundle.shipment.files), "bytes": bundle.shipment.size_bytes}
     content = {**request.content(), "package": built}
     if json_output:
         as_json(content)

@@ -6,7 +6,7 @@ from pathlib import Path
 from jobs.preflight.context import Context
 from jobs.scheduler.feasibility import Capacity
 from runtime_env.tree import package_size
-from trainers.config.config_scope import AUGMENT_FIELDS, DATA_FIELDS, LM_FIELDS
+from trainers.config.config_scope import LM_FIELDS, SHIPPED_FIELDS
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.parts.data_location import path_in
 from trainers.config.storage_location import is_absolute, is_url
@@ -26,7 +26,8 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
     """Checks that files of the repository that the recipe names are packaged."""
     assert context.spec is not None and context.root is not None
     config = context.spec.config
-    fields = (*DATA_FIELDS, *AUGMENT_FIELDS, *LM_FIELDS)
+    # What is shipped was read for it.
+    fields = [each for each in (*SHIPPED_FIELDS, *LM_FIELDS) if not config.data.ship or each not in SHIPPED_FIELDS]
     paths = {f"{part}.{name}": getattr(getattr(config, part), name) for part, name in fields}
     inside = {field: path_in(path) for field, path in paths.items() if path is not None and _is_relative(path_in(path))}
     if not inside:

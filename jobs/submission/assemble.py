@@ -1,7 +1,9 @@
 """From a recipe on this machine to what is submitted: package and run request."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jobs.submission.job_spec import JobSpec
 from jobs.submission.run_request import RunRequest
@@ -12,27 +14,42 @@ from runtime_env.package import Package, pack
 from runtime_env.requirements import read_pins
 from runtime_env.tree import Tree, find_root, list_tree
 from trainers.config.optional_packages import packages_for
+from trainers.config.parts.data_location import SHIPPED
 from trainers.config.storage_location import in_home
 from trainers.config.submitted import OVERRIDES_RECORD, write_record
+
+if TYPE_CHECKING:
+    # It reads manifests, with pyarrow.
+    from jobs.submission.shipped_data import Shipment
 
 CONSTRAINTS = "constraints.txt"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a submission is packaged from; `extra` files are added: the record of overrides, the install script."""
+    """What a submission is packaged from.
+
+    Attributes:
+        root: The working directory.
+        tree: What of it is packaged.
+        runtime_env: That of the job, with its requirements files read.
+        extra: Files that are added: the record of overrides, the install script, data that is shipped.
+        shipment: That data, where `data.ship` is true.
+    """
 
     root: Path
     tree: Tree
     runtime_env: RuntimeEnvPart
-    extra: dict[str, bytes]
+    extra: Mapping[str, bytes | Path]
+    shipment: "Shipment | None"
 
 
 def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
     """Collects what is packaged with a recipe.
 
     Raises:
-        ConfigError: there is no task.py, or the working directory is too large; with the largest files.
+        ConfigError: there is no task.py, or the working directory is too large; with the largest files. Or data
+            cannot be shipped, as for `ship`.
     """
     requested = spec.job.runtime_env
     root = find_root(in_home(requested.working_dir) if requested.working_dir else start)
@@ -43,8 +60,14 @@ def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
     # The run's install script replaces the repository's; the record of an earlier package that was unpacked here is
     # left out, too.
     replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
-    tree = list_tree(root, [*requested.excludes, *replaced])
-    return Bundle(root, tree, part, {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))})
+    extra: dict[str, bytes | Path] = {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))}
+    if not spec.config.data.ship:
+        return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra, None)
+    from jobs.submission.shipped_data import ship  # noqa: PLC0415
+
+    tree = list_tree(root, [*requested.excludes, *replaced, f"/{SHIPPED}/"])
+    shipment = ship(spec.config, tree)
+    return Bundle(root, tree, part, {**extra, **shipment.files}, shipment)
 
 
 def pack_bundle(bundle: Bundle, folder: Path) -> Package:
@@ -53,7 +76,8 @@ def pack_bundle(bundle: Bundle, folder: Path) -> Package:
 
 
 def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
-    """The request to the service: the config, with its requirements files read, and the package."""
+    """The request to the service: the config, with requirements files read and data shipped, and the package."""
     job = spec.job.model_copy(update={"runtime_env": bundle.runtime_env})
-    config = spec.config.model_copy(update={"job": job})
+    config = spec.config if bundle.shipment is None else bundle.shipment.config
+    config = config.model_copy(update={"job": job})
     return RunRequest(config=config.model_dump(mode="json"), package=package)

@@ -13,6 +13,7 @@ from jobs.addresses import CLUSTER_SCHEME
 from jobs.model import DEFAULT_QUEUE, Gang
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.credentials import value_looks_secret
+from trainers.config.config_scope import SHIPPED_FIELDS
 from trainers.config.loader import read_ds_config, read_yaml, with_run_name
 from trainers.config.locations import (
     default_storage_path,
@@ -139,6 +140,8 @@ def load_spec(
     secrets = [*find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",))]
     refuse([*unread, *missing, *secrets, *problems], str(path))
     assert config is not None
+    if config.data.ship:
+        config = RunConfig.model_validate(expand_home(config.model_dump(mode="json"), SHIPPED_FIELDS))
     paths = [path_in(value) for _, _, value in path_values(config.model_dump())]
     in_home = config.run.storage_path is None or any(path.startswith("~") for path in paths)
     if in_home and is_local(config.job.address):

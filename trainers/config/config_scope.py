@@ -5,6 +5,8 @@ from dataclasses import dataclass
 STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
 DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
 AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
+# What `data.ship` carries along.
+SHIPPED_FIELDS = (*DATA_FIELDS, *AUGMENT_FIELDS)
 LM_FIELDS = (("decode", "lexicon"), ("decode", "lm"))
 DECODE_FIELDS = (*LM_FIELDS, ("decode", "rescoring_model"))
 _SOURCES = ("name_or_path", "tokenizer_name", "feature_extractor_name", "encoder", "decoder")

@@ -108,12 +108,16 @@ def expand_variables(
     return result, problems
 
 
-def expand_home(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy in which a leading `~` of paths is the home folder; `~name` of no user of this machine stays as it is."""
+def expand_home(content: Mapping[str, Any], fields: Collection[tuple[str, str]] | None = None) -> dict[str, Any]:
+    """A copy in which a leading `~` of paths is the home folder; `~name` of no user of this machine stays as it is.
+
+    `fields` are those that are expanded, by part and name. None: all.
+    """
     result = copy_levels(content)
     for part, field, value in path_values(content):
-        # pathlib's raises for an unknown user.
-        set_path(result, part, field, with_path(value, os.path.expanduser))
+        if fields is None or (part, field.rpartition(".")[2]) in fields:
+            # pathlib's raises for an unknown user.
+            set_path(result, part, field, with_path(value, os.path.expanduser))
     return result
 
 

@@ -42,6 +42,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {},
         ["--set", "scaling.num_workers={min: 1, max: 4}", "--set", "training.global_batch_size=16"],
     ),
+    "shipped": ({}, ["--set", "data={ship: true, train: ../speech/train.csv, validation: ../speech/valid.csv}"]),
     "resumed": ({}, ["--set", "run.resume=from:s3://bucket/runs/old/checkpoints/checkpoint-40-a1-abc"]),
 }
 
@@ -53,6 +54,10 @@ def test_the_request_is_printed_completely(name: str, tmp_path: Path, monkeypatc
     (root / "specs").mkdir(parents=True)
     (root / "task.py").write_text("print('trains')\n")
     (root / "requirements.txt").write_text("jiwer==4.0.0\nnum2words==0.5.14\n")
+    (tmp_path / "speech").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / f"speech/{split}.csv").write_text(f"path,text\n{split}.wav,jedan\n")
+        (tmp_path / f"speech/{split}.wav").write_text(split)
     (root / "specs/sr.yaml").write_text(yaml.safe_dump({**CONTENT, "job": job}))
     for secret in ("INDEX_PASSWORD", "HF_TOKEN", "TEAM_WANDB_API_KEY"):
         monkeypatch.setenv(secret, "never-to-be-printed")

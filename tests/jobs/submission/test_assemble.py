@@ -27,7 +27,7 @@ def gathered(root: Path, script: str) -> Bundle:
 def test_the_run_s_install_script_takes_the_place_of_the_repository_s(tmp_path: Path) -> None:
     own = render(RuntimeEnvPart.model_validate({"pip": ["torch==2.13.0"], "install": "script"}))
     bundle = gathered(tmp_path, own)
-    assert bundle.extra[SCRIPT].decode() == render(RuntimeEnvPart.model_validate(BY_SCRIPT))
+    assert bundle.extra[SCRIPT] == render(RuntimeEnvPart.model_validate(BY_SCRIPT)).encode()
     assert [item.path for item in bundle.tree.left_out] == [SCRIPT]
     assert pack_bundle(bundle, tmp_path / "packages").files == 4, "the record of overrides is the fourth"
 

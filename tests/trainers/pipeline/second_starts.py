@@ -41,6 +41,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     # Other recordings and other texts have other hashes, which are compared; the same ones may be elsewhere.
     "data.encoding": (Outcome.EXACT, ("cp1251",)),
     "data.path_prefix": (Outcome.EXACT, ({"/home/me/": "/data/"},)),
+    "data.ship": (Outcome.EXACT, (True,)),
     "data.local_cache_gb": (Outcome.EXACT, (1.5,)),
     "data.train": (Outcome.REFUSED, ("/data/other.csv",)),
     "data.validation": (Outcome.REFUSED, ("/data/other_valid.csv",)),

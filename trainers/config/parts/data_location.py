@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 MANIFEST = "manifest"
+# Folder of a job's package with the manifests and recordings that `data.ship` carries along. A recording's name there
+# is the hash of its content.
+SHIPPED = "rayscribe-data"
 # Options of each format.
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "common_voice": ("split", "language", "accented_letters"),

@@ -146,6 +146,12 @@ class DataPart(Part):
         "runs: {/home/me/speech/: s3://bucket/speech/}. Relative paths count from their manifest first. The longest "
         "that fits counts.",
     )
+    ship: bool = Field(
+        False,
+        description="Whether `rayscribe submit` puts manifests that are files of its machine into the job's package, "
+        "with the recordings that they name; the package is limited to 100 MiB. Only submit reads it: rayscribe train "
+        "and task.py read the files where they are.",
+    )
     use_language_column: bool | None = Field(
         None,
         description="Whether each clip has the language of its manifest's column `language`; one without a value has "

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trainers.config.parts.data_location import SHIPPED
 from trainers.config.storage_location import StorageOptions, is_remote, is_url
 from trainers.data.sources.located_files import describe
 from trainers.errors import ConfigError, StorageError
@@ -30,8 +31,9 @@ _PARALLEL_HASHES, _HASHED_AT_ONCE = 4, 64
 _CONTENTS = ("audio", "size_bytes", "modified_ns", "sha256")
 # A thousand a request, at each start.
 MOST_LISTED = 200_000
-# Ray unpacks the same package into another folder in each of its sessions.
-_UNPACKED = re.compile(r"^/.*/working_dir_files/(?=_ray_pkg_)")
+# Ray unpacks the same package into another folder in each of its sessions; the same recordings may be shipped in
+# several packages.
+_UNPACKED = re.compile(rf"^/.*/working_dir_files/(?=_ray_pkg_)(?:[^/]+/(?={SHIPPED}/))?")
 
 
 def resolve_kind(kind: FingerprintKind, manifest: str) -> FingerprintKind:

@@ -1,5 +1,7 @@
 """Files at paths of this node, in buckets and on web servers, read alike."""
 
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,17 @@ from trainers.storage.web_files import describe_web_file, read_web_file, read_we
 
 # What `read_start` gives: enough for the counts of an ARPA file, and for the header of a binary.
 START_BYTES = 64 * 1024
+_UNPACKED = re.compile(r"/.*(/working_dir_files/_ray_pkg_[^/]+)(?=/)")
+
+
+def on_this_node(path: str) -> str:
+    """A path; one into a job's package, which each node unpacks below a temporary folder of its own, as it is here."""
+    found = _UNPACKED.match(path)
+    if found is None:
+        return path
+    # Ray puts the folder of its job's package there, in each process.
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return next((folder for folder in folders if folder.endswith(found[1])), found[0]) + path[found.end() :]
 
 
 def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
@@ -27,7 +40,7 @@ def read_location(location: str, storage_options: StorageOptions, *, one_of_many
             content: bytes = file.read()
             return content
     if not is_url(location):
-        return Path(location).read_bytes()
+        return Path(on_this_node(location)).read_bytes()
     storage, name = _opened(location, storage_options)
     read = storage.read_one_of_many if one_of_many else storage.read_bytes
     return _existing(storage, name, lambda: read(name))
@@ -43,7 +56,7 @@ def read_range(location: str, start: int, length: int, storage_options: StorageO
             part: bytes = file.read(length)
             return part
     if not is_url(location):
-        with Path(location).open("rb", buffering=0) as file:
+        with Path(on_this_node(location)).open("rb", buffering=0) as file:
             file.seek(start)
             return file.read(length)
     storage, name = _opened(location, storage_options)
@@ -59,7 +72,7 @@ def describe(location: str, storage_options: StorageOptions) -> Entry:
             # Its files are kept by the hash of their content.
             return Entry(location, file.size, 0.0, str(file.details.get("blob_id", "")))
     if not is_url(location):
-        status = Path(location).stat()
+        status = Path(on_this_node(location)).stat()
         return Entry(location, status.st_size, status.st_mtime, str(status.st_mtime_ns))
     storage, name = _opened(location, storage_options)
     entry = storage.entry(name)
@@ -71,7 +84,7 @@ def describe(location: str, storage_options: StorageOptions) -> Entry:
 def is_file(location: str, storage_options: StorageOptions) -> bool:
     """Whether there is a file at a location; raises StorageError where that cannot be known."""
     if not is_remote(location):
-        return Path(location).is_file()
+        return Path(on_this_node(location)).is_file()
     try:
         describe(location, storage_options)
     except FileNotFoundError:
@@ -84,7 +97,7 @@ def open_url(url: str) -> Any:
     # It comes with `datasets`, which is not there where only a client runs.
     import fsspec  # noqa: PLC0415
 
-    return fsspec.open(url, "rb").open()
+    return fsspec.open(on_this_node(url), "rb").open()
 
 
 def reason_of(error: OSError) -> str:

@@ -33,6 +33,8 @@ from trainers.storage.json_files import to_jsonl
 
 # Recordings of a manifest that stand for all where it is asked whether a node can read them.
 _EXAMPLES = 4
+# Columns of ROW_SCHEMA by those of manifests.
+_WRITTEN = {"id": "id", "speaker": "speaker", "language": "language", "offset": "offset_s", "duration": "duration_s"}
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,15 @@ class ManifestSource(DataSource):
         for split in self.splits:
             rows = plain.open(split, None).table.slice(0, counts[split]).to_pylist()
             manifests[split] = str(folder / f"{split}.jsonl")
-            Path(manifests[split]).write_text(to_jsonl(map(self._as_written, rows), split), encoding="utf-8")
+            written = (as_written(row, self.data) for row in rows)
+            Path(manifests[split]).write_text(to_jsonl(written, split), encoding="utf-8")
         return self.data.model_copy(update=manifests)
 
-    def _as_written(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        named = {name: row[name] for name in ("id", "speaker", "language") if row[name] is not None}
-        span = {"offset": row["offset_s"], "duration": row["duration_s"]} if row["offset_s"] is not None else {}
-        return {**named, self.data.audio_column_name: row["audio"], self.data.text_column_name: row["text"], **span}
+
+def as_written(row: Mapping[str, Any], data: DataPart) -> dict[str, Any]:
+    """A row of ROW_SCHEMA as a manifest of JSON lines has it, in the columns that a data part names."""
+    known = {column: row[name] for column, name in _WRITTEN.items() if row[name] is not None}
+    return {**known, data.audio_column_name: row["audio"], data.text_column_name: row["text"]}
 
 
 def open_mixed_sources(

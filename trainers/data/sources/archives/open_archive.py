@@ -7,7 +7,7 @@ from typing import BinaryIO, TypeVar, cast
 from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.archives.archive_path import is_compressed
 from trainers.data.sources.archives.range_file import RangeFile, ReadAt
-from trainers.data.sources.located_files import read_range
+from trainers.data.sources.located_files import on_this_node, read_range
 from trainers.errors import DataError
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class SeekPoints:
             )
             file: BinaryIO = io.BufferedReader(raw, _BLOCK_BYTES)
         else:
-            file = open(location, "rb")  # noqa: PTH123, SIM115 -- as long as this object
+            file = open(on_this_node(location), "rb")  # noqa: PTH123, SIM115 -- as long as this object
         self._file = IndexedGzipFile(fileobj=file, spacing=spacing)
 
     def read_at(self, start: int, length: int) -> bytes:
