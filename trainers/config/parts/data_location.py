@@ -22,6 +22,8 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "speechbrain": ("data_root",),
     "webdataset": ("audio", "text"),
 }
+# Options that say where files are, not what of them is read.
+PLACES = ("data_root", "tars")
 # Formats whose locations hold all splits; without the option `split`, which rows are meant depends on the field.
 WITH_SPLITS = ("common_voice",)
 

@@ -1,7 +1,7 @@
 """Data source `dataset:`: what `datasets.load_dataset` opens, from the Hub or a folder, and what `save_to_disk` wrote.
 
 The driver reads transcripts, and each node the recordings of its rows: from Parquet and Arrow files by file and row,
-of an audio folder, JSON and CSV by their paths. The recordings of other data sets travel to the nodes with the rows.
+of an audio folder, JSON and CSV by their paths. What `datasets` itself would decode is refused.
 """
 
 import re
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from trainers.config.parts.data_part import DataPart, HubDatasetPart
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, rows_of
 from trainers.data.sources.fingerprint import hash_of
-from trainers.data.sources.recording_readers import FileReader, RowReader
+from trainers.data.sources.recording_readers import FileReader
 from trainers.data.sources.row_files import listed_rows, row_file
 from trainers.data.sources.row_files.arrow_rows import ArrowRows, saved_files
 from trainers.data.sources.row_files.listed_rows import ListedRows
@@ -27,7 +27,8 @@ from trainers.errors import DataError
 from trainers.storage import Storage
 from trainers.storage.hub_errors import read_from_hub
 
-_RECORDING = "recording"
+# Archives of which `datasets` takes out recordings, to decode them.
+_PACKED = (".zip", ".tar.gz", ".tgz")
 
 
 class DatasetSource(DataSource):
@@ -78,37 +79,9 @@ class DatasetSource(DataSource):
         row_format = _row_format(builder)
         if row_format is not None:
             return self._split_of_files(split, name, builder, row_format)
-        if _only_names_recordings(builder):
-            return self._listed_split(split, name, builder)
-        try:
-            loaded = datasets.load_dataset(part.name, config_name, split=name, revision=part.revision)
-        except datasets.exceptions.DatasetGenerationError as error:
-            # It only says that there was an error.
-            raise ValueError(
-                f"{error.__cause__ or error}; or write a manifest of its files, and name it as data.{split}"
-            ) from error
-        return self._generated_split(split, name, loaded)
-
-    def _generated_split(self, split: str, name: str, loaded: Any) -> SourceSplit:
-        """What `datasets` generates, with torchcodec, as of WebDataset: the rows bring their recordings with them."""
-        import datasets  # noqa: PLC0415
-
-        audio = self.data.audio_column_name
-        if not len(loaded):
-            raise ValueError("there are no rows")
-        self._require_columns(loaded.column_names)
-        arrow: pa.Table = loaded.cast_column(audio, datasets.Audio(decode=False)).with_format("arrow")[:]
-        column = arrow[audio]
-        table = self._rows(arrow, name, _field(column, "path", pa.string()).fill_null(""))
-        # Not cast: a copy of it would hold all recordings in memory, which are on the disk.
-        table = table.append_column(_RECORDING, _field(column, "bytes", column.type.field("bytes").type))
-        return SourceSplit(
-            split,
-            f"{self._part.name} {name}",
-            table,
-            RowReader(_RECORDING, FileReader(self.storage_options)),
-            self._fingerprint(name, fingerprint_of(loaded)),
-        )
+        if problem := _unread(builder, split):
+            raise ValueError(problem)
+        return self._listed_split(split, name, builder)
 
     def _listed_split(self, split: str, name: str, builder: Any) -> SourceSplit:
         """Rows that only name their recordings."""
@@ -178,29 +151,33 @@ class DatasetSource(DataSource):
                 raise DataError(f"data.{field}: {self._part.name} has no column {column!r}; it has {', '.join(names)}")
 
 
-def fingerprint_of(loaded: Any) -> str:
-    """Hash of a `datasets.Dataset`'s content and history; `datasets` has no public name for it."""
-    fingerprint: str = loaded._fingerprint
-    return fingerprint
-
-
 def _row_format(builder: Any) -> RowFormat | None:
-    """The format of the files of which nodes read rows; None: `datasets` generates rows of its files."""
+    """The format of the files of which nodes read rows; None of others."""
     from datasets.packaged_modules.arrow.arrow import Arrow  # noqa: PLC0415
     from datasets.packaged_modules.parquet.parquet import Parquet  # noqa: PLC0415
 
     return ParquetRows() if isinstance(builder, Parquet) else ArrowRows() if isinstance(builder, Arrow) else None
 
 
-def _only_names_recordings(builder: Any) -> bool:
-    """Whether the files hold no recordings, but their paths."""
+def _unread(builder: Any, split: str) -> str:
+    """Why files that hold more than the paths of recordings are not read, and what to do; "" of others."""
     from datasets.packaged_modules.audiofolder.audiofolder import AudioFolder  # noqa: PLC0415
     from datasets.packaged_modules.csv.csv import Csv  # noqa: PLC0415
     from datasets.packaged_modules.json.json import Json  # noqa: PLC0415
+    from datasets.packaged_modules.webdataset.webdataset import WebDataset  # noqa: PLC0415
 
-    files = [file for files in builder.config.data_files.values() for file in files]
-    # `datasets` unpacks archives.
-    return isinstance(builder, AudioFolder | Csv | Json) and not any(file.endswith(".zip") for file in files)
+    files = [str(file) for files in (builder.config.data_files or {}).values() for file in files]
+    if isinstance(builder, WebDataset):
+        shards = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
+        return f"it holds shards of WebDataset ({shards}): name them as data.{split}: webdataset:…/{{000..127}}.tar"
+    if not isinstance(builder, AudioFolder | Csv | Json):
+        return (
+            f"its files are read by the builder {builder.name!r} of `datasets` alone: save it with save_to_disk, or "
+            f"write a manifest of its recordings, and name it as data.{split}"
+        )
+    packed = next((file for file in files if file.endswith(_PACKED)), None)
+    fix = f"unpack it, or put its recordings into a tar, with a manifest of them, and name that as data.{split}"
+    return f"{packed} is packed: {fix}" if packed else ""
 
 
 def _files_of(builder: Any, name: str) -> Mapping[str, Sequence[str]]:
@@ -258,8 +235,3 @@ def _config_name(part: HubDatasetPart) -> str | None:
             f"data.dataset.config_name: {part.name} has no config {part.config_name!r}; it has {', '.join(names)}"
         )
     return str(near[0])
-
-
-def _field(column: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-    """A field of a struct column, chunk by chunk: joined, more than 2 GB of audio would overflow its offsets."""
-    return pa.chunked_array([chunk.field(name).cast(kind) for chunk in column.chunks], kind)

@@ -100,6 +100,19 @@ def open_url(url: str) -> Any:
     return fsspec.open(on_this_node(url), "rb").open()
 
 
+def hub_files(folder: str) -> list[str]:
+    """All files below a folder of a repository of the Hub, as paths from it, sorted; none where there is no folder.
+
+    Raises:
+        OSError: there is no such repository, or the Hub cannot be read.
+    """
+    import fsspec  # noqa: PLC0415
+
+    file_system, path = fsspec.url_to_fs(folder)
+    root = f"{file_system.resolve_path(path).unresolve()}/"
+    return [name.removeprefix(root) for name in file_system.find(path) if name.startswith(root)]
+
+
 def reason_of(error: OSError) -> str:
     """Why a file could not be read, for the message of whoever named it."""
     return "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)

@@ -7,7 +7,8 @@ import math
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,19 @@ def in_utf_8(location: str, content: bytes, encoding: str) -> bytes:
         raise DataError(
             f"{location}: byte {start} (line {line}) is not {encoding}: correct data.encoding, or save it as UTF-8"
         ) from None
+
+
+def misread_texts(texts: Iterable[str], encoding: str) -> list[tuple[str, str]]:
+    """Texts that are UTF-8 and were read in a single-byte encoding, such as `Ä‡` for `ć`; each with what it says."""
+    if codecs.lookup(encoding).name.startswith("utf") or len(bytes(range(256)).decode(encoding, "replace")) != 256:
+        return []
+    found = []
+    for text in texts:
+        # Such bytes are hardly ever those of a text in another encoding.
+        with suppress(UnicodeError):
+            if not text.isascii() and not (meant := text.encode(encoding).decode()).isascii():
+                found.append((text, meant))
+    return found
 
 
 def decode(location: str, content: bytes) -> str:

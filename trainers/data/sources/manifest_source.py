@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.parts.data_location import MANIFEST, DataLocation
+from trainers.config.parts.data_location import MANIFEST, PLACES, DataLocation
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import (
     StorageOptions,
@@ -20,12 +20,12 @@ from trainers.config.storage_location import (
 )
 from trainers.data.sources import fingerprint
 from trainers.data.sources.archives.archive_path import is_archive
-from trainers.data.sources.archives.source_files import SourceFiles
+from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.manifest import read_manifest
-from trainers.data.sources.manifest_fields import UTF_8
+from trainers.data.sources.manifest_fields import UTF_8, misread_texts
 from trainers.data.sources.path_prefixes import with_prefixes
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage
@@ -65,6 +65,7 @@ class ManifestSource(DataSource):
             manifest = open_manifest(field, where.path, columns, files, use_languages=use_column)
         else:
             manifest = _open_format(field, where, split, files)
+        manifest = _with_misread(manifest, field, self.data.encoding)
         manifest = _with_prefixes(manifest, field, self.data.path_prefix)
         kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", manifest.location)
         return _with_languages(_fingerprinted(manifest, split, kind, files), use_column=use_column)
@@ -112,6 +113,14 @@ def open_mixed_sources(
         sources.append(_fingerprinted(manifest, name, kind, files))
     print_warnings(sources)
     return sources
+
+
+def locate_mixed(
+    field: str, location: str, data: DataPart, storage_options: StorageOptions, cache: Storage | None
+) -> LocatedRows:
+    """Finds the recordings of such a manifest; errors as of `open_mixed_sources`."""
+    files = SourceFiles(storage_options, cache, data.encoding)
+    return files.locate(open_manifest(field, location, (data.audio_column_name, None), files).table, {})
 
 
 def open_manifest(
@@ -165,9 +174,23 @@ def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles
     except DataError as error:
         raise type(error)(f"{field}: {error}") from None
     _refuse_unsupported(rows.table, f"{field}: {rows.location}")
-    digest = hash_of(where.format, sorted(where.options.items()), *rows.contents).encode()
+    options = sorted((name, value) for name, value in where.options.items() if name not in PLACES)
+    digest = hash_of(where.format, options, *rows.contents).encode()
     warnings = [f"{field}: {line}" for line in rows.warnings]
     return Manifest(rows.location, digest, rows.table, ("audio", "text"), warnings, rows.problems)
+
+
+def _with_misread(manifest: Manifest, field: str, encoding: str) -> Manifest:
+    """The manifest with a warning of texts whose encoding is another one than was said."""
+    texts = manifest.table["text"].to_pylist() if encoding != UTF_8 else []
+    if not (misread := misread_texts(texts, encoding)):
+        return manifest
+    example, meant = misread[0]
+    told = (
+        f"{field}: {manifest.location}: {len(misread)} of {len(texts)} texts are UTF-8 and were read as {encoding}, "
+        f"such as {example!r} for {meant!r}: leave out data.encoding, or save all of them in one encoding"
+    )
+    return replace(manifest, warnings=[*manifest.warnings, told])
 
 
 def _with_prefixes(manifest: Manifest, field: str, prefixes: Mapping[str, str]) -> Manifest:

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-from datasets import Dataset
 
 from tests.object_stores import options_of
 from tests.s3 import FaultProxy, of_every_bucket
@@ -10,7 +9,6 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources import fingerprint
 from trainers.data.sources.data_source import SourceSplit
-from trainers.data.sources.dataset_source import fingerprint_of
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
@@ -18,11 +16,6 @@ from trainers.errors import DataError
 from trainers.storage import Storage, open_storage
 
 RECORDINGS = 12
-
-
-def test_the_fingerprint_of_a_data_set_follows_its_content() -> None:
-    one, same, other = (Dataset.from_dict({"text": [text]}) for text in ("a", "a", "b"))
-    assert fingerprint_of(one) == fingerprint_of(same) != fingerprint_of(other)
 
 
 def test_a_recording_at_a_url_that_none_opens_is_named_without_its_password(tmp_path: Path) -> None:
@@ -238,6 +231,16 @@ def test_texts_are_read_in_the_encoding_that_the_config_names(tmp_path: Path, en
     data = DataPart(train=str(tmp_path / "train.csv"), validation="/nowhere.csv", encoding=encoding)
     (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
     assert source.table["text"].to_pylist() == ["šaš i čaj", "đak"]
+    assert not source.warnings
+
+
+def test_utf_8_that_is_read_in_another_encoding_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.csv").write_text("path,text\na.wav,kuća\nb.wav,sat\nc.wav,šaš\n", encoding="utf-8")
+    data = DataPart(train=str(tmp_path / "train.csv"), validation="/nowhere.csv", encoding="cp1250")
+    open_sources(data, storage_options=StorageOptions(), splits=("train",))
+    said = capsys.readouterr().out
+    assert f"warning: data.train: {tmp_path}/train.csv: 2 of 3 texts are UTF-8 and were read as cp1250" in said
+    assert "such as 'kuÄ‡a' for 'kuća': leave out data.encoding" in said
 
 
 def test_a_text_in_another_encoding_is_refused_with_byte_line_and_fix(tmp_path: Path) -> None:

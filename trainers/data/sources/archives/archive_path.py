@@ -6,7 +6,7 @@ from itertools import product
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 COMPRESSED = (".gz", ".tgz")
-_INTO_ARCHIVE = re.compile(r"(?i)(.*?[^/]\.(?:tar|tar\.gz|tgz))/(.+)", re.DOTALL)
+_INTO_ARCHIVE = re.compile(r"[^/]\.(?:tar|tar\.gz|tgz)/(?=.)", re.DOTALL | re.IGNORECASE)
 # NeMo has its own brackets, since some schedulers expand braces: shard__OP_0..127_CL_.tar.
 _NEMO_BRACES = {"_OP_": "{", "_CL_": "}"}
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -14,10 +14,10 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_NAMES = 1_000_000
 
 
-def split_path(path: str) -> tuple[str, str] | None:
-    """The archive and the member of a path into one, by its first part that is named like one; None of others."""
-    found = _INTO_ARCHIVE.fullmatch(path)
-    return (found[1], found[2]) if found is not None else None
+def archives_in(path: str) -> Iterator[tuple[str, str]]:
+    """Each archive that a path may lead into, with the member: by its parts that are named like one."""
+    for found in _INTO_ARCHIVE.finditer(path):
+        yield path[: found.end() - 1], path[found.end() :]
 
 
 def is_archive(path: str) -> bool:

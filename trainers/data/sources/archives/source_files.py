@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.storage_location import StorageOptions, is_url, is_web_url, without_password
+from trainers.config.storage_location import StorageOptions, is_hub_url, is_remote, is_web_url, without_password
 from trainers.data.sources.archives.archive_index import ArchiveIndex, open_index
-from trainers.data.sources.archives.archive_path import is_archive, is_compressed, split_path
+from trainers.data.sources.archives.archive_path import SUFFIXES, archives_in, is_archive, is_compressed
 from trainers.data.sources.archives.archive_reader import COLUMNS, ArchiveReader, ArchiveState
-from trainers.data.sources.located_files import is_file, read_location, reason_of
+from trainers.data.sources.located_files import hub_files, is_file, read_location, reason_of
 from trainers.data.sources.manifest_fields import UTF_8, in_utf_8
 from trainers.data.sources.recording_readers import FileReader, RecordingReader
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage, open_storage
+from trainers.storage.hub_errors import read_from_hub
 
 _PARALLEL_ARCHIVES = 8
 # Tables of a corpus, which are read at once.
@@ -85,19 +86,19 @@ class SourceFiles:
         return in_utf_8(without_password(location), content, self.encoding)
 
     def names_in(self, folder: str) -> list[str]:
-        """Names of the files in a folder or below a URL of a storage, sorted; none where there is no such folder."""
+        """Names of the files in a folder, at a path or a URL, sorted; none where there is no such folder."""
         if is_web_url(folder):
             raise DataError(f"{without_password(folder)}: a web server lists no folders: name the files, as {{0..9}}")
-        if is_url(folder):
-            entries = open_storage(folder.rstrip("/"), self.storage_options).list_files()
-            return sorted(entry.key for entry in entries if "/" not in entry.key)
+        if is_remote(folder):
+            return [key for key in self._keys_below(folder.rstrip("/")) if "/" not in key]
         path = Path(folder)
         return sorted(each.name for each in path.iterdir() if each.is_file()) if path.is_dir() else []
 
     def files_below(self, root: str, ending: str) -> list[str]:
-        """Paths and URLs of all files with an ending below a folder, a URL of a storage, or in an archive, sorted."""
-        found = (root, "") if is_archive(root) else split_path(root)
-        if found is not None and self.is_archive_file(found[0]):
+        """Paths and URLs of all files with an ending below a folder, at a path or a URL, or in an archive, sorted."""
+        may_be = [*archives_in(root), *([(root, "")] if is_archive(root) else [])]
+        found = next((each for each in may_be if self.is_archive_file(each[0])), None)
+        if found is not None:
             archive, folder = found
             prefix = f"{folder.rstrip('/')}/" if folder else ""
             names = [name for name in self._index(archive).members if name.startswith(prefix)]
@@ -105,15 +106,29 @@ class SourceFiles:
         root = root.rstrip("/")
         if is_web_url(root):
             raise DataError(f"{without_password(root)}: a web server lists no folders: name an archive on it")
-        if is_url(root):
-            keys = [entry.key for entry in open_storage(root, self.storage_options).list_files()]
-            return [f"{root}/{key}" for key in sorted(keys) if key.endswith(ending)]
+        if is_remote(root):
+            return [f"{root}/{key}" for key in self._keys_below(root) if key.endswith(ending)]
         return sorted(_files_below(Path(root), ending))
 
+    def _keys_below(self, url: str) -> list[str]:
+        if not is_hub_url(url):
+            return sorted(entry.key for entry in open_storage(url, self.storage_options).list_files())
+        try:
+            return read_from_hub(lambda: hub_files(url), url)
+        except OSError as error:
+            raise NotHereError(f"{url}: {reason_of(error)}") from None
+
     def indexes(self, locations: Iterable[str]) -> list[ArchiveIndex]:
-        """Opens archives, several at a time; raises as `open_index`."""
+        """Opens archives, several at a time; raises as `open_index`, and DataError where a name is no archive's."""
+        names = list(locations)
+        for name in names:
+            if not is_archive(name):
+                endings = ", ".join(SUFFIXES)
+                raise DataError(
+                    f"{without_password(name)}: its name ends in none of {endings}: make it a tar, and name it so"
+                )
         with ThreadPoolExecutor(_PARALLEL_ARCHIVES) as pool:
-            return list(pool.map(self._index, locations))
+            return list(pool.map(self._index, names))
 
     def root_of(self, path: str, wanted: str, name: str | None = None) -> str:
         """The folder in which a file is wanted: the path; of an archive that of the folders in it which has the file.
@@ -168,10 +183,10 @@ class SourceFiles:
         return LocatedRows(table, ArchiveReader(states, files), [*used, *own])
 
     def _in_archive(self, location: str) -> tuple[ArchiveIndex, str] | None:
-        found = split_path(location)
-        if found is None or not self.is_archive_file(found[0]):
-            return None
-        return self._index(found[0]), found[1]
+        for archive, name in archives_in(location):
+            if self.is_archive_file(archive):
+                return self._index(archive), name
+        return None
 
     def is_archive_file(self, location: str) -> bool:
         """Whether there is an archive, which is no folder that is named like one."""
@@ -183,6 +198,11 @@ class SourceFiles:
         if location not in self._indexes:
             self._indexes[location] = open_index(location, self.storage_options, self.cache)
         return self._indexes[location]
+
+
+def file_of(path: str, storage_options: StorageOptions) -> str:
+    """The archive that a path or URL leads into; or itself, where it leads into none."""
+    return next((archive for archive, _ in archives_in(path) if is_file(archive, storage_options)), path)
 
 
 def _files_below(root: Path, ending: str) -> Iterator[str]:

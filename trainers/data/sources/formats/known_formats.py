@@ -2,7 +2,7 @@
 
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -113,7 +113,9 @@ def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     for number, location in enumerate(manifests):
         text = decode(location, _required(location, files, "name NeMo's manifest"))
         rows += read_tarred(location, text, tars, tars[number] if len(manifests) == len(tars) > 1 else None)
-    return _of_archives(where, table_of(rows), tars)
+    found, numbers = _of_archives(where, table_of(rows), tars), {tar.location: each for each, tar in enumerate(tars)}
+    # Tars may have recordings of one name.
+    return replace(found, contents=[*found.contents, hash_of([numbers[row["tar"]] for row in rows]).encode()])
 
 
 def _lhotse(where: DataLocation, split: str, files: SourceFiles) -> Rows:

@@ -11,7 +11,7 @@ from trainers.errors import DataError
 
 FIELDS = ("audio_filepath", "text", "duration", "offset", "shard_id", "speaker", "lang", "language")
 # The number of a tar, which rows name as their shard: audio_7.tar.
-_NUMBER = re.compile(r".*_(\d+)\D*\.tar(?:\.gz)?", re.IGNORECASE)
+_NUMBER = re.compile(r".*_(\d+)\D*\.(?:tar|tar\.gz|tgz)", re.IGNORECASE)
 # What further rows of one recording have behind its name.
 _SUB = re.compile(r"-sub\d+(?=\.\w+$|$)")
 
@@ -19,7 +19,7 @@ _SUB = re.compile(r"-sub\d+(?=\.\w+$|$)")
 def read_tarred(
     location: str, text: str, tars: Sequence[ArchiveIndex], own: ArchiveIndex | None
 ) -> Iterator[dict[str, Any]]:
-    """Reads rows, as `table_of` takes them, of a manifest whose recordings lie in tars.
+    """Reads rows, as `table_of` takes them, of a manifest whose recordings lie in tars; and the `tar` of each.
 
     A recording is found by its name in the tar of its `shard_id`: the number in the tar's name, or where the names have
     none, its position from 0 on. Without a `shard_id` it is in `own`, or else in one of all. As in NeMo, rows are
@@ -82,6 +82,7 @@ def _row(
         # Several rows may be of one recording.
         "id": f"{stem}@{offset}" if offset else stem,
         "audio": f"{tar.location}/{name}",
+        "tar": tar.location,
         "text": given["text"],
         "speaker": given["speaker"] or None,
         "language": given["language"] or given["lang"] or None,

@@ -222,6 +222,24 @@ def test_what_is_wrong_with_a_sample_is_said_of_it_alone(tmp_path: Path) -> None
     assert not (tmp_path / "out.flac").exists()
 
 
+@pytest.mark.parametrize(("suffix", "mode"), [(".TAR", "w"), (".tgz", "w:gz"), (".Tar.GZ", "w:gz")])
+def test_shards_may_have_each_ending_of_a_tar_in_any_case(tmp_path: Path, suffix: str, mode: str) -> None:
+    # The folder is no archive, whatever it is called.
+    folder = tmp_path / "corpus.tar"
+    for number in range(2):
+        members = [(f"u{number}.flac", recording(number)), (f"u{number}.txt", text(number).encode())]
+        write_tar(folder / f"shard-{number}{suffix}", members, mode)
+    found = Cache(str(tmp_path / "prepared"), None).prepare(f"webdataset:{folder}/shard-{{0..1}}{suffix}")
+    require_clips(found, [0, 1])
+
+
+@pytest.mark.parametrize("name", ["shard.wds", "shard.tar.zst", "shard"])
+def test_a_shard_that_is_not_named_like_a_tar_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    write_tar(tmp_path / name, [("u.flac", recording(0)), ("u.txt", b"text")])
+    with pytest.raises(DataError, match=rf"data\.train: .*{name}: its name ends in none of \.tar, \.tar\.gz, \.tgz"):
+        Cache(str(tmp_path / "prepared"), None).prepare(f"webdataset:{tmp_path}/{name}")
+
+
 def test_keys_that_shards_count_anew_are_told_apart(tmp_path: Path) -> None:
     for shard in ("a", "b"):
         members = [("0.flac", recording(ord(shard))), ("0.txt", shard.encode())]
@@ -311,9 +329,12 @@ def test_a_kept_index_that_is_damaged_or_has_lost_its_points_is_made_again(tmp_p
     require_clips(cache.prepare(f"{archive}/train.tsv"), list(range(COUNT)))
 
 
-def test_a_tar_of_nemo_is_known_by_its_number_and_further_segments_by_their_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "mode"), [(".tar", "w"), (".TGZ", "w:gz")])
+def test_a_tar_of_nemo_is_known_by_its_number_and_further_segments_by_their_names(
+    tmp_path: Path, suffix: str, mode: str
+) -> None:
     for number in (1, 2):
-        write_tar(tmp_path / f"audio_{number}.tar", [("c.wav", recording(number, "WAV"))])
+        write_tar(tmp_path / f"audio_{number}{suffix}", [("c.wav", recording(number, "WAV"))], mode)
     rows = [
         {"audio_filepath": "c.wav", "text": "one", "shard_id": 1},
         {"audio_filepath": "c-sub1.wav", "text": "two", "shard_id": 2},
@@ -321,12 +342,31 @@ def test_a_tar_of_nemo_is_known_by_its_number_and_further_segments_by_their_name
     for number, row in enumerate(rows, 1):
         (tmp_path / f"manifest_{number}.json").write_text(json.dumps(row))
     cache = Cache(str(tmp_path / "prepared"), None)
-    found = cache.prepare(f"nemo:{tmp_path}/manifest__OP_1..2_CL_.json?tars=audio__OP_1..2_CL_.tar")
+    found = cache.prepare(f"nemo:{tmp_path}/manifest__OP_1..2_CL_.json?tars=audio__OP_1..2_CL_{suffix}")
     reader = ClipReader(found, cache_bytes=2**30)
     assert [np.array_equal(reader.read(number), wave(number + 1)) for number in range(2)] == [True, True]
     (tmp_path / "manifest_1.json").write_text(json.dumps({**rows[0], "shard_id": 3}))
     with pytest.raises(DataError, match="'shard_id' is 3, and the tars are 1 to 2"):
-        cache.prepare(f"nemo:{tmp_path}/manifest_1.json?tars=audio__OP_1..2_CL_.tar")
+        cache.prepare(f"nemo:{tmp_path}/manifest_1.json?tars=audio__OP_1..2_CL_{suffix}")
+
+
+def test_a_tarred_set_of_nemo_is_the_same_wherever_it_lies_and_another_where_a_row_is_of_another_tar(
+    tmp_path: Path,
+) -> None:
+    def written(folder: Path, shard: int) -> str:
+        """Both tars have a c.wav, of which the manifest means one; from each there is another row."""
+        for number in range(2):
+            members = [("c.wav", recording(number, "WAV")), (f"{number}.wav", recording(2 + number, "WAV"))]
+            write_tar(folder / f"audio_{number}.tar", members)
+        rows = [{"audio_filepath": f"{number}.wav", "text": "a", "shard_id": number} for number in range(2)]
+        rows.append({"audio_filepath": "c.wav", "text": "c", "shard_id": shard})
+        (folder / "manifest.json").write_text("\n".join(map(json.dumps, rows)))
+        return f"nemo:{folder}/manifest.json?tars={folder}/audio__OP_0..1_CL_.tar"
+
+    cache = Cache(str(tmp_path / "prepared"), None)
+    first = cache.prepare(written(tmp_path / "first", 0))
+    assert cache.prepare(written(tmp_path / "moved", 0), runner=never).key == first.key
+    assert cache.prepare(written(tmp_path / "other", 1)).key != first.key
 
 
 def test_a_manifest_s_recording_that_is_not_in_the_archive_is_quarantined(tmp_path: Path) -> None:

@@ -59,6 +59,10 @@ def test_a_speechbrain_manifest_is_prepared_from_where_its_data_root_is(folder: 
     found = folder.prepare(f"speechbrain:{manifest}?data_root={tmp_path}/corpus")
     assert found.index["text"].to_pylist() == TEXTS
     assert found.index["duration_s"].to_pylist() == [0.5, 1.5]
+    (tmp_path / "moved").symlink_to(tmp_path / "corpus")
+    roots = ("corpus", "moved")
+    keys = {opened(f"speechbrain:{manifest}?data_root={tmp_path}/{root}").fingerprint for root in roots}
+    assert len(keys) == 1
     assert soundfile.info(opened(f"speechbrain:{manifest}?data_root={tmp_path}/corpus").node_files[0]).frames == 8000
 
 

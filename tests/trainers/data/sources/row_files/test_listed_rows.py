@@ -2,21 +2,25 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 
 from tests.trainers.data.sources.archives.made_archives import recording, text, write_tar
+from tests.trainers.data.sources.archives.test_archived_sources import COUNT, cuts_of
 from tests.trainers.data.sources.row_files import hub_server
 from tests.trainers.synthetic import speechlike, write_recording
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_in_process
 from trainers.data.sources.data_source import SourceSplit
+from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.known_sources import open_sources
 from trainers.errors import AudioError, DataError
 
@@ -89,12 +93,25 @@ def test_the_paths_of_json_and_csv_count_from_their_folder(
 
 def test_the_key_is_that_of_load_dataset(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps({"audio": "/a.wav", "sentence": "x"}) + "\n")
-    source = opened(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainers.data.sources.dataset_source._only_names_recordings", lambda builder: False)
-        before = opened(tmp_path)
-    assert source.fingerprint == before.fingerprint
-    assert source.table.equals(before.table.select(source.table.column_names))
+    source, loaded = opened(tmp_path), datasets.load_dataset(str(tmp_path), split="train")
+    assert source.fingerprint == hash_of(loaded._fingerprint, str(tmp_path), "train", ("audio", "sentence"))
+    assert source.table["audio"].to_pylist() == loaded["audio"][:]
+
+
+def test_what_datasets_would_decode_itself_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    write_tar(tmp_path / "shards" / "train-0.tar", [("a.flac", recording(0)), ("a.txt", b"a")])
+    with pytest.raises(DataError, match=r"shards of WebDataset \(.*train-0\.tar\): name them as data\.train: webd"):
+        opened(tmp_path / "shards")
+    write_recordings(tmp_path / "clips" / "train")
+    (tmp_path / "clips" / "train" / "metadata.csv").write_text("file_name,sentence\n0.wav,a\n")
+    (tmp_path / "zipped").mkdir()
+    shutil.make_archive(str(tmp_path / "zipped" / "train"), "zip", tmp_path / "clips" / "train")
+    with pytest.raises(DataError, match=r"train\.zip is packed: unpack it"):
+        opened(tmp_path / "zipped")
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "train.txt").write_text("a text\n")
+    with pytest.raises(DataError, match="by the builder 'text' of `datasets` alone: save it with save_to_disk"):
+        opened(tmp_path / "lines")
 
 
 def test_a_column_without_paths_and_a_split_that_is_not_there_are_named(tmp_path: Path) -> None:
@@ -163,3 +180,20 @@ def test_shards_on_the_hub_are_read_in_ranges(suffix: str, mode: str, tmp_path: 
         "read": [len(recording(number)) for number in range(4)],
     }
     assert not list((tmp_path / "home").rglob(f"*{suffix}"))
+
+
+def test_folders_on_the_hub_are_listed(tmp_path: Path) -> None:
+    repository, chapter = tmp_path / "set", tmp_path / "set" / "dev" / "84" / "7"
+    for folder in (repository / "shar", chapter):
+        folder.mkdir(parents=True)
+    cuts_of(tmp_path / "flacs").to_shar(str(repository / "shar"), fields={"recording": "flac"}, shard_size=3)
+    (chapter / "84-7.trans.txt").write_text("84-7-0000 a\n84-7-0001 b\n")
+    for number in range(2):
+        (chapter / f"84-7-{number:04d}.flac").write_bytes(recording(number))
+    found, _ = read_from_hub(repository, tmp_path / "home", "shar:hf://datasets/me/set/shar")
+    assert found["texts"] == list(map(text, range(COUNT)))
+    assert all(isinstance(size, int) for size in found["read"])
+    found, _ = read_from_hub(repository, tmp_path / "home", "librispeech:hf://datasets/me/set/dev")
+    assert found == {"texts": ["a", "b"], "read": [len(recording(number)) for number in range(2)]}
+    found, _ = read_from_hub(repository, tmp_path / "home", "librispeech:hf://datasets/me/set/none")
+    assert "there is no *.trans.txt below it" in found["error"]
