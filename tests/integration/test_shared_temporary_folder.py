@@ -1,4 +1,4 @@
-"""Two nodes of a Ray that have one temporary folder, as containers of one host do, or do not have one storage."""
+"""Nodes of a Ray that have one temporary folder, as containers of one host do, or do not have one storage."""
 
 import os
 import subprocess
@@ -43,11 +43,13 @@ def test_what_the_nodes_do_not_share_is_refused_before_anything_is_prepared(tone
         )
 
     with ray_cluster(num_cpus=2) as (cluster, head):
-        cluster.add_node(num_cpus=2)
+        nodes = [cluster.add_node(num_cpus=2).node_id for _ in range(2)]
         storage = ended(isolated(runs, empty), tones, head)
         data = ended(isolated(recordings, tones), recordings, head)
     assert storage.returncode == ConfigError.exit_code, storage.stderr
     assert f"run.storage_path: {runs} is not one folder for all nodes" in storage.stderr
+    # They have one address.
+    assert all(f"(node {node[:8]})" in storage.stderr for node in nodes), storage.stderr
     assert data.returncode == DataError.exit_code, data.stderr
     assert "8 of 8 recordings cannot be read that are read on the driver's node" in data.stderr
     assert f"{recordings}/" in data.stderr and "no such file" in data.stderr

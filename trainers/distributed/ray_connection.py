@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 from urllib.parse import urlsplit
@@ -331,6 +332,15 @@ def driver_node() -> dict[str, float]:
 def living_nodes() -> set[str]:
     """Ids of the nodes that the cluster takes for alive."""
     return set(node_resources())
+
+
+def node_names(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """What messages call nodes of `ray.nodes`, by their ids: addresses, and where several have one, also their ids."""
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
+    times = Counter(addresses.values())
+    return {
+        node: address if times[address] == 1 else f"{address} (node {node[:8]})" for node, address in addresses.items()
+    }
 
 
 def node_resources() -> dict[str, dict[str, float]]:

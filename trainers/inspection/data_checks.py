@@ -4,18 +4,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
-from trainers.data.augmentation.recording_pool import read_row, rows_of
+from trainers.data.augmentation.recording_pool import read_row
 from trainers.data.selection import refuse_long_clips
-from trainers.data.sources.archives.source_files import SourceFiles
-from trainers.data.sources.manifest_source import open_manifest
-from trainers.errors import AudioError, DataError, StorageError
+from trainers.data.sources.manifest_source import locate_mixed
+from trainers.errors import AudioError, DataError, NotHereError, StorageError
 from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings
 from trainers.inspection.subject import Split, Subject
@@ -143,22 +141,19 @@ def check_augmentation(subject: Subject) -> Iterator[Finding]:
 
 
 def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
-    if not is_url(location) and not Path(location).is_file():
-        return subject.unreachable(f"{field}: {location}: no such file; give a manifest (--set {field}=…)")
-    columns, options = (subject.config.data.audio_column_name, None), subject.config.run.storage_options
-    rows = rows_of(
-        open_manifest(field, location, columns, SourceFiles(options, None, subject.config.data.encoding)).table
-    )
-    chosen = sorted(np.random.default_rng(0).permutation(len(rows))[:MAX_DECODED].tolist())
+    try:
+        rows = locate_mixed(field, location, subject.config.data, subject.config.run.storage_options, None)
+    except NotHereError as error:
+        return subject.unreachable(str(error))
+    count = len(rows.table)
+    chosen = rows.table.take(sorted(np.random.default_rng(0).permutation(count)[:MAX_DECODED].tolist())).to_pylist()
     bad: list[str] = []
     for row in chosen:
         try:
-            read_row(rows[row], options)
-        except FileNotFoundError:
-            bad.append(f"{rows[row][0]}: no such file")
-        except (AudioError, OSError) as error:
-            bad.append(f"{rows[row][0]}: {error}")
-    read = f"{len(rows)} recordings" if len(chosen) == len(rows) else f"{len(chosen)} of {len(rows)} recordings"
+            read_row(row, rows.reader)
+        except AudioError as error:
+            bad.append(f"{row['audio']}: {error}")
+    read = f"{count} recordings" if len(chosen) == count else f"{len(chosen)} of {count} recordings"
     if not bad:
         return ok(f"{field}: {read} in {location} can be read")
     text = f"{field}: {len(bad)} of {read} in {location} cannot be read ({named(bad)}); fix them, or take them out"

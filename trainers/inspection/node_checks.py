@@ -22,9 +22,10 @@ from trainers.config.locations import storage_path_of
 from trainers.config.parts.data_location import path_in
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
+from trainers.data.sources.archives.source_files import file_of
 from trainers.data.sources.data_source import SPLITS
 from trainers.data.sources.located_files import read_start
-from trainers.distributed.ray_connection import connected
+from trainers.distributed.ray_connection import connected, node_names
 from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.findings import Check, Finding, Level, named, ok, problem, skipped, warning
 from trainers.inspection.hardware_checks import build_here, devices_here, judge
@@ -119,7 +120,9 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
     config = subject.config
     remote: Any = ray.remote(run_probe)
     started = {}
-    for node in [node for node in ray.nodes() if node["Alive"]][:MAX_NODES]:
+    nodes = [node for node in ray.nodes() if node["Alive"]][:MAX_NODES]
+    names = node_names(nodes)
+    for node in nodes:
         task = ProbeTask(
             storage_path_of(config),
             config.run.storage_options,
@@ -128,9 +131,9 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
             use_gpu=config.scaling.use_gpu and node["Resources"].get("GPU", 0) > 0,
         )
         only_there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        address = node["NodeManagerAddress"]
+        name = names[node["NodeID"]]
         options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=only_there)
-        started[options.remote(task, address)] = address
+        started[options.remote(task, name)] = name
     done, late = ray.wait(list(started), num_returns=len(started), timeout=TASK_TIMEOUT_S)
     reports = [_report_of(reference, started[reference]) for reference in done]
     for reference in late:
@@ -147,7 +150,9 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
     manifests = (*sources, augment.noise_manifest, augment.rir_manifest)
     decode = subject.config.decode
     # Of data in other formats, the files that its source names.
-    found = [path for path in (*manifests, decode.lexicon, decode.lm) if path is not None and path_in(path) == path]
+    options = subject.config.run.storage_options
+    files = [path for path in (*manifests, decode.lexicon, decode.lm) if path is not None and path_in(path) == path]
+    found = [file_of(path, options) for path in files]
     for split in subject.splits:
         found += split.source.node_files[:MAX_FILES]
     if name is not None and is_absolute(name):

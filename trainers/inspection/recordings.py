@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 
-from trainers.config.storage_location import StorageOptions, unsupported_url
+from trainers.config.storage_location import StorageOptions, unreadable_url
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.located_files import read_location
 from trainers.errors import AudioError, StorageError
@@ -103,7 +103,7 @@ def _in_time(
 
 def _read_header(location: str, storage_options: StorageOptions, header_wanted: bool) -> float | str:
     """Seconds that a recording's header gives, or why it cannot be read."""
-    if problem := unsupported_url(location):
+    if problem := unreadable_url(location):
         return problem
     try:
         if "://" in location:

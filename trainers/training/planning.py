@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from trainers.config.locations import cache_url_of
 from trainers.config.schema import TrainConfig
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool
@@ -15,13 +16,13 @@ from trainers.data.joined_set import JoinedSet
 from trainers.data.mixing import Mixture
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
-from trainers.data.sources.archives.source_files import SourceFiles
-from trainers.data.sources.manifest_source import open_manifest
+from trainers.data.sources.manifest_source import locate_mixed
 from trainers.errors import DataError
 from trainers.models.label_codec import Limits
 from trainers.models.labels import NOT_NAMED, Labels, clip_languages, labels_of
 from trainers.models.recognizer import Beam, Decoding, Recognizer
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
+from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
 from trainers.training.trainer.planned_batches import Clips
 
@@ -113,10 +114,8 @@ def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None
         if location is None:
             return None
         options = config.run.storage_options
-        manifest = open_manifest(
-            field, location, (config.data.audio_column_name, None), SourceFiles(options, None, config.data.encoding)
-        )
-        return RecordingPool(field, manifest.table, options)
+        cache = open_storage(cache_url_of(config), options)
+        return RecordingPool(field, locate_mixed(field, location, config.data, options, cache))
 
     return Augmenter(
         part,

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.folder_server import web_server
 from tests.trainers.inspection.checking import levels, said, sound_corpus, subject_of, the_one
 from tests.trainers.synthetic import config, speechlike, write_recording, write_rows
 from trainers.inspection.data_checks import (
@@ -185,6 +186,13 @@ class TestRecordings:
             client.delete_object(Bucket=bucket, Key=f"speech/{row}.wav")
         gone = subject_of(tmp_path, {"data.train": str(path), "run.s3_endpoint_url": s3_endpoint})
         assert "8 of 8 recordings looked up (of 20) cannot be read" in the_one(check_recordings, gone, "error")
+
+    def test_those_of_a_web_server_are_fetched(self, tmp_path: Path) -> None:
+        changes = sound_corpus(tmp_path)
+        with web_server(tmp_path) as url:
+            path = write_rows(tmp_path / "web.csv", [(f"{url}/train/000.wav", "a"), (f"{url}/gone.wav", "b")])
+            text = the_one(check_recordings, Subject(config({**changes, "data.train": str(path)})), "error")
+        assert "1 of 2 recordings cannot be read: 1 × no such file" in text
 
     def test_without_time_a_part_is_looked_at_and_said_to_be_a_part(self, tmp_path: Path) -> None:
         rows = [("train/000.wav", "a")] * 600

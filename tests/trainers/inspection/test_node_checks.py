@@ -4,6 +4,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.trainers.data.sources.archives.made_archives import write_tar
 from tests.trainers.inspection.checking import subject_of
 from trainers.config.secrets import REFERENCES
 from trainers.config.storage_location import StorageOptions
@@ -175,5 +176,7 @@ def test_nodes_are_asked_for_manifests_some_recordings_and_the_model(tmp_path: P
     assert found[-1] == "/mnt/whisper/config.json"
     searched = subject_of(tmp_path, {"decode": {"method": "beam", "lm": "/mnt/lm.arpa", "lexicon": "/mnt/words"}})
     assert {"/mnt/lm.arpa", "/mnt/words"} <= set(locations_of(searched))
+    archive = write_tar(tmp_path / "corpus.tar", [("train.csv", b"path,text\na.wav,one\n"), ("a.wav", b"RIFF")])
+    assert locations_of(subject_of(tmp_path, {"data.train": f"{archive}/train.csv"}))[0] == str(archive)
     hub = subject_of(tmp_path, {"model.init": "pretrained", "model.name_or_path": "openai/whisper-tiny"})
     assert not [location for location in locations_of(hub) if "openai" in location]

@@ -23,6 +23,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, is_url
 from trainers.data.sources.recording_readers import RecordingReader
+from trainers.distributed.ray_connection import node_names
 from trainers.errors import AudioError, ConfigError, DataError, ResourceError, StorageError
 from trainers.findings import named
 from trainers.storage import open_storage
@@ -114,7 +115,7 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
         for folder in local.values():
             open_storage(folder, config.run.storage_options).delete(marker)
     for number, (name, folder) in enumerate(local.items()):
-        without = sorted(address for address, seen in found.items() if not seen[number])
+        without = sorted(node for node, seen in found.items() if not seen[number])
         if without:
             raise ConfigError(
                 f"{name}: {folder} is not one folder for all nodes: what the driver writes there is not seen on "
@@ -140,11 +141,11 @@ def refuse_unread_recordings(
         block = int(np.searchsorted(counts, number, side="right"))
         rows += blocks[block].slice(number - (counts[block] - len(blocks[block])), 1).to_pylist()
     here = unread(reader, rows)
-    for address, problems in sorted(_ask(nodes, unread, reader, rows).items()):
+    for node, problems in sorted(_ask(nodes, unread, reader, rows).items()):
         lacking = [f"{name}: {reason}" for name, reason in problems.items() if name not in here]
         if lacking:
             raise DataError(
-                f"on {address}: {len(lacking)} of {len(rows)} recordings cannot be read that are read on the driver's "
+                f"on {node}: {len(lacking)} of {len(rows)} recordings cannot be read that are read on the driver's "
                 f"node ({named(lacking)}): put them where every node can read them under the same path, or into a "
                 "bucket"
             )
@@ -175,13 +176,13 @@ def _other_nodes(*wanted: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def _ask(nodes: list[dict[str, Any]], question: Callable[..., Answer], *arguments: Any) -> dict[str, Answer]:
-    """What each node responds, by its address; nodes that do not respond in time are left out."""
+    """What each node responds, by its name in messages; nodes that do not respond in time are left out."""
     remote: Any = ray.remote(question)
-    asked = {}
+    asked, names = {}, node_names(nodes)
     for node in nodes:
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-        asked[options.remote(*arguments)] = node["NodeManagerAddress"]
+        asked[options.remote(*arguments)] = names[node["NodeID"]]
     done, late = ray.wait(list(asked), num_returns=len(asked), timeout=TIMEOUT_S)
     for reference in late:
         ray.cancel(reference, force=True)

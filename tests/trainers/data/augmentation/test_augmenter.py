@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.trainers.data.sources.archives.made_archives import write_tar
 from tests.trainers.synthetic import config, speechlike, write_recording
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.data.augmentation import recording_pool
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
-from trainers.data.sources.archives.source_files import SourceFiles
+from trainers.data.sources import recording_readers
 from trainers.data.sources.located_files import read_location
-from trainers.data.sources.manifest_source import open_manifest
+from trainers.data.sources.manifest_source import locate_mixed
 from trainers.errors import DataError
 from trainers.storage import open_storage
 
@@ -33,11 +34,9 @@ def manifest(tmp_path: Path) -> Path:
     return path
 
 
-def pool_of(manifest: Path) -> RecordingPool:
-    opened = open_manifest(
-        "augment.noise_manifest", str(manifest), ("path", None), SourceFiles(DEFAULT_STORAGE_OPTIONS, None)
-    )
-    return RecordingPool("augment.noise_manifest", opened.table, DEFAULT_STORAGE_OPTIONS)
+def pool_of(manifest: Path | str, options: StorageOptions = DEFAULT_STORAGE_OPTIONS) -> RecordingPool:
+    field, data = "augment.noise_manifest", config().data
+    return RecordingPool(field, locate_mixed(field, str(manifest), data, options, None))
 
 
 def test_a_segment_of_a_recording_is_mixed_in(manifest: Path) -> None:
@@ -111,7 +110,7 @@ def test_a_recording_is_read_once_while_the_bound_holds(manifest: Path, monkeypa
         read.append(path)
         return read_location(path, *args, **more)
 
-    monkeypatch.setattr(recording_pool, "read_location", counted)
+    monkeypatch.setattr(recording_readers, "read_location", counted)
     pool, generator = pool_of(manifest), np.random.default_rng(0)
     read.clear()
     assert {len(pool.draw(generator)) for _ in range(50)} == {6400, 13_932, 22_400}, "all, at 16 kHz"
@@ -128,17 +127,22 @@ def test_manifest_and_recordings_may_be_in_a_bucket(manifest: Path, s3_bucket: s
     storage = open_storage(f"{s3_bucket}/noise", options)
     for path in manifest.parent.iterdir():
         storage.write_bytes(path.name, path.read_bytes())
-    opened = open_manifest(
-        "augment.noise_manifest", f"{s3_bucket}/noise/noise.csv", ("path", None), SourceFiles(options, None)
-    )
-    pool, here = RecordingPool("augment.noise_manifest", opened.table, options), pool_of(manifest)
-    one, other = (np.random.default_rng(0) for _ in range(2))
-    for _ in range(6):
-        assert np.array_equal(pool.draw(one), here.draw(other))
+    require_equal_draws(pool_of(f"{s3_bucket}/noise/noise.csv", options), pool_of(manifest))
     with pytest.raises(DataError, match=r"s3://.*/gone\.csv: no such file"):
-        open_manifest(
-            "augment.noise_manifest", f"{s3_bucket}/noise/gone.csv", ("path", None), SourceFiles(options, None)
-        )
+        pool_of(f"{s3_bucket}/noise/gone.csv", options)
+
+
+@pytest.mark.parametrize(("suffix", "mode"), [(".tar", "w"), (".tar.gz", "w:gz")])
+def test_manifest_and_recordings_may_be_in_an_archive(manifest: Path, suffix: str, mode: str) -> None:
+    members = [(path.name, path.read_bytes()) for path in sorted(manifest.parent.iterdir())]
+    archive = write_tar(manifest.parent / f"noise{suffix}", members, mode)
+    require_equal_draws(pickle.loads(pickle.dumps(pool_of(f"{archive}/noise.csv"))), pool_of(manifest))
+
+
+def require_equal_draws(pool: RecordingPool, other: RecordingPool) -> None:
+    first, second = (np.random.default_rng(0) for _ in range(2))
+    for _ in range(6):
+        assert np.array_equal(pool.draw(first), other.draw(second))
 
 
 def test_what_is_wrong_with_a_manifest_is_said_by_its_field(manifest: Path) -> None:
