@@ -7,6 +7,7 @@ All three listen on loopback, so other processes can use them too: give them `st
 import logging
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ UNRELIABLE: tuple[tuple[Literal["status", "cut", "lose answer"], int], ...] = (
     ("lose answer", 0),
     ("cut", 0),
 )
+MOST_IN_A_ROW = 3
 FAST_RETRY = RetryPolicy(attempts=4, part_attempts=1, first_delay_s=0.01, max_delay_s=0.02)
 
 Matcher = Callable[[str, str], bool]
@@ -174,6 +176,7 @@ class FaultProxy:
         delay_put_s: How long each PUT waits before it goes on.
         delays: Which PUTs wait; all unless set.
         requests: (method, path with query) of all requests so far, faulty ones included.
+        failed: How many of them by `fail_share`.
         signatures: Header Authorization of each of them; "" where it had none.
     """
 
@@ -182,8 +185,10 @@ class FaultProxy:
     delays: Matcher = lambda method, path: True
     requests: list[tuple[str, str]] = field(default_factory=list)
     signatures: list[str] = field(default_factory=list)
+    failed: int = 0
     _faults: list[Fault] = field(default_factory=list)
     _share: float = 0.0
+    _failed: Counter[str] = field(default_factory=Counter)
     _generator: random.Random = field(default_factory=random.Random)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -220,7 +225,10 @@ class FaultProxy:
         self._add(Fault("lose answer", count, method, matches))
 
     def fail_share(self, share: float, *, seed: int) -> None:
-        """From now on this share of all requests fails: by a status, by no answer, or by half of one."""
+        """From now on this share of all requests fails: by a status, by no answer, or by half of one.
+
+        No path more often than MOST_IN_A_ROW: by chance alone, one in ten thousand calls would use up its attempts.
+        """
         self._share, self._generator = share, random.Random(seed)
 
     def clear(self) -> None:
@@ -239,9 +247,12 @@ class FaultProxy:
                 if fault.count > 0 and fault.method == method and fault.matches(method, path):
                     fault.count -= 1
                     return fault
-            if self._share and self._generator.random() < self._share:
+            if self._share and self._failed[path] < MOST_IN_A_ROW and self._generator.random() < self._share:
+                self._failed[path] += 1
+                self.failed += 1
                 kind, status = self._generator.choice(UNRELIABLE)
                 return Fault(kind, 1, method, lambda method, path: True, status)
+            self._failed[path] = 0
         return None
 
     def _add(self, fault: Fault) -> None:

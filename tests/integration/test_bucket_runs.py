@@ -2,26 +2,30 @@
 
 import hashlib
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.folder_server import web_server
 from tests.integration.training_trees import write_recipe
 from tests.metrics_lines import metrics_of
 from tests.object_stores import options_of
+from tests.s3 import FaultProxy, serving
+from tests.trainers.data.sources.archives.made_archives import recording, write_tar
 from trainers.config.storage_location import StorageOptions
 from trainers.main import main
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
-from trainers.storage import Storage, open_storage
+from trainers.storage import RetryPolicy, Storage, open_storage
 
 MAX_STEPS, SAVE_STEPS = 6, 3
 
 
-def trained(root: Storage, options: StorageOptions, folder: Path) -> RunFolder:
-    """The folder of a run that has learned from what is in `tones` of a storage."""
+def trained(root: Storage, options: StorageOptions, folder: Path, **more: Any) -> RunFolder:
+    """The folder of a run that has learned from what is in `tones` of a storage; `more` is of its recipe, by parts."""
     given = {name: value for name, value in asdict(options).items() if value}
     changes: dict[str, Any] = {
         **{f"run.{name}": value for name, value in given.items()},
@@ -39,6 +43,7 @@ def trained(root: Storage, options: StorageOptions, folder: Path) -> RunFolder:
         # Forked from this process, which has read the bucket already.
         "training.training_args": {"dataloader_num_workers": 1},
         "checkpoint.num_to_keep": 1,
+        **more,
     }
     recipe = write_recipe(folder / "recipe.yaml", folder, changes)
     assert main(["--config", str(recipe), "--no-ray"]) == 0
@@ -85,3 +90,37 @@ def test_a_run_in_a_bucket_ends_as_in_a_folder_and_is_found_finished(
     trained(root, options, tmp_path)
     assert "finished" in capsys.readouterr().out
     assert [(entry.key, entry.etag) for entry in folder.storage.list_files("journal")] == before
+
+
+def test_a_run_of_which_a_fifth_of_the_calls_fails_ends_as_one_without_failures(
+    tones: Path, tmp_path: Path, s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the data, and noise in an archive, are on a web server; all else is in a bucket."""
+    monkeypatch.setattr(RetryPolicy, "delay_s", lambda policy, attempt: 0.01)
+    noise = write_tar(tmp_path / "web" / "noise.tar", [("noise.csv", b"path\nhum.flac\n"), ("hum.flac", recording(3))])
+    shutil.copytree(tones, noise.parent / "tones")
+
+    def result_of(name: str, s3: str, web: str) -> dict[str, Any]:
+        # A place of its own: what is prepared of it is not on this node yet.
+        open_storage(f"{s3_bucket}/{name}", StorageOptions(s3_endpoint)).upload_folder(tones, "tones")
+        options, corpora = StorageOptions(s3), {"bucket": f"{s3_bucket}/{name}/tones", "web": f"{web}/tones"}
+        data = {
+            "mix": [{"name": kind, "train": f"{corpora[kind]}/train.csv", "weight": 1} for kind in corpora],
+            **{split: f"{corpora['bucket']}/{split}.csv" for split in ("validation", "test")},
+        }
+        root = open_storage(f"{s3_bucket}/{name}", options)
+        (tmp_path / name).mkdir()
+        changes = {"data": data, "augment.noise_manifest": f"{web}/noise.tar/noise.csv"}
+        found = result(trained(root, options, tmp_path / name, **changes))
+        prepared = open_storage(root.url("runs/prepared"), options)
+        shards = [entry.key for entry in prepared.list_files() if entry.key.endswith(".arrow")]
+        assert len(shards) >= 4
+        return {**found, "prepared": sorted(hashlib.sha256(prepared.read_bytes(key)).hexdigest() for key in shards)}
+
+    with web_server(noise.parent) as web:
+        calm, proxies = result_of("calm", s3_endpoint, web), [FaultProxy(s3_endpoint), FaultProxy(web)]
+        for proxy in proxies:
+            proxy.fail_share(0.2, seed=7)
+        with serving(proxies[0].server), serving(proxies[1].server):
+            assert result_of("faulty", *(proxy.url for proxy in proxies)) == calm
+    assert all(proxy.failed > len(proxy.requests) / 10 for proxy in proxies)

@@ -1,5 +1,6 @@
 """Files of web servers, which are read complete or in ranges."""
 
+import os
 import re
 from collections.abc import Callable
 from functools import cache
@@ -70,6 +71,10 @@ def _client() -> httpx.Client:
     return httpx.Client(
         timeout=_TIMEOUT, limits=_CONNECTIONS, follow_redirects=True, headers={"Accept-Encoding": "identity"}
     )
+
+
+# A forked process would read from its parent's connections what that one is sent.
+os.register_at_fork(after_in_child=_client.cache_clear)
 
 
 def _get(url: str) -> bytes:
