@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainers.synthetic import add_languages, speechlike, write_corpus
 from trainers.config.parts.data_part import DataPart
-from trainers.config.storage_location import StorageOptions
+from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.data.joined_set import JoinedSet
 from trainers.data.preparation import prepare, prepared_key, run_in_process
 from trainers.data.prepared_set import PreparedSet
@@ -18,6 +18,7 @@ from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.known_sources import open_sources, source_of
 from trainers.data.sources.mix_source import MixReader
 from trainers.errors import DataError, NotHereError
+from trainers.storage import open_storage
 
 
 @pytest.fixture
@@ -38,18 +39,20 @@ def mix_of(*members: dict[str, Any], **changes: Any) -> DataPart:
     return DataPart.model_validate({"mix": members, **changes})
 
 
-def opened(data: DataPart, split: str = "train") -> SourceSplit:
-    (source,) = open_sources(data, storage_options=StorageOptions(), splits=(split,))
+def opened(data: DataPart, split: str = "train", options: StorageOptions = DEFAULT_STORAGE_OPTIONS) -> SourceSplit:
+    (source,) = open_sources(data, storage_options=options, splits=(split,))
     return source
 
 
-def prepared(data: DataPart, cache: Path, split: str = "train") -> tuple[PreparedSet, list[str]]:
+def prepared(
+    data: DataPart, cache: Path | str, options: StorageOptions = DEFAULT_STORAGE_OPTIONS
+) -> tuple[PreparedSet, list[str]]:
     lines: list[str] = []
     made = prepare(
-        opened(data, split),
+        opened(data, options=options),
         data,
         cache_url=str(cache),
-        storage_options=StorageOptions(),
+        storage_options=options,
         runner=run_in_process,
         log=lines.append,
     )
@@ -70,17 +73,36 @@ def test_the_rows_of_all_members_have_their_names(corpora: Path) -> None:
 
 def test_clips_are_read_by_their_position_in_all(corpora: Path) -> None:
     made, _ = prepared(mix_of(member(corpora, "one"), member(corpora, "other")), corpora / "prepared")
+    require_clips(made)
     assert isinstance(made, JoinedSet)
+    assert made.index["shard"].to_pylist() == [0, 0, 0, 1, 1]
+    assert made.member_names == ["one"] * 3 + ["other"] * 2
+    assert (made.summary.prepared, made.summary.rows) == (5, 5)
+    assert "language" not in made.index.column_names
+
+
+def require_clips(made: PreparedSet) -> None:
+    """Asks for the clips of `one` and `other`, as another process reads them."""
     again = pickle.loads(pickle.dumps(made))
     assert (again.key, again.index["id"].to_pylist()) == (made.key, made.index["id"].to_pylist())
     reader = again.reader(1)
     reader.prefetch(np.array([4, 0]))
     for position, (seed, duration_s) in enumerate([(0, 0.2), (1, 0.3), (2, 0.4), (0, 0.2), (1, 0.3)]):
         assert np.array_equal(reader.read(position), speechlike(duration_s, seed=seed))
-    assert made.index["shard"].to_pylist() == [0, 0, 0, 1, 1]
-    assert made.member_names == ["one"] * 3 + ["other"] * 2
-    assert (made.summary.prepared, made.summary.rows) == (5, 5)
-    assert "language" not in made.index.column_names
+
+
+def test_sets_and_what_is_prepared_of_them_may_be_in_a_bucket(corpora: Path, s3_bucket: str, s3_endpoint: str) -> None:
+    options, cache = StorageOptions(s3_endpoint), f"{s3_bucket}/prepared"
+    open_storage(s3_bucket, options).upload_folder(corpora, "corpora")
+    manifests = {name: f"{s3_bucket}/corpora/{name}/train.csv" for name in ("one", "other")}
+    data = mix_of(*({"name": name, "train": url} for name, url in manifests.items()), validation="/valid.csv")
+    made, _ = prepared(data, cache, options)
+    require_clips(made)
+    again, lines = prepared(data, cache, options)
+    assert [line.partition(",")[0] for line in lines] == [
+        f"prepare train ({name}): already prepared" for name in manifests
+    ]
+    require_clips(again)
 
 
 def test_a_member_is_prepared_once_for_all_mixes_and_for_itself(corpora: Path) -> None:
