@@ -96,6 +96,7 @@ def prepared_in(folder: Path, manifest: Path) -> PreparedSet:
         data,
         cache_url=str(folder / "prepared"),
         storage_options=StorageOptions(),
+        run="test",
         runner=run_in_process,
         log=lambda line: None,
     )

@@ -102,7 +102,13 @@ def new_speech(folder: Path, clips: int, longest_s: float = FULL_CONTEXT_S) -> S
     (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
     cache = str(folder / "prepared")
     prepared = prepare(
-        source, data, cache_url=cache, storage_options=StorageOptions(), runner=run_in_process, log=lambda line: None
+        source,
+        data,
+        cache_url=cache,
+        storage_options=StorageOptions(),
+        run="test",
+        runner=run_in_process,
+        log=lambda line: None,
     )
     return Speech(prepared, durations_s, texts)
 

@@ -21,7 +21,15 @@ from trainers.storage import open_storage
 def prepared(data: DataPart, cache_url: str, options: StorageOptions) -> PreparedSet:
     cache = open_storage(cache_url, options)
     (source,) = open_sources(data, storage_options=options, splits=("train",), fingerprint_cache=cache)
-    return prepare(source, data, cache_url=cache_url, storage_options=options, runner=run_on_ray, log=lambda line: None)
+    return prepare(
+        source,
+        data,
+        cache_url=cache_url,
+        storage_options=options,
+        run="test",
+        runner=run_on_ray,
+        log=lambda line: None,
+    )
 
 
 def described(found: PreparedSet) -> dict[str, Any]:

@@ -20,6 +20,7 @@ def prepared_train(
         data,
         cache_url=cache_url,
         storage_options=storage_options,
+        run="test",
         runner=run_in_process,
         log=lambda line: None,
     )

@@ -1,7 +1,10 @@
 """Prepares speech once, over all nodes: decode, mix to mono, resample, normalize the text, store as 16-bit FLAC.
 
-Ray Data hands blocks of rows to tasks; each task writes one shard and gives back a few numbers a row. Without Ray the
-same function runs over the same blocks in this process, and the folder is the same.
+Ray Data hands blocks of rows to tasks; each task writes the shards of its block and gives back a few numbers a row.
+Without Ray the same function runs over the same blocks in this process, and the folder is the same.
+
+A shard is finished when its file is there, which is created once and says itself what came of each row. So a task that
+is run again, by Ray or by the run's next start, does only what is not finished.
 """
 
 import hashlib
@@ -10,7 +13,6 @@ import json
 import logging
 import math
 import os
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -61,6 +63,8 @@ SHARD_SCHEMA = pa.schema(
     [(name, _AUDIO if name == "audio" else pa.type_for_alias(kind["dtype"])) for name, kind in FEATURES.items()],
     metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})},
 )
+# In the metadata of a shard's schema: what came of each of its rows, as JSON.
+RESULTS = b"rayscribe"
 RESULT_SCHEMA = pa.schema(
     [
         ("source_row", pa.int64()),
@@ -104,20 +108,20 @@ class ShardTask:
     reader: RecordingReader
 
     def __call__(self, block: pa.Table) -> pa.Table:
-        """Decodes and stores the rows of each shard in a block; gives a row of RESULT_SCHEMA for each."""
+        """Decodes and stores the rows of each shard in a block that is not finished; gives results of all."""
         pa.set_cpu_count(1)
         storage = open_storage(self.folder_url, self.storage_options)
-        groups = _by_recording(block.to_pylist())
-        with_recordings = zip(groups, self.reader.read([group[0] for group in groups]), strict=True)
-        results = [
-            result
-            for _, of_shard in groupby(with_recordings, key=lambda pair: _shard(pair[0][0]))
-            for result in self._write_shard(storage, of_shard)
-        ]
+        rows = block.to_pylist()
+        finished = {shard: stored_results(storage, shard) for shard in dict.fromkeys(map(_shard, rows))}
+        results = [result for of_shard in finished.values() for result in of_shard or ()]
+        if groups := _by_recording([row for row in rows if finished[_shard(row)] is None]):
+            with_recordings = zip(groups, self.reader.read([group[0] for group in groups]), strict=True)
+            for shard, of_shard in groupby(with_recordings, key=lambda pair: _shard(pair[0][0])):
+                results += self._write_shard(storage, shard, of_shard)
         return pa.Table.from_pylist(results, schema=RESULT_SCHEMA)
 
     def _write_shard(
-        self, storage: Storage, with_recordings: Iterable[tuple[list[Row], bytes | AudioError]]
+        self, storage: Storage, shard: int, with_recordings: Iterable[tuple[list[Row], bytes | AudioError]]
     ) -> list[dict[str, Any]]:
         made = [pair for rows, source in with_recordings for pair in self._clips(rows, source)]
         stored: list[dict[str, Any]] = []
@@ -131,13 +135,15 @@ class ShardTask:
                 continue
             results.append({**result, "row": len(stored), "duration_s": clip["duration_s"], "text": clip["text"]})
             stored.append(clip)
-        if stored:
-            sink = io.BytesIO()
-            with pa.ipc.new_stream(sink, SHARD_SCHEMA) as writer:
-                writer.write_table(pa.Table.from_pylist(stored, schema=SHARD_SCHEMA))
-            storage.write_bytes(shard_name(results[0]["shard"]), sink.getvalue())
-            results[0]["stored_bytes"] = len(sink.getvalue())
-        return results
+        schema = SHARD_SCHEMA.with_metadata({**SHARD_SCHEMA.metadata, RESULTS: json.dumps(results)})
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_table(pa.Table.from_pylist(stored, schema=schema))
+        # A task whose node was only lost to the others may do the same shard at the same time.
+        storage.create_exclusive(shard_name(shard), sink.getvalue())
+        counted = stored_results(storage, shard)
+        assert counted is not None
+        return counted
 
     def _clips(
         self, rows: Sequence[Row], source: bytes | AudioError
@@ -165,6 +171,27 @@ class ShardTask:
             "speaker": row["speaker"],
             "duration_s": len(samples) / self.options.sampling_rate_hz,
         }
+
+
+def stored_results(storage: Storage, shard: int) -> list[dict[str, Any]] | None:
+    """What came of each row of a shard, as its file says; None where it is not finished.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    name = shard_name(shard)
+    entry = storage.entry(name)
+    if entry is None:
+        return None
+    try:
+        # A stream begins with four bytes that mark a message, and the length of the first one, which is the schema.
+        length = int.from_bytes(storage.read_part(name, 4, 4), "little")
+        schema = pa.ipc.read_schema(pa.BufferReader(storage.read_part(name, 0, 8 + length)))
+        results: list[dict[str, Any]] = json.loads(schema.metadata[RESULTS])
+    except (pa.ArrowException, LookupError, ValueError) as error:
+        raise DataError(f"{storage.url(name)}: this shard is damaged ({error}): prepare again") from error
+    results[0]["stored_bytes"] = entry.size_bytes
+    return results
 
 
 def _shard(row: Row) -> int:
@@ -249,18 +276,22 @@ def prepare(
     *,
     cache_url: str,
     storage_options: StorageOptions,
+    run: str,
     runner: Runner,
     log: Callable[[str], None],
 ) -> PreparedSet:
     """Prepares one split, or finds it prepared; of a mix each member by itself.
+
+    What is finished when it is cut short is kept for the next start of the same `run`, unless too many rows were bad:
+    those that are put right are then read again.
 
     Raises:
         DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
         StorageError: the cache cannot be written.
     """
     if source.members:
-        how: dict[str, Any] = {"cache_url": cache_url, "storage_options": storage_options, "runner": runner, "log": log}
-        sets = [prepare(each.source, data, **how) for each in source.members]
+        how: dict[str, Any] = {"cache_url": cache_url, "storage_options": storage_options, "run": run}
+        sets = [prepare(each.source, data, **how, runner=runner, log=log) for each in source.members]
         return JoinedSet.of(
             [JoinedMember(each.name, each.language, made) for each, made in zip(source.members, sets, strict=True)]
         )
@@ -271,14 +302,17 @@ def prepare(
     if source.note:
         log(f"prepare {source.split}: {source.note}")
     if found is None:
-        folder = f"{key}-{uuid.uuid4().hex[:8]}"
+        folder = f"{key}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
+        if finished := sum(entry.key.endswith(".arrow") for entry in cache.list_files(folder)):
+            log(f"prepare {source.split}: {finished} shards are there from an earlier start")
         task = ShardTask(cache.url(folder), storage_options, options, source.reader)
         try:
             results = _run(source, data, runner, task, log)
             finish(cache, folder, key, *_split_results(results))
         except BaseException as error:
             found = find(cache, key, storage_options)
-            if found is None or found.url != cache.url(folder):
+            unused = isinstance(error, DataError) if found is None else found.url != cache.url(folder)
+            if unused:
                 with suppress(StorageError):
                     cache.delete_tree(folder)
             # Another writer that was faster removes what all others have written.

@@ -2,9 +2,10 @@
 
 <cache>/<key>.json                  names the finished folder and the SHA-256 of its files but the shards, whose
                                     clips have FLAC's own checksums; made last, by exactly one writer
-<cache>/<key>-<writer>/
+<cache>/<key>-<run>/                  of the run that prepares it, which goes on there when it is started again
     state.json dataset_info.json    what datasets.load_from_disk asks for
-    shard-00000.arrow …             Arrow streams: id, audio (16-bit FLAC, not decoded), text, speaker, duration_s
+    shard-00000.arrow …             Arrow streams: id, audio (16-bit FLAC, not decoded), text, speaker, duration_s;
+                                    each says in its schema what came of its rows
     index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs; language, as the
                                     manifest has it, where clips have one
     labels-<hash>.bin               label ids of one tokenizer, see `models.labels`; added by the first training
@@ -175,7 +176,7 @@ def finish(
     quarantine: list[dict[str, str]],
     stored_bytes: int,
 ) -> None:
-    """Writes index, counts and the files that make the folder a data set, then claims the key for it."""
+    """Writes index, counts and the files that make the folder a data set; then claims the key, unless another has."""
     storage = cache.sub(folder)
     shards = sorted(results["shard"].unique().to_pylist())
     summary = Summary(
@@ -207,8 +208,7 @@ def finish(
         storage.write_bytes(name, content)
     sha256 = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     claim = json.dumps({"folder": folder, **asdict(summary), "sha256": sha256}, indent=1)
-    if not cache.create_exclusive(f"{key}.json", claim.encode()):
-        cache.delete_tree(folder)
+    cache.create_exclusive(f"{key}.json", claim.encode())
 
 
 class ClipReader:

@@ -151,6 +151,7 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
         config.data,
         cache_url=cache_url_of(config),
         storage_options=config.run.storage_options,
+        run=f"{storage_path_of(config)}/{config.run.name}",
         runner=counting,
         log=print_line,
     )

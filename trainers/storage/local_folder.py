@@ -103,9 +103,10 @@ class LocalStorage(Storage):
         def create(path: Path) -> bool:
             with _part_next_to(path) as part:
                 _write_synced(part, data)
-                return _link(part, path)
+                # Again of the same part, whose number of links shows that an earlier try succeeded.
+                return self._run("create", path, lambda path: _link(part, path))
 
-        return self._run("create", self._path(key), create, _ONCE)
+        return self._run("create", self._path(key), create)
 
     def copy_file(self, source: str, target: str) -> None:
         old = self._path(source)

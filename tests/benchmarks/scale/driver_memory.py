@@ -188,6 +188,7 @@ def _drive(folder: Path, kind: str) -> float:
             data,
             cache_url=str(folder / "prepared"),
             storage_options=StorageOptions(),
+            run="test",
             runner=run_on_ray,
             log=lambda line: None,
         )

@@ -1,6 +1,6 @@
 """Prepares a manifest in a process of its own, and stops where it is told to until it may go on.
 
-python -m tests.trainers.data.prepare_process <manifest> <cache> <endpoint or -> <shard to stop after, or end>
+python -m tests.trainers.data.prepare_process <manifest> <cache> <endpoint or -> <shard to stop after, or end> <run>
 Prints `stopped`, waits for a line, goes on and prints the URL of the set.
 """
 
@@ -15,7 +15,7 @@ from trainers.data.preparation import ShardTask, prepare
 from trainers.data.sources.known_sources import open_sources
 
 
-def main(manifest: str, cache_url: str, endpoint: str, stop: str) -> None:
+def main(manifest: str, cache_url: str, endpoint: str, stop: str, run: str) -> None:
     def runner(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         for number, block in enumerate(blocks):
             result = task(block)
@@ -33,6 +33,7 @@ def main(manifest: str, cache_url: str, endpoint: str, stop: str) -> None:
         data,
         cache_url=cache_url,
         storage_options=StorageOptions(s3_endpoint_url),
+        run=run,
         runner=runner,
         log=lambda line: None,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -32,7 +33,10 @@ class Cache:
     def storage(self) -> Storage:
         return open_storage(self.url, StorageOptions(self.endpoint))
 
-    def prepare(self, manifest: Path | str, runner: Runner = run_in_process, **options: Any) -> PreparedSet:
+    def prepare(
+        self, manifest: Path | str, runner: Runner = run_in_process, run: str | None = None, **options: Any
+    ) -> PreparedSet:
+        """Prepares as a run does; each time another, unless it has a name."""
         data = DataPart(train=str(manifest), validation="/nowhere.csv", **options)
         (source,) = open_sources(data, storage_options=StorageOptions(self.endpoint), splits=("train",))
         return prepare(
@@ -40,12 +44,13 @@ class Cache:
             data,
             cache_url=self.url,
             storage_options=StorageOptions(self.endpoint),
+            run=run or uuid4().hex,
             runner=runner,
             log=lambda line: None,
         )
 
-    def start_process(self, manifest: Path, stop: str) -> "subprocess.Popen[str]":
-        arguments = [str(manifest), self.url, self.endpoint or "-", stop]
+    def start_process(self, manifest: Path, stop: str, run: str | None = None) -> "subprocess.Popen[str]":
+        arguments = [str(manifest), self.url, self.endpoint or "-", stop, run or uuid4().hex]
         return subprocess.Popen(
             [sys.executable, "-m", "tests.trainers.data.prepare_process", *arguments],
             cwd=ROOT,

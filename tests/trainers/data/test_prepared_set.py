@@ -4,7 +4,8 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tests.trainers.synthetic import RATE_HZ, speechlike, write_recording, write
 from trainers.data.audio import decode
 from trainers.data.preparation import ShardTask, blocks_of, run_in_process
 from trainers.data.prepared_set import ClipReader, PreparedSet, Summary, shard_name
-from trainers.errors import DataError, StorageError
+from trainers.data.sources.recording_readers import Row
+from trainers.errors import AudioError, DataError, StorageError
 from trainers.storage.local_folder import LocalStorage
 
 
@@ -30,6 +32,27 @@ def read_all(prepared: PreparedSet) -> tuple[list[Any], list[list[int]], Summary
     reader = ClipReader(fresh, cache_bytes=1)
     clips = [reader.read(position).tolist() for position in range(len(fresh.index))]
     return fresh.index.to_pylist(), clips, fresh.summary, fresh.quarantine
+
+
+def contents(prepared: PreparedSet) -> list[bytes]:
+    """The bytes of each shard."""
+    names = [entry.key for entry in prepared.storage.list_files() if entry.key.startswith("shard-")]
+    return [prepared.storage.read_bytes(name) for name in names]
+
+
+class NotedReader:
+    """Runs tasks in this process, and notes of which shards recordings are read."""
+
+    def __init__(self) -> None:
+        self.shards: list[int] = []
+
+    def run(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+        self._reader = task.reader
+        return run_in_process(blocks, replace(task, reader=self))
+
+    def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
+        self.shards += dict.fromkeys(row["shard"] for row in rows)
+        return self._reader.read(rows)
 
 
 class TestFolder:
@@ -168,15 +191,92 @@ class TestReuse:
 
 
 class TestInterrupted:
-    def test_a_fault_in_the_middle_leaves_nothing(self, cache: Cache, long_manifest: Path) -> None:
+    def test_a_run_that_is_started_again_keeps_the_shards_that_it_finished(
+        self, cache: Cache, long_manifest: Path
+    ) -> None:
+        with cache.start_process(long_manifest, stop="1", run="killed") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "stopped\n"
+            process.kill()
+        finished = cache.storage.list_files()
+        assert len(finished) == 2
+        noted = NotedReader()
+        made = cache.prepare(long_manifest, runner=noted.run, run="killed")
+        assert noted.shards == [2]
+        assert [entry for entry in cache.storage.list_files() if entry in finished] == finished
+        calm = Cache(f"{cache.url}-calm", cache.endpoint).prepare(long_manifest)
+        assert made.index == calm.index
+        assert made.summary == calm.summary
+        assert contents(made) == contents(calm)
+
+    def test_a_fault_in_the_middle_keeps_them_too_and_bad_rows_in_them_stay_bad(
+        self, folder: Cache, manifest: Path
+    ) -> None:
+        (manifest.parent / "train" / "003.wav").unlink()
+        rows = write_rows(manifest.with_name("gone.csv"), [(f"train/{row % 5:03d}.wav", "a") for row in range(300)])
+
         def failing(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
             yield task(blocks[0])
             raise RuntimeError("a node is gone")
 
         with pytest.raises(RuntimeError, match="a node is gone"):
-            cache.prepare(long_manifest, runner=failing)
-        assert cache.storage.list_files() == []
-        assert cache.prepare(long_manifest).summary.prepared == 600
+            folder.prepare(rows, runner=failing, run="failed", max_bad_fraction=0.3)
+        noted = NotedReader()
+        made = folder.prepare(rows, runner=noted.run, run="failed", max_bad_fraction=0.3)
+        assert noted.shards == [1]
+        assert (made.summary.prepared, made.summary.quarantined) == (240, 60)
+        assert {row["reason"] for row in made.quarantine} == {"no such file"}
+
+    def test_a_damaged_shard_is_named_and_the_next_start_is_from_scratch(
+        self, folder: Cache, long_manifest: Path
+    ) -> None:
+        def failing(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+            yield task(blocks[0])
+            (shard,) = Path(task.folder_url).glob("*.arrow")
+            shard.write_bytes(shard.read_bytes()[:100])
+            raise RuntimeError("a node is gone")
+
+        with pytest.raises(RuntimeError):
+            folder.prepare(long_manifest, runner=failing, run="failed")
+        with pytest.raises(DataError, match=r"shard-00000\.arrow: this shard is damaged .*: prepare again"):
+            folder.prepare(long_manifest, run="failed")
+        assert folder.prepare(long_manifest, run="failed").summary.prepared == 600
+
+    def test_of_two_tasks_that_do_one_shard_at_once_the_first_to_finish_counts(
+        self, folder: Cache, manifest: Path
+    ) -> None:
+        recording = manifest.parent / "train" / "003.wav"
+        content = recording.read_bytes()
+
+        def racing(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+            class Slow:
+                def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
+                    recording.unlink()
+                    first.append(task(blocks[0]))
+                    recording.write_bytes(content)
+                    return task.reader.read(rows)
+
+            first: list[pa.Table] = []
+            slower = replace(task, reader=Slow())(blocks[0])
+            assert slower == first[0]
+            yield slower
+
+        made = folder.prepare(manifest, runner=racing, max_bad_fraction=0.5)
+        assert [row["id"] for row in made.quarantine] == ["train/003.wav"]
+        assert len(read_all(made)[1]) == 4
+
+    def test_a_shard_without_a_clip_is_finished_too(self, folder: Cache, manifest: Path) -> None:
+        shutil.rmtree(manifest.parent / "train")
+
+        def twice(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+            results = task(blocks[0])
+            again = NotedReader()
+            assert list(again.run(blocks, task)) == [results]
+            assert again.shards == []
+            yield results
+
+        with pytest.raises(DataError, match="5 of 5 recordings cannot be decoded"):
+            folder.prepare(manifest, runner=twice, max_bad_fraction=1.0)
 
     def test_a_killed_process_never_looks_finished(self, cache: Cache, long_manifest: Path) -> None:
         with cache.start_process(long_manifest, stop="1") as process:

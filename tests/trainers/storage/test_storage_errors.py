@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -126,15 +127,34 @@ class TestRetries:
     ) -> None:
         (tmp_path / "x").write_bytes(b"1")
         errors = [OSError(errno.ESTALE, "Stale file handle"), OSError(errno.ETIMEDOUT, "Timed out")]
-        read_bytes = Path.read_bytes
+        open_file = os.open
 
-        def stale_at_first(path: Path) -> bytes:
+        def stale_at_first(path: Any, *arguments: Any, **options: Any) -> int:
+            if errors and path == tmp_path / "x":
+                raise errors.pop()
+            return open_file(path, *arguments, **options)
+
+        monkeypatch.setattr(os, "open", stale_at_first)
+        assert open_storage(str(tmp_path), retry=FAST_RETRY).read_bytes("x") == b"1"
+        assert errors == []
+
+    def test_a_file_that_it_created_before_its_answer_was_lost_is_known_to_be_ours(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        errors = [OSError(errno.ETIMEDOUT, "Timed out")]
+        link = os.link
+
+        def lost_at_first(source: Path, target: Path) -> None:
+            link(source, target)
             if errors:
                 raise errors.pop()
-            return read_bytes(path)
 
-        monkeypatch.setattr(Path, "read_bytes", stale_at_first)
-        assert open_storage(str(tmp_path), retry=FAST_RETRY).read_bytes("x") == b"1"
+        monkeypatch.setattr(os, "link", lost_at_first)
+        storage = open_storage(str(tmp_path), retry=FAST_RETRY)
+        assert storage.create_exclusive("x", b"1")
+        assert errors == []
+        assert not storage.create_exclusive("x", b"2")
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 class TestCheckWritable:

@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 from trainers.data.batch_plan import BatchPlan
 from trainers.distributed import gauges
 from trainers.distributed.session import Session
-from trainers.training.trainer.step_times import GradientExchange, StepPart, StepTimes
+from trainers.training.trainer.step_times import GradientExchange, Spent, StepPart, StepTimes
 
 
 class StepGauges(TrainerCallback):
@@ -21,6 +21,8 @@ class StepGauges(TrainerCallback):
         self._plan, self._durations_s = plan, durations_s
         # The steps of the last line of the log, and of the last checkpoint.
         self._logged = self._saved = 0
+        # Since training began, in seconds.
+        self._trained = self._waited = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._logged = self._saved = state.global_step
@@ -38,6 +40,12 @@ class StepGauges(TrainerCallback):
         self._session.record_progress()
         self._saved = state.global_step
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Prints which share of the time of all steps was spent on data, the mean over ranks. All ranks call it."""
+        self._take()
+        shares = self._session.gather(self._waited / max(self._trained, 1e-9), "adding up the time of steps")
+        self._session.print_from_main(f"train: {sum(shares) / len(shares):.2%} of step time was spent waiting for data")
+
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Shows what was measured since the last line of the log; a line with a score alone is none."""
         logs: dict[str, float] = kwargs["logs"]
@@ -47,7 +55,7 @@ class StepGauges(TrainerCallback):
         self._logged = state.global_step
         self._session.set_gauge_from_main(gauges.LOSS, logs["loss"])
         self._session.set_gauge_from_main(gauges.PROGRESS, state.global_step / state.max_steps)
-        spent, exchange_s = self._times.take(), self._exchange.seconds
+        spent, exchange_s = self._take(), self._exchange.seconds
         self._show_input(steps, spent.steps)
         data = spent.data / len(steps)
         shown = {"data": data, "compute": spent.steps / len(steps) - data}
@@ -56,6 +64,12 @@ class StepGauges(TrainerCallback):
             shown["compute"] = max(0.0, shown["compute"] - shown["communication"])
         for part, seconds in shown.items():
             self._session.set_gauge(gauges.STEP_TIME, seconds, part=part)
+
+    def _take(self) -> Spent:
+        spent = self._times.take()
+        self._trained += spent.steps
+        self._waited += spent.data
+        return spent
 
     def _show_input(self, steps: range, seconds: float) -> None:
         """Shows how fast this rank worked through its utterances, and how much of its input they were."""

@@ -96,6 +96,7 @@ def test_a_source_of_another_distribution_is_prepared(packed: DataPart, tmp_path
         packed,
         cache_url=str(tmp_path / "prepared"),
         storage_options=StorageOptions(),
+        run="test",
         runner=run_in_process,
         log=lambda line: None,
     )

@@ -53,6 +53,7 @@ def prepared(
         data,
         cache_url=str(cache),
         storage_options=options,
+        run="test",
         runner=run_in_process,
         log=lines.append,
     )

@@ -70,6 +70,7 @@ def test_the_rows_of_a_data_set_that_was_saved_are_read_by_file_and_number(
         data_of(tmp_path / "set"),
         cache_url=str(tmp_path / "prepared"),
         storage_options=StorageOptions(),
+        run="test",
         runner=run_in_process,
         log=lambda line: None,
     )

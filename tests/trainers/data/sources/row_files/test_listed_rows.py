@@ -66,6 +66,7 @@ def test_an_audio_folder_names_its_recordings_and_misses_none(tmp_path: Path, na
         data,
         cache_url=str(tmp_path / "prepared"),
         storage_options=StorageOptions(),
+        run="test",
         runner=run_in_process,
         log=lambda line: None,
     )

@@ -106,6 +106,7 @@ def test_the_prepared_bytes_are_those_of_datasets(
             data_of(folder),
             cache_url=str(tmp_path / str(number)),
             storage_options=StorageOptions(),
+            run="test",
             runner=run_in_process,
             log=lambda line: None,
         )
@@ -190,6 +191,7 @@ def test_the_rows_of_a_large_group_are_read_by_one_task(
         data_of(folder),
         cache_url=str(tmp_path),
         storage_options=StorageOptions(),
+        run="test",
         runner=runner,
         log=lambda line: None,
     )
@@ -206,6 +208,7 @@ def test_recordings_that_are_only_named_are_read_from_their_paths(tmp_path: Path
         data_of(tmp_path / "set"),
         cache_url=str(tmp_path / "prepared"),
         storage_options=StorageOptions(),
+        run="test",
         runner=run_in_process,
         log=lambda line: None,
     )
@@ -224,6 +227,7 @@ def test_a_folder_that_the_node_does_not_have_stops_preparing(folder: Path, tmp_
             data_of(folder),
             cache_url=str(tmp_path),
             storage_options=StorageOptions(),
+            run="test",
             runner=run_in_process,
             log=lambda line: None,
         )
