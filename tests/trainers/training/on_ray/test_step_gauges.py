@@ -116,3 +116,16 @@ def test_a_checkpoint_is_spread_over_the_steps_since_the_one_before() -> None:
     shown.on_log(ARGUMENTS, state, None, logs={"eval_wer": 1.0})
     shown.on_log(ARGUMENTS, state, None, logs={"loss": 1.0})
     assert session.shown == {}, "a line with a score, or without a new step, has nothing to show"
+
+
+def test_the_end_prints_the_share_of_step_time_that_was_spent_on_data(capsys: pytest.CaptureFixture[str]) -> None:
+    trainer = Trainer()
+    shown, state = train(trainer, Watched(0, 1, 0))
+    with trainer.times.spent_on(StepPart.SCORING):
+        trainer.now_s += 100.0
+    with trainer.times.spent_on(StepPart.DATA):
+        trainer.now_s += 0.5
+    trainer.now_s += 1.5
+    shown.on_train_end(ARGUMENTS, state, None)
+    # Of 8 s and 2 s more.
+    assert capsys.readouterr().out == "train: 25.00% of step time was spent waiting for data\n"
