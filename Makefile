@@ -75,6 +75,8 @@ bench: setup
 	$(BIN)/python -m tests.benchmarks.augmentation
 	$(BIN)/python -m tests.benchmarks.scale.bucket_reading
 	$(BIN)/python -m tests.benchmarks.scale.shard_fetches
+	$(BIN)/python -m tests.benchmarks.scale.cached_training
+	$(BIN)/python -m tests.benchmarks.scale.node_scaling
 	$(BIN)/python -m tests.benchmarks.scale.training_start
 	$(BIN)/python -m tests.benchmarks.scale.driver_memory
 	$(BIN)/python -m tests.benchmarks.scale.coordination

@@ -6,7 +6,15 @@ import pytest
 
 from tests.benchmarks import __main__ as stock
 from tests.benchmarks import api, augmentation, ledger, queue, short_context, unheard_speakers
-from tests.benchmarks.scale import bucket_reading, coordination, driver_memory, shard_fetches, training_start
+from tests.benchmarks.scale import (
+    bucket_reading,
+    cached_training,
+    coordination,
+    driver_memory,
+    node_scaling,
+    shard_fetches,
+    training_start,
+)
 from tests.benchmarks.table import MET, MISSED, UNDECIDED
 
 pytestmark = [pytest.mark.long, pytest.mark.integration]
@@ -85,6 +93,16 @@ def test_reading_from_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:
 def test_fetching_shards(capsys: pytest.CaptureFixture[str]) -> None:
     assert shard_fetches.main(["--shards", "6", "--window", "2", "--ranks", "2"]) == 0
     assert "2 of 4 ranks on the node" in capsys.readouterr().out
+
+
+def test_preparing_on_two_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert node_scaling.main(["--clips", "16", "--turns", "1"]) == 0
+    assert "| two : one, median of the turns |" in capsys.readouterr().out
+
+
+def test_training_with_a_part_of_the_shards(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cached_training.main(["--clips", "160"]) == 0
+    assert "| room for 1/5: share of step time spent waiting for data, % |" in capsys.readouterr().out
 
 
 def test_the_start_of_a_training(capsys: pytest.CaptureFixture[str]) -> None:
