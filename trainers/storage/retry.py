@@ -74,3 +74,8 @@ class RetryPolicy:
                     raise StorageError(f"cannot {action} {url}: {found.cause}{tried}; {found.fix}") from error
             time.sleep(self.delay_s(attempt))
             attempt += 1
+
+
+# Of the file by which a storage is tried out: some three seconds. A busy service that refuses a call in five would end
+# every fifth start with two tries.
+PROBE_RETRY = RetryPolicy(attempts=5, part_attempts=1, first_delay_s=0.2)

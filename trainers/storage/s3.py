@@ -19,7 +19,7 @@ from trainers.config.storage_location import S3_SCHEME, S3Access
 from trainers.errors import StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_prefix
 from trainers.storage.bucket import CREATOR, BucketStorage
-from trainers.storage.retry import Explanation, RetryPolicy
+from trainers.storage.retry import PROBE_RETRY, Explanation
 from trainers.storage.s3_errors import error_code, explain_s3_error
 
 _BEYOND_THE_END = ("InvalidRange", "416")
@@ -33,7 +33,6 @@ _TRANSFER = TransferConfig(
 )
 # S3 copies at most 5 GiB in one request; below that, one request is a complete copy or none.
 _COPY = TransferConfig(multipart_threshold=1024 * _MIB, multipart_chunksize=512 * _MIB)
-_PROBE_RETRY = RetryPolicy(attempts=2, part_attempts=1, first_delay_s=0.2)
 _CONNECTIONS: "dict[tuple[Any, ...], S3Connection]" = {}
 
 
@@ -264,7 +263,7 @@ class S3Storage(BucketStorage):
 
     def _for_probe(self) -> Storage:
         connection = connection_to(self.connection.access, connect_timeout_s=3.0, read_timeout_s=10.0)
-        return replace(self, connection=connection, retry=_PROBE_RETRY)
+        return replace(self, connection=connection, retry=PROBE_RETRY)
 
     def _region_of_bucket(self) -> str:
         # Only here: most buckets are in a region that is known.

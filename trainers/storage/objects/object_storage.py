@@ -14,9 +14,8 @@ from trainers.storage.objects.forked_client import call
 from trainers.storage.objects.object_client import Bucket, StoredObject, Timeouts
 from trainers.storage.objects.object_errors import ErrorKind, ObjectError
 from trainers.storage.objects.object_service import ObjectService
-from trainers.storage.retry import Explanation, RetryPolicy
+from trainers.storage.retry import PROBE_RETRY, Explanation
 
-_PROBE_RETRY = RetryPolicy(attempts=2, part_attempts=1, first_delay_s=0.2)
 _USUAL_TIMEOUTS, _PROBE_TIMEOUTS = Timeouts(connect_s=10.0, read_s=60.0), Timeouts(connect_s=3.0, read_s=10.0)
 
 
@@ -122,7 +121,7 @@ class ObjectStorage(BucketStorage):
         self._call_in_parts("download", name, part)
 
     def _for_probe(self) -> Storage:
-        return replace(self, timeouts=_PROBE_TIMEOUTS, retry=_PROBE_RETRY)
+        return replace(self, timeouts=_PROBE_TIMEOUTS, retry=PROBE_RETRY)
 
     def _call(self, method: str, *arguments: Any) -> Any:
         return call(Bucket(self.service, self.bucket, self.timeouts), method, *arguments)
