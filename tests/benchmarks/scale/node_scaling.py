@@ -2,7 +2,8 @@
 
 Logical nodes of one core each on one machine, next to a head without any for the driver. The sides take turns on the
 same Ray: tasks of the one are placed on one of the nodes, tasks of the other on both. The first turn of each, in which
-workers start, is not counted.
+workers start, is not counted. Where driver and nodes share the cores, two nodes cannot take less than the computing of
+all processes, spread over the cores: that is printed, too.
 """
 
 import argparse
@@ -13,10 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+import psutil
 import ray
 from ray.cluster_utils import Cluster
 
@@ -45,20 +47,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(temporary)
         speech = make_speech(folder / "speech", FULL.with_clips(chosen.clips))
         with _two_nodes():
-            measured = {side: [_prepare(folder, speech.folder / "train.csv", side, "warm-up")] for side in SIDES}
-            measured = {side: [] for side in measured}
-            for turn in range(turns):
-                for side, seconds in measured.items():
-                    seconds.append(_prepare(folder, speech.folder / "train.csv", side, str(turn)))
-    ratios = [both / one for one, both in zip(measured[ONE], measured[BOTH], strict=True)]
-    print(f"{speech.clips} clips of {speech.mean_s:.1f} s, {speech.origin}; {os.cpu_count()} cores, {turns} turns\n")
+            measured: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
+            for turn in range(turns + 1):
+                for side, found in measured.items():
+                    found.append(_prepare(folder, speech.folder / "train.csv", side, turn))
+    one, both = ([seconds for seconds, _ in measured[side][1:]] for side in SIDES)
+    ratios = [more / less for less, more in zip(one, both, strict=True)]
+    cores = os.cpu_count() or 1
+    computed = statistics.median(seconds for _, seconds in measured[BOTH][1:])
+    print(f"{speech.clips} clips of {speech.mean_s:.1f} s, {speech.origin}; {cores} cores, {turns} turns\n")
     print_figures(
         [
-            Figure("prepare on one node of one core, s", statistics.median(measured[ONE])),
-            Figure("prepare on two nodes of one core each, s", statistics.median(measured[BOTH])),
+            Figure("prepare on one node of one core, s", statistics.median(one)),
+            Figure("prepare on two nodes of one core each, s", statistics.median(both)),
+            Figure("on two nodes, computing of all processes, s", computed),
             Figure("two : one, median of the turns", statistics.median(ratios), most=GOAL),
             Figure("two : one, lowest turn", min(ratios)),
             Figure("two : one, highest turn", max(ratios)),
+            Figure("two : one, if that computing filled all cores", computed / cores / statistics.median(one)),
         ]
     )
     return 0
@@ -81,11 +87,11 @@ def _two_nodes() -> Iterator[None]:
             cluster.shutdown()
 
 
-def _prepare(folder: Path, manifest: Path, side: str, turn: str) -> float:
-    """Seconds that preparing takes, from the opened source to the finished set."""
+def _prepare(folder: Path, manifest: Path, side: str, turn: int) -> tuple[float, float]:
+    """Seconds that preparing takes, from the opened source to the finished set; and those of computing, of all Ray."""
     data = DataPart(train=str(manifest), validation="/nowhere.csv")
     (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
-    began = time.perf_counter()
+    computed, began = _computed(), time.perf_counter()
     made = prepare(
         source,
         data,
@@ -97,7 +103,17 @@ def _prepare(folder: Path, manifest: Path, side: str, turn: str) -> float:
     )
     seconds = time.perf_counter() - began
     assert made.summary.prepared == len(source.table)
-    return seconds
+    return seconds, _computed() - computed
+
+
+def _computed() -> float:
+    """Seconds that this process, its children and theirs have computed."""
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 if __name__ == "__main__":
