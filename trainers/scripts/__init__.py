@@ -1,0 +1,1 @@
+"""Unmodified torchrun programs on Ray workers."""

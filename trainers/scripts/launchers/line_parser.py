@@ -1,0 +1,171 @@
+"""From the words of a line that starts training to a LaunchLine. Pure: no file and no variable is looked at."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+
+from trainers.errors import ConfigError
+from trainers.scripts.launchers.known_launchers import LAUNCHERS
+from trainers.scripts.launchers.launch_line import PLAIN, Device, LaunchLine, Program
+from trainers.scripts.launchers.launch_option import DEVICES
+from trainers.scripts.launchers.launcher import Launcher, OptionsRead, Reading, Surroundings, read_options
+
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# Variables that name the devices of a process, by the kind of device.
+VISIBLE: Mapping[str, Device] = {
+    "CUDA_VISIBLE_DEVICES": "gpu",
+    "HIP_VISIBLE_DEVICES": "gpu",
+    "ROCR_VISIBLE_DEVICES": "gpu",
+    "HABANA_VISIBLE_MODULES": "hpu",
+    "HABANA_VISIBLE_DEVICES": "hpu",
+}
+# Variables of a worker's place among the others, as torch.distributed reads them.
+PLACES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+
+def parse_line(words: Sequence[str]) -> LaunchLine:
+    """Understands a line that starts training, given as the words that a shell makes of it.
+
+    Raises:
+        ConfigError: the line names no program, or an option that is unknown or cannot be followed here; the message
+            says of each why, and what to write instead.
+    """
+    assignments, command = _assignments(words)
+    line = _line_of(command, Surroundings(assignments, _devices(assignments)))
+    found = {**assignments, **line.assignments}
+    visible = [name for name in found if name in VISIBLE]
+    places = [name for name in found if name in PLACES]
+    notes = [f"{name}={found[name]}: {DEVICES}" for name in visible]
+    notes += [f"{name}={found[name]}: it is set for each worker, to its own" for name in places]
+    device = line.device
+    if device is None and visible:
+        device = "cpu" if _devices(found) == 0 else VISIBLE[visible[0]]
+    kept = {name: value for name, value in found.items() if name not in VISIBLE and name not in PLACES}
+    return replace(line, assignments=kept, device=device, notes=(*notes, *line.notes))
+
+
+def _assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The assignments that a line begins with, also after `env`, and the rest."""
+    rest, found = list(words), {}
+    while rest and (rest[0] == "env" or ASSIGNMENT.fullmatch(rest[0])):
+        if match := ASSIGNMENT.fullmatch(rest.pop(0)):
+            found[match[1]] = match[2]
+    return found, rest
+
+
+def _devices(assignments: Mapping[str, str]) -> int | None:
+    """How many devices the first variable of VISIBLE names; None where it names all, or there is none."""
+    for value in (value for name, value in assignments.items() if name in VISIBLE):
+        devices = [device.strip() for device in value.split(",") if device.strip()]
+        return None if devices == ["all"] else len([device for device in devices if device != "-1"])
+    return None
+
+
+def _line_of(command: Sequence[str], surroundings: Surroundings) -> LaunchLine:
+    """The line of a command without assignments."""
+    if not command:
+        raise ConfigError("the line is empty: write it as it is started, e.g. torchrun --nproc_per_node 4 train.py")
+    launcher, words = _launcher_of(command)
+    if launcher is None:
+        return _without_launcher(command, surroundings)
+    line = _launched(launcher, words, surroundings)
+    return replace(line, interpreter=command[0]) if launcher.name == PLAIN else line
+
+
+def _launcher_of(command: Sequence[str]) -> tuple[Launcher | None, Sequence[str]]:
+    """The launcher whose command a line begins with, and what follows; a version in its name does not count."""
+    first = re.sub(r"(?<=\w)-?[\d.]+$", "", PurePath(command[0]).name)
+    for launcher in LAUNCHERS:
+        for begin in launcher.commands:
+            words = begin.split()
+            if [first, *command[1 : len(words)]] == words:
+                return launcher, command[len(words) :]
+    return None, command
+
+
+def _without_launcher(command: Sequence[str], surroundings: Surroundings) -> LaunchLine:
+    """A line that begins with a file."""
+    first = command[0]
+    if first.endswith(".py"):
+        return _launched(_plain(), command, surroundings)
+    if "/" in first:
+        options = OptionsRead({}, {}, (), tuple(command))
+        return _line(_plain(), options, replace(_plain().read({}, surroundings), kind="executable"))
+    known = [begin for launcher in LAUNCHERS for begin in launcher.commands]
+    near = difflib.get_close_matches(first, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it begins with one of {', '.join(known)}, or with a script"
+    raise ConfigError(f"{first}: no launcher that is known here: {hint}")
+
+
+def _plain() -> Launcher:
+    return next(launcher for launcher in LAUNCHERS if launcher.name == PLAIN)
+
+
+def _launched(launcher: Launcher, words: Sequence[str], surroundings: Surroundings) -> LaunchLine:
+    """The line of a launcher, or of the one that it starts in turn."""
+    options = read_options(launcher, words)
+    try:
+        reading = launcher.read(options.given, surroundings)
+    except ValueError as error:
+        raise ConfigError(f"{launcher.name} {error}") from None
+    if launcher.name == PLAIN:
+        inner = _started_by_python(reading, options.words)
+        if inner is not None:
+            line = _launched(inner[0], inner[1], surroundings)
+            return replace(line, variables={**reading.variables, **line.variables})
+    if reading.kind != "command":
+        return _line(launcher, options, reading)
+    return _inside(launcher, options, reading, surroundings)
+
+
+def _started_by_python(reading: Reading, words: Sequence[str]) -> tuple[Launcher, Sequence[str]] | None:
+    """The launcher that is a module or a script of Python, and what follows."""
+    for launcher in LAUNCHERS:
+        if reading.kind == "module" and words[0] in launcher.modules:
+            return launcher, words[1:]
+        if reading.kind == "script" and PurePath(words[0]).name in launcher.scripts:
+            return launcher, words[1:]
+    return None
+
+
+def _inside(launcher: Launcher, options: OptionsRead, outer: Reading, surroundings: Surroundings) -> LaunchLine:
+    """The line of the command that a launcher starts; it has its own number of workers where it starts any itself."""
+    assignments, command = _assignments(options.words)
+    assignments = {**outer.assignments, **assignments}
+    inside = {**surroundings.assignments, **assignments}
+    line = _line_of(command, Surroundings(inside, _devices(inside)))
+    starts_none = line.launcher == PLAIN
+    return replace(
+        line,
+        launcher=launcher.name if starts_none else line.launcher,
+        workers=outer.workers if starts_none else line.workers,
+        device=line.device or outer.device,
+        assignments={**assignments, **line.assignments},
+        notes=(*options.notes, *outer.notes, *line.notes),
+    )
+
+
+def _line(launcher: Launcher, options: OptionsRead, reading: Reading) -> LaunchLine:
+    name, *arguments = options.words
+    return LaunchLine(
+        launcher.name,
+        Program(reading.kind, name, tuple(arguments)),
+        assignments=reading.assignments,
+        variables={**options.variables, **reading.variables},
+        workers=reading.workers,
+        device=reading.device,
+        max_retries=reading.max_retries,
+        local_rank_option=reading.local_rank_option,
+        notes=(*options.notes, *reading.notes),
+    )
