@@ -1,6 +1,5 @@
 """Files that the processes of a node share on its disk, each made once: by the first that asks, while others wait."""
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -15,7 +14,7 @@ import pyarrow as pa
 
 from trainers.config.storage_location import is_url
 from trainers.storage import Storage
-from trainers.storage.own_folder import own_temporary_folder
+from trainers.storage.own_folder import locked, make_once, own_temporary_folder
 
 PARALLEL_FETCHES = 8
 # What no process has asked for in this time belongs to a run that has ended.
@@ -43,24 +42,20 @@ class NodeCache:
 
         It is there only when it is complete. A part of it may be there that a killed process has left.
         """
-        path = self.folder / name
-        if not path.exists():
-            with self.locked(name):
-                if not path.exists():
-                    part = self.folder / f".{name}.part"
-                    make(part)
-                    part.replace(path)
-        return path
+        self._make_folder()
+        return make_once(self.folder / name, make)
 
     @contextmanager
     def locked(self, name: str) -> Iterator[None]:
-        """Keeps other threads and processes of the node out; the system frees the lock of one that dies."""
+        """See `own_folder.locked`."""
+        self._make_folder()
+        with locked(self.folder / name):
+            yield
+
+    def _make_folder(self) -> None:
         if not self.folder.exists():
             self._remove_unused()
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with (self.folder / f".{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
     def _remove_unused(self) -> None:
         for folder in self.folder.parent.glob("*"):

@@ -1,9 +1,11 @@
 """Folders of temporary files that the processes of one user share on a node, and that are closed to all others."""
 
 import contextlib
+import fcntl
 import os
 import stat
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trainers.errors import StorageError
@@ -33,3 +35,26 @@ def own_temporary_folder(purpose: str) -> Path:
         with contextlib.suppress(OSError):
             path.chmod(0o700)
     return path
+
+
+def make_once(path: Path, make: Callable[[Path], None]) -> Path:
+    """The file or folder at a path, made by `make` under the name that it is given, where there is none.
+
+    It is there only when it is complete; others that ask for it wait. A part of it may be there that a killed process
+    has left.
+    """
+    if not path.exists():
+        with locked(path):
+            if not path.exists():
+                part = path.with_name(f".{path.name}.part")
+                make(part)
+                part.replace(path)
+    return path
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other threads and processes of the node from what is at a path; the system frees the lock of a dead one."""
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

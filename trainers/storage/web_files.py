@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import httpx
@@ -11,6 +12,7 @@ import httpx
 from trainers.config.storage_location import without_password
 from trainers.errors import StorageError
 from trainers.storage.base import Entry
+from trainers.storage.full_disk import naming_full_disk
 from trainers.storage.retry import TRANSIENT_STATUSES, Explanation, RetryPolicy
 
 T = TypeVar("T")
@@ -49,6 +51,19 @@ def read_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> bytes:
 def read_web_range(url: str, start: int, length: int, *, retry: RetryPolicy = _RETRY) -> bytes:
     """Bytes of a file from `start` on; fewer than `length` only at its end. Raises as `read_web_file`."""
     return _run(url, retry, lambda: _get_range(url, start, length)) if length else b""
+
+
+def download_web_file(url: str, local: Path, *, retry: RetryPolicy = _RETRY) -> None:
+    """Copies a file of any size to `local`, whose folder is there; it is complete, or raises as `read_web_file`."""
+
+    def download() -> None:
+        with _client().stream("GET", url) as response, naming_full_disk(), local.open("wb") as file:
+            _refuse_error(response)
+            # As they are stored, whatever encoding is said of them.
+            for part in response.iter_raw():
+                file.write(part)
+
+    _run(url, retry, download)
 
 
 def describe_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> Entry:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from trainers.data.sources.data_source import ROW_SCHEMA
 from trainers.data.sources.manifest_fields import (
+    AUDIO_COLUMNS,
     Row,
     absolute,
     base_of,
@@ -35,9 +36,9 @@ _NO_COLUMN = "\0"
 # Offset and duration are rounded, each by itself.
 _SEGMENT_SLACK_S = 0.25
 
-# What Hugging Face, NeMo, Common Voice, SpeechBrain and DeepSpeech call the two columns that must be there.
+# What the two columns that must be there are called elsewhere.
 _USUAL_NAMES = {
-    "data.audio_column_name": ("path", "audio", "audio_filepath", "file", "file_name", "wav", "wav_filename"),
+    "data.audio_column_name": AUDIO_COLUMNS,
     "data.text_column_name": ("text", "sentence", "transcript", "transcription", "wrd", "normalized_text"),
 }
 

@@ -22,6 +22,14 @@ from trainers.errors import DataError
 _MAX_NAMED = 5
 UTF_8 = "utf-8"
 
+# What Hugging Face, NeMo, Common Voice, SpeechBrain and DeepSpeech call the column of recordings.
+AUDIO_COLUMNS = ("path", "audio", "audio_filepath", "file", "file_name", "wav", "wav_filename")
+# Endings of recordings, in any case.
+_LOSSLESS = ("aif", "aifc", "aiff", "au", "caf", "flac", "sph", "wav")
+AUDIO_ENDINGS = (*_LOSSLESS, "aac", "amr", "m4a", "mka", "mp3", "mp4", "oga", "ogg", "opus", "webm", "wma")
+# What stands for the corpus's folder in SpeechBrain's manifests, and the slashes behind it.
+DATA_ROOT = re.compile(r"(?:\$\{data_root\}|\$data_root\b|\{data_root\})(/*)")
+
 # Columns that say in another way which part of a recording is meant: left unread, each row would be all of it.
 _GAP = r"[\s_.()\[\]-]*"
 _OF = f"((audio|clip|file|recording|seg|segment|speech|t|time|timestamp|utt|utterance|wav){_GAP})?"

@@ -6,21 +6,22 @@ import pyarrow as pa
 
 
 def with_prefixes(table: pa.Table, prefixes: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
-    """A table of ROW_SCHEMA with other beginnings of paths, and the prefixes that begin none.
-
-    Of several prefixes that begin a path, the longest is replaced, once.
-    """
+    """A table of ROW_SCHEMA with other beginnings of paths, and the prefixes that begin none; see `prefix_of`."""
     used: set[str] = set()
-    by_length = sorted(prefixes, key=len, reverse=True)
 
     def replaced(path: str) -> str:
-        for prefix in by_length:
-            if path.startswith(prefix):
-                used.add(prefix)
-                return prefixes[prefix] + path[len(prefix) :]
-        return path
+        prefix = prefix_of(path, prefixes)
+        if prefix is None:
+            return path
+        used.add(prefix)
+        return prefixes[prefix] + path[len(prefix) :]
 
     paths = pa.array([replaced(path) for path in table["audio"].to_pylist()], pa.string())
     position = table.schema.get_field_index("audio")
     changed = table.set_column(position, table.schema.field("audio"), paths)
     return changed, [prefix for prefix in prefixes if prefix not in used]
+
+
+def prefix_of(path: str, prefixes: Mapping[str, str]) -> str | None:
+    """The prefix of a path that is replaced, once: of several that begin it, the longest. None: none does."""
+    return max(filter(path.startswith, prefixes), key=len, default=None)

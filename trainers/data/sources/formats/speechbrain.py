@@ -10,6 +10,7 @@ import pyarrow as pa
 from trainers.config.strict_loading import load_json
 from trainers.data.sources.data_source import table_of
 from trainers.data.sources.manifest_fields import (
+    DATA_ROOT,
     absolute,
     base_of,
     checked_ids,
@@ -25,7 +26,6 @@ from trainers.errors import DataError
 _TRANSCRIPTS = ("wrd", "words", "text", "transcript")
 _DURATIONS = ("duration", "length")
 _FIELDS = ("wav", *_TRANSCRIPTS, *_DURATIONS, "offset", "spk_id", "wav_opts")
-_DATA_ROOT = re.compile(r"(?:\$\{data_root\}|\$data_root\b|\{data_root\})(/*)")
 _OTHER_ROOT = re.compile(r"(\$\{\w+\}|\$\w+|\{\w+\})/")
 # What the older form's options say of parts: "start:10000 stop:26000".
 _PART = re.compile(r"\b(start|stop|channel)\s*:")
@@ -169,12 +169,12 @@ def _path(location: str, path: str, data_root: str | None) -> str:
     """A path as it is written, without placeholders. Raises ValueError: it is empty, or has one that is not known."""
     if not path.strip():
         raise ValueError("'wav' is empty: fill it in, or take the row out")
-    if _DATA_ROOT.search(path):
+    if DATA_ROOT.search(path):
         if not data_root:
             fix = f"give the corpus's folder with the manifest, as speechbrain:{location}?data_root=/path/of/the/corpus"
             raise ValueError(f"'wav' is {path!r}, and data_root is not known: {fix}")
         folder = data_root.rstrip("/") + "/"
-        return _DATA_ROOT.sub(lambda found: folder if found[1] else data_root, path)
+        return DATA_ROOT.sub(lambda found: folder if found[1] else data_root, path)
     if other := _OTHER_ROOT.match(path):
         raise ValueError(f"'wav' is {path!r}, and {other[1]} is not known: write {{data_root}} in its place")
     return path

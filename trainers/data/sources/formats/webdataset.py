@@ -9,12 +9,16 @@ from typing import Any
 from trainers.config.strict_loading import load_json
 from trainers.data.sources.archives.archive_index import ArchiveIndex
 from trainers.data.sources.archives.tar_members import Member
-from trainers.data.sources.manifest_fields import UTF_8, in_utf_8, require_text, text_of_json, to_seconds
+from trainers.data.sources.manifest_fields import (
+    AUDIO_ENDINGS,
+    UTF_8,
+    in_utf_8,
+    require_text,
+    text_of_json,
+    to_seconds,
+)
 from trainers.errors import DataError
 
-# Endings of recordings, in any case; a compound one, such as left.flac, ends so too.
-_LOSSLESS = ("aif", "aifc", "aiff", "au", "caf", "flac", "sph", "wav")
-AUDIO = (*_LOSSLESS, "aac", "amr", "m4a", "mka", "mp3", "mp4", "oga", "ogg", "opus", "webm", "wma")
 TEXT, JSON = ("txt", "text"), "json"
 _SUFFIX = re.compile(r"\.(tar|tar\.gz|tgz)$", re.IGNORECASE)
 # Keys of a sample's JSON, of which the first that is there counts.
@@ -87,7 +91,7 @@ def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
     found = [
         member
         for ending, member in members.items()
-        if (ending == audio.lower().lstrip(".") if audio is not None else ending.rpartition(".")[2] in AUDIO)
+        if (ending == audio.lower().lstrip(".") if audio is not None else ending.rpartition(".")[2] in AUDIO_ENDINGS)
     ]
     if len(found) != 1:
         listed = ", ".join(sorted(members))

@@ -1,0 +1,161 @@
+"""Inputs of a script from buckets and web servers, fetched once a node; of manifests the recordings, too."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+from uuid import uuid4
+
+from trainers.config.storage_location import StorageOptions, is_remote, is_url, without_password
+from trainers.data.sources.located_files import describe, reason_of
+from trainers.distributed.console import Progress
+from trainers.errors import DataError, StorageError
+from trainers.scripts.inputs.input_cache import InputCache
+from trainers.scripts.inputs.manifests import SUFFIXES, NamedPaths, read_paths
+from trainers.scripts.inputs.named_recordings import PARALLEL, copy, entries_of, location_of, place_of
+from trainers.storage import Entry, open_storage
+from trainers.storage.base import clean_key
+from trainers.storage.full_disk import naming_full_disk
+from trainers.storage.own_folder import make_once
+
+T = TypeVar("T")
+
+PROGRESS_S = 10.0
+# Handed to the threads at once.
+_AT_ONCE = 10_000
+
+
+class InputFetcher:
+    """Gives the local file or folder of a URL; processes of a node share one copy of each version.
+
+    A manifest (CSV, TSV, JSON, JSON lines) names local copies of its recordings; a folder is given as it is.
+
+    Args:
+        cache: Folder of this user's on the node.
+        options: How buckets are reached.
+        path_prefix: Beginnings of recordings' paths, and what is read in place of each.
+        say: Is called with lines for people.
+    """
+
+    def __init__(
+        self, cache: Path, options: StorageOptions, path_prefix: Mapping[str, str], say: Callable[[str], None]
+    ):
+        self._cache = InputCache(cache)
+        self._options = options
+        self._path_prefix = path_prefix
+        self._say = say
+
+    def __call__(self, url: str) -> Path:
+        """The local path of an input.
+
+        Raises:
+            DataError: there is no such file or folder, or not all recordings of a manifest; names row and URL.
+            StorageError: it cannot be fetched.
+        """
+        entry = self._entry(url)
+        with naming_full_disk():
+            if entry is None:
+                return self._folder(url)
+            file = self._file(url, entry)
+            if PurePosixPath(file.name).suffix.lower() not in SUFFIXES:
+                return file
+            manifest = read_paths(file.name, file.read_bytes())
+            return self._with_recordings(url, manifest, file) if manifest.references else file
+
+    def _entry(self, url: str) -> Entry | None:
+        """What there is of a file; None where the URL must be a folder's."""
+        if is_url(url) and url.endswith("/"):
+            return None
+        try:
+            return describe(url, self._options)
+        except FileNotFoundError:
+            if is_url(url):
+                return None
+            raise DataError(f"{without_password(url)}: there is no such file: check the URL") from None
+
+    def _file(self, url: str, entry: Entry) -> Path:
+        folder = self._cache.folder(url, _version(entry))
+
+        def make(part: Path) -> None:
+            self._say(f"fetching {without_password(url)} ({entry.size_bytes / 1e6:,.1f} MB)")
+            copy(url, entry, part, self._options)
+
+        return make_once(folder / PurePosixPath(without_password(url)).name, make)
+
+    def _folder(self, url: str) -> Path:
+        url = url.rstrip("/")
+        storage = open_storage(url, self._options)
+        entries = storage.list_files()
+        if not entries:
+            raise DataError(f"{url}: there is no such file or folder: check bucket and key")
+        versions = [f"{clean_key(entry.key)} {_version(entry)}" for entry in entries]
+
+        def make(part: Path) -> None:
+            # Files are there only when they are complete, also those that a killed process has left.
+            left = [entry.key for entry in entries if not (part / entry.key).exists()]
+            self._each(lambda key: storage.download_file(key, part / key), left, f"fetching {url}", "files")
+
+        return make_once(self._cache.folder(url, *versions) / PurePosixPath(url).name, make)
+
+    def _with_recordings(self, url: str, manifest: NamedPaths, file: Path) -> Path:
+        """The manifest that names local copies of its recordings."""
+        locations = self._locations(url, manifest)
+        rows = {locations[each.path]: each.place for each in reversed(manifest.references)}
+        entries = entries_of([location for location in rows if is_remote(location)], self._options)
+        missing = [each for each in rows if each not in entries and (is_remote(each) or not Path(each).is_file())]
+        if missing:
+            raise DataError(
+                f"{without_password(url)}: {len(missing)} of {len(rows)} recordings are not there. "
+                f"{rows[missing[-1]]}: {without_password(missing[-1])}: no such file: upload it, or say with "
+                "script.path_prefix where the recordings are"
+            )
+        versions = [f"{location} {_version(entry)}" for location, entry in sorted(entries.items())]
+        folder = self._cache.folder(url, str(file), *versions, *map(" ".join, sorted(locations.items())))
+
+        def fetch(location: str) -> None:
+            entry, link = entries[location], folder / "recordings" / place_of(location)
+            try:
+                self._cache.link_recording(
+                    link, (location, _version(entry)), lambda part: copy(location, entry, part, self._options)
+                )
+            except (StorageError, FileNotFoundError) as error:
+                reason = reason_of(error) if isinstance(error, OSError) else error
+                shown = f"{rows[location]}: {without_password(location)}: cannot be fetched: {reason}"
+                raise StorageError(f"{without_password(url)}: {shown}") from error
+
+        def make(part: Path) -> None:
+            self._each(fetch, list(entries), f"{without_password(url)}: fetching recordings", "recordings")
+            local = {each: str(folder / "recordings" / place_of(each)) for each in entries}
+            part.write_bytes(manifest.with_paths({path: local.get(each, each) for path, each in locations.items()}))
+
+        return make_once(folder / file.name, make)
+
+    def _locations(self, url: str, manifest: NamedPaths) -> dict[str, str]:
+        """Where each recording is, by the path that the manifest has."""
+        found: dict[str, str] = {}
+        for reference in manifest.references:
+            if reference.path in found:
+                continue
+            try:
+                location = location_of(reference.path, url, self._path_prefix)
+                place_of(location)
+            except ValueError as error:
+                raise DataError(
+                    f"{without_password(url)}: {reference.place}: {without_password(reference.path)}: {error}"
+                ) from None
+            found[reference.path] = location
+        return found
+
+    def _each(self, action: Callable[[T], None], items: Sequence[T], what: str, unit: str) -> None:
+        """Does something for each, several at a time, and says how far it is; after a failure no new one begins."""
+        progress = Progress(what, total=len(items), unit=unit, log=self._say, every_s=PROGRESS_S)
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="inputs") as pool:
+            for start in range(0, len(items), _AT_ONCE):
+                for _ in pool.map(action, items[start : start + _AT_ONCE]):
+                    progress.advance(1)
+        progress.done()
+
+
+def _version(entry: Entry) -> str:
+    """What marks the content of a file; of one that nothing marks, each process has a copy of its own."""
+    return f"{entry.size_bytes} {entry.etag or entry.modified_s or uuid4().hex}"

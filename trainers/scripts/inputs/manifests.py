@@ -1,0 +1,218 @@
+"""Where manifests name recordings, and the same manifests with other paths there: all other bytes stay as they are."""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from trainers.data.sources.manifest_fields import AUDIO_COLUMNS, AUDIO_ENDINGS
+
+TABLES = (".csv", ".tsv")
+SUFFIXES = (*TABLES, ".json", ".jsonl")
+# Delimiters of what is named .csv, of which the first counts whose header names recordings.
+_DELIMITERS = (",", ";", "\t", "|")
+_BOM = "\ufeff"
+_ENDINGS = tuple(f".{ending}" for ending in AUDIO_ENDINGS)
+# SpeechBrain's recordings of several channels, and where Lhotse's recordings of these types are.
+_FILES, _SOURCE, _SOURCE_TYPES = "files", "source", ("file", "url")
+_DECODER = json.JSONDecoder(strict=False)
+_SPACES = {" ", "\t", "\r", "\n"}
+
+
+class Reference(NamedTuple):
+    """A place where a manifest names a recording.
+
+    Attributes:
+        place: Its row in messages.
+        column: Its column or key.
+        start: Where its value begins in the text, quotes included.
+        end: Where it ends.
+        path: The recording as it is written.
+    """
+
+    place: str
+    column: str
+    start: int
+    end: int
+    path: str
+
+
+@dataclass(frozen=True)
+class NamedPaths:
+    """A manifest, and where it names recordings, in the order of its text."""
+
+    text: str
+    encoding: str
+    is_table: bool
+    references: tuple[Reference, ...]
+
+    def with_paths(self, paths: Mapping[str, str]) -> bytes:
+        """The manifest with other paths of recordings, by those that it names."""
+        parts, position = [], 0
+        for reference in self.references:
+            parts += [self.text[position : reference.start], self._written(reference, paths[reference.path])]
+            position = reference.end
+        return _encode("".join((*parts, self.text[position:])), self.encoding)
+
+    def _written(self, reference: Reference, path: str) -> str:
+        if not self.is_table:
+            return json.dumps(path)
+        before = self.text[reference.start : reference.end]
+        is_quoted = before.startswith('"') or any(each in path for each in (*_DELIMITERS, '"'))
+        return '"{}"'.format(path.replace('"', '""')) if is_quoted else path
+
+
+def read_paths(name: str, content: bytes) -> NamedPaths:
+    """Finds where a CSV, TSV, JSON or JSON lines file names recordings; in one that is no manifest, nowhere.
+
+    These are the values of columns and keys with a name of AUDIO_COLUMNS, or that ends with `_wav`, of which some value
+    ends as recordings do. JSON may be lines, a list of rows, SpeechBrain's object of utterances, or Lhotse's cuts.
+
+    Args:
+        name: Of the file: its extension says what it is.
+        content: Its bytes, in UTF-8, UTF-16 with a mark, or any encoding that has ASCII's characters as they are.
+    """
+    encoding = _encoding_of(content)
+    text = content.decode(encoding, "surrogateescape" if encoding == "utf-8" else "surrogatepass")
+    suffix = PurePosixPath(name).suffix.lower()
+    is_table = suffix in TABLES
+    found = list(_in_table(text, "\t" if suffix == ".tsv" else None) if is_table else _in_json(text))
+    of_recordings = {each.column for each in found if _ends_as_recording(each.path)}
+    kept = (each for each in found if each.column in of_recordings and each.path.strip())
+    return NamedPaths(text, encoding, is_table, tuple(kept))
+
+
+def _ends_as_recording(path: str) -> bool:
+    # What follows on ? is part of a file's name, and of a URL its query.
+    return any(text.lower().endswith(_ENDINGS) for text in (path, path.partition("?")[0]))
+
+
+def _encoding_of(content: bytes) -> str:
+    if content.startswith(codecs.BOM_UTF16_LE):
+        return "utf-16-le"
+    return "utf-16-be" if content.startswith(codecs.BOM_UTF16_BE) else "utf-8"
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    return text.encode(encoding, "surrogateescape" if encoding == "utf-8" else "surrogatepass")
+
+
+def _names_recordings(column: str) -> bool:
+    name = column.strip().casefold()
+    return name in AUDIO_COLUMNS or name.endswith("_wav")
+
+
+class _Field(NamedTuple):
+    """A field of a table: where it is, without the spaces around it, and its value."""
+
+    start: int
+    end: int
+    value: str
+
+
+def _in_table(text: str, delimiter: str | None) -> Iterator[Reference]:
+    for each in (delimiter,) if delimiter is not None else _DELIMITERS:
+        rows = _rows(text, each)
+        _, header = next(rows, (0, []))
+        names = [field.value.removeprefix(_BOM).strip(' "') for field in header]
+        columns = [(number, name) for number, name in enumerate(names) if _names_recordings(name)]
+        if columns:
+            break
+    else:
+        return
+    for line, fields in rows:
+        for number, name in columns:
+            if number < len(fields):
+                yield Reference(f"line {line}", name, *fields[number])
+
+
+def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[_Field]]]:
+    """The rows of a table that are not empty, each with the line it begins on."""
+    # TSV knows no quotes: a transcript may begin with one.
+    quoted = rf' *"[^"]*(?:""[^"]*)*" *(?=[{re.escape(delimiter)}\r\n]|\Z)|' if delimiter != "\t" else ""
+    pattern = re.compile(rf"({quoted}[^{re.escape(delimiter)}\r\n]*)({re.escape(delimiter)}|\r\n|\r|\n|\Z)")
+    fields: list[_Field] = []
+    position, line, begins = 0, 1, 1
+    while (found := pattern.match(text, position)) is not None:
+        fields.append(_field(found[1], position))
+        line += max(found[0].count("\n"), found[0].count("\r"))
+        position = found.end()
+        if found[2] == delimiter:
+            continue
+        if any(field.value for field in fields):
+            yield begins, fields
+        fields, begins = [], line
+        if position >= len(text):
+            return
+
+
+def _field(raw: str, position: int) -> _Field:
+    inner = raw.strip(" ")
+    start = position + raw.find(inner) if inner else position
+    is_quoted = len(inner) > 1 and inner[0] == inner[-1] == '"'
+    return _Field(start, start + len(inner), inner[1:-1].replace('""', '"') if is_quoted else inner)
+
+
+def _in_json(text: str) -> Iterator[Reference]:
+    values = []
+    position = _behind_space(text, 1 if text.startswith(_BOM) else 0)
+    try:
+        while position < len(text):
+            value, end = _DECODER.raw_decode(text, position)
+            if not isinstance(value, dict | list):
+                return
+            values.append((value, position))
+            position = _behind_space(text, end)
+    except ValueError:
+        return
+    line, before = 1, 0
+    for value, start in values:
+        line, before = line + text.count("\n", before, start), start
+        yield from _in_value(text, value, start, f"line {line}" if len(values) > 1 else "", None)
+
+
+def _in_value(text: str, value: Any, start: int, place: str, column: str | None) -> Iterator[Reference]:
+    """The recordings that an object or a list names; `column` is that of the paths in a list."""
+    for key, child, begin, end in _members(text, start):
+        row = place
+        if not place and isinstance(key, int):
+            row = f"row {key + 1}"
+        elif not place and isinstance(child, dict):
+            row = f"utterance {key!r}"
+        name = column
+        if isinstance(value, dict):
+            name = str(key) if _is_path(str(key), value) else None
+        if isinstance(child, str) and name is not None:
+            yield Reference(place or "the object", name, begin, end, child)
+        elif isinstance(child, dict | list):
+            yield from _in_value(text, child, begin, row, name if isinstance(child, list) else None)
+
+
+def _is_path(key: str, siblings: Mapping[str, Any]) -> bool:
+    is_source = key == _SOURCE and siblings.get("type") in _SOURCE_TYPES
+    return is_source or key == _FILES or _names_recordings(key)
+
+
+def _members(text: str, start: int) -> Iterator[tuple[str | int, Any, int, int]]:
+    """Key or number, value, begin and end of each member of the object or list at `start`, which is valid."""
+    is_object = text[start] == "{"
+    position, number = _behind_space(text, start + 1), 0
+    while text[position] not in "}]":
+        key: str | int = number
+        if is_object:
+            key, end = _DECODER.raw_decode(text, position)
+            position = _behind_space(text, _behind_space(text, end) + 1)
+        value, end = _DECODER.raw_decode(text, position)
+        yield key, value, position, end
+        position, number = _behind_space(text, end), number + 1
+        if text[position] == ",":
+            position = _behind_space(text, position + 1)
+
+
+def _behind_space(text: str, position: int) -> int:
+    while text[position : position + 1] in _SPACES:
+        position += 1
+    return position

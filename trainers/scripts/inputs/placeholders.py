@@ -1,0 +1,175 @@
+"""Placeholders in the arguments and variables of a script: checked at submission, resolved on the node.
+
+{run_folder} {attempt} {data}                        the run's folder, the attempt's number, what was prepared once
+{s3:bucket/key} {gs:…} {az:…} {https:…} {http:…}     a file that is fetched, or with a slash at its end a folder
+
+`{{data}}` is the text {data}. All else in braces, such as JSON, is the script's own.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainers.config.storage_location import is_url, unreadable_url, without_password
+from trainers.errors import ConfigError, StorageError
+from trainers.storage.base import clean_prefix
+
+RUN_FOLDER, ATTEMPT, DATA = "run_folder", "attempt", "data"
+_SCHEMES = ("s3", "gs", "az", "https", "http")
+# Of other storages, which nobody means as the name of a value.
+_OTHER_SCHEMES = (
+    "abfs",
+    "abfss",
+    "adl",
+    "azure",
+    "cos",
+    "ftp",
+    "gcs",
+    "hdfs",
+    "hf",
+    "obs",
+    "oss",
+    "s3a",
+    "s3n",
+    "sftp",
+)
+# A dollar before it is of a shell, or of OmegaConf.
+_BRACED = re.compile(r"(?<!\$)(?:\{(\{[^{}]*\})\}|\{([^{}]*)\})")
+# A space or a quote behind the colon is of JSON, YAML or Python.
+_INPUT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):([^\s\"'].*)", re.DOTALL)
+_VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What placeholders stand for; `data` is the folder of this node, None where nothing is prepared."""
+
+    run_folder: str
+    attempt: int
+    data: Path | None
+
+
+@dataclass(frozen=True)
+class _Placeholder:
+    """A placeholder: one of the names, or the scheme and the rest of an input."""
+
+    name: str
+    rest: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"{self.name}://{self.rest.removeprefix('//')}"
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with an input, and the fix."""
+        if not self.rest:
+            return None
+        shown = f"{{{self.name}:{without_password(self.rest)}}}"
+        if self.name not in _SCHEMES:
+            return (
+                f"{shown}: {self.name} is no storage that inputs are fetched from: write {{s3:bucket/key}}, {{gs:…}}, "
+                f"{{az:…}} or {{https:…}}, or double the braces where the text itself is meant"
+            )
+        host, slash, key = self.rest.removeprefix("//").partition("/")
+        if not host or not slash:
+            return f"{shown} names no file: write {{{self.name}:bucket/key}}, or {{{self.name}:bucket/folder/}}"
+        if not is_url(self.url):
+            reason = unreadable_url(self.url)
+            return f"{shown}: {reason}" if reason is not None else None
+        try:
+            clean_prefix(key)
+        except StorageError as error:
+            return f"{shown}: {error}"
+        return None
+
+
+def problems_of(words: Sequence[str]) -> list[str]:
+    """A line for each placeholder that cannot be resolved on a node: the argument, the value and the fix.
+
+    A word `NAME=value` may be a variable.
+    """
+    return [
+        f"{_argument(words, number)}: {placeholder.problem}"
+        for number, word in enumerate(words)
+        for placeholder in _placeholders_in(word)
+        if placeholder.problem is not None
+    ]
+
+
+def needs_data(words: Sequence[str]) -> bool:
+    """Whether a word names the folder that was prepared."""
+    return any(
+        placeholder.name == DATA and not placeholder.rest for word in words for placeholder in _placeholders_in(word)
+    )
+
+
+def resolve(
+    words: Sequence[str], env: Mapping[str, str], known: Known, fetch: Callable[[str], Path]
+) -> tuple[list[str], dict[str, str]]:
+    """The arguments and variables of a script on this node; each input is fetched once.
+
+    Args:
+        words: The arguments.
+        env: The variables.
+        known: What the placeholders stand for that are no inputs.
+        fetch: Gives the local file or folder of a URL.
+
+    Raises:
+        ConfigError: a placeholder has no value, or cannot be resolved.
+        DataError: there is no such input.
+        StorageError: it cannot be fetched.
+    """
+    fetched: dict[str, str] = {}
+
+    def value(placeholder: _Placeholder) -> str:
+        if placeholder.problem is not None:
+            raise ConfigError(placeholder.problem)
+        if placeholder.rest:
+            if placeholder.url not in fetched:
+                fetched[placeholder.url] = str(fetch(placeholder.url))
+            return fetched[placeholder.url]
+        if placeholder.name == DATA and known.data is None:
+            raise ConfigError("{data} is what script.prepare writes, and that is null: give the command, or the folder")
+        return {RUN_FOLDER: known.run_folder, ATTEMPT: str(known.attempt), DATA: str(known.data)}[placeholder.name]
+
+    def resolved(text: str) -> str:
+        return _BRACED.sub(lambda found: _replaced(found, value), text)
+
+    return [resolved(word) for word in words], {name: resolved(text) for name, text in env.items()}
+
+
+def _replaced(found: re.Match[str], value: Callable[[_Placeholder], str]) -> str:
+    literal: str | None = found[1]
+    if literal is not None:
+        return literal if _meaning(literal[1:-1]) is not None else found[0]
+    placeholder = _meaning(found[2])
+    return value(placeholder) if placeholder is not None else found[0]
+
+
+def _placeholders_in(word: str) -> list[_Placeholder]:
+    bodies = (found[2] for found in _BRACED.finditer(word) if found[2] is not None)
+    return [placeholder for body in bodies if (placeholder := _meaning(body)) is not None]
+
+
+def _meaning(body: str) -> _Placeholder | None:
+    """The placeholder that has this between its braces. None: it is a text of the script's."""
+    if body in (RUN_FOLDER, ATTEMPT, DATA):
+        return _Placeholder(body)
+    found = _INPUT.fullmatch(body)
+    if found is None:
+        return None
+    scheme, rest = found[1].lower(), found[2]
+    is_meant = scheme in _SCHEMES or (scheme in _OTHER_SCHEMES and "/" in rest) or rest.startswith("//")
+    return _Placeholder(found[1], rest) if is_meant else None
+
+
+def _argument(words: Sequence[str], number: int) -> str:
+    word, before = words[number], words[number - 1] if number else ""
+    if word.startswith("-"):
+        return word.partition("=")[0]
+    if before.startswith("-") and "=" not in before:
+        return before
+    variable = _VARIABLE.match(word)
+    return variable[1] if variable is not None else f"argument {number + 1}"

@@ -1,0 +1,188 @@
+"""`script.prepare`: a command that runs once per run, on the main process's node, and whose output all nodes get.
+
+data/<key>/files-<id>/…      what it wrote
+data/<key>/MANIFEST.json     sizes and SHA-256 of these files; created once, when all of them are stored
+"""
+
+import contextlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from trainers.errors import DamagedError, ProgramError, RayscribeError, StorageError
+from trainers.run_folder.layout import RunFolder
+from trainers.scripts.board import Board
+from trainers.storage import Storage, sha256_of
+from trainers.storage.base import clean_key, in_parallel
+from trainers.storage.own_folder import locked
+
+DATA, MANIFEST = "data", "MANIFEST.json"
+# Names the folder to the command.
+VARIABLE = "RAYSCRIBE_DATA"
+POLL_S = 0.5
+# Between two looks into the storage, in case that the board has lost its answer.
+_POLLS_OF_BOARD = 20
+_READY = "ready"
+# In which the main process's node may be named: on other nodes the folder can be another one.
+_TEXTS = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
+
+Run = Callable[[Sequence[str], Path, Mapping[str, str]], int]
+
+
+def prepared_data(  # noqa: PLR0913 -- who calls it knows each by itself
+    command: Sequence[str],
+    key: str,
+    folder: RunFolder,
+    into: Path,
+    run: Run,
+    *,
+    is_main: bool,
+    board: Board,
+    say: Callable[[str], None],
+    working_dir: Path,
+) -> Path:
+    """The folder that a command has written, on this node: run here, or found in the run folder and fetched.
+
+    The main process runs it, unless an earlier attempt has; the others wait. Text files that name `into` of the main
+    process's node name that of this node.
+
+    Args:
+        command: What is run.
+        key: Hash of the command, as the recipe has it, and of the package that it is in.
+        folder: The run's.
+        into: The folder on this node.
+        run: Runs a command in a folder, with variables next to its own, and gives its exit code.
+        is_main: Whether this is the main process.
+        board: Of this worker group; an error of the main process is raised by all.
+        say: Is called with lines for people.
+        working_dir: Where the command runs.
+
+    Raises:
+        ProgramError: the command has failed; the exit code is the command's.
+        DamagedError: what is stored of it is damaged.
+        StorageError: it cannot be stored or fetched.
+    """
+    topic = f"{DATA}/{key}"
+    storage = folder.storage.sub(topic)
+    if not is_main:
+        _await_main(storage, board, topic)
+        _fetch(storage, into, say)
+        return into
+    try:
+        if storage.exists(MANIFEST):
+            _fetch(storage, into, say)
+        else:
+            _prepare(command, into, lambda: run(command, working_dir, {VARIABLE: str(into)}), say)
+            if not _store(storage, into, say):
+                shutil.rmtree(into)
+                _fetch(storage, into, say)
+    except Exception as error:
+        own = error if isinstance(error, RayscribeError) else ProgramError(f"script.prepare: {error!r}")
+        board.post(topic, own)
+        raise
+    board.post(topic, _READY)
+    return into
+
+
+def _await_main(storage: Storage, board: Board, topic: str) -> None:
+    polls = 0
+    while True:
+        answer = board.posted(topic)
+        if isinstance(answer, RayscribeError):
+            raise answer
+        if answer is not None:
+            return
+        # The command may run for hours, in which the storage may be away for a while.
+        with contextlib.suppress(StorageError):
+            if polls % _POLLS_OF_BOARD == 0 and storage.exists(MANIFEST):
+                return
+        polls += 1
+        time.sleep(POLL_S)
+
+
+def _prepare(command: Sequence[str], into: Path, run: Callable[[], int], say: Callable[[str], None]) -> None:
+    if into.exists():
+        shutil.rmtree(into)
+    into.mkdir(parents=True)
+    say(f"preparing data, once for this run: {' '.join(command)}")
+    code = run()
+    if code:
+        error = ProgramError(f"script.prepare ended with exit code {code}, see its last lines: {' '.join(command)}")
+        # Of a signal, as a shell has it; pickled with the error.
+        error.exit_code = code if code > 0 else 128 - code
+        raise error
+
+
+def _store(storage: Storage, into: Path, say: Callable[[str], None]) -> bool:
+    """Stores what was prepared; False: another attempt was first, whose data all nodes take."""
+    below = f"files-{uuid4().hex[:8]}"
+    paths = sorted(into.rglob("*"))
+    for path in paths:
+        if path.is_symlink() and path.is_dir():
+            say(f"script.prepare: {path} is a link to a folder, which other nodes do not get: copy the folder there")
+    files: dict[str, dict[str, Any]] = {}
+
+    def store(path: Path) -> None:
+        name = path.relative_to(into).as_posix()
+        storage.upload_file(path, f"{below}/{name}")
+        files[name] = {"size_bytes": path.stat().st_size, "sha256": sha256_of(path)}
+
+    in_parallel(store, (path for path in paths if path.is_file()))
+    manifest = {"folder": str(into), "below": below, "files": dict(sorted(files.items()))}
+    is_first = storage.create_exclusive(MANIFEST, json.dumps(manifest, indent=1).encode())
+    # Of processes that were killed or too late.
+    kept = below if is_first else _read_manifest(storage)["below"]
+    for other in storage.list_folders():
+        if other != kept:
+            storage.delete_tree(other)
+    size_mb = sum(each["size_bytes"] for each in files.values()) / 1e6
+    say(f"prepared data: {len(files)} files, {size_mb:,.1f} MB, in {storage.url()}")
+    return is_first
+
+
+def _read_manifest(storage: Storage) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads(storage.read_bytes(MANIFEST))
+    except ValueError:
+        raise DamagedError(f"{storage.url(MANIFEST)} is damaged: delete it, and the data is prepared again") from None
+    return manifest
+
+
+def _fetch(storage: Storage, into: Path, say: Callable[[str], None]) -> None:
+    """Copies what is stored here and verifies each file; what is here already stays."""
+    manifest = _read_manifest(storage)
+    source, files = storage.sub(manifest["below"]), manifest["files"]
+    into.mkdir(parents=True, exist_ok=True)
+    moved = re.compile(re.escape(manifest["folder"].encode()) + rb"(?![\w.-])")
+
+    def fetch(name: str) -> None:
+        local, sha256 = into / clean_key(name), files[name]["sha256"]
+        if local.is_file() and sha256_of(local) == sha256:
+            return
+        part = local.with_name(f".{uuid4().hex}")
+        try:
+            # Twice: what went wrong on the way here is no damage.
+            if not any(_download(source, name, part) == sha256 for _ in range(2)):
+                raise DamagedError(
+                    f"{source.url(name)} differs from its SHA-256: delete {storage.url(MANIFEST)}, and the data is "
+                    "prepared again"
+                )
+            if manifest["folder"] != str(into) and local.suffix.lower() in _TEXTS:
+                part.write_bytes(moved.sub(lambda _: str(into).encode(), part.read_bytes()))
+            part.replace(local)
+        finally:
+            part.unlink(missing_ok=True)
+
+    with locked(into):
+        in_parallel(fetch, files)
+    say(f"prepared data: {len(files)} files of {storage.url()} are in {into}")
+
+
+def _download(source: Storage, name: str, local: Path) -> str:
+    source.download_file(name, local)
+    return sha256_of(local)
