@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from trainers.config.loader import same_command
 from trainers.config.locations import cache_url_of
-from trainers.config.schema import TrainConfig
+from trainers.config.schema import AnyConfig, ScriptConfig
 from trainers.distributed.console import is_main_process
 from trainers.errors import FencedError, Interruption, RayscribeError, StorageError
 from trainers.run_folder.journal import Journal
@@ -169,7 +169,7 @@ class StatusWriter:
 class FinalStatus:
     """A block around all of an attempt; writes its last status, with its result in one line, the headline."""
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, attempt: int | None):
+    def __init__(self, config: AnyConfig, folder: RunFolder, attempt: int | None):
         self.attempt, self.headline = attempt, ""
         self._config, self._folder = config, folder
 
@@ -197,6 +197,8 @@ class FinalStatus:
         except RayscribeError:
             checkpoints = ()
         if not checkpoints:
+            if isinstance(self._config, ScriptConfig):
+                return "no checkpoint was made; the same command starts the program again"
             return f"the prepared data stays in {cache_url_of(self._config)}; the same command continues from there"
         # Sorted by step.
         newest, folder = checkpoints[-1].name, self._folder.storage.url(CHECKPOINTS)

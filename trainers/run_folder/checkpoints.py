@@ -65,7 +65,9 @@ class RetentionPolicy:
         """The checkpoints that are neither among the best nor the newest, from which training would resume."""
         if self.num_to_keep is None or not checkpoints:
             return []
-        stays = {item.name for item in self._ranked(checkpoints)[: self.num_to_keep]}
+        # Programs of others may have no scores at all.
+        ranked = self._ranked(checkpoints) or sorted(checkpoints, key=lambda item: item.step, reverse=True)
+        stays = {item.name for item in ranked[: self.num_to_keep]}
         last = newest(checkpoints)
         return [item for item in checkpoints if item.name not in stays and item != last]
 
@@ -103,15 +105,13 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
     writer.check()
     checkpoint, part = read_staged(staged)
     target, name = _target_of(checkpoint, writer)
-    files = _store(staged, checkpoint, target)
+    files = store_files(staged, checkpoint.files, target)
     for index in range(1, part.total):
         files |= _await_part(target, index, writer)
     # Scores of this group are finite; another's may be of an earlier version.
     metrics = checkpoint.metrics if name == checkpoint.name else checkpoint.finite_metrics
     complete = replace(checkpoint, name=name, metrics=metrics, files=dict(sorted(files.items())))
-    target.write_bytes(MANIFEST, json.dumps(asdict(complete), indent=1).encode())
-    for old in _enter(complete, writer, retention):
-        writer.folder.storage.delete_tree(f"{CHECKPOINTS}/{old}", first=MANIFEST)
+    enter(complete, writer, retention)
     shutil.rmtree(staged)
     return complete
 
@@ -126,7 +126,7 @@ def upload_part(staged: Path, writer: GroupWriter) -> None:
     writer.check()
     checkpoint, part = read_staged(staged)
     target, _ = _target_of(checkpoint, writer)
-    files = _store(staged, checkpoint, target)
+    files = store_files(staged, checkpoint.files, target)
     target.write_bytes(PART.format(part.number), json.dumps(files, indent=1).encode())
 
 
@@ -137,12 +137,13 @@ def _target_of(checkpoint: Checkpoint, writer: GroupWriter) -> tuple[Storage, st
     return writer.folder.storage.sub(f"{CHECKPOINTS}/{name}"), name
 
 
-def _store(staged: Path, checkpoint: Checkpoint, target: Storage) -> dict[str, dict[str, Any]]:
-    """Copies the staged files; gives their sizes and SHA-256."""
-    files = {name: {**entry, "sha256": sha256_of(staged / name)} for name, entry in sorted(checkpoint.files.items())}
-    for file in files:
-        target.upload_file(staged / file, file)
-    return files
+def store_files(local: Path, files: Iterable[str], target: Storage) -> dict[str, dict[str, Any]]:
+    """Copies files of a local folder to the folder of a checkpoint; gives their sizes and SHA-256."""
+    stored = {}
+    for name in sorted(files):
+        stored[name] = {"size_bytes": (local / name).stat().st_size, "sha256": sha256_of(local / name)}
+        target.upload_file(local / name, name)
+    return stored
 
 
 def _await_part(target: Storage, index: int, writer: GroupWriter) -> dict[str, dict[str, Any]]:
@@ -155,8 +156,24 @@ def _await_part(target: Storage, index: int, writer: GroupWriter) -> dict[str, d
     return files
 
 
-def _enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> list[str]:
-    """Enters a checkpoint in the journal; gives the names of those that the same entry removed."""
+def enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> None:
+    """Enters a checkpoint, all of whose files are stored, in the journal, after its manifest is written.
+
+    The same entry removes the checkpoints that the retention policy keeps no longer; their files are deleted after it.
+
+    Raises:
+        FencedError: another attempt has taken over, so it was not entered, and its files are deleted.
+        StorageError: the storage does not accept it.
+    """
+    storage = writer.folder.storage
+    manifest = json.dumps(asdict(checkpoint), indent=1)
+    storage.write_bytes(f"{CHECKPOINTS}/{checkpoint.name}/{MANIFEST}", manifest.encode())
+    for old in _append(checkpoint, writer, retention):
+        storage.delete_tree(f"{CHECKPOINTS}/{old}", first=MANIFEST)
+
+
+def _append(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> list[str]:
+    """Adds the entry of a checkpoint; gives the names of those that it removes."""
     removes: list[str] = []
 
     def decide(state: State) -> Entry | None:
@@ -206,12 +223,18 @@ def _with_files(checkpoint: Checkpoint, is_kept: Callable[[str], bool]) -> Check
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
-    """Copies a checkpoint of the folder `storage` to this node and verifies each file.
+    """Copies a checkpoint of the folder `storage` to this node, with the run's own weights that it names.
 
     Raises:
         DamagedError: a file is missing or changed.
         StorageError: the storage is not available; the checkpoint may be fine.
     """
+    fetch_files(storage, checkpoint, local)
+    fetch_base(storage, local)
+
+
+def fetch_files(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
+    """Copies the files of a checkpoint of the folder `storage` to this node and verifies each; raises as `fetch`."""
     for file, entry in checkpoint.files.items():
         key = f"{checkpoint.name}/{file}"
         if Path(file).is_absolute() or ".." in Path(file).parts:
@@ -221,7 +244,6 @@ def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
         # Twice: what went wrong on the way here must not take a good checkpoint out of the run.
         if not any(_download(storage, key, local / file) == entry["sha256"] for _ in range(2)):
             raise DamagedError(f"{storage.url(key)}: differs from its SHA-256 in {MANIFEST}; name another checkpoint")
-    fetch_base(storage, local)
 
 
 def _download(storage: Storage, key: str, local: Path) -> str:

@@ -9,7 +9,8 @@ attempts/<k>/                 what only attempt k writes: TensorBoard events, an
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
     processor/                    a new model's description: tokenizer, extractor, sizes
     metrics-<group>.jsonl         one line a report of each worker group, while it trains
-    outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json
+    outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json; of a script its files/
+    outputs/                      what a script has written so far, of its small files
 
 At the root for people, as copies of what the journal names (hard links on a disk), see `journal.publish`:
 config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
@@ -34,7 +35,7 @@ import yaml
 
 from trainers.config.loader import to_yaml
 from trainers.config.locations import storage_path_of
-from trainers.config.schema import TrainConfig
+from trainers.config.schema import AnyConfig
 from trainers.storage import Storage, open_storage
 from trainers.storage.json_files import to_json, to_jsonl
 
@@ -78,7 +79,7 @@ class RunFolder:
     storage: Storage
 
     @classmethod
-    def of(cls, config: TrainConfig) -> "RunFolder":
+    def of(cls, config: AnyConfig) -> "RunFolder":
         """The folder of the config's run, which must have a name."""
         assert config.run.name is not None
         url = f"{storage_path_of(config)}/{config.run.name}"
@@ -113,7 +114,7 @@ class RunFolder:
         """Writes one line of JSON a row; ScoringError as `write_json`."""
         self.storage.write_bytes(key, to_jsonl(rows, self.storage.url(key)).encode())
 
-    def write_request(self, config: TrainConfig, overrides: Sequence[str]) -> None:
+    def write_request(self, config: AnyConfig, overrides: Sequence[str]) -> None:
         self.storage.write_bytes(CONFIG, to_yaml(config).encode())
         self.storage.write_bytes(OVERRIDES, yaml.safe_dump(list(overrides), allow_unicode=True).encode())
 

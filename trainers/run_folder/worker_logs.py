@@ -15,13 +15,14 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from trainers.config.secrets import secret_values
-from trainers.errors import StorageError
+from trainers.config.secrets import secret_lines
+from trainers.errors import RayscribeError, StoppedError, StorageError
 from trainers.run_folder.attempt_status import worker_log_key
 from trainers.run_folder.layout import RunFolder
 from trainers.storage.own_folder import own_temporary_folder
@@ -124,6 +125,25 @@ class WorkerLog:
                     sent_bytes, sent_s = size, time.monotonic()
 
 
+@contextlib.contextmanager
+def worker_log(folder: RunFolder, attempt: int, *, rank: int, group: str) -> Iterator[None]:
+    """A block of a worker, whose log is kept; with the error that ends it, which Ray shows in another process."""
+    with WorkerLog(folder, attempt, rank=rank, group=group):
+        try:
+            yield
+        except StoppedError:
+            raise
+        # What Ray keeps of stderr may be on a disk that is full.
+        except RayscribeError as error:
+            with contextlib.suppress(OSError):
+                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            raise
+        except Exception:
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
+            raise
+
+
 def finish_logs(folder: RunFolder) -> None:
     """Uploads the last lines of processes of this node that were killed."""
     notes: list[Path] = []
@@ -145,8 +165,7 @@ class _Copy:
         self.key, self.sources = key, sources
         self.log = base.with_suffix(".log")
         # By lines, since lines are what is taken.
-        lines = {line for value in secret_values(os.environ) for line in value.splitlines() if line.strip()}
-        self._secrets = sorted((line.encode() for line in lines), key=len, reverse=True)
+        self._secrets = [line.encode() for line in secret_lines(os.environ)]
 
     @classmethod
     def begin(cls, base: Path, key: str, sources: list[TailedFile]) -> "_Copy":

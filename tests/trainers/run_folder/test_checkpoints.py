@@ -75,6 +75,11 @@ def test_one_without_a_score_is_never_the_best_and_stays_only_as_the_newest() ->
     assert KEEP_ONE.surplus([scored, stopped, checkpoint(3, 5)]) == [scored, stopped]
 
 
+def test_where_none_has_a_score_the_newest_stay() -> None:
+    items = [replace(checkpoint(step, 0), metrics={}) for step in (1, 2, 3)]
+    assert RetentionPolicy(2, "eval_wer").surplus(items) == items[:1]
+
+
 @pytest.mark.parametrize("score", [math.nan, math.inf, None])
 def test_one_whose_score_is_no_finite_number_is_never_the_best(score: Any) -> None:
     diverged, scored = checkpoint(2, score), checkpoint(1, 9)

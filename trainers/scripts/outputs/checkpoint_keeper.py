@@ -1,0 +1,188 @@
+"""The main node's side: stores each new complete checkpoint of a program, and enters it in the run's journal last."""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainers.errors import StorageError
+from trainers.run_folder.checkpoints import MANIFEST, RetentionPolicy, enter, newest, store_files
+from trainers.run_folder.fencing import GroupWriter
+from trainers.run_folder.journal import Checkpoint, State
+from trainers.run_folder.layout import CHECKPOINTS, now
+from trainers.scripts.outputs.layouts import (
+    CheckpointLayout,
+    FoundCheckpoint,
+    Signature,
+    Watch,
+    find,
+    shows_its_end,
+    signature_of,
+)
+from trainers.scripts.outputs.parts import PartCollector, Wanted
+from trainers.scripts.outputs.progress import scores_at
+from trainers.scripts.outputs.snapshot import ChangedError, Snapshot
+
+RETRY_S = 15.0
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A checkpoint that is being stored, and is tried again where the storage fails.
+
+    Attributes:
+        checkpoint: As the journal will have it, but for its files.
+        path: Below the output folder.
+        snapshot: This node's files.
+    """
+
+    checkpoint: Checkpoint
+    path: str
+    snapshot: Snapshot
+
+    @property
+    def folder(self) -> str:
+        """Where it is stored, in the run folder."""
+        return f"{CHECKPOINTS}/{self.checkpoint.name}"
+
+
+class CheckpointKeeper:
+    """Keeps the checkpoints of one output folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        layouts: Sequence[CheckpointLayout],
+        writer: GroupWriter,
+        retention: RetentionPolicy,
+        others: PartCollector,
+        say: Callable[[str], None],
+        watch: Watch,
+    ):
+        self._folder, self._layouts, self._watch = folder, layouts, watch
+        self._writer, self._retention, self._others, self._say = writer, retention, others, say
+        # What needs no storing: it is stored, or was there before the program began.
+        self._done: dict[str, Signature] = {}
+        # Of complete checkpoints of this program.
+        self._file_names: set[frozenset[str]] = set()
+        # In the run folder, of all that were to be stored.
+        self._names: set[str] = set()
+        self._waiting: _Waiting | None = None
+        self._retry_s = 0.0
+
+    def begin(self) -> None:
+        """Takes what is there, restored or not of this run, for done; the program has not begun."""
+        for found in find(self._folder, self._layouts):
+            self._done[found.path] = signature_of(self._folder / found.path)
+            if found.is_marked_whole:
+                self._file_names.add(_names(self._done[found.path]))
+
+    def keep_new(self, *, has_ended: bool, ended_well: bool = False) -> None:
+        """Stores what is new and complete, the oldest first, and goes on until nothing is left or the storage fails.
+
+        Args:
+            has_ended: Whether the program has ended, so that it writes nothing more.
+            ended_well: Whether it has come to its own end, so that it has left nothing incomplete.
+
+        Raises:
+            FencedError: another attempt or worker group has taken over.
+            StorageError: the storage does not accept a checkpoint, which is tried again later.
+        """
+        if self._waiting is not None and not has_ended and time.monotonic() < self._retry_s:
+            return
+        while True:
+            new = self._new(has_ended=has_ended, ended_well=ended_well)
+            if self._waiting is None and (not new or not self._take(*new.pop(0))):
+                return
+            try:
+                self._store_waiting()
+            except StorageError as error:
+                self._retry_s = time.monotonic() + RETRY_S
+                if new:
+                    # The program may delete its newer ones while this one is in the way.
+                    self.give_up(str(error))
+                raise
+
+    def give_up(self, reason: str) -> None:
+        """Lets go of the checkpoint that could not be stored, if there is one."""
+        if self._waiting is not None:
+            self._say(f"{self._waiting.path} could not be kept: {reason}")
+            with contextlib.suppress(StorageError):
+                self._writer.folder.storage.delete_tree(self._waiting.folder, first=MANIFEST)
+            self._let_go()
+
+    def say_what_is_left(self) -> None:
+        """Names the checkpoints that were left out as incomplete. The program has ended."""
+        for found in find(self._folder, self._layouts):
+            if self._done.get(found.path) != signature_of(self._folder / found.path):
+                self._say(f"{found.path} is not kept: nothing shows that the program has completed it")
+
+    def _let_go(self) -> None:
+        if self._waiting is not None:
+            self._waiting.snapshot.remove()
+            self._waiting = None
+
+    def _new(self, *, has_ended: bool, ended_well: bool) -> list[tuple[FoundCheckpoint, Signature]]:
+        new = []
+        for found in find(self._folder, self._layouts):
+            signature, unchanged_s = self._watch.look(self._folder / found.path)
+            if self._done.get(found.path) == signature or not found.is_marked_whole:
+                continue
+            if unchanged_s >= found.stable_s or (has_ended and (ended_well or self._was_completed(found, signature))):
+                new.append((found, signature))
+        return new
+
+    def _was_completed(self, found: FoundCheckpoint, signature: Signature) -> bool:
+        """Whether the last one of a program that a signal or an error has ended is complete.
+
+        Its last file is there, or it has the same files as an earlier one, and each of them shows its end.
+        """
+        has_all = _names(signature) in self._file_names and shows_its_end(self._folder / found.path)
+        return found.has_last_file or has_all
+
+    def _take(self, found: FoundCheckpoint, signature: Signature) -> bool:
+        """Makes it the one that is being stored; False where the program has just deleted or changed it."""
+        state = self._writer.check()
+        try:
+            snapshot = Snapshot(self._folder, found.path, signature)
+        except ChangedError:
+            return False
+        self._done[found.path] = signature
+        self._file_names.add(_names(signature))
+        self._waiting = _Waiting(self._described(found, state, snapshot), found.path, snapshot)
+        return True
+
+    def _described(self, found: FoundCheckpoint, state: State, snapshot: Snapshot) -> Checkpoint:
+        last = newest(state.checkpoints)
+        step = found.step if found.step is not None else (last.step if last is not None else 0) + 1
+        group, attempt = self._writer.group.id, self._writer.attempt
+        name, count = f"checkpoint-{step}-a{attempt}-{group}", 1
+        # A program may write another one at the same step, and other nodes know one that was given up by its name.
+        while state.has(name) or name in self._names:
+            count += 1
+            name = f"checkpoint-{step}-a{attempt}-{count}-{group}"
+        self._names.add(name)
+        return Checkpoint(name, step, attempt, scores_at(snapshot.root / found.path), now(), {})
+
+    def _store_waiting(self) -> None:
+        assert self._waiting is not None
+        checkpoint, snapshot = self._waiting.checkpoint, self._waiting.snapshot
+        storage = self._writer.folder.storage
+        self._writer.check()
+        wanted = Wanted(checkpoint.name, self._waiting.path, snapshot.files)
+        try:
+            self._others.announce(wanted)
+            files = store_files(snapshot.root, snapshot.files, storage.sub(self._waiting.folder))
+            snapshot.check()
+            files |= self._others.collect(wanted)
+            enter(replace(checkpoint, files=dict(sorted(files.items()))), self._writer, self._retention)
+        except ChangedError as error:
+            # What the program has written in its place is new, and is stored once it is complete.
+            self._say(str(error))
+            storage.delete_tree(self._waiting.folder, first=MANIFEST)
+        self._let_go()
+
+
+def _names(signature: Signature) -> frozenset[str]:
+    return frozenset(name for name, _, _ in signature)

@@ -1,0 +1,249 @@
+"""How the checkpoints of programs are recognized below their output folder, and when one is complete.
+
+A program says nothing when it has written a checkpoint. The Trainer of transformers writes `trainer_state.json` last;
+SpeechBrain writes `CKPT.yaml` first, and others nothing of the kind, so theirs is complete once it has not changed for
+a while.
+"""
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from trainers.errors import ConfigError
+
+AUTO = "auto"
+# How long a checkpoint is unchanged before it counts as complete: where the program's last file is there, other ranks
+# may still write theirs; where a program has no such file, only this says that it has come to the end.
+MARKED_STABLE_S, UNMARKED_STABLE_S = 2.0, 6.0
+# Deeper ones are not found.
+_MOST_LEVELS = 6
+# Of Python's buffer, as long as which nothing of a file is on the disk before all of it is.
+_WRITTEN_AT_ONCE_BYTES = 4096
+_ZIP_BEGIN, _ZIP_END, _ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
+
+# Name, size in bytes and time of change of each file; of a single file the name is "".
+Signature = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint as it is in a program's output folder.
+
+    Attributes:
+        path: Of its folder, or of its only file, relative to the output folder.
+        step: Optimizer steps behind it. None: the program does not say.
+        is_marked_whole: Whether the files by which it is recognized are there, and none is visibly cut.
+        has_last_file: Whether one of these is what the program writes last.
+    """
+
+    path: str
+    step: int | None
+    is_marked_whole: bool
+    has_last_file: bool = False
+
+    @property
+    def stable_s(self) -> float:
+        return MARKED_STABLE_S if self.has_last_file else UNMARKED_STABLE_S
+
+
+@dataclass(frozen=True)
+class CheckpointLayout:
+    """What checkpoints of one kind of program look like.
+
+    Attributes:
+        has_path: Whether a path below the output folder is one of theirs.
+        step_of: Their step, by what is in them.
+        is_marked: Whether the files by which they are recognized are there.
+        has_last_file: Whether one of these is what the program writes last.
+        takes_files: Whether a single file may be one.
+    """
+
+    has_path: Callable[[str], bool]
+    step_of: Callable[[Path], int | None]
+    is_marked: Callable[[Path], bool]
+    has_last_file: bool = False
+    takes_files: bool = False
+
+
+def layouts_for(checkpoints: str) -> tuple[CheckpointLayout, ...]:
+    """The layouts to look for: all known ones for "auto", else one of a pattern, such as `ckpt/step-*` or `last.pt`.
+
+    Raises:
+        ConfigError: the pattern is not one of paths below the output folder.
+    """
+    if checkpoints == AUTO:
+        return _KNOWN
+    parts = PurePosixPath(checkpoints).parts
+    if not parts or parts[0] == "/" or ".." in parts or all(part == "**" for part in parts):
+        raise ConfigError(
+            f"script.checkpoints: {checkpoints!r} is no pattern of paths below the output folder: give one such as "
+            f"'ckpt/step-*' or 'last.pt', or {AUTO!r}"
+        )
+    return (CheckpointLayout(partial(_matches, parts), _number_in_name, _has_files, takes_files=True),)
+
+
+def find(folder: Path, layouts: Sequence[CheckpointLayout]) -> list[FoundCheckpoint]:
+    """All checkpoints below a folder, complete or not, in the order in which they were written."""
+    found: list[tuple[int, int, FoundCheckpoint]] = []
+
+    def is_found(path: str, *, is_file: bool) -> bool:
+        layout = next((each for each in layouts if each.has_path(path) and (each.takes_files or not is_file)), None)
+        if layout is not None:
+            signature = signature_of(folder / path)
+            item = _described(layout, folder, path, signature)
+            changed_ns = max((changed for _, _, changed in signature), default=0)
+            found.append((item.step if item.step is not None else -1, changed_ns, item))
+        return layout is not None
+
+    for parent, folders, files in os.walk(folder):
+        here = Path(parent).relative_to(folder)
+        inside = [name for name in folders if not is_found((here / name).as_posix(), is_file=False)]
+        folders[:] = inside if len(here.parts) < _MOST_LEVELS else []
+        for name in files:
+            is_found((here / name).as_posix(), is_file=True)
+    return [item for _, _, item in sorted(found, key=lambda each: each[:2])]
+
+
+def is_below(path: str, found: Iterable[FoundCheckpoint]) -> bool:
+    """Whether a file belongs to one of the checkpoints."""
+    return any(path == item.path or path.startswith(f"{item.path}/") for item in found)
+
+
+def files_of(path: Path) -> Iterator[Path]:
+    """The files of a checkpoint, at any depth."""
+    if path.is_file():
+        yield path
+    for parent, _, names in os.walk(path):
+        yield from (file for name in names if (file := Path(parent, name)).is_file())
+
+
+def signature_of(path: Path) -> Signature:
+    """What tells whether a checkpoint is still as it was; empty where there is none."""
+    found = []
+    for file in files_of(path):
+        try:
+            status = file.stat()
+        except OSError:
+            continue
+        name = "" if file == path else file.relative_to(path).as_posix()
+        found.append((name, status.st_size, status.st_mtime_ns))
+    return tuple(sorted(found))
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Deletes a checkpoint, a folder or a single file."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+class Watch:
+    """Remembers since when each path is as it is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self._clock = clock
+        self._since: dict[Path, tuple[Signature, float]] = {}
+
+    def look(self, path: Path) -> tuple[Signature, float]:
+        """The signature of a path, and for how many seconds it has been seen to be this one."""
+        signature, now_s = signature_of(path), self._clock()
+        if self._since.get(path, (None, 0.0))[0] != signature:
+            self._since[path] = (signature, now_s)
+        return signature, now_s - self._since[path][1]
+
+
+def _number_in_name(path: Path) -> int | None:
+    numbers = re.findall(r"\d+", path.name)
+    return int(numbers[-1]) if numbers else None
+
+
+def _speechbrain_step(path: Path) -> int | None:
+    """Optimizer steps, else epochs: what the Brain and the epoch counter save of themselves, which is YAML."""
+    for name, key in (("brain.ckpt", "optimizer_step"), ("brain.ckpt", "step"), ("counter.ckpt", "current_epoch")):
+        try:
+            content = yaml.safe_load((path / name).read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            continue
+        step = content.get(key) if isinstance(content, dict) else content
+        if isinstance(step, int):
+            return step
+    return None
+
+
+def _has_trainer_state(path: Path) -> bool:
+    try:
+        json.loads((path / "trainer_state.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def shows_its_end(path: Path) -> bool:
+    """Whether each file of a checkpoint is seen to be complete: an archive, or so short that it was written at once."""
+    return all(_is_cut(file) is False or 0 < file.stat().st_size <= _WRITTEN_AT_ONCE_BYTES for file in files_of(path))
+
+
+def _is_cut(file: Path) -> bool | None:
+    """Whether what torch saves, a zip archive, lacks its directory, which is written last; None: it is no archive."""
+    try:
+        with file.open("rb") as opened:
+            if opened.read(len(_ZIP_BEGIN)) != _ZIP_BEGIN:
+                return None
+            opened.seek(0, os.SEEK_END)
+            opened.seek(max(0, opened.tell() - _ZIP_END_BYTES))
+            return not opened.read().startswith(_ZIP_END)
+    except OSError:
+        return True
+
+
+@lru_cache(maxsize=1024)
+def _described(layout: CheckpointLayout, folder: Path, path: str, signature: Signature) -> FoundCheckpoint:
+    """What is read of a checkpoint, once for each signature: it is looked at every second."""
+    here = folder / path
+    is_whole = layout.is_marked(here) and not any(_is_cut(file) for file in files_of(here))
+    return FoundCheckpoint(path, layout.step_of(here), is_whole, layout.has_last_file)
+
+
+def _has_files(path: Path) -> bool:
+    return any(files_of(path))
+
+
+def _matches(pattern: tuple[str, ...], path: str) -> bool:
+    """Whether a path has a pattern, part by part; ** stands for any number of folders."""
+    return _match_parts(pattern, PurePosixPath(path).parts)
+
+
+def _match_parts(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_match_parts(pattern[1:], parts[start:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _match_parts(pattern[1:], parts[1:])
+
+
+def _is_huggingface(path: str) -> bool:
+    return re.fullmatch(r"(?:.+/)?checkpoint-\d+", path) is not None
+
+
+def _is_speechbrain(path: str) -> bool:
+    return re.fullmatch(r"(?:.+/)?CKPT\+[^/]+", path) is not None
+
+
+def _has_ckpt_yaml(path: Path) -> bool:
+    return (path / "CKPT.yaml").is_file()
+
+
+_KNOWN = (
+    CheckpointLayout(_is_huggingface, _number_in_name, _has_trainer_state, has_last_file=True),
+    CheckpointLayout(_is_speechbrain, _speechbrain_step, _has_ckpt_yaml),
+)

@@ -1,0 +1,135 @@
+"""The folder into which a program writes, found in its command line as the program itself finds it there."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# As programs name it, the surest first.
+_NAMES = (
+    "output_dir",
+    "output_folder",
+    "save_dir",
+    "save_folder",
+    "checkpoint_dir",
+    "checkpoints_dir",
+    "ckpt_dir",
+    "exp_dir",
+    "experiment_dir",
+    "out_dir",
+    "work_dir",
+    "log_dir",
+    "logging_dir",
+)
+# Of a file of arguments; what is larger is no such file.
+_MOST_BYTES = 1 << 20
+_REFERENCE = re.compile(r"<([^<>]+)>")
+# References may refer to each other.
+_MOST_REFERENCES = 20
+
+
+def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
+    """The folder that a program's arguments name, absolute; None where they name none, or one that is not local.
+
+    They may name it as `--output_dir out`, `--output-dir=out` or `output_dir=out`, or in a file of arguments among
+    them: JSON or YAML, or SpeechBrain's hparams.yaml, which other arguments override.
+
+    Args:
+        words: The program and its arguments.
+        working_dir: Where it runs.
+    """
+    values: dict[str, Any] = {}
+    for word in words:
+        values |= _read_arguments(working_dir / word)
+    values |= _given(words)
+    for name in _NAMES:
+        folder = _resolved(values.get(name), values)
+        if folder:
+            return None if "://" in folder else working_dir / Path(folder).expanduser()
+    return None
+
+
+def _given(words: Sequence[str]) -> dict[str, Any]:
+    """The value of each argument, the last one of several, by its name with underscores."""
+    given = {}
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        name, equals, value = word.partition("=")
+        if equals:
+            given[_plain(name)] = value
+        elif word.startswith("--") and not following.startswith("--"):
+            given[_plain(word)] = following
+    return given
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
+
+
+class _Tagged(str):
+    """A scalar of YAML with a tag of another program, such as `!ref`."""
+
+    tag: str
+
+    def __new__(cls, text: str, tag: str) -> "_Tagged":
+        made = super().__new__(cls, text)
+        made.tag = tag
+        return made
+
+
+class _TolerantLoader(yaml.SafeLoader):
+    """Reads YAML of programs that make objects of their tags; here they stay the text or the values they are of."""
+
+
+def _keep(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        return _Tagged(str(loader.construct_scalar(node)), tag)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    assert isinstance(node, yaml.MappingNode)
+    return loader.construct_mapping(node, deep=True)
+
+
+_TolerantLoader.add_multi_constructor("", _keep)
+
+
+def _read_arguments(path: Path) -> dict[str, Any]:
+    """The content of a file of arguments; nothing where it is none, or cannot be read: the program will say so."""
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        return {}
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            return {}
+        text = path.read_text()
+        content = json.loads(text) if path.suffix == ".json" else yaml.load(text, _TolerantLoader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return {}
+    return {str(name): value for name, value in content.items()} if isinstance(content, dict) else {}
+
+
+def _resolved(value: Any, values: Mapping[str, Any]) -> str | None:
+    """The text of a value, each `<name>` in it replaced as in HyperPyYAML; None where that takes a program."""
+    if not isinstance(value, str):
+        return None
+    if isinstance(value, _Tagged) and value.tag != "!ref":
+        return None
+    text = str(value)
+    for _ in range(_MOST_REFERENCES):
+        match = _REFERENCE.search(text)
+        if match is None:
+            return text
+        found = _value_at(match[1], values)
+        if found is None or isinstance(found, list | dict) or (isinstance(found, _Tagged) and found.tag != "!ref"):
+            return None
+        text = f"{text[: match.start()]}{found}{text[match.end() :]}"
+    return None
+
+
+def _value_at(reference: str, values: Mapping[str, Any]) -> Any:
+    """The value of `name`, `name[key]` or `name.key`."""
+    found: Any = values
+    for key in re.split(r"[.\[\]]+", reference.rstrip("]")):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found

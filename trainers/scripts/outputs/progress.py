@@ -1,0 +1,230 @@
+"""How far a program has come, by what it writes of itself. Files that are still being written count as missing.
+
+Error rates are percent here. SpeechBrain writes percent; of what the Trainer of transformers logs, it depends on the
+program: the public examples log fractions, others percent.
+"""
+
+import contextlib
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TRAINER_STATE, TRAIN_LOG, BRAIN, META = "trainer_state.json", "train_log.txt", "brain.ckpt", "CKPT.yaml"
+_RESULTS = ("all_results.json", "eval_results.json", "predict_results.json")
+_SCORED_FILE = re.compile(r"([wcs]er)(?:_(.+))?\.txt")
+_SCORED_LINE = re.compile(rb"%WER (\d+(?:\.\d+)?) \[")
+_RATES = ("wer", "cer", "ser", "mer")
+# Of evaluations by the Trainer, what is no score.
+_NO_SCORES = re.compile(r".*_(runtime|per_second|samples|preparation_time|timestamp)|epoch|step|total_flos")
+# A fraction that stays above the first is rare, and so is a percentage that never was above the second.
+_PERCENT_ABOVE, _PERCENT_ONCE_ABOVE = 3.0, 30.0
+_MOST_BYTES = 64 << 20
+_HEAD_BYTES = 4096
+_MOST_LEVELS = 6
+
+
+@dataclass(frozen=True)
+class ScriptProgress:
+    """What a program has written of its progress; None where it has not.
+
+    Attributes:
+        step: Optimizer steps so far.
+        max_steps: Of the complete training.
+        epoch: Epochs so far.
+        loss: Of the last steps.
+        wer: Percent, of the last validation, or of the test where that is all there is.
+        metrics: All last scores by their names, such as eval_wer and test_wer; error rates in percent.
+    """
+
+    step: int | None = None
+    max_steps: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    wer: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def read_progress(folder: Path) -> ScriptProgress:
+    """The progress of a program, by the files below its output folder."""
+    files = _newest_files(folder)
+    state, results = _read_json(files.get(TRAINER_STATE)), [_read_json(files.get(name)) for name in _RESULTS]
+    is_percent = _is_percent([*_history(state), *results])
+    progress = _of_trainer(state, is_percent) if state else _of_speechbrain(files)
+    metrics = dict(progress.metrics)
+    for content in results:
+        metrics |= _scores(content, is_percent)
+    for name, path in files.items():
+        match = _SCORED_FILE.fullmatch(name)
+        line = _SCORED_LINE.search(_head(path)) if match else None
+        if match and line:
+            metrics[f"{match[2]}_{match[1]}" if match[2] else match[1]] = float(line[1])
+    wer = progress.wer if progress.wer is not None else _wer_of(metrics)
+    return replace(progress, wer=wer, metrics=metrics)
+
+
+def scores_at(checkpoint: Path) -> dict[str, float]:
+    """The scores that a checkpoint has of its own step; empty where it was not scored."""
+    state = _read_json(checkpoint / TRAINER_STATE)
+    if state:
+        entries = _history(state)
+        step = state.get("global_step")
+        own = _scores(_merged(entry for entry in entries if entry.get("step") == step), _is_percent(entries))
+        loss = _last(entries, "loss")
+        return own if loss is None else {**own, "loss": loss}
+    meta = _read_yaml(checkpoint / META)
+    return {f"eval_{name.lower()}": float(value) for name, value in meta.items() if _is_score_of_meta(name, value)}
+
+
+def _of_trainer(state: Mapping[str, Any], is_percent: bool) -> ScriptProgress:
+    entries = _history(state)
+    scored = [found for entry in entries if (found := _scores(entry, is_percent))]
+    metrics = scored[-1] if scored else {}
+    return ScriptProgress(
+        step=_whole_number(state.get("global_step")),
+        max_steps=_whole_number(state.get("max_steps")) or None,
+        epoch=_number(state.get("epoch")),
+        loss=_last(entries, "loss"),
+        wer=_wer_of(metrics),
+        metrics=metrics,
+    )
+
+
+def _of_speechbrain(files: Mapping[str, Path]) -> ScriptProgress:
+    values: dict[str, float] = {}
+    for line in _complete_lines(files.get(TRAIN_LOG)):
+        for part in line.replace(" - ", ", ").split(", "):
+            name, _, text = part.partition(": ")
+            with contextlib.suppress(ValueError):
+                values[name] = float(text)
+    metrics = {}
+    for name, value in values.items():
+        stage, _, score = name.partition(" ")
+        if score and stage in ("valid", "test") and math.isfinite(value):
+            metrics[f"{'eval' if stage == 'valid' else stage}_{score.lower()}"] = value
+    step = _whole_number(_read_yaml(files.get(BRAIN)).get("optimizer_step"))
+    logged = _whole_number(values.get("steps", values.get("step", values.get("epoch"))))
+    return ScriptProgress(
+        step=step if step is not None else logged,
+        epoch=_number(values.get("epoch")),
+        loss=_number(values.get("train loss")),
+        wer=_wer_of(metrics),
+        metrics=metrics,
+    )
+
+
+def _newest_files(folder: Path) -> dict[str, Path]:
+    """The files that say something, by name: of several of a name the newest."""
+    found: dict[str, tuple[int, Path]] = {}
+    for parent, folders, names in os.walk(folder):
+        if len(Path(parent).relative_to(folder).parts) >= _MOST_LEVELS:
+            folders.clear()
+        for name in names:
+            if name in (TRAINER_STATE, TRAIN_LOG, BRAIN, *_RESULTS) or _SCORED_FILE.fullmatch(name):
+                path = Path(parent, name)
+                try:
+                    changed_ns = path.stat().st_mtime_ns
+                except OSError:
+                    continue
+                if changed_ns >= found.get(name, (0, path))[0]:
+                    found[name] = (changed_ns, path)
+    return {name: path for name, (_, path) in found.items()}
+
+
+def _history(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    entries = state.get("log_history")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _merged(entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: value for entry in entries for name, value in entry.items()}
+
+
+def _scores(entry: Mapping[str, Any], is_percent: bool) -> dict[str, float]:
+    """The scores in an entry that an evaluation has logged, error rates in percent."""
+    found = {}
+    for name, value in entry.items():
+        number = _number(value)
+        if number is not None and name.startswith(("eval_", "predict_", "test_")) and not _NO_SCORES.fullmatch(name):
+            found[name] = number if is_percent or not _is_rate(name) else 100.0 * number
+    return found
+
+
+def _is_percent(entries: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether a program logs error rates in percent, by the largest one of each evaluation."""
+    rates = [
+        [number for name, value in entry.items() if _is_rate(name) and (number := _number(value)) is not None]
+        for entry in entries
+    ]
+    largest = [max(each) for each in rates if each]
+    return bool(largest) and (min(largest) > _PERCENT_ABOVE or max(largest) > _PERCENT_ONCE_ABOVE)
+
+
+def _is_rate(name: str) -> bool:
+    return any(part in _RATES for part in name.lower().split("_"))
+
+
+def _wer_of(metrics: Mapping[str, float]) -> float | None:
+    """The validation's, else another one, in the order of their names."""
+    names = sorted((name for name in metrics if "wer" in name.split("_")), key=lambda name: (name != "eval_wer", name))
+    return metrics[names[0]] if names else None
+
+
+def _is_score_of_meta(name: Any, value: Any) -> bool:
+    return isinstance(name, str) and name not in ("unixtime", "end-of-epoch", "epoch") and _number(value) is not None
+
+
+def _last(entries: Iterable[Mapping[str, Any]], name: str) -> float | None:
+    found = [number for entry in entries if (number := _number(entry.get(name))) is not None]
+    return found[-1] if found else None
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def _whole_number(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None else None
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD_BYTES)
+    except OSError:
+        return b""
+
+
+def _content(path: Path | None) -> bytes:
+    try:
+        return path.read_bytes() if path is not None and path.stat().st_size <= _MOST_BYTES else b""
+    except OSError:
+        return b""
+
+
+def _complete_lines(path: Path | None) -> list[str]:
+    return _content(path).rpartition(b"\n")[0].decode(errors="replace").splitlines()
+
+
+def _read_json(path: Path | None) -> dict[str, Any]:
+    try:
+        content = json.loads(_content(path))
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _read_yaml(path: Path | None) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(_content(path))
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return {}
+    return content if isinstance(content, dict) else {}

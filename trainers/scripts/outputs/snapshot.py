@@ -1,0 +1,86 @@
+"""A checkpoint as it was at one moment, which the program may delete while it is being stored.
+
+Its files get second names (hard links) next to the output folder, which takes neither time nor space; where the disk
+has no such links, they are copied. A file that the program writes again in place is noticed, see `Snapshot.check`.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from trainers.errors import RayscribeError, StorageError
+from trainers.scripts.outputs.layouts import Signature, signature_of
+from trainers.storage.own_folder import own_temporary_folder
+
+
+class ChangedError(RayscribeError):
+    """The program has deleted or changed a checkpoint in the meantime."""
+
+
+class Snapshot:
+    """The files of a checkpoint below `root`, under the paths that they have below the output folder."""
+
+    def __init__(self, folder: Path, path: str, signature: Signature):
+        """Takes it.
+
+        Raises:
+            ChangedError: the checkpoint is not as its signature says any more.
+            StorageError: its files cannot be read, or there is no room for copies.
+        """
+        self._source, self._path, self._signature = folder / path, path, signature
+        self.root = snapshots_of(folder) / uuid.uuid4().hex
+        try:
+            for name, _, _ in signature:
+                _link(_join(self._source, name), _join(self.root / path, name))
+            self.check()
+        except (OSError, ChangedError) as error:
+            self.remove()
+            if isinstance(error, FileNotFoundError):
+                raise ChangedError(f"{self._source} has been deleted") from error
+            if isinstance(error, OSError):
+                raise StorageError(f"{self._source} cannot be read: {error.strerror}; check its disk") from error
+            raise
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The path of each file below the output folder."""
+        return frozenset(f"{self._path}/{name}" if name else self._path for name, _, _ in self._signature)
+
+    def check(self) -> None:
+        """Raises ChangedError where a file is not what it was when the snapshot was taken."""
+        if signature_of(self.root / self._path) != self._signature:
+            raise ChangedError(f"{self._source} has changed while it was read")
+
+    def remove(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.root.parent.rmdir()
+
+
+def snapshots_of(folder: Path) -> Path:
+    """Where files of ours go that become or were those of an output folder; programs look at what is in it.
+
+    Next to it, on the same disk, or where nobody may write there, in the temporary folder.
+    """
+    if not folder.parent.exists() or os.access(folder.parent, os.W_OK):
+        return folder.parent / f".{folder.name}.rayscribe"
+    return own_temporary_folder("snapshots") / hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+
+
+def _join(path: Path, name: str) -> Path:
+    return path / name if name else path
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Of a link the file that it names: another file may take the link's place.
+    source = source.resolve(strict=True)
+    try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,218 @@
+"""What the first worker of each node does with the program's output folder while the program runs there: a thread.
+
+The main node keeps checkpoints and reports progress; other nodes store their parts of the same checkpoints. All keep
+small files, each below the attempt's own folder:
+
+    attempts/<k>/outputs/                 of the main node, while the program runs
+    attempts/<k>/outputs/node-<n>/        of node n; at the end with all that it has left
+    attempts/<k>/outputs-<group>/files/   all that the main node's output folder has next to checkpoints, at the end
+
+A storage that fails does not disturb the program: it is said, and tried again.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainers.errors import FencedError, RayscribeError, StorageError
+from trainers.run_folder.checkpoints import RetentionPolicy
+from trainers.run_folder.fencing import GroupWriter
+from trainers.run_folder.layout import ATTEMPTS, RunFolder
+from trainers.scripts.board import Board
+from trainers.scripts.outputs.checkpoint_keeper import CheckpointKeeper
+from trainers.scripts.outputs.layouts import CheckpointLayout, Watch
+from trainers.scripts.outputs.output_files import OutputFiles
+from trainers.scripts.outputs.parts import PartCollector, PartServer
+from trainers.scripts.outputs.progress import ScriptProgress, read_progress
+from trainers.scripts.outputs.snapshot import snapshots_of
+from trainers.storage import Storage
+
+OUTPUTS, FILES = "outputs", "files"
+POLL_S = 1.0
+# A round takes at most this share of the time: output folders may have many files.
+_LARGEST_SHARE = 0.1
+SMALL_FILES_S = 30.0
+# At the end, where nothing else is lost by waiting; the storage itself tries for some 20 seconds each time.
+END_TRIES, END_PAUSE_S = 3, 10.0
+# How long another node waits for the main node to want nothing more.
+END_TIMEOUT_S = 1800.0
+
+
+@dataclass
+class OutputSync:
+    """Keeps what a program writes on this node.
+
+    Attributes:
+        folder: The program's output folder, absolute; it need not be there yet.
+        layouts: Of the checkpoints to look for.
+        writer: Of the group that is open in the journal. None: another node is the main node.
+        run_folder: Of the run.
+        attempt: Its number.
+        board: Of this worker group.
+        node_number: Of this node; 0 is the main node.
+        node_count: Nodes of the group.
+        retention: Which checkpoints stay in the run folder.
+        say: Prints a line for the user.
+        on_progress: Is told of progress, on the main node, from a thread.
+        stored: Keys of the files at the end, below the group's outputs, once `finish` has returned on the main node.
+    """
+
+    folder: Path
+    layouts: Sequence[CheckpointLayout]
+    writer: GroupWriter | None
+    run_folder: RunFolder
+    attempt: int
+    board: Board
+    node_number: int
+    node_count: int
+    retention: RetentionPolicy
+    say: Callable[[str], None]
+    on_progress: Callable[[ScriptProgress], None]
+    stored: tuple[str, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        watch = Watch()
+        self._others = PartCollector(self.board, self.node_count)
+        self._server = PartServer(self.folder, self.run_folder, self.board, self.node_number, watch)
+        self._files = OutputFiles(self.folder, self.layouts)
+        self._keeper: CheckpointKeeper | None = None
+        if self.writer is not None:
+            self._keeper = CheckpointKeeper(
+                self.folder, self.layouts, self.writer, self.retention, self._others, self._say_once, watch
+            )
+        self._progress = ScriptProgress()
+        self._last_line = ""
+        self._fenced: FencedError | None = None
+        self._small_files_s = time.monotonic()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begins, before the program does; what is in the folder by now is none of its outputs."""
+        shutil.rmtree(snapshots_of(self.folder), ignore_errors=True)
+        self._files.begin()
+        loops = [self._keep_loop]
+        if self._keeper is not None:
+            self._keeper.begin()
+            loops.append(self._progress_loop)
+        self._threads = [threading.Thread(target=loop, name="outputs", daemon=True) for loop in loops]
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self, *, ended_well: bool) -> None:
+        """Stores what is left, after the program has ended. All nodes call it, and wait in it for the main node.
+
+        On all nodes what it has written last; on the main node also all other files where it has ended well.
+
+        Args:
+            ended_well: Whether it has come to its own end, so that it has left nothing incomplete.
+
+        Raises:
+            FencedError: another attempt or worker group has taken over.
+            StorageError: the program has ended well, and its files cannot be stored.
+        """
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        try:
+            if self._fenced is not None:
+                raise self._fenced
+            if self._keeper is not None:
+                self._finish_main(self._keeper, ended_well=ended_well)
+            else:
+                self._finish_other(ended_well=ended_well)
+        finally:
+            if self._keeper is not None:
+                self._others.end()
+            shutil.rmtree(snapshots_of(self.folder), ignore_errors=True)
+
+    def _finish_main(self, keeper: CheckpointKeeper, *, ended_well: bool) -> None:
+        self._report_progress()
+        error = self._try(lambda: keeper.keep_new(has_ended=True, ended_well=ended_well))
+        if error is not None:
+            keeper.give_up(str(error))
+        keeper.say_what_is_left()
+        self._others.end()
+        self._try(lambda: self._files.send_small(self._own_folder), tries=1)
+        if ended_well:
+            assert self.writer is not None
+            outputs = self.run_folder.storage.sub(f"{self.writer.group.outputs}/{FILES}")
+            names: list[str] = []
+            error = self._try(lambda: names.extend(self._files.send_all(outputs)))
+            if error is not None:
+                raise error
+            self.stored = tuple(f"{FILES}/{name}" for name in names)
+
+    def _finish_other(self, *, ended_well: bool) -> None:
+        end_s = time.monotonic() + END_TIMEOUT_S
+        while not self._server.is_done() and time.monotonic() < end_s:
+            self._try(lambda: self._server.serve(has_ended=True, ended_well=ended_well), tries=1)
+            time.sleep(POLL_S)
+        if ended_well:
+            self._try(lambda: self._files.send_all(self._own_folder))
+        else:
+            self._try(lambda: self._files.send_small(self._own_folder), tries=1)
+
+    def _keep_loop(self) -> None:
+        while self._fenced is None and not self._stopping.wait(POLL_S):
+            self._guard(self._keep)
+
+    def _keep(self) -> None:
+        if time.monotonic() >= self._small_files_s + SMALL_FILES_S:
+            self._small_files_s = time.monotonic()
+            self._try(lambda: self._files.send_small(self._own_folder), tries=1)
+        if self._keeper is not None:
+            self._keeper.keep_new(has_ended=False)
+        else:
+            self._server.serve(has_ended=False)
+
+    def _progress_loop(self) -> None:
+        pause_s = POLL_S
+        while not self._stopping.wait(pause_s):
+            began_s = time.monotonic()
+            self._guard(self._report_progress)
+            pause_s = max(POLL_S, (time.monotonic() - began_s) / _LARGEST_SHARE)
+
+    def _report_progress(self) -> None:
+        found = read_progress(self.folder)
+        # A file that is being written says nothing.
+        if found not in (self._progress, ScriptProgress()):
+            self._progress = found
+            self.on_progress(found)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        """Does something in a thread, whatever it raises: the program trains on, and it is tried again."""
+        try:
+            action()
+        except FencedError as error:
+            self._fenced = error
+        except Exception as error:
+            self._say_once(str(error) if isinstance(error, RayscribeError) else f"{self.folder}: {error!r}")
+
+    def _try(self, action: Callable[[], object], *, tries: int = END_TRIES) -> StorageError | None:
+        """Does something that the storage may refuse, and says why it did; gives the last error."""
+        for left in range(tries - 1, -1, -1):
+            try:
+                action()
+                return None
+            except StorageError as error:
+                self._say_once(str(error))
+                if not left:
+                    return error
+                time.sleep(END_PAUSE_S)
+        raise AssertionError("tries is positive")
+
+    def _say_once(self, line: str) -> None:
+        """Says what was not said last, since it is tried again and again."""
+        if line != self._last_line:
+            self._last_line = line
+            self.say(line)
+
+    @property
+    def _own_folder(self) -> Storage:
+        """Below the attempt's folder, of this node alone."""
+        of_node = f"/node-{self.node_number}" if self.node_number else ""
+        return self.run_folder.storage.sub(f"{ATTEMPTS}/{self.attempt}/{OUTPUTS}{of_node}")
