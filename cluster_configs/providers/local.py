@@ -87,7 +87,10 @@ class LocalPart(RayUpPart):
 
     def about(self, pools: Mapping[str, PoolPart]) -> str:
         if _have_gaudi(pools):
-            return "Own hosts with Gaudi accelerators, reached over SSH. Training uses no Gaudi, only the hosts' CPUs."
+            return (
+                "Own hosts with Gaudi accelerators, reached over SSH. Scripts use them (docs/accelerators.md), recipes "
+                "the CPUs."
+            )
         return "Own hosts, reached over SSH."
 
     def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:

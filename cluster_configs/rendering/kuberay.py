@@ -45,6 +45,8 @@ NO_ROOT = {
 UNPRIVILEGED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # Kubernetes' names of devices, by hardware.
 DEVICES = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu", "hpu": "habana.ai/gaudi"}
+# What programs on a device need in their environment, by hardware.
+DEVICE_VARIABLES = {"hpu": {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}}
 # Seconds that a pod may take to end: a last checkpoint.
 GRACE_S = 120
 # Share of a pod's memory that Ray's object store takes, in shared memory (ray: DEFAULT_OBJECT_STORE_MEMORY_PROPORTION).
@@ -217,7 +219,7 @@ def _group(spec: ClusterSpec, part: KubernetesPart, name: str, *, for_job: bool,
         for_job=for_job,
         container="ray-worker",
         resources=requests(pool.cpus, pool.memory_gb, pool),
-        variables={"RAY_NODE_MARKET_TYPE": "spot"} if pool.spot else {},
+        variables=DEVICE_VARIABLES.get(pool.hardware, {}) | ({"RAY_NODE_MARKET_TYPE": "spot"} if pool.spot else {}),
         ports={"metrics": METRICS_PORT},
     )
     if pool.spot:

@@ -40,7 +40,7 @@ DEVICE_OPTIONS = {
     "cuda": [],
     "rocm": ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--security-opt=seccomp=unconfined"],
     "hpu": ["--runtime=habana", "-e HABANA_VISIBLE_DEVICES=all", "-e OMPI_MCA_btl_vader_single_copy_mechanism=none",
-            "--cap-add=sys_nice"],
+            "--cap-add=sys_nice", "--ipc=host"],
 }  # fmt: skip
 
 
@@ -184,6 +184,8 @@ def _comments(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
         f"8076-8079, 52365 and 10002-19999; for Prometheus too: {METRICS_PORT}, and {HEAD_METRICS_PORTS} (head).",
     }
     if spec.image:
-        found["docker"] = "Built from cluster_configs/Dockerfile. Every node runs all its commands in it."
+        found["docker"] = (
+            "Built from cluster_configs/Dockerfile. Every node runs all its commands in it. Ray adds --net=host."
+        )
     further = part.comments(spec.head, spec.pools)
     return found | {key: f"{found[key]} {text}" if key in found else text for key, text in further.items()}

@@ -54,7 +54,8 @@ def unused(spec: ClusterSpec, target: Target) -> list[str]:
     """A line for each field that the spec sets and the target has no use for."""
     lines = [f"{name} is not used by {target}: {why}" for name, why in WITHOUT[target].items() if getattr(spec, name)]
     return lines + [
-        f"pools.{name}: hardware hpu is not used in training, which runs on GPUs and CPUs alone"
+        f"pools.{name}: hardware hpu is for scripts (trainer: script, scaling.accelerator: hpu); trainer: huggingface "
+        "trains on GPUs and CPUs alone"
         for name, pool in spec.pools.items()
         if pool.hardware == "hpu"
     ]

@@ -19,6 +19,8 @@ Resources = Mapping[str, float]
 EPSILON = 1e-6
 GIB = 2.0**30
 BYTES = frozenset({"memory", "object_store_memory"})
+# Of Ray's name of a type of accelerators, of which each of their nodes has 1.
+TYPE_PREFIX = "accelerator_type:"
 # Where runs are counted, they are one more resource.
 RUNS = "runs"
 
@@ -190,6 +192,8 @@ class GangParts:
             return f"set scaling.resources_per_worker.{name} to at most {number(name, left)}, {other}"
         if name == "GPU":
             return f"set scaling.use_gpu: false and scaling.resources_per_worker.GPU: 0, {other}"
+        if name.startswith(TYPE_PREFIX):
+            return f"set scaling.accelerator_type to one that is there, {other}"
         return f"request less {name}, {other}"
 
     def _for_data(self, name: str) -> float:

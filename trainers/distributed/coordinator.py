@@ -4,6 +4,7 @@ Needs no Ray itself, so that the core runs on a machine without it.
 """
 
 from dataclasses import dataclass
+from uuid import uuid4
 
 # Phases of the workers: none has started yet, or all are being restarted; they work, and a request to stop ends them at
 # once; they train, and a request to stop waits for their last checkpoint.
@@ -43,9 +44,22 @@ class Coordinator:
         self._stop_requested = False
         self._regroup_reason: str | None = None
         self._controller: bytes | None = None
+        self._id = uuid4().hex
+        self._posted: dict[str, object] = {}
 
     def add_line(self, line: str) -> None:
         self._lines.append(line)
+
+    def add_lines(self, lines: list[str]) -> None:
+        self._lines += lines
+
+    def post(self, topic: str, value: object) -> None:
+        """Holds a value for others of the group, see `trainers.scripts.board`."""
+        self._posted[topic] = value
+
+    def posted(self, topic: str) -> tuple[str, object | None]:
+        """This coordinator's id, which tells that another one has forgotten what was posted; and the value."""
+        return self._id, self._posted.get(topic)
 
     def set_phase(self, phase: str) -> None:
         self._phase = phase

@@ -24,8 +24,8 @@ from ray.core.generated.gcs_service_pb2 import CheckAliveRequest  # type: ignore
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from trainers.config.parts.scaling_part import CPUS_FOR_DATA, WITHOUT_GPU
-from trainers.config.schema import TrainConfig
+from trainers.config.parts.scaling_part import CPUS_FOR_DATA, HPU, TYPE_PREFIX, WITHOUT_GPU, ScalingPart
+from trainers.config.schema import AnyConfig
 from trainers.config.storage_location import in_home, without_password
 from trainers.config.submitted import GROWTH_VARIABLE, read_growth
 from trainers.distributed.coordinator import Coordinator, EndRequest, WorkerUpdate
@@ -61,7 +61,7 @@ CPUS = "RAYSCRIBE_CPUS"
 
 @contextlib.contextmanager
 def connected(
-    config: TrainConfig, address: str | None = None, *, meanwhile: Callable[[], None] = lambda: None
+    config: AnyConfig, address: str | None = None, *, meanwhile: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Joins the cluster at `address` or RAY_ADDRESS, or starts a Ray on this machine that fits the config.
 
@@ -144,7 +144,7 @@ def _init(**arguments: Any) -> None:
         ray.init(**arguments)
 
 
-def start_timeout_s(config: TrainConfig) -> str:
+def start_timeout_s(config: AnyConfig) -> str:
     """How long Ray Train waits for room for the workers at a time.
 
     A fixed number waits as often as there may be failures, and a node that an autoscaler adds takes minutes to come. An
@@ -153,7 +153,7 @@ def start_timeout_s(config: TrainConfig) -> str:
     return ELASTIC_START_TIMEOUT_S if config.scaling.is_elastic else FIXED_START_TIMEOUT_S
 
 
-def _own_ray(config: TrainConfig, meanwhile: Callable[[], None]) -> contextlib.AbstractContextManager[LocalRay]:
+def _own_ray(config: AnyConfig, meanwhile: Callable[[], None]) -> contextlib.AbstractContextManager[LocalRay]:
     """Starts a Ray on this machine that fits the config, closed to others."""
     wanted = config.scaling.worker_resources["CPU"] * config.scaling.max_workers + CPUS_FOR_DATA
     set_own_token()
@@ -236,33 +236,54 @@ def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:
     return {"env_vars": dict(cluster), **({"py_executable": starter} if starter else {})}
 
 
-def check_capacity(config: TrainConfig) -> None:
+def package_of_job() -> str | None:
+    """The URI of the working directory that every worker of this job has; None: this process has joined by hand."""
+    uri = ray.get_runtime_context().runtime_env.get("working_dir")
+    return None if uri is None else str(uri)
+
+
+def check_capacity(config: AnyConfig) -> None:
     """Refuses a gang of workers that the cluster can never hold, the smallest of an elastic one, with the arithmetic.
 
     Raises:
         ResourceError: names the resource, what is asked for, and what the cluster can grow to.
     """
-    most = largest_cluster()
     part = config.scaling
+    most = largest_cluster(part.selects)
     field = "scaling.num_workers.min" if part.is_elastic else "scaling.num_workers"
+    selected = f", on nodes that scaling.label_selector {part.label_selector} selects," if part.label_selector else ""
     for name, each in part.worker_resources.items():
         wanted = each * part.min_workers
         held = most.get(name, 0.0)
         if wanted > held:
             fits = int(held // each)
             fewer = f"set {field} to at most {fits}, " if fits else ""
-            lower = f"lower scaling.resources_per_worker.{name}"
-            fix = WITHOUT_GPU if name == "GPU" and not held else lower
             raise ResourceError(
-                f"{field} {part.min_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster has "
-                f"{held:g} and cannot grow beyond: {fewer}{fix}, or use a larger cluster; where an autoscaler adds "
-                f"nodes, say how many it may: export {GROWTH_VARIABLE}={name}=… before `ray start` of the head"
+                f"{field} {part.min_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster{selected} has "
+                f"{held:g} and cannot grow beyond: {fewer}{_less_of(name, part, most)}, or use a larger cluster; where "
+                f"an autoscaler adds nodes, say how many it may: export {GROWTH_VARIABLE}={name}=… before `ray start` "
+                "of the head"
             )
 
 
-def largest_cluster() -> dict[str, float]:
-    """Logical resources that the cluster has, or can grow to where an autoscaler runs."""
-    now: dict[str, float] = ray.cluster_resources()
+def _less_of(name: str, part: ScalingPart, most: Mapping[str, float]) -> str:
+    """How a recipe comes to need less of a resource."""
+    if name.startswith(TYPE_PREFIX):
+        types = ", ".join(sorted(each.removeprefix(TYPE_PREFIX) for each in most if each.startswith(TYPE_PREFIX)))
+        return f"set scaling.accelerator_type to one that it has ({types or 'it has none'})"
+    if most.get(name):
+        return f"lower scaling.resources_per_worker.{name}"
+    if part.accelerator is not None and name in ("GPU", HPU):
+        return "set scaling.accelerator: cpu"
+    return WITHOUT_GPU if name == "GPU" else f"lower scaling.resources_per_worker.{name}"
+
+
+def largest_cluster(selects: Callable[[Mapping[str, str]], bool]) -> dict[str, float]:
+    """Logical resources of the nodes that are selected by their labels, and what they can grow to by an autoscaler."""
+    now: dict[str, float] = {}
+    for node in node_resources(selects).values():
+        for name, held in node.items():
+            now[name] = now.get(name, 0.0) + held
     return {name: max(now.get(name, 0.0), limit) for name, limit in {**now, **_growth()}.items()}
 
 
@@ -343,9 +364,10 @@ def node_names(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def node_resources() -> dict[str, dict[str, float]]:
-    """Logical resources of each living node, by its id."""
-    return {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+def node_resources(selects: Callable[[Mapping[str, str]], bool] = lambda labels: True) -> dict[str, dict[str, float]]:
+    """Logical resources of each living node that is selected by its labels, by its id."""
+    living = (node for node in ray.nodes() if node["Alive"])
+    return {node["NodeID"]: node["Resources"] for node in living if selects(node.get("Labels", {}))}
 
 
 def free_resources() -> dict[str, dict[str, float]]:

@@ -20,15 +20,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.locations import storage_path_of
 from trainers.config.parts.data_location import path_in
+from trainers.config.parts.scaling_part import AcceleratorName, ScalingPart
 from trainers.config.secrets import REFERENCES, resolve_secrets
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.data.sources.archives.source_files import file_of
 from trainers.data.sources.data_source import SPLITS
 from trainers.data.sources.located_files import read_start
+from trainers.distributed.hardware import devices_here, judge
 from trainers.distributed.ray_connection import connected, node_names
 from trainers.errors import ConfigError, ResourceError, StorageError
 from trainers.findings import Check, Finding, Level, named, ok, problem, skipped, warning
-from trainers.inspection.hardware_checks import build_here, devices_here, judge
+from trainers.inspection.hardware_checks import build_here
 from trainers.inspection.subject import Subject
 from trainers.storage import open_storage
 
@@ -49,13 +51,14 @@ class ProbeTask:
     Attributes:
         marker: Key of a file that the driver wrote in the storage, "" where it could not.
         locations: Manifests, recordings and model files, absolute.
+        device: What workers have there. None: there are none.
     """
 
     storage_url: str
     storage_options: StorageOptions
     marker: str
     locations: tuple[str, ...]
-    use_gpu: bool
+    device: AcceleratorName | None
 
 
 @dataclass
@@ -74,8 +77,9 @@ def run_probe(task: ProbeTask, node: str) -> Report:
     report.findings["node_data"] = [judge_files(task.locations, task.storage_options)]
     report.findings["node_secrets"] = list(_secrets(os.environ))
     report.findings["node_code"] = [judge_code(Path.cwd())]
-    build = build_here(use_gpu=task.use_gpu)
-    report.findings["node_torch_build"] = [judge(build, devices_here(), use_gpu=task.use_gpu, machine=node)]
+    if task.device is not None:
+        build = build_here(use_gpu=task.device != "cpu")
+        report.findings["node_torch_build"] = [judge(build, devices_here(), wanted=task.device, machine=node)]
     return report
 
 
@@ -128,7 +132,7 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
             config.run.storage_options,
             marker,
             locations_of(subject),
-            use_gpu=config.scaling.use_gpu and node["Resources"].get("GPU", 0) > 0,
+            device=device_on(node, config.scaling),
         )
         only_there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         name = names[node["NodeID"]]
@@ -141,6 +145,13 @@ def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
         reason = f"no result in {TASK_TIMEOUT_S:.0f} s; check `ray status` and the node's logs"
         reports.append(_not_probed(started[reference], reason))
     return sorted(reports, key=lambda report: report.node)
+
+
+def device_on(node: Mapping[str, Any], scaling: ScalingPart) -> AcceleratorName | None:
+    """What workers have on one of Ray's nodes; None where it has no workers."""
+    if not scaling.selects(node["Labels"]):
+        return None
+    return "cpu" if scaling.use_gpu and not node["Resources"].get("GPU") else scaling.device
 
 
 def locations_of(subject: Subject) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from trainers.config.flags.script_line import BY_KEY
 from trainers.config.optional_packages import refuse_missing_packages
-from trainers.config.parts.strategy_part import StrategyPart, ds_config_of
+from trainers.config.parts.strategy.strategy_part import StrategyPart, ds_config_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError

@@ -60,6 +60,22 @@ class TestNeverFits:
             "and scaling.resources_per_worker.GPU: 0, or name a larger cluster (job.address)"
         )
 
+    def test_a_type_of_accelerators_that_is_not_there(self) -> None:
+        text = self.reason_for(1, {"GPU": 1, "accelerator_type:A100": 0.001}, cluster(4))
+        assert text is not None
+        assert text.endswith(
+            "0 accelerator_type:A100; set scaling.accelerator_type to one that is there, or name a "
+            "larger cluster (job.address)"
+        )
+
+    def test_workers_fit_on_nodes_of_their_type_alone(self) -> None:
+        nodes = [{"GPU": 2.0, "accelerator_type:A100": 1.0}, {"GPU": 8.0, "accelerator_type:T4": 1.0}]
+        on = Capacity(total={"GPU": 10.0, "accelerator_type:A100": 1.0}, can_grow_to={}, nodes=tuple(nodes))
+        text = self.reason_for(3, {"GPU": 1, "accelerator_type:A100": 0.001}, on)
+        assert text is not None
+        assert "hold at most 2 such workers; set scaling.num_workers to at most 2" in text
+        assert self.reason_for(2, {"GPU": 1, "accelerator_type:A100": 0.001}, on) is None
+
     def test_one_worker_that_is_more_than_there_is(self) -> None:
         text = self.reason_for(1, {"CPU": 8}, cluster(cpus=5), extra={"CPU": 1})
         assert text is not None

@@ -6,6 +6,7 @@ import pytest
 
 from tests.trainers.data.sources.archives.made_archives import write_tar
 from tests.trainers.inspection.checking import subject_of
+from trainers.config.parts.scaling_part import AcceleratorName, ScalingPart
 from trainers.config.secrets import REFERENCES
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ResourceError
@@ -15,6 +16,7 @@ from trainers.inspection.node_checks import (
     ProbeTask,
     Report,
     compare_versions,
+    device_on,
     judge_code,
     locations_of,
     merged,
@@ -24,13 +26,34 @@ from trainers.inspection.node_checks import (
 )
 
 
-def task(folder: Path, *, marked: bool = True, locations: tuple[str, ...] = (), use_gpu: bool = False) -> ProbeTask:
+def task(
+    folder: Path, *, marked: bool = True, locations: tuple[str, ...] = (), device: AcceleratorName | None = "cpu"
+) -> ProbeTask:
     """An errand to this machine, as to a node that shares the driver's storage, or does not."""
     storage = folder / "runs"
     storage.mkdir()
     if marked:
         (storage / "mark").write_text("x")
-    return ProbeTask(str(storage), StorageOptions(), "mark", locations, use_gpu)
+    return ProbeTask(str(storage), StorageOptions(), "mark", locations, device)
+
+
+@pytest.mark.parametrize(
+    ("resources", "labels", "expected"),
+    [
+        ({"GPU": 2.0}, {"pool": "a"}, "rocm"),
+        ({}, {"pool": "a"}, "cpu"),
+        ({"GPU": 2.0}, {"pool": "b"}, None),
+    ],
+)
+def test_torch_is_to_fit_what_workers_have_on_the_node(
+    resources: dict[str, float], labels: dict[str, str], expected: str | None
+) -> None:
+    scaling = ScalingPart(accelerator="rocm", label_selector={"pool": "a"})
+    assert device_on({"Resources": resources, "Labels": labels}, scaling) == expected
+
+
+def test_a_node_without_workers_needs_no_torch_that_fits(tmp_path: Path) -> None:
+    assert "node_torch_build" not in run_probe(task(tmp_path, device=None), "10.0.0.2").findings
 
 
 def only(notes: list[Finding]) -> tuple[str, str]:
@@ -55,7 +78,7 @@ class TestOnANode:
 
     def test_a_storage_that_it_cannot_write(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        broken = ProbeTask(str(tmp_path / "file" / "runs"), StorageOptions(), "mark", (), False)
+        broken = ProbeTask(str(tmp_path / "file" / "runs"), StorageOptions(), "mark", (), "cpu")
         level, text = only(run_probe(broken, "10.0.0.2").findings["node_storage"])
         assert level == "error"
         assert "there is a file where a folder is needed" in text
@@ -88,7 +111,7 @@ class TestOnANode:
         assert level == "ok" or str(folders[modes.index(0o777)]) in finding.text
 
     def test_gpus_that_it_does_not_have(self, tmp_path: Path) -> None:
-        note = run_probe(task(tmp_path, use_gpu=True), "10.0.0.2").findings["node_torch_build"]
+        note = run_probe(task(tmp_path, device="auto"), "10.0.0.2").findings["node_torch_build"]
         assert only(note)[1].startswith("10.0.0.2 has ")
 
     def test_secrets_are_looked_for_and_never_shown(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

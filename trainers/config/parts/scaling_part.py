@@ -1,11 +1,13 @@
 """The config's scaling part: how many workers, and what each takes. See `schema`."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Discriminator, Field, Tag, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, model_validator
 
-from trainers.config.parts.part import Part, is_new
+from trainers.config.parts.part import Part
+from trainers.config.parts.run_part import NAME
 
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
 CPUS_FOR_DATA = 1.0
@@ -15,10 +17,31 @@ ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 
 
 MAX_WORKERS = 100_000
-# Ray's names of accelerators that are no GPUs: a worker would hold them, and train on its CPUs.
-UNUSED_ACCELERATORS = ("FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
 # How a run comes to need no GPU, whatever its recipe says.
 WITHOUT_GPU = "set scaling.use_gpu: false and scaling.resources_per_worker.GPU: 0"
+AcceleratorName = Literal["auto", "cpu", "cuda", "rocm", "hpu"]
+# Those that Ray counts as GPU; auto is the one of the two that a node has.
+GPU_ACCELERATORS = ("auto", "cuda", "rocm")
+HPU = "HPU"
+# Ray's resource of a node with accelerators of a type has this name and the type's; each node has 1 of it, and whoever
+# wants the type takes this much (ray.util.accelerators, ray.air.ScalingConfig).
+TYPE_PREFIX, TYPE_SHARE = "accelerator_type:", 0.001
+# Ray's rules are those of Kubernetes' labels: https://docs.ray.io/en/latest/ray-core/scheduling/labels.html
+_WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL = re.compile(rf"(?:[A-Za-z0-9.-]{{1,253}}/)?{_WORD}")
+_CONDITION = re.compile(rf"(?P<no>!?)(?:in\((?P<several>{_WORD}(?:, ?{_WORD})*)\)|(?P<one>{_WORD}))")
+
+
+def _refuse_unreadable(selector: dict[str, str]) -> dict[str, str]:
+    """Returns a label selector; refuses what Ray cannot read."""
+    for label, condition in selector.items():
+        if _LABEL.fullmatch(label) is None:
+            raise ValueError(f"{label!r} is no label's name: give one as pool, or ray.io/accelerator-type")
+        if _CONDITION.fullmatch(condition) is None:
+            raise ValueError(
+                f"{label}: {condition!r} is no condition: give a value, !value, in(a, b) or !in(a, b), in quotes"
+            )
+    return selector
 
 
 class WorkerRange(Part):
@@ -53,10 +76,27 @@ class ScalingPart(Part):
         description="Training workers, one process each. {min: 2, max: 8}: elastic, as many of them as the cluster has "
         "room for at any time; needs training.global_batch_size.",
     )
-    use_gpu: bool = Field(False, description="One GPU for each worker.")
+    use_gpu: bool = Field(False, description="One GPU for each worker, of whatever maker: accelerator: auto.")
+    accelerator: AcceleratorName | None = Field(
+        None,
+        description="What each worker has one of, unless resources_per_worker says how many. auto: a GPU; cuda: one of "
+        "NVIDIA; rocm: one of AMD; hpu: an Intel Gaudi, for trainer: script alone; cpu: none. null: auto with "
+        "use_gpu: true, else cpu.",
+    )
+    accelerator_type: str | None = Field(
+        None,
+        pattern=NAME,
+        description="Ray's name of the accelerator's type, e.g. A100 or AMD-Instinct-MI300X-OAM: workers are placed on "
+        "nodes with it. null: any.",
+    )
+    label_selector: Annotated[dict[str, str], AfterValidator(_refuse_unreadable)] = Field(
+        default_factory=dict,
+        description="Conditions on labels of the nodes where workers are placed, as Ray writes them: {pool: gaudi}, "
+        '{pool: "!spot"}, {"ray.io/accelerator-type": "in(A100, H100)"}. {}: any node.',
+    )
     resources_per_worker: dict[str, ResourceAmount] = Field(
         default_factory=dict,
-        description="What each worker reserves, e.g. {CPU: 8, GPU: 1}. {}: 1 CPU, and a GPU if used.",
+        description="What each worker reserves, e.g. {CPU: 8, GPU: 1}. {}: 1 CPU, and the accelerator if there is one.",
     )
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
         "PACK", description="How Ray places the workers over the nodes."
@@ -68,14 +108,45 @@ class ScalingPart(Part):
         "for each device, as cpu:gloo,cuda:nccl. auto: nccl on GPUs, else gloo.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _gpu_is_used(cls, content: Any) -> Any:
+        """An accelerator that is a GPU says use_gpu: true where it is left out."""
+        if isinstance(content, Mapping) and content.get("accelerator") in GPU_ACCELERATORS:
+            return {"use_gpu": True, **content}
+        return content
+
+    @model_validator(mode="after")
+    def _accelerator_fits(self) -> Self:
+        is_gpu = self.accelerator in GPU_ACCELERATORS
+        if self.accelerator is not None and is_gpu != self.use_gpu:
+            use_gpu, other = str(self.use_gpu).lower(), str(is_gpu).lower()
+            raise ValueError(
+                f"accelerator is {self.accelerator}, and use_gpu is {use_gpu}: set scaling.use_gpu: {other}, or "
+                f"scaling.accelerator: {'auto' if self.use_gpu else 'cpu'}"
+            )
+        if self.accelerator_type is not None and self.device == "cpu":
+            raise ValueError(
+                f"accelerator_type is {self.accelerator_type}, and no worker has an accelerator: set use_gpu: true, or "
+                "accelerator_type: null"
+            )
+        hpus = self.resources_per_worker.get(HPU)
+        if hpus == 0 and self.accelerator == "hpu":
+            raise ValueError("accelerator is hpu, and resources_per_worker.HPU is 0: set accelerator: cpu, or HPU: 1")
+        if hpus and hpus != int(hpus):
+            raise ValueError(f"resources_per_worker.HPU is {hpus:g}, and Gaudis are not shared: give a whole number")
+        return self
+
     @model_validator(mode="after")
     def _backend_fits(self) -> Self:
         if self.backend == "nccl" and not self.use_gpu:
             raise ValueError("backend nccl needs GPUs, and use_gpu is false: set backend: gloo, or use_gpu: true")
+        if self.backend == "hccl" and self.device != "hpu":
+            raise ValueError("backend hccl is for Gaudi: set accelerator: hpu, or backend: auto")
         return self
 
     @model_validator(mode="after")
-    def _devices_fit(self, info: ValidationInfo) -> Self:
+    def _gpus_fit(self) -> Self:
         gpus = self.resources_per_worker.get("GPU")
         if gpus and not self.use_gpu:
             raise ValueError(
@@ -84,13 +155,6 @@ class ScalingPart(Part):
             )
         if gpus == 0 and self.use_gpu:
             raise ValueError("use_gpu is true, and resources_per_worker.GPU is 0: set use_gpu: false, or GPU: 1")
-        idle = [name for name in UNUSED_ACCELERATORS if self.resources_per_worker.get(name)]
-        if idle and is_new(info):
-            raise ValueError(
-                f"resources_per_worker.{idle[0]} is {self.resources_per_worker[idle[0]]:g}, but training runs on GPUs "
-                f"and CPUs alone, and would hold each {idle[0]} without using it: remove {idle[0]}; on nodes with GPUs "
-                "set use_gpu: true"
-            )
         return self
 
     @model_validator(mode="after")
@@ -118,5 +182,29 @@ class ScalingPart(Part):
         return self.num_workers.max if isinstance(self.num_workers, WorkerRange) else self.num_workers
 
     @property
+    def device(self) -> AcceleratorName:
+        """What each worker has, where `accelerator` leaves it to the other fields, too."""
+        if self.accelerator is not None:
+            return self.accelerator
+        if self.use_gpu:
+            return "auto"
+        return "hpu" if self.resources_per_worker.get(HPU) else "cpu"
+
+    @property
     def worker_resources(self) -> dict[str, float]:
-        return {"CPU": 1.0, **({"GPU": 1.0} if self.use_gpu else {}), **self.resources_per_worker}
+        """What each worker reserves, in Ray's names."""
+        devices = {"GPU": 1.0} if self.use_gpu else {HPU: 1.0} if self.device == "hpu" else {}
+        types = {f"{TYPE_PREFIX}{self.accelerator_type}": TYPE_SHARE} if self.accelerator_type else {}
+        return {"CPU": 1.0, **devices, **types, **self.resources_per_worker}
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels may have workers."""
+        return all(_holds(condition, labels.get(label)) for label, condition in self.label_selector.items())
+
+
+def _holds(condition: str, value: str | None) -> bool:
+    """Whether a label's value is one of a condition's; None, as without the label, is one of those of a `!`."""
+    parts = _CONDITION.fullmatch(condition)
+    assert parts is not None, "the part has checked it"
+    values = re.split(", ?", parts["several"] or parts["one"])
+    return (value in values) != bool(parts["no"])

@@ -5,14 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import ray
 from ray.train.torch import TorchConfig
 from ray.train.torch.config import _TorchBackend
 
-# Read by torch's gloo when a group is made. Without it, gloo asks for the address of the host's own name, which
-# /etc/hosts often gives as 127.0.1.1 or not at all; the ranks of other hosts then cannot connect.
-GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
+
+# Ray Train shares the GPUs of a node's workers by the first, and counts devices by it; where both are set, HIP reads
+# the second, in which Ray has left each worker its own GPU alone (Ray 2.60, train/v2/_internal/callbacks).
+VISIBLE, VISIBLE_TO_HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 
 @dataclass
@@ -32,10 +33,17 @@ class NodeAddressTorchConfig(TorchConfig):
 
 class _NodeAddressBackend(_TorchBackend):
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        worker_group.execute(share_devices)
         if backend_config.check is not None:
             worker_group.execute(run_check, backend_config.check)
         worker_group.execute(choose_interface)
         super().on_start(worker_group, backend_config)
+
+
+def share_devices() -> None:
+    """Has a worker on AMD's GPUs see those of all workers of its node, as one on NVIDIA's does."""
+    if VISIBLE in os.environ and VISIBLE_TO_HIP in os.environ:
+        os.environ[VISIBLE_TO_HIP] = os.environ[VISIBLE]
 
 
 def run_check(check: Callable[[], None]) -> None:
@@ -48,9 +56,3 @@ def choose_interface() -> None:
     name = interface_of(ray.util.get_node_ip_address())
     if name is not None:
         os.environ.setdefault(GLOO_INTERFACE, name)
-
-
-def interface_of(address: str) -> str | None:
-    """Name of this machine's network interface with an address; None where none has it, as behind a NAT."""
-    found = (name for name, items in psutil.net_if_addrs().items() if address in (item.address for item in items))
-    return next(found, None)

@@ -1,17 +1,14 @@
 """What Ray Train starts in each worker: its secrets, its session and its log around the work of a rank."""
 
-import contextlib
 import os
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from trainers.config.secrets import resolve_secrets
 from trainers.distributed.ray_session import RaySession
 from trainers.distributed.session import Session
-from trainers.errors import RayscribeError, StoppedError
-from trainers.run_folder.worker_logs import WorkerLog, finish_logs
+from trainers.errors import StoppedError
+from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk
 from trainers.training.scoring_worker import score_task
 from trainers.training.worker import run_training_worker
@@ -39,19 +36,9 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
     session.begin()
     if session.local_rank == 0:
         finish_logs(folder)
-    with WorkerLog(folder, attempt, rank=session.rank, group=session.group):
-        try:
-            with naming_full_disk():
-                run(loop_config["task"], session)
-        except StoppedError as stopped:
-            return str(stopped)
-        # What Ray keeps of stderr may be on a disk that is full.
-        except RayscribeError as error:
-            with contextlib.suppress(OSError):
-                print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            raise
-        except Exception:
-            with contextlib.suppress(OSError):
-                traceback.print_exc()
-            raise
+    try:
+        with worker_log(folder, attempt, rank=session.rank, group=session.group), naming_full_disk():
+            run(loop_config["task"], session)
+    except StoppedError as stopped:
+        return str(stopped)
     return None

@@ -1,4 +1,4 @@
-"""Which network interface the workers' process group uses."""
+"""Which network interface and which GPUs the workers' process group uses."""
 
 import functools
 import os
@@ -9,12 +9,8 @@ import pytest
 import ray
 from ray.train.torch.config import _TorchBackend
 
-from trainers.training.on_ray.process_group import (
-    GLOO_INTERFACE,
-    NodeAddressTorchConfig,
-    choose_interface,
-    interface_of,
-)
+from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
+from trainers.training.on_ray.process_group import NodeAddressTorchConfig, choose_interface, share_devices
 
 UNUSED = "192.0.2.99"
 
@@ -41,6 +37,23 @@ def test_a_user_s_own_choice_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ[GLOO_INTERFACE] == "eth7"
 
 
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        # What Ray leaves the second of two workers on a node of AMD's, of NVIDIA's, and without GPUs.
+        ({"CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"}, "0,1"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+        ({}, None),
+    ],
+)
+def test_each_worker_sees_the_gpus_of_its_node_that_the_run_has(
+    given: dict[str, str], seen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(given))
+    share_devices()
+    assert os.environ.get("HIP_VISIBLE_DEVICES") == seen
+
+
 def test_workers_are_checked_before_they_form_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
 
@@ -56,4 +69,4 @@ def test_workers_are_checked_before_they_form_a_group(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: UNUSED)
     config = NodeAddressTorchConfig(check=functools.partial(called.append, "checked"))
     config.backend_cls().on_start(Group(), config)
-    assert called == ["run_check", "checked", "choose_interface", "group"]
+    assert called == ["share_devices", "run_check", "checked", "choose_interface", "group"]

@@ -1,0 +1,163 @@
+"""Accelerators of this machine, and whether a build of torch fits them. Loads no torch."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainers.config.parts.scaling_part import WITHOUT_GPU, AcceleratorName
+from trainers.findings import Finding, ok, problem, warning
+
+CUDA, ROCM, HPU, CPU = "CUDA", "ROCm", "HPU", "CPU"
+# What fits an accelerator that is asked for.
+KINDS: Mapping[AcceleratorName, tuple[str, ...]] = {
+    "auto": (CUDA, ROCM),
+    "cuda": (CUDA,),
+    "rocm": (ROCM,),
+    "hpu": (HPU,),
+    "cpu": (),
+}
+# PCI vendor of Habana Labs; /dev/accel has accelerators of other makers too.
+HABANA_VENDOR = "0x1da3"
+SMI_TIMEOUT_S = 20.0
+# Packages that are built for the same hardware as torch, and are installed with it.
+BUILT_WITH_TORCH = ("torch", "torchaudio", "torchvision")
+# The newest ROCm for which a torch was released, by its minor version up to 2.10 (https://pytorch.org/get-started/
+# previous-versions), and that of cluster_configs/Dockerfile for later ones. PyPI has the builds for CUDA.
+ROCM_OF = {4: "6.1", 5: "6.2", 6: "6.2.4", 7: "6.3", 8: "6.4", 9: "6.4", 10: "7.1"}
+NEWEST_ROCM = "7.2"
+GAUDI_FIX = (
+    "torch for Gaudi comes with its vendor's image alone: start Ray in it, and let script.python be its interpreter "
+    "(docs/accelerators.md)"
+)
+DRIVERS = {
+    CUDA: "update NVIDIA's driver (nvidia-smi shows what it supports), or check CUDA_VISIBLE_DEVICES",
+    ROCM: "let the user open /dev/kfd: sudo usermod -aG render,video $USER, in a container --device=/dev/kfd "
+    "--device=/dev/dri --group-add=video; update AMD's driver (rocm-smi shows it), or check HIP_VISIBLE_DEVICES",
+    HPU: "start the container with --runtime=habana -e HABANA_VISIBLE_DEVICES=all (hl-smi shows the devices), or check "
+    "HABANA_VISIBLE_MODULES",
+}
+
+
+@dataclass(frozen=True)
+class Build:
+    """A torch that is installed.
+
+    Attributes:
+        kind: What it was built for.
+        name: Its version and kind, for messages.
+        sees_devices: Whether it sees a device of its kind that it can use; False: no matter.
+        error: What it said instead, in its own words.
+        python: The interpreter that has it.
+        packages: It and what is built with it, as pip names them.
+    """
+
+    kind: str
+    name: str
+    sees_devices: bool
+    error: str = ""
+    python: str = "python"
+    packages: tuple[str, ...] = ("torch",)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it cannot even be imported."""
+        return self.error.startswith(("ImportError", "ModuleNotFoundError", "OSError"))
+
+
+def kind_of(version: str, *, hip: str | None, cuda: str | None, has_habana: bool) -> tuple[str, str]:
+    """Kind and name of a build: by what torch says that it was built for, and whether Gaudi's plugin is there."""
+    for kind, built_for in ((ROCM, hip), (CUDA, cuda)):
+        if built_for is not None:
+            return kind, f"torch {version} ({kind} {built_for})"
+    kind = HPU if has_habana else CPU
+    return kind, f"torch {version} ({kind})"
+
+
+def devices_here(root: Path = Path("/")) -> dict[str, str]:
+    """Accelerators of this machine, as their drivers report them, not torch: kind → what was found."""
+    found = {}
+    nvidia = _nvidia(root)
+    if nvidia:
+        found[CUDA] = nvidia
+    if (root / "dev/kfd").exists():
+        found[ROCM] = "/dev/kfd"
+    vendors = [path for path in root.glob("sys/class/accel/accel*/device/vendor") if _text(path) == HABANA_VENDOR]
+    if vendors or list((root / "dev").glob("hl[0-9]*")):
+        found[HPU] = f"{max(1, len(vendors))} × Gaudi"
+    return found
+
+
+def judge(build: Build, devices: Mapping[str, str], *, wanted: AcceleratorName, machine: str) -> Finding:
+    """Compares build, devices (`devices_here`) and what is asked for on a machine, named in the message. Pure."""
+    has = ", ".join(f"{kind} ({what})" for kind, what in devices.items()) or "no GPU"
+    found = f"{machine} has {has}, and {build.name}"
+    if wanted == "cpu":
+        if CUDA in devices or ROCM in devices:
+            return warning(f"{found}: scaling.use_gpu is false, so they stay idle; set scaling.use_gpu: true")
+        return ok(found)
+    fitting = [kind for kind in KINDS[wanted] if kind in devices]
+    # Of Gaudi its plugin says more than files of a driver.
+    if build.sees_devices and (build.kind in fitting or (wanted == "hpu" and build.kind == HPU)):
+        return ok(found)
+    return problem(found + _misfit(build, devices, wanted, fitting))
+
+
+def _misfit(build: Build, devices: Mapping[str, str], wanted: AcceleratorName, fitting: Sequence[str]) -> str:
+    """What is wrong, and the line that fixes it, where a build cannot use what is asked for."""
+    words = f' ("{build.error}")' if build.error else ""
+    if wanted == "hpu" and build.kind != HPU:
+        return f"{words}, but scaling.accelerator is hpu: {GAUDI_FIX}"
+    if not fitting and wanted != "hpu":
+        return f"{words}: {_other_hardware(wanted, devices)}"
+    if wanted != "hpu" and (build.kind not in fitting or build.is_broken):
+        return f", a build for {build.kind}{words}: {_reinstall(build, fitting[0])}"
+    return f", which sees none of them{words}: {DRIVERS[build.kind]}"
+
+
+def _other_hardware(wanted: AcceleratorName, devices: Mapping[str, str]) -> str:
+    if wanted == "auto":
+        only = " (Gaudi: scaling.accelerator: hpu, for trainer: script)" if HPU in devices else ""
+        return f"scaling.use_gpu is true{only}; use a machine with GPUs, or {WITHOUT_GPU}"
+    there = [name for name, kinds in KINDS.items() if name != "auto" and any(kind in devices for kind in kinds)]
+    return (
+        f"scaling.accelerator is {wanted}; set it to {' or '.join(there or ['cpu'])}, or choose nodes that have it by "
+        "scaling.label_selector"
+    )
+
+
+def _reinstall(build: Build, kind: str) -> str:
+    """The command that installs the same versions for other hardware."""
+    command = f"{build.python} -m pip install --force-reinstall {' '.join(build.packages)}"
+    if kind == ROCM:
+        minor = re.search(r"torch==2\.(\d+)\.", command)
+        rocm = ROCM_OF.get(int(minor[1]), NEWEST_ROCM) if minor else NEWEST_ROCM
+        command += f" --index-url https://download.pytorch.org/whl/rocm{rocm}"
+    return f"install the build for {kind}: {command}"
+
+
+def _nvidia(root: Path) -> str:
+    """The GPUs that NVIDIA's driver names, or what it left in /dev where its tool is missing."""
+    tool = shutil.which("nvidia-smi", path=os.environ.get("PATH"))
+    if tool is not None:
+        try:
+            result = subprocess.run(
+                [tool, "--list-gpus"], capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            result = None
+        lines = [line for line in (result.stdout if result else "").splitlines() if line.startswith("GPU ")]
+        if lines:
+            return f"{len(lines)} × {lines[0].partition(': ')[2].partition(' (')[0]}"
+    nodes = sorted((root / "dev").glob("nvidia[0-9]*"))
+    return f"{len(nodes)} × /dev/nvidia" if nodes else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""What programs run on: a file per accelerator, a line each in `known_accelerators`."""
