@@ -34,19 +34,23 @@ class Package:
     files: int
 
 
-def pack(tree: Tree, target_folder: Path, extra: Mapping[str, bytes | Path] | None = None) -> Package:
+def pack(
+    tree: Tree, target_folder: Path, extra: Mapping[str, bytes | Path] | None = None, *, needed: str | None = ENTRY
+) -> Package:
     """Writes the package, `<sha256>.zip`: the same content gives the same name, byte for byte.
 
+    `needed` is the file that the job starts with, if it is one of the package.
+
     Raises:
-        ConfigError: it is larger than Ray takes, a file cannot be read, task.py is left out, or a further file's
+        ConfigError: it is larger than Ray takes, a file cannot be read, what is needed is left out, or a further file's
             path is taken or leads out of the package.
     """
     extra = extra or {}
     names = [file.path for file in tree.files]
-    if ENTRY not in names:
-        reasons = [item.reason for item in tree.left_out if item.path in (ENTRY, "./")]
+    if needed is not None and needed not in names:
+        reasons = [item.reason for item in tree.left_out if item.path in (needed, "./")]
         reason = f" (left out by {reasons[0]})" if reasons else ""
-        raise ConfigError(f"{tree.root / ENTRY} is not in the package{reason}: the job starts with it; include it")
+        raise ConfigError(f"{tree.root / needed} is not in the package{reason}: the job starts with it; include it")
     _check_names([*names, *extra], "the package")
     members = tree.members(extra)
     if len(members) > MAX_FILES:
@@ -95,10 +99,14 @@ def verify(path: Path, sha256: str) -> None:
         raise ConfigError(f"{name} would unpack to {unpacked} bytes: {MAX_UNPACKED_BYTES} are the most")
     names = [info.orig_filename for info in members]
     _check_names(names, name)
-    if ENTRY not in names:
-        raise ConfigError(f"{name} holds no {ENTRY}, with which every job starts")
     for info in members:
         _check_kind(info, name)
+
+
+def has_entry(path: Path) -> bool:
+    """Whether a verified package has the file with which a training starts."""
+    with zipfile.ZipFile(path) as archive:
+        return ENTRY in archive.namelist()
 
 
 def import_package(upload: Path, target: Path) -> None:

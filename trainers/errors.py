@@ -13,8 +13,10 @@ RayscribeError                 anything that we raise on purpose; its text names
 ├── DivergedError              the loss or a weight is no longer a finite number; earlier checkpoints are stored
 ├── ProgramError               the code, a library or a value of the config is wrong in a way that no check covers
 │   └── PackageError           a package is not installed, or is of another version than the code expects
+├── ScriptError                an unmodified program has failed by itself
 ├── FencedError                a newer attempt has taken the run over; this one must not write
 ├── LostWorkerError            the process of a training worker died
+│   └── FollowingError         a program ended since another rank's did
 ├── LostNodeError              the node of a training worker died, or was taken away
 │   └── RegroupError           the workers left for a new worker group, and the last checkpoint is stored
 ├── MemoryExhaustedError       a worker asked for more memory than its node or its GPU has
@@ -120,6 +122,28 @@ class LostWorkerError(RayscribeError):
     """The process of a training worker died, more often than run.max_failures allows."""
 
     exit_code = 8
+
+
+class FollowingError(LostWorkerError):
+    """The program of a rank failed, or was ended, since another rank's had; that one's error says why."""
+
+
+class ScriptError(RayscribeError):
+    """A program that Rayscribe runs and knows nothing of has failed; the command ends as the program did.
+
+    Attributes:
+        ended_s: When it ended. Seconds since the epoch, of its node.
+    """
+
+    ended_s = 0.0
+
+    @classmethod
+    def of(cls, message: str, exit_code: int, ended_s: float, *, final: bool) -> "ScriptError":
+        """The error of a program with its exit code."""
+        error = cls(message)
+        # They are pickled with it.
+        error.exit_code, error.ended_s, error.final = exit_code, ended_s, final
+        return error
 
 
 class MemoryExhaustedError(RayscribeError):

@@ -14,16 +14,17 @@ from typing import Any
 from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
 from trainers.config.flags.script_flags import DEFAULT_DATASET
-from trainers.config.loader import build_config, read_yaml, with_run_name
+from trainers.config.loader import build_any_config, read_yaml, with_run_name
 from trainers.config.locations import make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.schema import TrainConfig
+from trainers.config.schema import AnyConfig, ScriptConfig, TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, read_record, read_submitted
 from trainers.distributed.console import print_line
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
 from trainers.pipeline import demo_run
+from trainers.scripts.recipe import resolve_program
 
 EXAMPLES = """examples:
   python task.py    (the demo recipe, on this node)
@@ -46,6 +47,7 @@ class TaskArguments:
     Attributes:
         config: The recipe. None: flags alone, or the config that a service submitted.
         flags: Value of each flag of `script_line.FLAGS` by its key; None where it was not given.
+        recipe: What `config` would be read from, where there is no such file.
         texts: With the verb prepare, report on the transcripts.
         debug: Take two batches through every stage, and keep nothing.
         demo: Nothing was given: run the demo recipe on the driver's node.
@@ -68,6 +70,7 @@ class TaskArguments:
     recordings_s: float = 60.0
     light: bool = False
     demo: bool = False
+    recipe: Mapping[str, Any] | None = None
 
 
 def parse(arguments: Sequence[str]) -> TaskArguments:
@@ -141,6 +144,8 @@ def run_task(arguments: TaskArguments) -> int:
         try:
             resolve_secrets(os.environ)
             config, changed = config_of(arguments)
+            if isinstance(config, ScriptConfig):
+                return run_script(arguments, config, changed)
             return run_verb(arguments, config, changed)
         except StoppedError as stopped:
             print_line(str(stopped), sys.stderr)
@@ -154,7 +159,7 @@ def run_task(arguments: TaskArguments) -> int:
             return error.exit_code
 
 
-def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
+def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
     """The config, and what was overridden in it, for the record.
 
     A submitted run has its config from the service, and nothing here changes it.
@@ -175,19 +180,21 @@ def config_of(arguments: TaskArguments) -> tuple[TrainConfig, list[str]]:
     return read_submitted(os.environ, Path.cwd()), read_record(Path.cwd())
 
 
-def _config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[TrainConfig, list[str]]:
+def _config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyConfig, list[str]]:
     """File, then BUCKET_URI, then flags, then --set."""
     overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
     overrides += [parse_override(text) for text in arguments.sets]
     if arguments.config is not None:
-        content, origin = read_yaml(arguments.config), str(arguments.config)
+        content = dict(arguments.recipe) if arguments.recipe is not None else read_yaml(arguments.config)
+        origin = str(arguments.config) if arguments.recipe is None else "command line"
     elif arguments.flags.get("model_size") or arguments.flags.get("model_name_or_path"):
         content, origin = script_line.base_of_flags(arguments.flags, overrides), "command line"
         if dict(content["data"].get("dataset", {})).get("name") == DEFAULT_DATASET:
             print_line(f"data: {DEFAULT_DATASET}, unless --dataset or --set data.train=… names another")
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    config = build_config(apply_overrides(content, overrides), origin=origin, scope=scope)
+    content = resolve_program(apply_overrides(content, overrides), os.environ)
+    config = build_any_config(content, origin=origin, scope=scope)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
     config = with_run_name(make_paths_absolute(config, Path.cwd()), arguments.config, datetime.now(UTC))
@@ -251,6 +258,35 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
         return _run(given, config, changed, RayEngine())
 
 
+def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str]) -> int:
+    """Runs a program on Ray workers.
+
+    Raises:
+        RayscribeError: what stopped it.
+    """
+    if given.verb != "train" or given.debug or given.no_ray:
+        wrong = "--debug" if given.debug else "--no-ray" if given.no_ray else f"--verb {given.verb}"
+        raise ConfigError(f"{wrong}: a recipe with trainer: script runs a program on Ray, and does nothing else")
+    from trainers.distributed.ray_connection import connected, package_of_job  # noqa: PLC0415
+
+    with connected(config, given.address), STOP_SIGNAL.on_signals():
+        from trainers.pipeline.launch import launch  # noqa: PLC0415
+        from trainers.pipeline.on_ray.script_run import run_program  # noqa: PLC0415
+
+        package = package_of_job()
+        result = launch(
+            config,
+            run_program,
+            base=Path.cwd() if package is None else None,
+            package=package or "",
+            overrides=changed,
+            attempt=given.attempt,
+            expected=os.environ.get(CHECKPOINT_VARIABLE),
+        )
+    print_line(result.headline)
+    return 0
+
+
 def _load(given: TaskArguments, config: TrainConfig) -> None:
     """Loads torch, transformers and what runs with them, and has a training's arguments checked by them.
 
@@ -307,3 +343,7 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
         result = fit(config, engine, overrides=changed, attempt=given.attempt, expected=expected)
     print_line(result.headline)
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

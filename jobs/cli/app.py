@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from jobs.cli import cluster_commands, data, runs, score, serve, submit, train
+from jobs.cli import cluster_commands, data, import_command, launch_command, runs, score, serve, submit, train
 from jobs.cli.output import printable
 from trainers.errors import RayscribeError, StorageError
 
@@ -28,6 +28,8 @@ for command, name, panel in (
     (train.prepare, "prepare", LOCAL),
     (train.evaluate, "evaluate", LOCAL),
     (score.score, "score", LOCAL),
+    (launch_command.launch, "launch", JOBS),
+    (import_command.import_command, "import-command", LOCAL),
     (submit.preflight, "preflight", JOBS),
     (submit.submit, "submit", JOBS),
     (runs.list_runs, "list", JOBS),
@@ -40,7 +42,9 @@ for command, name, panel in (
     (runs.usage, "usage", JOBS),
     (serve.serve, "serve", SERVICE),
 ):
-    app.command(name, rich_help_panel=panel)(command)
+    # Of `launch` everything from the program on is the program's.
+    settings = {"allow_interspersed_args": name != "launch"}
+    app.command(name, rich_help_panel=panel, context_settings=settings)(command)
 app.add_typer(data.data, name="data", rich_help_panel=LOCAL)
 app.add_typer(cluster_commands.cluster, name="cluster", rich_help_panel=CLUSTERS)
 app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)

@@ -3,6 +3,7 @@
 import math
 import time
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from jobs.errors import NotFoundError, PreflightError
 from jobs.model import Run
 from jobs.paths import current_user, make_private_folder
 from jobs.submission.job_spec import NO_CLUSTER, JobSpec, load_spec
-from jobs.submission.ray_request import build_request
+from jobs.submission.ray_request import CODE, build_request
 from jobs.submission.run_request import branch, run_of
 from trainers.config.storage_location import is_absolute
 from trainers.errors import ConfigError
@@ -78,32 +79,49 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     Example: rayscribe submit jobs/specs/whisper_digits.yaml --set training.max_steps=200 --priority 10 --follow
     """
+    address = named_address(address, cluster, service)
+    given = _all_overrides(overrides, priority, address)
+    how = Submission(service, follow, dry_run, skip_preflight, json_output)
+    submit_spec(load_spec(spec, given, now=datetime.now(UTC), is_local=how.is_local), how)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """The options of a submission."""
+
+    service: str | None = None
+    follow: bool = False
+    dry_run: bool = False
+    skip_preflight: bool = False
+    json_output: bool = False
+
+    def is_local(self, named: str | None) -> bool:
+        """Whether a cluster is on this machine."""
+        # A dry run sends no request, so it does not know the service's default cluster.
+        return _is_local(named, self.service, ask=not self.dry_run)
+
+
+def submit_spec(found: JobSpec, how: Submission) -> None:
+    """Packages, checks and queues a run, and reports on it."""
     # Imported here: packaging uses Ray's own exclusion rules, and other commands do not need to import Ray.
     from jobs.submission.assemble import collect_bundle, pack_bundle, run_request_of  # noqa: PLC0415
 
-    address = _named(address, cluster, service)
-
-    def is_local(named: str | None) -> bool:
-        # A dry run sends no request, so it does not know the service's default cluster.
-        return _is_local(named, service, ask=not dry_run)
-
-    found = load_spec(spec, _all_overrides(overrides, priority, address), now=datetime.now(UTC), is_local=is_local)
     bundle = collect_bundle(found, Path.cwd())
-    if bundle.shipment is not None and (dry_run or skip_preflight):
+    if bundle.shipment is not None and (how.dry_run or how.skip_preflight):
         for line in bundle.shipment.warnings:
             typer.echo(f"{SIGNS['warning']} {line}", err=True)
-    if dry_run:
-        _dry_run(found, bundle, service, json_output)
+    if how.dry_run:
+        _dry_run(found, bundle, how.service, how.json_output)
         return
-    if not skip_preflight:
+    if not how.skip_preflight:
         _preflight(found, bundle.root)
-    with open_session(service) as session:
+    with open_session(how.service) as session:
         make_private_folder(session.packages)
         package = pack_bundle(bundle, session.packages)
         if not session.operations.has_package(package.sha256):
             session.operations.put_package(package.sha256, package.path)
         run = session.operations.submit(run_request_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
-        _report(session, run, follow, json_output)
+        _report(session, run, how.follow, how.json_output)
 
 
 def resume(
@@ -152,7 +170,7 @@ def preflight(
 
     Example: rayscribe preflight jobs/specs/whisper_digits.yaml --address http://127.0.0.1:8265
     """
-    address = _named(address, cluster, None)
+    address = named_address(address, cluster, None)
     if spec is None:
         findings = _findings(None, None, address, deep=True)
     else:
@@ -179,7 +197,7 @@ def _known_address(named: str | None, service: str | None) -> str | None:
     return named or (None if service else default_address())
 
 
-def _named(address: str | None, cluster: str | None, service: str | None) -> str | None:
+def named_address(address: str | None, cluster: str | None, service: str | None) -> str | None:
     """The cluster that the options name; a service knows its own by name."""
     if address is not None and cluster is not None:
         raise ConfigError("--address and --cluster both name a cluster: keep one")
@@ -225,7 +243,13 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
         now_s=0.0,
     )
     resume_text = RunFolders(timeout_s=60.0).resume_text(run)
-    request = build_request(run, 1, package=f"<packages>/{run.package}.zip", resume=resume_text)
+    request = build_request(
+        run,
+        1,
+        package=f"<packages>/{run.package}.zip",
+        resume=resume_text,
+        code=[f"<rayscribe>/{Path(folder).name}" for folder in CODE],
+    )
     built: dict[str, Any] = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
     if bundle.shipment is not None:
         built["shipped"] = {"files": len(bundle.shipment.files), "bytes": bundle.shipment.size_bytes}

@@ -49,8 +49,8 @@ def train(
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    joined = _joined(address, cluster)
-    raise typer.Exit(run_task(TaskArguments(spec, overrides, verb="train", address=joined, no_ray=no_ray, debug=debug)))
+    ray = joined(address, cluster)
+    raise typer.Exit(run_task(TaskArguments(spec, overrides, verb="train", address=ray, no_ray=no_ray, debug=debug)))
 
 
 def prepare(
@@ -72,7 +72,7 @@ def prepare(
 
     Example: rayscribe prepare my.yaml --texts
     """
-    arguments = TaskArguments(spec, overrides, verb="prepare", address=_joined(address, cluster), no_ray=no_ray)
+    arguments = TaskArguments(spec, overrides, verb="prepare", address=joined(address, cluster), no_ray=no_ray)
     raise typer.Exit(run_task(replace(arguments, texts=texts)))
 
 
@@ -96,11 +96,11 @@ def evaluate(
 
     Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv
     """
-    arguments = TaskArguments(spec, overrides, verb="evaluate", address=_joined(address, cluster), no_ray=no_ray)
+    arguments = TaskArguments(spec, overrides, verb="evaluate", address=joined(address, cluster), no_ray=no_ray)
     raise typer.Exit(run_task(replace(arguments, model=model, split=split, nbest=nbest)))
 
 
-def _joined(address: str | None, cluster: str | None) -> str | None:
+def joined(address: str | None, cluster: str | None) -> str | None:
     """The Ray to join; the token of one that was started here is found for this process, before Ray reads it.
 
     Raises:

@@ -12,7 +12,7 @@ from jobs.preflight.context import Context
 from jobs.preflight.dashboard import DashboardResponse, external_url, get_metadata
 from jobs.scheduler.feasibility import Capacity, never_fits
 from jobs.scheduler.limits import QueuesConfig
-from jobs.submission.job_spec import JobSpec
+from jobs.submission.job_spec import JobSpec, gang_of
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.findings import Check, Finding, ok, problem, skipped, warning
 
@@ -105,7 +105,7 @@ def check_versions(context: Context) -> Iterator[Finding]:
 def check_gang(context: Context) -> Iterator[Finding]:
     """Computes whether the complete gang can ever fit."""
     assert context.spec is not None and context.address is not None
-    gang, capacity = context.spec.config.gang, context.capacity
+    gang, capacity = gang_of(context.spec.config.scaling), context.capacity
     if capacity is None:
         yield skipped("the cluster does not report its resources")
         return
@@ -161,7 +161,7 @@ def _series(version: str) -> str:
 
 
 def _listed(resources: Mapping[str, float]) -> str:
-    shown = [f"{value:g} {name}" for name, value in sorted(resources.items()) if name in ("CPU", "GPU", "TPU")]
+    shown = [f"{value:g} {name}" for name, value in sorted(resources.items()) if name in ("CPU", "GPU", "HPU", "TPU")]
     return ", ".join(shown) or "nothing"
 
 

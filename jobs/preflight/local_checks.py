@@ -5,6 +5,8 @@ from pathlib import Path
 
 from jobs.preflight.context import Context
 from jobs.scheduler.feasibility import Capacity
+from jobs.submission.assemble import program_of
+from jobs.submission.job_spec import ScriptRunConfig
 from runtime_env.tree import package_size
 from trainers.config.config_scope import LM_FIELDS, SHIPPED_FIELDS
 from trainers.config.locations import default_storage_path, storage_path_of
@@ -26,6 +28,9 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
     """Checks that files of the repository that the recipe names are packaged."""
     assert context.spec is not None and context.root is not None
     config = context.spec.config
+    if isinstance(config, ScriptRunConfig):
+        yield from _check_program(context, config)
+        return
     # What is shipped was read for it.
     fields = [each for each in (*SHIPPED_FIELDS, *LM_FIELDS) if not config.data.ship or each not in SHIPPED_FIELDS]
     paths = {f"{part}.{name}": getattr(getattr(config, part), name) for part, name in fields}
@@ -45,6 +50,19 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
             )
         else:
             yield ok(f"{field}: {path} is packaged; recordings that it names by relative paths must be too")
+
+
+def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Finding]:
+    program = program_of(config)
+    if program is None:
+        yield ok(f"script.command: {' '.join(config.script.command[:2])} is looked for on the nodes")
+    elif program in {file.path for file in context.bundle.tree.files}:
+        yield ok(f"script.command: {program} is packaged")
+    else:
+        yield problem(
+            f"script.command: {program} is not packaged with {context.bundle.root}: start in the folder of the "
+            "program, or set job.runtime_env.working_dir; what .gitignore and .rayignore name is left out"
+        )
 
 
 def check_storage_path(context: Context) -> Iterator[Finding]:

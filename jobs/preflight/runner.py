@@ -23,13 +23,19 @@ def run_preflight(
     context = Context(spec, root, address, clusters, deep=deep)
     if spec is None:
         return list(run_cluster_checks(cluster_checks.WITHOUT_RECIPE, context))
+    if spec.is_script:
+        # Of data and model only the program knows.
+        return _without_inspection(context)
     with closing(InspectionProcess(context)) as inspection:
-        findings = [finding for check in local_checks.CHECKS for finding in run_check(check, context)]
-        findings += run_cluster_checks(cluster_checks.CHECKS, context)
-        findings += inspection.findings()
+        findings = [*_without_inspection(context), *inspection.findings()]
     if deep and context.address is not None:
         findings += probe(context)
     return findings
+
+
+def _without_inspection(context: Context) -> list[Finding]:
+    findings = [finding for check in local_checks.CHECKS for finding in run_check(check, context)]
+    return [*findings, *run_cluster_checks(cluster_checks.CHECKS, context)]
 
 
 def run_cluster_checks(checks: Sequence[Check[Context]], context: Context) -> Iterator[Finding]:

@@ -42,6 +42,9 @@ EXIT_CODES = {
     127: Cause.ENVIRONMENT,
 }
 
+# Of the error of an unmodified program, see `trainers.scripts.program_worker`.
+SCRIPT_ENDED = " ended with exit code {}:\n"
+
 # Where the exit code says nothing, the last lines of the log may: a script of the user's own knows none of our codes.
 LOG_WORDS = (
     ("CUDA out of memory", Cause.OUT_OF_MEMORY),
@@ -146,11 +149,14 @@ def is_transient(message: str) -> bool:
 
 
 def _of_exit_code(code: int, message: str, stop_requested: bool) -> Cause:
+    log = message.partition(_LAST_LOGS)[2]
+    if SCRIPT_ENDED.format(code) in log:
+        # The code is the program's own, whatever it means to us.
+        return Cause.ENTRYPOINT
     # A shell in between gives 128 + signal for what Python gives as −signal.
     by_signal = -code if code < 0 else code - 128 if code > 128 else 0
     if by_signal in set(signal.Signals):
         return Cause.STOPPED if stop_requested else Cause.DRIVER_KILLED
     if code in EXIT_CODES:
         return EXIT_CODES[code]
-    log = message.partition(_LAST_LOGS)[2]
     return next((cause for words, cause in LOG_WORDS if words in log), Cause.ENTRYPOINT)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from jobs.errors import NotFoundError
-from runtime_env.package import import_package, verify
+from runtime_env.package import has_entry, import_package, verify
 from trainers.errors import ConfigError
 
 
@@ -37,6 +37,10 @@ class PackageStore:
             )
         verify(path, sha256)
         return path
+
+    def has_entry(self, sha256: str) -> bool:
+        """Whether a package of the store has the file with which a training starts."""
+        return has_entry(self.path(sha256))
 
     def put(self, sha256: str, upload: Path) -> None:
         """Stores an uploaded zip, after checking its hash, its size and every name in it; see `import_package`."""

@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from jobs.submission.job_spec import JobSpec
+from jobs.submission.job_spec import AnyRunConfig, JobSpec, ScriptRunConfig
 from jobs.submission.run_request import RunRequest
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.freeze import freeze, with_needed_packages
 from runtime_env.install_script import is_install_script, script_files
 from runtime_env.package import Package, pack
 from runtime_env.requirements import read_pins
-from runtime_env.tree import Tree, find_root, list_tree
+from runtime_env.tree import ENTRY, Tree, find_root, list_tree
 from trainers.config.optional_packages import packages_for
 from trainers.config.parts.data_location import SHIPPED
+from trainers.config.schema import ScriptConfig
 from trainers.config.storage_location import in_home
 from trainers.config.submitted import OVERRIDES_RECORD, write_record
 
@@ -35,13 +36,15 @@ class Bundle:
         runtime_env: That of the job, with its requirements files read.
         extra: Files that are added: the record of overrides, the install script, data that is shipped.
         shipment: That data, where `data.ship` is true.
+        needed: The file that the job starts with. None: it is not one of the package.
     """
 
     root: Path
     tree: Tree
     runtime_env: RuntimeEnvPart
     extra: Mapping[str, bytes | Path]
-    shipment: "Shipment | None"
+    shipment: "Shipment | None" = None
+    needed: str | None = ENTRY
 
 
 def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
@@ -51,28 +54,41 @@ def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
         ConfigError: there is no task.py, or the working directory is too large; with the largest files. Or data
             cannot be shipped, as for `ship`.
     """
-    requested = spec.job.runtime_env
-    root = find_root(in_home(requested.working_dir) if requested.working_dir else start)
+    requested, config = spec.job.runtime_env, spec.config
+    start = in_home(requested.working_dir) if requested.working_dir else start
+    # A program needs no task.py: its package is the folder in which it is started.
+    root = start.resolve() if isinstance(config, ScriptRunConfig) else find_root(start)
     constraints = root / CONSTRAINTS
     pins = read_pins(constraints.read_text(encoding="utf-8")) if constraints.is_file() else {}
-    part = with_needed_packages(freeze(requested, root), packages_for(spec.config), pins)
+    optional = () if isinstance(config, ScriptRunConfig) else packages_for(config)
+    part = with_needed_packages(freeze(requested, root), optional, pins)
     scripts = script_files(part)
     # The run's install script replaces the repository's; the record of an earlier package that was unpacked here is
     # left out, too.
     replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
     extra: dict[str, bytes | Path] = {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))}
-    if not spec.config.data.ship:
-        return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra, None)
+    if isinstance(config, ScriptRunConfig):
+        return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra, needed=program_of(config))
+    if not config.data.ship:
+        return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra)
     from jobs.submission.shipped_data import ship  # noqa: PLC0415
 
     tree = list_tree(root, [*requested.excludes, *replaced, f"/{SHIPPED}/"])
-    shipment = ship(spec.config, tree)
+    shipment = ship(config, tree)
     return Bundle(root, tree, part, {**extra, **shipment.files}, shipment)
+
+
+def program_of(config: AnyRunConfig) -> str | None:
+    """The path in the package of the script that a program's run starts with; None: it is another kind of program."""
+    if not isinstance(config, ScriptConfig) or not config.script.command[0].endswith(".py"):
+        return None
+    path = PurePosixPath(config.script.working_dir or ".", config.script.command[0])
+    return None if path.is_absolute() or ".." in path.parts else str(path)
 
 
 def pack_bundle(bundle: Bundle, folder: Path) -> Package:
     """Creates the package; raises as `pack`."""
-    return pack(bundle.tree, folder, bundle.extra)
+    return pack(bundle.tree, folder, bundle.extra, needed=bundle.needed)
 
 
 def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:

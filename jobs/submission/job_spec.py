@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
 from jobs.addresses import CLUSTER_SCHEME
 from jobs.model import DEFAULT_QUEUE, Gang
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.credentials import value_looks_secret
+from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
 from trainers.config.config_scope import SHIPPED_FIELDS
 from trainers.config.loader import read_ds_config, read_yaml, with_run_name
 from trainers.config.locations import (
@@ -28,9 +28,10 @@ from trainers.config.overrides import apply_overrides, copy_levels, parse_overri
 from trainers.config.parts.data_location import path_in
 from trainers.config.parts.part import URL, Part
 from trainers.config.parts.run_part import NAME
-from trainers.config.parts.scaling_part import CPUS_FOR_DATA
-from trainers.config.schema import TrainConfig
+from trainers.config.parts.scaling_part import CPUS_FOR_DATA, ScalingPart
+from trainers.config.schema import ScriptConfig, TrainConfig, trainer_of
 from trainers.config.validation import refuse, validated
+from trainers.scripts.recipe import resolve_program
 
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
 Tag = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:=/-]*$", max_length=60)]
@@ -40,6 +41,9 @@ NO_CLUSTER = (
     "RAY_API_SERVER_ADDRESS; `rayscribe cluster status` lists those that this machine has started, and "
     "`rayscribe cluster up --local` starts one"
 )
+
+
+Config = TypeVar("Config", "RunConfig", "ScriptRunConfig")
 
 
 class JobPart(Part):
@@ -73,29 +77,45 @@ class JobPart(Part):
     )
 
 
+def _refuse_itself(config: Config) -> Config:
+    """Returns a config of a submitted run, which may not wait for itself."""
+    if config.run.name is not None and config.run.name in config.job.depends_on:
+        raise ValueError(f"job.depends_on: {config.run.name} depends on itself: name another run")
+    return config
+
+
 class RunConfig(TrainConfig):
     """The one config of a submitted run: everything that training reads, and `job`, which the service reads."""
 
     job: JobPart = JobPart()  # type: ignore[assignment]  # training carries what it does not know
+    _waits_for_others = model_validator(mode="after")(_refuse_itself)
 
-    @model_validator(mode="after")
-    def _waits_for_others(self) -> Self:
-        if self.run.name is not None and self.run.name in self.job.depends_on:
-            raise ValueError(f"job.depends_on: {self.run.name} depends on itself: name another run")
-        return self
 
-    @property
-    def gang(self) -> Gang:
-        """What the run holds at once: the workers, of an elastic run the most, and the CPUs that Ray Data needs.
+class ScriptRunConfig(ScriptConfig):
+    """The same of a run of an unmodified program."""
 
-        The driver and Ray Train's controller take none.
-        """
-        return Gang(
-            num_workers=self.scaling.max_workers,
-            resources_per_worker=dict(self.scaling.worker_resources),
-            extra={"CPU": CPUS_FOR_DATA},
-            min_workers=self.scaling.min_workers if self.scaling.is_elastic else None,
-        )
+    job: JobPart = JobPart()  # type: ignore[assignment]
+    _waits_for_others = model_validator(mode="after")(_refuse_itself)
+
+
+AnyRunConfig = RunConfig | ScriptRunConfig
+RUN_CONFIGS: Mapping[str, type[RunConfig] | type[ScriptRunConfig]] = {
+    "huggingface": RunConfig,
+    "script": ScriptRunConfig,
+}
+
+
+def gang_of(scaling: ScalingPart) -> Gang:
+    """What a run holds at once: the workers, of an elastic run the most, and the CPUs that Ray Data needs.
+
+    The driver and Ray Train's controller take none.
+    """
+    return Gang(
+        num_workers=scaling.max_workers,
+        resources_per_worker=dict(scaling.worker_resources),
+        extra={"CPU": CPUS_FOR_DATA},
+        min_workers=scaling.min_workers if scaling.is_elastic else None,
+    )
 
 
 def variables_of(job: JobPart) -> set[str]:
@@ -107,12 +127,17 @@ def variables_of(job: JobPart) -> set[str]:
 class JobSpec:
     """A recipe, resolved for submission: named, with paths that mean the same on every machine."""
 
-    config: RunConfig
+    config: AnyRunConfig
     overrides: tuple[str, ...]
 
     @property
     def job(self) -> JobPart:
         return self.config.job
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it runs an unmodified program, whose package needs nothing of ours."""
+        return isinstance(self.config, ScriptRunConfig)
 
 
 def load_spec(
@@ -123,8 +148,22 @@ def load_spec(
     now: datetime,
     is_local: Callable[[str | None], bool] = lambda address: False,
 ) -> JobSpec:
+    """Resolves the recipe of a file, see `resolve_spec`."""
+    return resolve_spec(read_yaml(path), path, overrides, environment=environment, now=now, is_local=is_local)
+
+
+def resolve_spec(
+    recipe: Mapping[str, Any],
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    now: datetime,
+    is_local: Callable[[str | None], bool] = lambda address: False,
+) -> JobSpec:
     """Resolves a recipe and its `key=value` overrides into the one config that is submitted.
 
+    `path` is where the recipe is from: a run without a name has its name, and messages name it.
     A path that names a variable, `${SPEECH}/train.csv`, takes its value here if it is set here; otherwise it must be
     one that the job will have, from `job.runtime_env.env_vars` or `secrets`, and is resolved on the node. A generated
     run name carries the time. Where the cluster of an address (None: the recipe names none) `is_local`, `~` and the
@@ -133,21 +172,23 @@ def load_spec(
     Raises:
         ConfigError: one message with every problem.
     """
-    content = apply_overrides(read_yaml(path), [parse_override(text) for text in overrides])
-    content, unread = read_ds_config(content)
-    content, missing = _resolve_variables(content, os.environ if environment is None else environment)
-    config, problems = validated(RunConfig, content)
+    known = os.environ if environment is None else environment
+    content = apply_overrides(recipe, [parse_override(text) for text in overrides])
+    content, unread = read_ds_config(resolve_program(content, known))
+    content, missing = _resolve_variables(content, known)
+    kind = RUN_CONFIGS[trainer_of(content)]
+    config, problems = validated(kind, content)
     secrets = [*find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",))]
     refuse([*unread, *missing, *secrets, *problems], str(path))
     assert config is not None
-    if config.data.ship:
+    if isinstance(config, RunConfig) and config.data.ship:
         config = RunConfig.model_validate(expand_home(config.model_dump(mode="json"), SHIPPED_FIELDS))
     paths = [path_in(value) for _, _, value in path_values(config.model_dump())]
     in_home = config.run.storage_path is None or any(path.startswith("~") for path in paths)
     if in_home and is_local(config.job.address):
         content = expand_home(config.model_dump(mode="json"))
         content["run"]["storage_path"] = content["run"]["storage_path"] or default_storage_path()
-        config = RunConfig.model_validate(content)
+        config = kind.model_validate(content)
     refuse(unresolved_paths(config, variables_of(config.job)), str(path))
     return JobSpec(with_run_name(config, path, now), tuple(overrides))
 
@@ -189,5 +230,7 @@ def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str
     elif isinstance(content, str) and content:
         # job.runtime_env has rules of its own.
         named = any(name in TOKEN_FIELDS for name in path)
+        # Those of the job have rules of their own, which are the same.
+        named |= tuple(path[:-1]) == ("script", "env") and name_looks_secret(path[-1]) and not is_switch(content)
         if (named or value_looks_secret(content)) and "runtime_env" not in path:
             yield f"{'.'.join(path)}: {FIX}"

@@ -2,12 +2,15 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import yaml
 
+import cluster_configs
+import trainers
 from jobs.model import Gang, Run, submission_id_of
 from jobs.submission.job_spec import JobPart
 from jobs.submission.stop_grace import stop_grace_s
@@ -16,6 +19,8 @@ from runtime_env.install_script import wrap_entrypoint
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, GROWTH_VARIABLE, config_text, growth_text
 
 METADATA_UID = "rayscribe_run_uid"
+# What a driver and its workers import of ours. Ray sends folders once, by the hash of what is in them.
+CODE = tuple(str(Path(package.__path__[0])) for package in (trainers, cluster_configs))
 # Among Ray's logs, on each node that installs an attempt's packages.
 SETUP_LOG = "runtime_env_setup-{submission_id}.log"
 
@@ -72,14 +77,19 @@ def build_request(
     resume: str,
     checkpoint: str | None = None,
     legacy_recipe: str | None = None,
+    code: Sequence[str] = CODE,
 ) -> SubmitRequest:
     """Builds what Ray is asked for an attempt.
 
     A `checkpoint` that the run is known to have must be there for the attempt to start. A package of version 0.1, whose
-    task.py takes its config from arguments only, has some `legacy_recipe`.
+    task.py takes its config from arguments only, has some `legacy_recipe`. The package of an unmodified program has no
+    task.py, so that folders with our `code` go with it.
     """
     job = JobPart.model_validate(run.config["job"])
-    arguments = ["python", "task.py", "--attempt", str(attempt)]
+    is_script = run.config.get("trainer") == "script"
+    # -P: a module of the program's own package is not imported in place of one of ours.
+    entry = ["-P", "-m", "trainers.main"] if is_script else ["task.py"]
+    arguments = ["python", *entry, "--attempt", str(attempt)]
     # Ray would answer the very same environment with a failure that it remembers.
     variables = {"RAYSCRIBE_ATTEMPT": str(attempt)}
     if checkpoint is not None:
@@ -99,6 +109,7 @@ def build_request(
             stop_grace_s=stop_grace_s(run.config, run.progress),
             environment=variables,
             setup_log=SETUP_LOG.format(submission_id=submission_id),
+            modules=code if is_script else (),
         ),
         metadata={
             "rayscribe_run": run.id,

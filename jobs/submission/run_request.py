@@ -6,18 +6,20 @@ from collections.abc import Callable, Mapping
 from itertools import count, islice
 from typing import Annotated, Any
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from jobs.model import Record, Run
-from jobs.submission.job_spec import JobPart, RunConfig, find_literal_secrets, variables_of
+from jobs.submission.job_spec import RUN_CONFIGS, AnyRunConfig, JobPart, find_literal_secrets, gang_of, variables_of
 from jobs.submission.ray_request import build_request
 from trainers.config.locations import storage_path_of, unresolved_paths
+from trainers.config.schema import trainer_of
 from trainers.config.storage_location import VARIABLES_OF_FIELDS, is_absolute, unsupported_url
 from trainers.config.validation import MAX_PROBLEMS, refuse, validated
 from trainers.errors import ConfigError
 from trainers.run_folder.layout import CHECKPOINTS
+from trainers.scripts.recipe import resolve_program
 
 # Linux limits one variable and one argument to 128 KiB. Ray passes the runtime_env as JSON in one of each, with some
 # paths of its own.
@@ -28,14 +30,14 @@ LEGACY_FIELDS = ("overrides", "spec_path")
 
 
 class _AsRunConfig:
-    """Any JSON object, described as a RunConfig: `run_of` validates it, with messages that name fields and fixes."""
+    """Any JSON object, described as AnyRunConfig: `run_of` validates it, with messages that name fields and fixes."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return handler(source)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         # Where a part of it may be of several kinds, it is described by a reference to itself.
-        return handler.resolve_ref_schema(handler(RunConfig.__pydantic_core_schema__))
+        return handler.resolve_ref_schema(handler(TypeAdapter(AnyRunConfig).core_schema))
 
 
 class RunRequest(Record):
@@ -58,8 +60,10 @@ class RunRequest(Record):
 
 def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
     """Builds the run of a run request; one ConfigError with every problem."""
-    config, problems = validated(RunConfig, run_request.config)
-    secrets = islice(find_literal_secrets(run_request.config), MAX_PROBLEMS)
+    # What the command line sends is resolved already.
+    content = resolve_program(run_request.config, {})
+    config, problems = validated(RUN_CONFIGS[trainer_of(content)], content)
+    secrets = islice(find_literal_secrets(content), MAX_PROBLEMS)
     refuse([*secrets, *problems], "submission")
     assert config is not None
     if config.run.name is None:
@@ -75,7 +79,7 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
         address=address_of(job),
         config=config.model_dump(mode="json"),
         package=run_request.package,
-        gang=config.gang,
+        gang=gang_of(config.scaling),
         tags=sorted(set(job.tags)),
         depends_on=sorted(set(job.depends_on)),
         max_retries=job.max_retries,
@@ -113,7 +117,7 @@ def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> Run
     return RunRequest(config=config, package=run.package)
 
 
-def _other_endpoints(config: RunConfig) -> list[str]:
+def _other_endpoints(config: AnyRunConfig) -> list[str]:
     """A line for each variable of the job that would move its storage to a server which the service does not watch."""
     path = storage_path_of(config)
     fields = next((fields for scheme, fields in VARIABLES_OF_FIELDS.items() if path.startswith(scheme)), {})

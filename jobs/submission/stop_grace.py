@@ -9,6 +9,8 @@ from trainers.config.parts.checkpoint_part import BYTES_PER_NUMBER, BYTES_PER_WE
 from trainers.config.parts.model_part import SizeEstimate
 
 LEAST_S, MOST_S = 120, 3600
+# What an unmodified program leaves, which may be of any size.
+STORING_S = 60
 # Of a file server or a bucket, until an attempt has measured its own.
 ASSUMED_BYTES_PER_S = 50e6
 # The last checkpoint is stored after the one before it, and was written to the node's own disk first.
@@ -20,6 +22,9 @@ def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
     given = config["job"].get("stop_grace_s")
     if given is not None:
         return int(given)
+    if config.get("trainer") == "script":
+        # The program's own, and the time to store what it then leaves.
+        return int(config["script"]["stop_grace_s"]) + STORING_S
     measured = progress.checkpoint_s if progress is not None else None
     if measured is None:
         measured = checkpoint_bytes_of(config) / ASSUMED_BYTES_PER_S

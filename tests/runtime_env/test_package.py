@@ -296,12 +296,13 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
         verify(path, sha256)
 
 
-def test_a_zip_without_its_entry_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["task.py", "main.py"])
+def test_a_zip_says_whether_it_has_what_a_training_starts_with(tmp_path: Path, name: str) -> None:
     path = tmp_path / "other.zip"
     with zipfile.ZipFile(path, "w") as file:
-        file.writestr("main.py", "x")
-    with pytest.raises(ConfigError, match=r"holds no task\.py"):
-        verify(path, package._digest(path))
+        file.writestr(name, "x")
+    verify(path, package._digest(path))
+    assert package.has_entry(path) is (name == "task.py")
 
 
 def test_what_is_no_zip_is_refused(tmp_path: Path) -> None:

@@ -349,7 +349,9 @@ class TestCapacity:
 
     @pytest.fixture(autouse=True)
     def small_cluster(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ray_connection, "largest_cluster", lambda: {"CPU": 8.0, "GPU": 2.0})
+        monkeypatch.setattr(
+            ray_connection, "largest_cluster", lambda selects: {"CPU": 8.0, "GPU": 2.0, "accelerator_type:T4": 1.0}
+        )
 
     @pytest.mark.parametrize(
         ("changes", "words"),
@@ -364,6 +366,11 @@ class TestCapacity:
                 ".min 9 × 1 CPU = 9 CPU, but the cluster has 8",
             ),
             ({"scaling.resources_per_worker": {"rack": 1}}, " 1 × 1 rack = 1 rack, but the cluster has 0"),
+            (
+                {"scaling.use_gpu": True, "scaling.accelerator_type": "A100"},
+                " 1 × 0.001 accelerator_type:A100 = 0.001 accelerator_type:A100, but the cluster has 0 and cannot grow "
+                "beyond: set scaling.accelerator_type to one that it has (T4), ",
+            ),
         ],
     )
     def test_more_than_it_can_ever_hold_is_refused_with_the_arithmetic(
@@ -383,7 +390,8 @@ class TestCapacity:
 
 def test_a_cluster_whose_pools_are_empty_holds_what_its_head_says_it_grows_to(monkeypatch: pytest.MonkeyPatch) -> None:
     head = {"CPU": 4.0, "node:__internal_head__": 1.0}
-    monkeypatch.setattr(ray, "cluster_resources", lambda: head)
+    node = {"NodeID": "head", "Alive": True, "Resources": head, "Labels": {"pool": "head"}}
+    monkeypatch.setattr(ray, "nodes", lambda: [node])
     four = config({"scaling.num_workers": 4, "scaling.use_gpu": True, "scaling.resources_per_worker": {"GPU": 4}})
     monkeypatch.delenv("RAYSCRIBE_GROWS_TO", raising=False)
     with pytest.raises(ResourceError, match=r"set scaling.use_gpu: false and .*: 0, .* export RAYSCRIBE_GROWS_TO=GPU="):
@@ -393,6 +401,19 @@ def test_a_cluster_whose_pools_are_empty_holds_what_its_head_says_it_grows_to(mo
     ray_connection.check_capacity(four)
     room = LostCapacity(four.scaling)
     assert not any(room.is_gone(ray_connection.lasting_resources({"head": head}, set()), now) for now in (0.0, 1000.0))
+
+
+def test_only_nodes_that_the_recipe_selects_by_their_labels_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = {"a": "cheap", "b": "fast"}
+    nodes = [{"NodeID": n, "Alive": True, "Resources": {"CPU": 2.0}, "Labels": {"pool": p}} for n, p in pools.items()]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    two = {"scaling.num_workers": 2, "scaling.resources_per_worker": {"CPU": 2}}
+    ray_connection.check_capacity(config(two))
+    with pytest.raises(ResourceError, match=r"scaling.label_selector {'pool': '!cheap'} selects, has 2 and"):
+        ray_connection.check_capacity(config({**two, "scaling.label_selector": {"pool": "!cheap"}}))
+    assert ray_connection.node_resources(config({"scaling.label_selector": {"pool": "fast"}}).scaling.selects) == {
+        "b": {"CPU": 2.0}
+    }
 
 
 def test_an_interrupted_command_says_how_it_goes_on(

@@ -5,20 +5,20 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import yaml
 
 from trainers.config.config_scope import TRAIN_SCOPE, ConfigScope
 from trainers.config.locations import expand_home, expand_variables
 from trainers.config.overrides import copy_levels
-from trainers.config.schema import TrainConfig
+from trainers.config.schema import CONFIGS, AnyConfig, TrainConfig, trainer_of
 from trainers.config.storage_location import in_home
 from trainers.config.strict_loading import YamlError, load_json, load_yaml_file
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
-Config = TypeVar("Config", bound=TrainConfig)
+Config = TypeVar("Config", bound=AnyConfig)
 
 # How a run's name ends that `with_run_name` has made.
 _OF_THE_TIME = re.compile(r"-\d{8}-\d{6}$")
@@ -69,14 +69,14 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     return content
 
 
-def build_config(
+def build_any_config(
     content: Mapping[str, Any],
     *,
     origin: str,
     environment: Mapping[str, str] | None = None,
     scope: ConfigScope = TRAIN_SCOPE,
-) -> TrainConfig:
-    """Validates the content of a recipe, overrides applied; `origin` says in messages where it came from.
+) -> AnyConfig:
+    """Validates the content of a recipe of any kind, overrides applied; `origin` says in messages where it came from.
 
     Paths may name variables of `environment` as `${NAME}`, by default the process's own; parts outside the `scope` may
     be missing.
@@ -86,12 +86,27 @@ def build_config(
     """
     known = os.environ if environment is None else environment
     content, unread = read_ds_config(content)
-    if not scope.trains:
+    trainer = trainer_of(content)
+    if not scope.trains and trainer == "huggingface":
         content = {"model": {}, "training": {}, **content}
     expanded, missing = expand_variables(content, known, scope)
-    config, problems = validated(TrainConfig, expand_home(expanded), scope)
+    config, problems = validated(CONFIGS[trainer], expand_home(expanded), scope)
     refuse(unread + missing + problems, origin)
     assert config is not None
+    return config
+
+
+def build_config(
+    content: Mapping[str, Any],
+    *,
+    origin: str,
+    environment: Mapping[str, str] | None = None,
+    scope: ConfigScope = TRAIN_SCOPE,
+) -> TrainConfig:
+    """Validates the content of a training's recipe, see `build_any_config`; refuses that of a program, too."""
+    config = build_any_config(content, origin=origin, environment=environment, scope=scope)
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(f"{origin}: trainer is {config.trainer}, but a training is needed here: name its recipe")
     return config
 
 
@@ -119,7 +134,7 @@ def with_run_name(config: Config, recipe: Path | None, now: datetime) -> Config:
         return config
     stem = re.sub(r"[^A-Za-z0-9.-]+", "-", recipe.stem).strip("-.") if recipe is not None else ""
     name = f"{stem[:80] or 'run'}-{now:%Y%m%d-%H%M%S}"
-    return config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
+    return cast("Config", config.model_copy(update={"run": config.run.model_copy(update={"name": name})}))
 
 
 def same_command(name: str) -> str:
@@ -127,6 +142,6 @@ def same_command(name: str) -> str:
     return f"the same recipe with --set run.name={name}" if _OF_THE_TIME.search(name) else "the same command"
 
 
-def to_yaml(config: TrainConfig) -> str:
+def to_yaml(config: AnyConfig) -> str:
     """Renders the complete config, defaults included, in the order of its fields."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

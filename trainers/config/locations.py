@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from trainers.config.config_scope import (
     DATA_FIELDS,
@@ -18,9 +18,11 @@ from trainers.config.family_table import family_parts
 from trainers.config.overrides import copy_levels
 from trainers.config.parts.data_location import path_in, with_path
 from trainers.config.parts.run_part import PREPARED
-from trainers.config.schema import TrainConfig
+from trainers.config.schema import AnyConfig, TrainConfig
 from trainers.config.storage_location import in_home, is_absolute
 from trainers.errors import ConfigError
+
+Config = TypeVar("Config", bound=AnyConfig)
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
 # Fields that may name a repository of the Hub.
@@ -35,7 +37,7 @@ def default_storage_path() -> str:
     return str(in_home(RAY_DEFAULT_STORAGE))
 
 
-def storage_path_of(config: TrainConfig) -> str:
+def storage_path_of(config: AnyConfig) -> str:
     """The absolute folder or URL under which run folders are made."""
     return (config.run.storage_path or default_storage_path()).rstrip("/")
 
@@ -121,7 +123,7 @@ def expand_home(content: Mapping[str, Any], fields: Collection[tuple[str, str]] 
     return result
 
 
-def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
+def make_paths_absolute(config: Config, base: Path) -> Config:
     """Returns the config with every relative path joined to `base`; a Hub id stays as it is."""
 
     def absolute(text: str) -> str:
@@ -130,23 +132,24 @@ def make_paths_absolute(config: TrainConfig, base: Path) -> TrainConfig:
 
     updates: dict[str, dict[str, Any]] = {}
     for part, field in _path_fields():
-        value = getattr(getattr(config, part), field, None)
+        value = getattr(getattr(config, part, None), field, None)
         if value is None or is_absolute(path_in(value)) or (field in _HUB_IDS and not (base / value).exists()):
             continue
         updates.setdefault(part, {})[field] = absolute(value)
-    members = []
-    for member in config.data.mix:
-        named = {field: getattr(member, field) for _, field in DATA_FIELDS}
-        own = {field: absolute(value) for field, value in named.items() if value is not None}
-        members.append(member.model_copy(update=own))
-    updates.setdefault("data", {})[_MIX] = tuple(members)
+    if isinstance(config, TrainConfig):
+        members = []
+        for member in config.data.mix:
+            named = {field: getattr(member, field) for _, field in DATA_FIELDS}
+            own = {field: absolute(value) for field, value in named.items() if value is not None}
+            members.append(member.model_copy(update=own))
+        updates.setdefault("data", {})[_MIX] = tuple(members)
     parts = {part: getattr(config, part).model_copy(update=fields) for part, fields in updates.items()}
-    return config.model_copy(update=parts)
+    return cast("Config", config.model_copy(update=parts))
 
 
-def relative_storage(config: TrainConfig) -> list[str]:
+def relative_storage(config: AnyConfig) -> list[str]:
     """A line for each storage path that, inside a job, would lie in a session copy that Ray deletes."""
-    values = [(part, field, getattr(getattr(config, part), field)) for part, field in STORAGE_FIELDS]
+    values = [(part, field, getattr(getattr(config, part, None), field, None)) for part, field in STORAGE_FIELDS]
     return [
         f"{part}.{field} is {value}, a relative path inside a Ray job: it would lie in the job's copy of the "
         f"working directory, which Ray deletes. Give an absolute folder or a URL (--set {part}.{field}=/…)"
@@ -155,13 +158,13 @@ def relative_storage(config: TrainConfig) -> list[str]:
     ]
 
 
-def refuse_relative_storage(config: TrainConfig) -> None:
+def refuse_relative_storage(config: AnyConfig) -> None:
     """Raises a ConfigError of the first line that `relative_storage` finds."""
     for problem in relative_storage(config):
         raise ConfigError(problem)
 
 
-def unresolved_paths(config: TrainConfig, variables: Collection[str]) -> list[str]:
+def unresolved_paths(config: AnyConfig, variables: Collection[str]) -> list[str]:
     """What keeps the paths of a submitted config from meaning the same to the service and on every node, a line each.
 
     `variables` are those that each node resolves, since the job brings them.

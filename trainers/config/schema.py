@@ -1,10 +1,13 @@
-"""TrainConfig: the one YAML that a user writes, as frozen, typed parts. Imports no torch.
+"""The one YAML that a user writes, as frozen, typed parts: TrainConfig, or with `trainer: script` ScriptConfig.
+
+Imports no torch.
 
 Every field states its meaning, unit and special values. Unknown keys are refused (see `validation` for how the
 message is made). Faults that need two fields to be seen are found by the validators at the end of each part.
 """
 
-from typing import Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
@@ -14,18 +17,29 @@ from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.decode_part import DecodePart
-from trainers.config.parts.part import Part, Settings, trains
+from trainers.config.parts.part import Part, Settings, is_new, trains
 from trainers.config.parts.run_part import RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.scoring_part import ScoringPart
-from trainers.config.parts.strategy_part import StrategyPart, refuse_contradictions
+from trainers.config.parts.script_part import ScriptPart
+from trainers.config.parts.strategy.strategy_part import StrategyPart, refuse_contradictions
 from trainers.config.parts.training_part import TrainingPart
+from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import known_metrics
+
+JOB = "For the jobs service; not read by training."
+TRAINER = (
+    "huggingface: training as the other parts say. script: an unmodified program, see `script`; it has the parts run, "
+    "script, scaling and job alone."
+)
+# Ray's names of accelerators that are no GPUs: a worker would hold them, and train on its CPUs.
+UNUSED_ACCELERATORS = ("FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
 
 
 class TrainConfig(Part):
     """One experiment: everything that training reads, and `job`, which it only carries."""
 
+    trainer: Literal["huggingface"] = Field("huggingface", description=TRAINER)
     run: RunPart = RunPart()
     data: DataPart
     model: AnyModelPart
@@ -37,7 +51,7 @@ class TrainConfig(Part):
     scaling: ScalingPart = ScalingPart()
     strategy: StrategyPart = StrategyPart()
     checkpoint: CheckpointPart = CheckpointPart()
-    job: Settings = Field(default_factory=dict, description="For the jobs service; not read by training.")
+    job: Settings = Field(default_factory=dict, description=JOB)
 
     @model_validator(mode="after")
     def _parts_fit(self, info: ValidationInfo) -> Self:
@@ -79,6 +93,24 @@ class TrainConfig(Part):
         return self
 
     @model_validator(mode="after")
+    def _accelerator_fits(self, info: ValidationInfo) -> Self:
+        if self.scaling.accelerator == "hpu":
+            raise ValueError(
+                "scaling.accelerator is hpu, but trainer: huggingface trains on GPUs and CPUs alone: Gaudi's vendor "
+                "pins its own torch and transformers, so that Gaudi runs scripts in the vendor's image; set trainer: "
+                "script (docs/accelerators.md), or scaling.accelerator: cpu"
+            )
+        held = self.scaling.resources_per_worker
+        idle = [name for name in UNUSED_ACCELERATORS if held.get(name)]
+        if idle and is_new(info):
+            raise ValueError(
+                f"scaling.resources_per_worker.{idle[0]} is {held[idle[0]]:g}, but training runs on GPUs and CPUs "
+                f"alone, and would hold each {idle[0]} without using it: remove {idle[0]}; on nodes with GPUs set "
+                "scaling.use_gpu: true"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _ranking_fits(self) -> Self:
         attribute, order = self.checkpoint.checkpoint_score_attribute, self.checkpoint.checkpoint_score_order
         # The better order of each; of the recipe's own, the recipe says it.
@@ -112,3 +144,39 @@ class TrainConfig(Part):
         if weight and problems and trains(info):
             raise ValueError(f"{field} is {weight}, but {'; and '.join(problems)}: change that, or set {field}: 0")
         return self
+
+
+class ScriptConfig(Part):
+    """One run of a program that knows nothing of Rayscribe."""
+
+    trainer: Literal["script"] = Field(description=TRAINER)
+    run: RunPart = RunPart()
+    script: ScriptPart
+    scaling: ScalingPart = ScalingPart()
+    job: Settings = Field(default_factory=dict, description=JOB)
+
+    @model_validator(mode="after")
+    def _begins_by_itself(self) -> Self:
+        if self.run.resume.startswith("from:"):
+            raise ValueError(
+                f"run.resume is {self.run.resume}, and only the program itself can begin from a checkpoint: set "
+                "run.resume: auto, and name the checkpoint in script.command as the program takes it, such as "
+                "--resume_from_checkpoint={s3:bucket/runs/sr/checkpoints/…/checkpoint-10/}"
+            )
+        return self
+
+
+AnyConfig = TrainConfig | ScriptConfig
+CONFIGS: Mapping[str, type[TrainConfig] | type[ScriptConfig]] = {"huggingface": TrainConfig, "script": ScriptConfig}
+
+
+def trainer_of(content: Mapping[str, Any]) -> str:
+    """The kind of run that the content of a recipe asks for.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+    trainer = content.get("trainer", "huggingface")
+    if not isinstance(trainer, str) or trainer not in CONFIGS:
+        raise ConfigError(f"trainer: must be one of {', '.join(CONFIGS)} (got {trainer!r})")
+    return trainer

@@ -31,10 +31,11 @@ def resolve_secrets(environment: MutableMapping[str, str]) -> None:
     environment.update({name: _value(name, place, environment) for name, place in references.items()})
 
 
-def secret_values(environment: Mapping[str, str]) -> list[str]:
-    """The values that `resolve_secrets` has set, for code that must not print them."""
+def secret_lines(environment: Mapping[str, str]) -> list[str]:
+    """Each line of the values that `resolve_secrets` has set, the longest first, for code that must not print them."""
     names = _references(environment.get(REFERENCES) or "{}")
-    return [environment[name] for name in names if environment.get(name)]
+    lines = {line for name in names for line in environment.get(name, "").splitlines() if line.strip()}
+    return sorted(lines, key=len, reverse=True)
 
 
 def _references(text: str) -> dict[str, dict[str, str]]:

@@ -14,7 +14,7 @@ import yaml
 
 from trainers.config.config_scope import SUBMITTED_SCOPE
 from trainers.config.locations import expand_variables, make_paths_absolute, unresolved_paths
-from trainers.config.schema import TrainConfig
+from trainers.config.schema import CONFIGS, AnyConfig, trainer_of
 from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
@@ -42,7 +42,7 @@ def config_text(config: Mapping[str, Any]) -> str:
     return text.replace("$", "\\u0024").replace("'", "\\u0027")
 
 
-def read_submitted(environment: Mapping[str, str], working_dir: Path) -> TrainConfig:
+def read_submitted(environment: Mapping[str, str], working_dir: Path) -> AnyConfig:
     """The config of this attempt, from the variables of the process and the folder of the unpacked package.
 
     Raises:
@@ -58,7 +58,7 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> TrainCo
         ) from None
     known = {name: environment[name] for name in brought if name in environment}
     expanded, missing = expand_variables(content, known)
-    config, problems = validated(TrainConfig, expanded, SUBMITTED_SCOPE)
+    config, problems = validated(CONFIGS[trainer_of(expanded)], expanded, SUBMITTED_SCOPE)
     if config is not None and not missing:
         problems = unresolved_paths(config, ())
     refuse([*missing, *problems], CONFIG_VARIABLE)

@@ -25,8 +25,6 @@ from trainers.pipeline.continuation import (
     has_ended,
     known_sources,
     previous_config,
-    refuse_without_checkpoint,
-    refuse_without_journal,
     resolve_config,
 )
 from trainers.pipeline.engine import Engine
@@ -37,6 +35,12 @@ from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import Driver, refuse_superseded
 from trainers.run_folder.journal import Journal, State, publish
 from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.refusals import (
+    TRAINING,
+    refuse_another_trainer,
+    refuse_without_checkpoint,
+    refuse_without_journal,
+)
 from trainers.run_folder.resume import named_checkpoint
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.training.planning import bounds_of, cut_references, label_sizes
@@ -127,6 +131,7 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     check_storage(config)
     state = journal.read()
     refuse_superseded(request.folder, state, request.number)
+    refuse_another_trainer(state, request.folder, TRAINING)
     refuse_without_journal(state, request.folder)
     refuse_without_checkpoint(state, request.folder, request.expected)
     _check_cluster(request)

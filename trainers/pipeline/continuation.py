@@ -4,7 +4,6 @@ Every field of a config is one of three: part of the experiment, which a begun r
 changes as `training.extend` says; or free to change, which takes effect at once and is reported.
 """
 
-import platform
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +16,7 @@ from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import default_of, unused_fields, value_of
-from trainers.errors import ResumeError, StorageError
+from trainers.errors import ResumeError
 from trainers.models.families import decoder_of
 from trainers.models.sources.source_pin import SourcePin
 from trainers.pipeline.experiment import (
@@ -30,9 +29,8 @@ from trainers.pipeline.experiment import (
     upgrade,
 )
 from trainers.run_folder.journal import State
-from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, CONFIG, RESULT, RunFolder
+from trainers.run_folder.layout import ATTEMPTS, CONFIG, RunFolder
 from trainers.run_folder.resume import FROM
-from trainers.run_folder.staging import staged_checkpoints_of_run
 from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END
 from trainers.training.tasks import Length
 
@@ -40,6 +38,8 @@ from trainers.training.tasks import Length
 ROUNDING = {
     "scaling.num_workers",
     "scaling.use_gpu",
+    "scaling.accelerator",
+    "scaling.accelerator_type",
     "scaling.backend",
     "training.per_device_train_batch_size",
     "training.global_batch_size",
@@ -282,7 +282,7 @@ def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> di
     changes: dict[str, tuple[Any, Any]] = {}
     if previous is None:
         return changes
-    for part, fields in config.model_dump(mode="json", exclude={"job"}).items():
+    for part, fields in config.model_dump(mode="json", exclude={"trainer", "job"}).items():
         for name, value in fields.items():
             default = type(getattr(config, part)).model_fields[name].get_default(call_default_factory=True)
             # As JSON has it.
@@ -314,41 +314,6 @@ def previous_config(folder: RunFolder, state: State) -> dict[str, Any] | None:
     if damaged:
         raise ResumeError(f"{' and '.join(damaged)}: damaged; put one back from a copy, or give the run another name")
     return None
-
-
-def refuse_without_journal(state: State, folder: RunFolder) -> None:
-    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew next to them.
-
-    Raises:
-        ResumeError: it holds checkpoints or a result, and no journal.
-    """
-    if state.number == 0 and (folder.storage.exists(RESULT) or folder.storage.list_folders(CHECKPOINTS)):
-        raise ResumeError(
-            f"{folder.url}: holds checkpoints or a result but no journal, so it is not known which of them count; "
-            "name another run (--set run.name=…), starting from one of them where wanted (--set run.resume=from:…)"
-        )
-
-
-def refuse_without_checkpoint(state: State, folder: RunFolder, expected: str | None) -> None:
-    """Refuses a folder in which a checkpoint that the run is known to have is missing, as where nothing is mounted.
-
-    Raises:
-        StorageError: a checkpoint is missing; it is tried again, since the storage may be mounted meanwhile.
-    """
-    if state.has_begun:
-        return
-    start_over = "give the run another name (run.name)"
-    if expected is None and state.number == 0:
-        staged = next(staged_checkpoints_of_run(folder.url), None)
-        if staged is None:
-            return
-        expected = staged.name
-        start_over = f"{start_over}, or delete {staged}, where it was left to be uploaded"
-    if expected is not None:
-        raise StorageError(
-            f"{folder.url}: this run has {expected}, but no checkpoint was found there from {platform.node()}: mount "
-            f"the storage on this node, and the run continues; to start over on purpose, {start_over}"
-        )
 
 
 def has_ended(state: State, config: TrainConfig) -> bool:

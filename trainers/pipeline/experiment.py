@@ -6,7 +6,7 @@ from typing import Any
 from trainers.config.family_table import families_with
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
-from trainers.config.parts.strategy_part import StrategyPart
+from trainers.config.parts.strategy.strategy_part import StrategyPart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import default_window_shards

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 
 from trainers.distributed.out_of_memory import ADVICE, CLASSES, is_out_of_memory
 from trainers.errors import (
+    FollowingError,
     LostNodeError,
     LostWorkerError,
     MemoryExhaustedError,
     PackageError,
     ProgramError,
     RayscribeError,
+    ScriptError,
     StorageError,
 )
 
@@ -73,12 +75,9 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     """The Rayscribe error that caused what Ray raised, or a new one that says what has happened."""
     found = list(cause_chain(error))
     # Ray raises a task's error as one of its own that is an instance of the error's class as well, with a traceback.
-    own = next(
-        (item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")),
-        None,
-    )
-    if own is not None:
-        return own
+    own = [item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")]
+    if own:
+        return min(own, key=_precedence)
     memory = next(filter(is_memory_error, found), None)
     if memory is not None:
         return MemoryExhaustedError(f"{doing}: out of memory: {_first_line(memory)}; {ADVICE}")
@@ -99,6 +98,11 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
         f"{doing}: the process of a worker died: {last_line(gone)} "
         f"If it was not killed on purpose, its node may have run out of memory: check its kernel log; {ADVICE}"
     )
+
+
+def _precedence(error: RayscribeError) -> tuple[bool, float]:
+    """Of the errors of several ranks the first in this order is the cause: of programs, the one that failed first."""
+    return isinstance(error, FollowingError), error.ended_s if isinstance(error, ScriptError) else 0.0
 
 
 def _named(error: BaseException, doing: str) -> RayscribeError:

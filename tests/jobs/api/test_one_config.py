@@ -176,7 +176,9 @@ class Submitted:
 
     def config(self, working_dir: Path, **environment: str) -> TrainConfig:
         """The config that task.py resolves on a node with these variables."""
-        return read_submitted({**environment, **self.request.runtime_env["env_vars"]}, working_dir)
+        config = read_submitted({**environment, **self.request.runtime_env["env_vars"]}, working_dir)
+        assert isinstance(config, TrainConfig)
+        return config
 
 
 def nothing(body: dict[str, Any]) -> None:

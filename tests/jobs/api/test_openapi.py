@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from jobs.api.protocol import HEALTH, OPENAPI
-from jobs.submission.job_spec import RunConfig
+from jobs.submission.job_spec import RunConfig, ScriptRunConfig
 from tests.jobs.api.backend_harness import BackendHarness
 from tests.settings import examples, is_full
 
@@ -64,10 +64,13 @@ def test_a_run_request_is_described_as_one_config_and_a_package(
 ) -> None:
     schemas = anonymous.get(OPENAPI).raise_for_status().json()["components"]["schemas"]
     assert set(schemas["RunRequest"]["properties"]) == {"config", "package"}
-    config = schemas["RunRequest"]["properties"]["config"]
-    assert set(config["properties"]) == set(RunConfig.model_fields)
-    assert config["properties"]["job"]["$ref"] == "#/components/schemas/JobPart"
-    assert config["additionalProperties"] is False
+    kinds = [item["$ref"].rpartition("/")[2] for item in schemas["RunRequest"]["properties"]["config"]["anyOf"]]
+    assert kinds == ["RunConfig", "ScriptRunConfig"]
+    fields = (RunConfig.model_fields, ScriptRunConfig.model_fields)
+    for config, names in zip((schemas[kind] for kind in kinds), fields, strict=True):
+        assert set(config["properties"]) == set(names)
+        assert config["properties"]["job"]["$ref"] == "#/components/schemas/JobPart"
+        assert config["additionalProperties"] is False
     body = operations["POST", "/v1/runs"]["requestBody"]["content"]["application/json"]
     assert RunConfig.model_validate(body["example"]["config"]).run.name == "whisper-sr"
 

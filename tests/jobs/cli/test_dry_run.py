@@ -42,6 +42,13 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {},
         ["--set", "scaling.num_workers={min: 1, max: 4}", "--set", "training.global_batch_size=16"],
     ),
+    "rocm": (
+        {},
+        [
+            *("--set", "scaling.accelerator=rocm", "--set", "scaling.accelerator_type=AMD-Instinct-MI300X-OAM"),
+            *("--set", "scaling.label_selector={pool: amd}"),
+        ],
+    ),
     "shipped": ({}, ["--set", "data={ship: true, train: ../speech/train.csv, validation: ../speech/valid.csv}"]),
     "resumed": ({}, ["--set", "run.resume=from:s3://bucket/runs/old/checkpoints/checkpoint-40-a1-abc"]),
 }
@@ -69,14 +76,51 @@ def test_the_request_is_printed_completely(name: str, tmp_path: Path, monkeypatc
     assert result.exit_code == 0, result.output
     assert "never-to-be-printed" not in result.output
     assert not (tmp_path / "home").exists(), "nothing is written"
-    printed = result.stdout.replace(str(tmp_path), "/tmp/here")
+    compare(result.stdout, tmp_path, f"submit-{name}")
+
+
+def compare(printed: str, tmp_path: Path, name: str) -> None:
+    """Compares a request with a golden file, without what differs from machine to machine."""
+    printed = printed.replace(str(tmp_path), "/tmp/here")
     sha256 = yaml.safe_load(printed)["runtime_env"]["working_dir"].removeprefix("<packages>/").removesuffix(".zip")
     printed = printed.replace(sha256, "<sha256>")
     printed = re.sub(r"zip_bytes: \d+", "zip_bytes: <depends on zlib>", printed)
-    path = GOLDEN / f"submit-{name}.yaml"
+    path = GOLDEN / f"{name}.yaml"
     if os.environ.get("REGENERATE_GOLDEN"):
         path.write_text(printed)
     assert printed == path.read_text()
+
+
+LINES: dict[str, list[str]] = {
+    "torchrun": ["torchrun", "--nnodes=2", "--nproc_per_node=4", "train.py", "hparams.yaml", "--lr=1e-4"],
+    "hpu": [
+        "python",
+        "gaudi_spawn.py",
+        "--world_size",
+        "8",
+        "--use_mpi",
+        "train.py",
+        "--use_habana",
+        "--use_lazy_mode",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_the_request_of_a_program_is_printed_completely(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "program"
+    root.mkdir()
+    (root / "train.py").write_text("print('trains')\n")
+    monkeypatch.setenv("LOGNAME", "ana")
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    monkeypatch.chdir(root)
+    options = ["--dry-run", "--name", "sr", "--storage-path", "/mnt/runs", "--env", "SEED=1"]
+    result = CliRunner().invoke(app, ["launch", *options, "--", *LINES[name]])
+    assert result.exit_code == 0, result.output
+    compare(result.stdout, tmp_path, f"launch-{name}")
 
 
 def test_a_program_reads_the_same_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

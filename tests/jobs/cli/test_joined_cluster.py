@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli.train import _joined
+from jobs.cli.train import joined
 from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import LocalRecord, ensure_token, token_path
 from jobs.errors import ClusterGoneError
@@ -46,8 +46,8 @@ def lives(tmp_path: Path) -> Iterator[None]:
         ("http://[::1]:20001", None),
     ],
 )
-def test_a_cluster_that_was_started_here_is_joined_with_its_own_token(address: str | None, cluster: str | None) -> None:
-    assert _joined(address, cluster) == "127.0.0.1:20000"
+def test_a_cluster_that_was_started_here_isjoined_with_its_own_token(address: str | None, cluster: str | None) -> None:
+    assert joined(address, cluster) == "127.0.0.1:20000"
     assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(token_path("mine"))
     assert "RAY_AUTH_TOKEN" not in os.environ
 
@@ -55,7 +55,7 @@ def test_a_cluster_that_was_started_here_is_joined_with_its_own_token(address: s
 @pytest.mark.usefixtures("lives")
 def test_a_url_in_the_environment_is_that_of_a_cluster_by_any_name_of_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "http://localhost:20001")
-    assert _joined(None, None) == "127.0.0.1:20000"
+    assert joined(None, None) == "127.0.0.1:20000"
 
 
 @pytest.mark.usefixtures("lives")
@@ -66,17 +66,17 @@ def test_its_token_goes_only_to_where_its_dashboard_listens() -> None:
 
 def test_who_listens_where_a_cluster_has_ended_gets_no_token_of_it() -> None:
     assert connect(URL).headers is None
-    assert _joined(URL, None) == URL
+    assert joined(URL, None) == URL
     assert os.environ["RAY_AUTH_TOKEN"] == "another one's"
 
 
-def test_a_cluster_that_has_ended_is_not_joined_by_its_name() -> None:
+def test_a_cluster_that_has_ended_is_notjoined_by_its_name() -> None:
     with pytest.raises(ClusterGoneError, match="cluster://mine has ended; start it again"):
-        _joined(None, "mine")
+        joined(None, "mine")
     assert os.environ["RAY_AUTH_TOKEN"] == "another one's"
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1:20000", "127.0.0.1:20002", "auto", "127.0.0.1:many"])
 def test_another_cluster_keeps_the_token_of_the_environment(address: str) -> None:
-    assert _joined(address, None) == address
+    assert joined(address, None) == address
     assert os.environ["RAY_AUTH_TOKEN"] == "another one's"

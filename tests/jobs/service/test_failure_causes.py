@@ -114,6 +114,12 @@ def failed(error_type: str, message: str) -> JobInfo:
     return JobInfo(known=True, status="FAILED", message=message, error_type=error_type)
 
 
+@pytest.mark.parametrize("code", [1, 2, 7, 10, 11, 126, 137])
+def test_a_programs_own_exit_code_means_nothing_to_us(code: int) -> None:
+    log = f"error: rank 1: the program train.py ended with exit code {code}:\n  ValueError: x"
+    assert cause_of(ended_with(code, log), stop_requested=False) == Cause.ENTRYPOINT
+
+
 @pytest.mark.parametrize(
     ("code", "cause"),
     [

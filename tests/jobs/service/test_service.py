@@ -1,6 +1,7 @@
 """What users ask for, behind whatever carries it."""
 
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,8 @@ def test_users_have_run_folders_in_listed_storages_and_the_service_s_own_user_an
     packages = PackageStore(tmp_path / "packages")
     sha256 = "0" * 64
     packages.folder.mkdir()
-    packages.path(sha256).touch()
+    with zipfile.ZipFile(packages.path(sha256), "w") as package:
+        package.writestr("task.py", "print('trains')")
     service = Service(
         ledger, Clusters(connect=lambda _: FakeCluster()), packages, STORAGES, user="root", addresses=["http://h:8265"]
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.submission.job_spec import JobSpec, RunConfig, load_spec
+from jobs.submission.job_spec import JobSpec, RunConfig, gang_of, load_spec
 from tests.jobs.sample import CONTENT
 from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
@@ -28,6 +28,12 @@ def test_a_run_without_a_name_is_given_one(tmp_path: Path) -> None:
     assert spec.overrides == ("run.name=null",), "the record has what the user gave"
 
 
+def training_of(spec: JobSpec) -> RunConfig:
+    """The config of a spec that is no program's."""
+    assert isinstance(spec.config, RunConfig)
+    return spec.config
+
+
 def test_recipe_overrides_and_variables_become_one_config(tmp_path: Path) -> None:
     spec = load(
         tmp_path,
@@ -35,8 +41,8 @@ def test_recipe_overrides_and_variables_become_one_config(tmp_path: Path) -> Non
         environment={"SPEECH": "/speech"},
         data={"train": "${SPEECH}/train.csv", "validation": "/data/valid.csv"},
     )
-    assert spec.config.training.max_steps == 7
-    assert spec.config.data.train == "/speech/train.csv"
+    assert training_of(spec).training.max_steps == 7
+    assert training_of(spec).data.train == "/speech/train.csv"
     assert RunConfig.model_validate_json(config_text(spec.config.model_dump(mode="json"))) == spec.config
 
 
@@ -45,26 +51,26 @@ def test_variables_in_a_mix_are_those_of_this_machine_or_of_the_job(tmp_path: Pa
     job = {"runtime_env": {"env_vars": {"CORPUS": "/there"}}}
     data = {"mix": members, "validation": "/data/valid.csv"}
     spec = load(tmp_path, environment={"SPEECH": "/here"}, data=data, job=job)
-    assert [member.train for member in spec.config.data.mix] == ["/here/a.csv", "${CORPUS}/b.csv"]
+    assert [member.train for member in training_of(spec).data.mix] == ["/here/a.csv", "${CORPUS}/b.csv"]
     with pytest.raises(ConfigError, match=r"data.mix.0.train: .* names the variable SPEECH"):
         load(tmp_path, data=data, job=job)
 
 
 def test_the_gang_is_all_workers_and_the_cpu_that_ray_data_needs(tmp_path: Path) -> None:
-    assert load(tmp_path).config.gang.total == {"CPU": 9.0, "GPU": 2.0}
+    assert gang_of(load(tmp_path).config.scaling).total == {"CPU": 9.0, "GPU": 2.0}
 
 
 def test_an_elastic_run_is_charged_its_most_workers(tmp_path: Path) -> None:
     spec = load(tmp_path, "scaling.num_workers={min: 1, max: 3}", "training.global_batch_size=64")
-    assert (spec.config.gang.num_workers, spec.config.gang.total["GPU"]) == (3, 3.0)
-    assert (spec.config.gang.min_workers, load(tmp_path).config.gang.min_workers) == (1, None)
+    assert (gang_of(spec.config.scaling).num_workers, gang_of(spec.config.scaling).total["GPU"]) == (3, 3.0)
+    assert (gang_of(spec.config.scaling).min_workers, gang_of(load(tmp_path).config.scaling).min_workers) == (1, None)
 
 
 def test_a_variable_of_the_job_is_left_for_the_node(tmp_path: Path) -> None:
     data = {"train": "${SPEECH}/train.csv", "validation": "/data/valid.csv"}
     job = {"runtime_env": {"env_vars": {"SPEECH": "/there"}}}
     spec = load(tmp_path, environment={"SPEECH": "/here"}, data=data, job=job)
-    assert spec.config.data.train == "${SPEECH}/train.csv"
+    assert training_of(spec).data.train == "${SPEECH}/train.csv"
     assert spec.overrides == ()
 
 

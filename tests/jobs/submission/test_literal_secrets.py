@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.submission.job_spec import find_literal_secrets
+from jobs.submission.job_spec import RunConfig, find_literal_secrets
 from jobs.submission.run_request import RunRequest, run_of
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.submission.test_job_spec import load
@@ -39,6 +39,12 @@ def test_a_credential_in_an_override_is_refused_too() -> None:
     assert error.startswith("overrides.0: looks like a credential")
 
 
+def test_a_variable_of_a_program_whose_name_is_a_secrets_is_refused_whatever_its_value() -> None:
+    variables = {"WANDB_API_KEY": "0123456789", "TOKENIZERS_PARALLELISM": "false", "USE_TOKEN": "1", "LR": "2"}
+    [error] = find_literal_secrets({"script": {"env": variables}})
+    assert error.startswith("script.env.WANDB_API_KEY: looks like a credential") and "0123456789" not in error
+
+
 def test_a_common_recipe_holds_none() -> None:
     config = {**sample_run().config, "model": {"special_tokens": ["<|startoftranscript|>"], "unk_token": "[UNK]"}}
     assert [*find_literal_secrets(config)] == []
@@ -47,4 +53,4 @@ def test_a_common_recipe_holds_none() -> None:
 @pytest.mark.parametrize("value", ["a: b", "true", "0123", "#x", "null", "plain/path", "2026-11-21", "[x]", "é ü"])
 def test_what_a_variable_holds_is_taken_as_text_whatever_yaml_would_make_of_it(tmp_path: Path, value: str) -> None:
     spec = load(tmp_path, environment={"TRAIN": value}, data={**CONTENT["data"], "train": "${TRAIN}"})
-    assert spec.config.data.train == value
+    assert isinstance(spec.config, RunConfig) and spec.config.data.train == value

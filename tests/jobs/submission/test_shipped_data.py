@@ -17,12 +17,12 @@ from jobs.submission.assemble import Bundle, collect_bundle, pack_bundle, run_re
 from jobs.submission.job_spec import JobSpec, load_spec
 from runtime_env import tree
 from tests.jobs.sample import CONTENT
+from tests.jobs.submission.test_job_spec import training_of
 from trainers.config.parts.data_location import SHIPPED
 from trainers.config.parts.data_part import DataPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.config.submitted import CONFIG_VARIABLE, config_text, read_submitted
-from trainers.data.augmentation.recording_pool import rows_of
 from trainers.data.preparation import prepared_key
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.known_sources import open_sources
@@ -65,7 +65,9 @@ def unpacked(spec: JobSpec, bundle: Bundle, folder: Path) -> TrainConfig:
     with zipfile.ZipFile(package.path) as archive:
         archive.extractall(folder)
     config = run_request_of(spec, bundle, package.sha256).config
-    return read_submitted({CONFIG_VARIABLE: config_text(config)}, folder)
+    submitted = read_submitted({CONFIG_VARIABLE: config_text(config)}, folder)
+    assert isinstance(submitted, TrainConfig)
+    return submitted
 
 
 def opened(data: DataPart) -> SourceSplit:
@@ -178,7 +180,7 @@ def test_the_job_has_the_same_utterances_when_the_folder_is_gone(
     form: Callable[[Path], dict[str, Any]], laptop: Path, root: Path, tmp_path: Path
 ) -> None:
     spec = load(root, {"validation": f"{laptop}/valid.csv", **form(laptop)})
-    expected = utterances(opened(spec.config.data))
+    expected = utterances(opened(training_of(spec).data))
     bundle = collect_bundle(spec, root)
     config = unpacked(spec, bundle, tmp_path / "node")
     shutil.rmtree(laptop)
@@ -198,7 +200,7 @@ def test_recordings_that_are_mixed_into_clips_are_shipped_too(laptop: Path, root
     (noise,) = open_mixed_sources(
         config.data, {"augment.noise_manifest": config.augment.noise_manifest}, storage_options=StorageOptions()
     )
-    assert [Path(path).read_bytes() for path, _, _ in rows_of(noise.table)] == [b"recording a"]
+    assert [Path(path).read_bytes() for path in noise.table["audio"].to_pylist()] == [b"recording a"]
 
 
 @pytest.mark.parametrize("kind", [None, "manifest"])
@@ -264,7 +266,7 @@ def test_the_home_folder_is_this_user_s(laptop: Path, root: Path, monkeypatch: p
     relative_paths(laptop)
     monkeypatch.setenv("HOME", str(laptop))
     spec = load(root, {"train": "~/train.csv", "validation": "~/valid.csv"})
-    assert spec.config.data.train == f"{laptop}/train.csv"
+    assert training_of(spec).data.train == f"{laptop}/train.csv"
     with pytest.raises(ConfigError, match=r"data\.train: ~/train\.csv is another folder on each machine"):
         load(root, {"ship": False, "train": "~/train.csv", "validation": "~/valid.csv"})
 

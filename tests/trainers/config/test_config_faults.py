@@ -11,8 +11,8 @@ from tests.trainers.synthetic import config, content
 from trainers.config.config_scope import SUBMITTED_SCOPE, ConfigScope
 from trainers.config.loader import build_config
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.parts.scaling_part import UNUSED_ACCELERATORS, WITHOUT_GPU
-from trainers.config.schema import TrainConfig
+from trainers.config.parts.scaling_part import WITHOUT_GPU
+from trainers.config.schema import UNUSED_ACCELERATORS, TrainConfig
 from trainers.config.validation import validated
 from trainers.errors import ConfigError
 

@@ -27,7 +27,9 @@ def no_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def built(line: str) -> TrainConfig:
-    return config_of(parse(line.split()))[0]
+    config, _ = config_of(parse(line.split()))
+    assert isinstance(config, TrainConfig)
+    return config
 
 
 def test_the_long_known_command_line_gives_exactly_these_fields() -> None:

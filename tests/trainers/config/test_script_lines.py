@@ -43,7 +43,9 @@ def no_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def built(line: str) -> TrainConfig:
-    return config_of(parse(shlex.split(line)))[0]
+    config, _ = config_of(parse(shlex.split(line)))
+    assert isinstance(config, TrainConfig)
+    return config
 
 
 def field_of(config: TrainConfig, field: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.trainers.synthetic import config
 from trainers.config.parts.decode_part import DecodePart
-from trainers.config.parts.strategy_part import StrategyPart
+from trainers.config.parts.strategy.strategy_part import StrategyPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 
@@ -135,6 +135,8 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "training.training_args.adam_beta2": (Outcome.REFUSED, (0.9,)),
     "scaling.num_workers": (Outcome.ROUNDED, (2,)),
     "scaling.use_gpu": (Outcome.ROUNDED, (True,)),
+    "scaling.accelerator": (Outcome.ROUNDED, ("cpu",)),
+    "scaling.label_selector": (Outcome.EXACT, ({"pool": "speech"},)),
     "scaling.resources_per_worker": (Outcome.EXACT, ({"CPU": 2.0},)),
     "scaling.placement_strategy": (Outcome.EXACT, ("SPREAD",)),
     "scaling.backend": (Outcome.ROUNDED, ("gloo",)),
@@ -146,6 +148,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
 # Only together with other fields, or with one value.
 ALONE: Mapping[str, str] = {
     **{f"strategy.{name}": "with strategy.name: deepspeed" for name in StrategyPart.model_fields if name != "name"},
+    "scaling.accelerator_type": "with scaling.use_gpu",
     "run.name": "the run's address",
     "run.storage_path": "the run's address",
     "data.demo": "instead of data.train and data.validation",

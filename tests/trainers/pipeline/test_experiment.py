@@ -9,12 +9,13 @@ from tests.trainers.run_folder.writers import group_of, staged
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.errors import ResumeError
-from trainers.pipeline.continuation import decide, finished, refuse_without_journal
+from trainers.pipeline.continuation import decide, finished
 from trainers.pipeline.experiment import describe, resolve_fields
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Finished, Journal, State
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
+from trainers.run_folder.refusals import refuse_another_trainer, refuse_without_journal
 from trainers.storage import open_storage, sha256_of
 
 DATA = {"train": "a", "validation": "b", "test": "c"}
@@ -165,6 +166,19 @@ class TestDecodedFiles:
         scored = {"decode": decode.model_dump(mode="json"), "test": {"decoding": hashes}}
         result = {"max_steps": 10, "num_train_epochs": None, "test_data": "c", **scored}
         return State(finished=Finished(1, "attempts/1/outputs-x", (), result))
+
+
+@pytest.mark.parametrize("trainer", ["huggingface", "script"])
+def test_a_folder_of_a_run_of_another_kind_is_refused(folder: RunFolder, trainer: str) -> None:
+    refuse_another_trainer(Journal(folder).read(), folder, trainer)
+    program = {"trainer": "script"} if trainer == "script" else {}
+    experiment = {"id": "e1", **program}
+    assert Driver.open(folder, Journal(folder), None, lambda state: experiment) is not None
+    state = Journal(folder).read()
+    refuse_another_trainer(state, folder, trainer)
+    other = "script" if trainer == "huggingface" else "huggingface"
+    with pytest.raises(ResumeError, match=f"holds a run with trainer: {trainer}, and this recipe has trainer: {other}"):
+        refuse_another_trainer(state, folder, other)
 
 
 @pytest.mark.parametrize("left", [RESULT, f"{CHECKPOINTS}/checkpoint-8-a1-x/optimizer.pt"])

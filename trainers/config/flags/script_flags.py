@@ -24,7 +24,6 @@ from trainers.config.flags.flag import (
     ignored,
     off,
     on,
-    refused,
 )
 from trainers.metrics.known_metrics import known_metrics
 
@@ -200,23 +199,6 @@ RUN = (
         verbs={True: (PREPARE,), False: (TRAIN, EVALUATE, CHECK)},
         reason="--verb prepare prepares data and does nothing else",
     ),
-)
-_GAUDI = "Gaudi is not supported: scaling.use_gpu: true trains on GPUs, false on CPUs"
-_GAUDI_SWITCHES = (
-    *("use_habana", "use_lazy_mode", "use_hpu_graphs", "use_hpu_graphs_for_inference", "use_hpu_graphs_for_training"),
-    *("use_compiled_autograd", "compile_dynamic", "disable_tensor_cache_hpu_graphs", "adjust_throughput"),
-    *("pipelining_fwd_bwd", "ignore_eos", "non_blocking_data_copy", "profiling_record_shapes", "profiling_with_stack"),
-    *("sdp_on_bf16", "fp8"),
-)
-_GAUDI_NUMBERS = (
-    *("max_hpu_graphs", "context_parallel_size", "throughput_warmup_steps", "profiling_warmup_steps"),
-    "profiling_steps",
-)
-GAUDI = (
-    *off(_GAUDI, *_GAUDI_SWITCHES),
-    *refused(WHOLE, _GAUDI, *_GAUDI_NUMBERS),
-    *refused(TEXT, _GAUDI, "gaudi_config_name"),
-    Flag("distribution_strategy", TEXT, always=("ddp",), reason=_GAUDI),
 )
 _WORKERS = "Ray starts the workers, one process each: --num-workers N (scaling.num_workers)"
 LAUNCHER = (

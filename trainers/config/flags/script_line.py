@@ -9,7 +9,8 @@ from typing import Any
 from trainers.config.flags.bucket_keys import with_urls
 from trainers.config.flags.corpus_flags import with_corpus
 from trainers.config.flags.flag import SWITCH, Flag
-from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, LAUNCHER, MODEL, RUN, SCORE_ALONE
+from trainers.config.flags.gaudi_flags import GAUDI
+from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, LAUNCHER, MODEL, RUN, SCORE_ALONE
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
 from trainers.config.overrides import Override, apply_overrides
 from trainers.errors import ConfigError

@@ -10,10 +10,10 @@ from ray.train import WorkerGroupError
 from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
 
-from trainers.config.schema import TrainConfig
+from trainers.config.schema import AnyConfig, ScriptConfig
 from trainers.distributed.coordinator import WAITING
 from trainers.distributed.ray_connection import LOST_NODE_TIMEOUT_S, lost_nodes, stop_requested
-from trainers.errors import LostNodeError, LostWorkerError, ProgramError, RegroupError, StoppedError
+from trainers.errors import LostNodeError, LostWorkerError, ProgramError, RegroupError, ScriptError, StoppedError
 from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, is_start_timeout, root_cause_of
 
 # Nodes that an elastic run may lose before it comes to another checkpoint.
@@ -23,8 +23,10 @@ MAX_LOSSES = 20
 class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
     """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
 
-    def __init__(self, coordinator: Any, config: TrainConfig):
+    def __init__(self, coordinator: Any, config: AnyConfig):
         self._coordinator, self._max_failures, self._count = coordinator, config.run.max_failures, 0
+        # After a program has failed by itself.
+        self._restarts_left = config.script.max_restarts if isinstance(config, ScriptConfig) else 0
         self._is_elastic, self._failed_starts, self._losses = config.scaling.is_elastic, 0, 0
         self._nodes: set[str] = set()
         self._decided = False
@@ -82,7 +84,8 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         error = root_cause_of(combined)
         if self._is_elastic and isinstance(error, LostWorkerError):
             error = root_cause_of(combined, lost_nodes=lost_nodes(self._nodes, wait_s=LOST_NODE_TIMEOUT_S))
-        if error.final:
+        has_failed_itself = isinstance(error, ScriptError)
+        if error.final or (has_failed_itself and not self._restarts_left):
             raise error
         if stop_requested(self._coordinator):
             raise StoppedError(f"stopped without a new checkpoint, since the workers failed meanwhile: {error}")
@@ -90,7 +93,8 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         is_loss = self._is_elastic and isinstance(error, LostNodeError) and not is_left
         # They left with a checkpoint.
         self._losses = 0 if is_left else self._losses + is_loss
-        counts = not (is_preemption(combined) or is_left or is_loss)
+        self._restarts_left -= has_failed_itself
+        counts = not (is_preemption(combined) or is_left or is_loss or has_failed_itself)
         self._count += counts
         if self._max_failures >= 0 and (self._max_failures < self._count or self._losses > MAX_LOSSES):
             raise TooManyFailuresError(worker_exceptions)

@@ -19,6 +19,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.locations import storage_path_of
+from trainers.config.parts.scaling_part import GPU_ACCELERATORS, AcceleratorName
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, is_url
@@ -44,12 +45,12 @@ FILE = "summary.json"
 class WorkerCheck:
     """The check; calling it checks the node of the calling process."""
 
-    use_gpu: bool
+    device: AcceleratorName
     files: tuple[str, ...]
 
     @classmethod
-    def of(cls, prepared: Iterable[str], *, use_gpu: bool) -> "WorkerCheck":
-        return cls(use_gpu, tuple(f"{url}/{FILE}" for url in prepared if not is_url(url)))
+    def of(cls, prepared: Iterable[str], *, device: AcceleratorName) -> "WorkerCheck":
+        return cls(device, tuple(f"{url}/{FILE}" for url in prepared if not is_url(url)))
 
     def __call__(self) -> None:
         """Checks this node.
@@ -59,20 +60,21 @@ class WorkerCheck:
             DataError: it does not have the data.
         """
         node = ray.util.get_node_ip_address()
-        if self.use_gpu:
-            _check_torch(node)
+        if self.device in GPU_ACCELERATORS:
+            _check_torch(node, self.device)
         _check_files(node, self.files)
 
 
-def _check_torch(node: str) -> None:
+def _check_torch(node: str, device: AcceleratorName) -> None:
+    from trainers.distributed.hardware import KINDS, devices_here, judge  # noqa: PLC0415
     from trainers.findings import Level  # noqa: PLC0415
-    from trainers.inspection.hardware_checks import build_here, devices_here, judge  # noqa: PLC0415
+    from trainers.inspection.hardware_checks import build_here  # noqa: PLC0415
 
     build = build_here(use_gpu=True)
     # What its GPUs are, a process is started to tell.
-    if build.sees_gpus:
+    if build.sees_devices and build.kind in KINDS[device]:
         return
-    finding = judge(build, devices_here(), use_gpu=True, machine=node)
+    finding = judge(build, devices_here(), wanted=device, machine=node)
     if finding.level == Level.ERROR:
         raise ResourceError(finding.text)
 

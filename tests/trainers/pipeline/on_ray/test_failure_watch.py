@@ -17,6 +17,7 @@ from ray.train.v2._internal.execution.controller.state import (
 
 from tests.trainers.pipeline.on_ray.fake_coordinator import FakeCoordinator
 from tests.trainers.synthetic import config
+from trainers.config.schema import ScriptConfig
 from trainers.errors import (
     ConfigError,
     LostNodeError,
@@ -24,6 +25,7 @@ from trainers.errors import (
     RayscribeError,
     RegroupError,
     ResourceError,
+    ScriptError,
     StoppedError,
 )
 from trainers.pipeline.on_ray import failure_watch
@@ -178,3 +180,14 @@ def test_what_would_fail_again_and_a_stop_end_the_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr(failure_watch, "stop_requested", lambda coordinator: True)
     with pytest.raises(StoppedError, match="workers failed meanwhile: rank 1 died"):
         watch(9)[0].after_worker_group_poll_status(failed({1: DIED}))
+
+
+def test_a_program_that_fails_starts_again_as_often_as_its_recipe_says_whatever_else_was_lost() -> None:
+    script = {"command": ["train.py"], "max_restarts": 2}
+    program = ScriptConfig.model_validate({"trainer": "script", "run": {"max_failures": 1}, "script": script})
+    failures = FailureWatch(FakeCoordinator(), program)
+    error = ScriptError.of("rank 0: ended with exit code 7", 7, 1.0, final=False)
+    for each in (error, DIED, error):
+        fails(failures, each)
+    with pytest.raises(ScriptError):
+        fails(failures, error)

@@ -4,12 +4,8 @@ import pytest
 from pyarrow import fs
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.on_ray.ray_engine import (
-    NEVER_S,
-    run_config,
-    scaling_config,
-    torch_config,
-)
+from trainers.pipeline.on_ray.ray_engine import torch_config
+from trainers.pipeline.on_ray.ray_fit import NEVER_S, run_config, scaling_config
 
 ELASTIC = {"min": 2, "max": 4}
 SCORE = {"checkpoint.checkpoint_score_attribute": "eval_wer"}
@@ -17,23 +13,26 @@ SCORE = {"checkpoint.checkpoint_score_attribute": "eval_wer"}
 
 class TestScaling:
     def test_every_field_reaches_ray(self) -> None:
-        scaling = scaling_config(
+        scaling: Any = scaling_config(
             config(
                 {
                     "scaling.num_workers": 3,
                     "scaling.use_gpu": True,
                     "scaling.resources_per_worker": {"CPU": 4, "GPU": 0.5},
                     "scaling.placement_strategy": "STRICT_SPREAD",
+                    "scaling.accelerator_type": "A100",
+                    "scaling.label_selector": {"pool": "!spot"},
                 }
-            )
+            ).scaling
         )
         assert scaling.num_workers == 3
         assert scaling.use_gpu is True
-        assert scaling.resources_per_worker == {"CPU": 4, "GPU": 0.5}
+        assert scaling.resources_per_worker == {"CPU": 4, "GPU": 0.5, "accelerator_type:A100": 0.001}
         assert scaling.placement_strategy == "STRICT_SPREAD"
+        assert (scaling.accelerator_type, scaling.label_selector) == ("A100", {"pool": "!spot"})
 
     def test_an_elastic_number_is_ray_s_which_leaves_a_change_of_size_to_us(self) -> None:
-        scaling: Any = scaling_config(config({"scaling.num_workers": ELASTIC, "training.global_batch_size": 8}))
+        scaling: Any = scaling_config(config({"scaling.num_workers": ELASTIC, "training.global_batch_size": 8}).scaling)
         assert (scaling.num_workers, scaling.min_workers, scaling.max_workers) == ((2, 4), 2, 4)
         assert scaling.elastic_resize_monitor_interval_s == NEVER_S
 
@@ -43,6 +42,7 @@ class TestScaling:
             ({}, {"CPU": 1}),
             ({"scaling.use_gpu": True}, {"CPU": 1, "GPU": 1}),
             ({"scaling.use_gpu": True, "scaling.resources_per_worker": {"CPU": 8}}, {"CPU": 8, "GPU": 1}),
+            ({"scaling.accelerator": "rocm"}, {"CPU": 1, "GPU": 1}),
             (
                 {"scaling.resources_per_worker": {"accelerator_type:A100": 0.01}},
                 {"CPU": 1, "accelerator_type:A100": 0.01},
@@ -52,7 +52,7 @@ class TestScaling:
     def test_what_is_left_open_is_one_cpu_and_a_gpu_if_used(
         self, changes: dict[str, Any], expected: dict[str, float]
     ) -> None:
-        assert scaling_config(config(changes)).resources_per_worker == expected
+        assert scaling_config(config(changes).scaling).resources_per_worker == expected
 
 
 @pytest.mark.parametrize("number", [1, 5, None])

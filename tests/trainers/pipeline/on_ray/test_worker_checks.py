@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from trainers.config.storage_location import StorageOptions
+from trainers.distributed.hardware import devices_here, judge
 from trainers.errors import DataError, ResourceError
-from trainers.inspection.hardware_checks import build_here, devices_here, judge
+from trainers.inspection.hardware_checks import build_here
 from trainers.inspection.node_checks import judge_files
 from trainers.pipeline.on_ray import worker_checks
 from trainers.pipeline.on_ray.worker_checks import WorkerCheck
@@ -20,13 +21,13 @@ def node(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_node_with_the_data_passes(tmp_path: Path) -> None:
     (tmp_path / "summary.json").touch()
-    check = WorkerCheck.of([str(tmp_path), "s3://bucket/prepared/train"], use_gpu=False)
+    check = WorkerCheck.of([str(tmp_path), "s3://bucket/prepared/train"], device="cpu")
     assert check.files == (str(tmp_path / "summary.json"),), "a bucket is the same from every node"
     pickle.loads(pickle.dumps(check))()
 
 
 def test_a_node_without_the_data_is_named_in_the_words_of_preflight(tmp_path: Path) -> None:
-    check = WorkerCheck.of([str(tmp_path)], use_gpu=False)
+    check = WorkerCheck.of([str(tmp_path)], device="cpu")
     with pytest.raises(DataError) as error:
         check()
     assert str(error.value) == f"on 10.0.0.2: {judge_files(check.files, StorageOptions()).text}"
@@ -35,6 +36,6 @@ def test_a_node_without_the_data_is_named_in_the_words_of_preflight(tmp_path: Pa
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that torch sees")
 def test_a_torch_that_does_not_fit_is_named_in_the_words_of_preflight() -> None:
     with pytest.raises(ResourceError) as error:
-        WorkerCheck.of([], use_gpu=True)()
-    found = judge(build_here(use_gpu=True), devices_here(), use_gpu=True, machine="10.0.0.2")
+        WorkerCheck.of([], device="auto")()
+    found = judge(build_here(use_gpu=True), devices_here(), wanted="auto", machine="10.0.0.2")
     assert str(error.value) == found.text

@@ -1,0 +1,161 @@
+"""rayscribe import-command: a recipe of the line that starts a public fine-tuning script."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Annotated
+
+import typer
+
+from cluster_configs.rendering.commented_yaml import to_commented_yaml
+from jobs.cli.output import echo
+from jobs.submission.job_spec import JobPart
+from trainers.config.flags.script_recipe import ScriptRecipe, recipe_of_script
+from trainers.config.overrides import Override
+from trainers.config.validation import validated
+from trainers.errors import ConfigError
+from trainers.scripts.launchers.launch_line import LaunchLine
+from trainers.scripts.launchers.line_parser import parse_line
+from trainers.scripts.launchers.line_words import split_line
+
+NOT_ALL = 1
+COMMENTS = {
+    "run/storage_path": "A folder or a URL that all nodes reach.",
+    "data/dataset/test_split": "The script has no final score: its eval split chooses the best model.",
+    "scaling/use_gpu": "The script takes a GPU where there is one; false trains on CPUs.",
+}
+_HPU = (
+    "training on HPUs needs the vendor's image and Optimum's Trainer: the recipe trains on GPUs; `rayscribe launch` "
+    "runs the script itself on HPUs"
+)
+# Variables of accelerate launch by their values that need nothing here, and fields that say the same as others.
+_NOTHING: Mapping[str, tuple[str, ...]] = {
+    "ACCELERATE_MIXED_PRECISION": ("no",),
+    "ACCELERATE_DYNAMO_BACKEND": ("NO",),
+    "ACCELERATE_DYNAMO_MODE": ("default",),
+    "ACCELERATE_DYNAMO_USE_FULLGRAPH": ("False",),
+    "ACCELERATE_DYNAMO_USE_DYNAMIC": ("False",),
+    "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": ("False", "True"),
+    "ACCELERATE_USE_CPU": ("False", "True"),
+}
+# Variables that accelerate reads, which a recipe says by fields; and those that say who has started the script.
+_FIELDLESS = ("ACCELERATE_", "FSDP_")
+_OF_THE_LAUNCHER = ("TORCHELASTIC_RUN_ID", "ROLE_NAME")
+_GAUDI = ("PT_HPU_", "HABANA_", "GC_KERNEL_PATH", "HCL_", "HLS_")
+_FIELDS: Mapping[tuple[str, str], str] = {
+    ("ACCELERATE_MIXED_PRECISION", "fp16"): "training.fp16",
+    ("ACCELERATE_MIXED_PRECISION", "bf16"): "training.bf16",
+    ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR"): "training.torch_compile",
+}
+
+
+def import_command(
+    line: Annotated[
+        list[str],
+        typer.Argument(metavar="LINE", help="The line, as one text in quotes, or as words after --; - reads it."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the recipe there. Default: standard output.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 1 where something was not carried over.")
+    ] = False,
+) -> None:
+    """Write the recipe that does what a line with transformers' speech recognition scripts does.
+
+    Knows run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and Optimum's versions of them for Gaudi,
+    behind torchrun, accelerate launch, deepspeed, mpirun, srun, gaudi_spawn.py or python. What is not carried over is
+    named on standard error, with the reason, and in the recipe.
+
+    Example: rayscribe import-command 'torchrun run_speech_recognition_seq2seq.py …' --out my.yaml
+
+    Example: rayscribe import-command --strict -- python run_speech_recognition_ctc.py …
+
+    Example: rayscribe import-command - --out my.yaml < train.sh
+    """
+    if line == ["-"]:
+        line = [sys.stdin.read()]
+    text, left_out, notes = recipe_text(split_line(line[0]) if len(line) == 1 else line)
+    for note in notes:
+        echo(f"note: {note}", err=True)
+    for item in left_out:
+        echo(f"not carried over: {item}", err=True)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        try:
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out {out}: {error.strerror or error}: name a file that can be written") from None
+    if strict and left_out:
+        raise typer.Exit(NOT_ALL)
+
+
+def recipe_text(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """The recipe of a line, what of it is not carried over, and what has no effect anyway.
+
+    Raises:
+        ConfigError: the line cannot be understood, or its script has no recipe that does the same.
+    """
+    line = parse_line(words)
+    script = PurePath(line.program.name).name
+    overrides, left_out = _of_launcher(line)
+    variables, more = _of_environment({**line.assignments, **_plain_variables(line)})
+    if variables:
+        overrides.append((("job", "runtime_env", "env_vars"), variables))
+    recipe = recipe_of_script(script, line.program.arguments, overrides)
+    left_out = [*left_out, *more, *recipe.left_out]
+    return to_commented_yaml(recipe.content, COMMENTS, _head(script, recipe, left_out)), left_out, [*line.notes]
+
+
+def _head(script: str, recipe: ScriptRecipe, left_out: Sequence[str]) -> str:
+    lines = [f"What a line with {script} does. rayscribe import-command has written it."]
+    if recipe.defaults:
+        lines += ["", f"Not in the line, but defaults of the script: {', '.join(recipe.defaults)}."]
+    if left_out:
+        lines += ["", "Not carried over:", *(f"  {item}" for item in left_out)]
+    return "\n".join([*lines, ""])
+
+
+def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
+    """Fields that the launcher's options mean, and what they say that has no field."""
+    overrides: list[Override] = [(("scaling", "use_gpu"), line.device != "cpu")]
+    left_out = [f"{line.launcher}: {_HPU}"] if line.device == "hpu" else []
+    if line.workers is None:
+        left_out.append(f"{line.launcher}: it counts devices where it is started: set scaling.num_workers")
+    elif line.workers.min == line.workers.max:
+        overrides.append((("scaling", "num_workers"), line.workers.max))
+    else:
+        overrides.append((("scaling", "num_workers"), {"min": line.workers.min, "max": line.workers.max}))
+    if line.max_retries not in (None, JobPart().max_retries):
+        overrides.append((("job", "max_retries"), line.max_retries))
+    for name, value in line.variables.items():
+        if field := _FIELDS.get((name, value)):
+            overrides.append((tuple(field.split(".")), True))
+        elif name.startswith(_FIELDLESS) and value not in _NOTHING.get(name, ()):
+            left_out.append(f"{name}={value}, which {line.launcher} sets: no field says it; see strategy and training")
+    return overrides, left_out
+
+
+def _plain_variables(line: LaunchLine) -> dict[str, str]:
+    """Variables of the launcher that a recipe's workers can have, such as OMP_NUM_THREADS."""
+    return {
+        name: value
+        for name, value in line.variables.items()
+        if not name.startswith(_FIELDLESS) and name not in _OF_THE_LAUNCHER
+    }
+
+
+def _of_environment(assignments: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Variables that a job can have, and those that it cannot."""
+    kept: dict[str, str] = {}
+    left_out = []
+    for name, value in assignments.items():
+        _, problems = validated(JobPart, {"runtime_env": {"env_vars": {name: value}}})
+        if name.startswith(_GAUDI):
+            left_out.append(f"{name}={value}: the software of HPUs alone reads it")
+        elif problems:
+            left_out += [f"{name}: job.{problem}" for problem in problems]
+        else:
+            kept[name] = value
+    return kept, left_out

@@ -1,0 +1,144 @@
+"""rayscribe launch: run a program that torchrun could start on the workers of a Ray cluster."""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from jobs.cli.connect import JsonOption, ServiceOption
+from jobs.cli.submit import AddressOption, ClusterOption, FollowOption, Submission, named_address, submit_spec
+from jobs.cli.train import Overrides, joined
+from jobs.submission.job_spec import find_literal_secrets, resolve_spec
+from trainers.config.overrides import Override, apply_overrides, parse_override
+from trainers.config.schema import trainer_of
+from trainers.config.strict_loading import load_yaml
+from trainers.config.validation import refuse
+from trainers.errors import ConfigError
+from trainers.main import TaskArguments, run_task
+from trainers.scripts.recipe import resolve_program
+
+Line = Annotated[
+    list[str], typer.Argument(metavar="PROGRAM…", help="The program with its arguments, or a line with its launcher.")
+]
+NumWorkers = Annotated[int | None, typer.Option(help="Processes in total, one per device.")]
+NprocPerNode = Annotated[int | None, typer.Option(help="Processes of each node, with --nnodes.")]
+Nnodes = Annotated[int | None, typer.Option(help="Nodes, with --nproc-per-node (default: 1).")]
+UseGpu = Annotated[bool, typer.Option("--use-gpu", help="One GPU for each process.")]
+AcceleratorOption = Annotated[
+    str | None, typer.Option(help="One device of this kind for each process: cpu, cuda, rocm or hpu.")
+]
+Resources = Annotated[
+    str | None, typer.Option(metavar="{NAME: NUMBER}", help="What each process reserves, e.g. '{CPU: 8}'.")
+]
+Name = Annotated[str | None, typer.Option(help="Name of the run; the same name continues it.")]
+StoragePath = Annotated[str | None, typer.Option(help="Folder or bucket of the run folder.")]
+Python = Annotated[str | None, typer.Option(help="Interpreter of the program on each node.")]
+WorkingDir = Annotated[str | None, typer.Option(help="Subfolder of this one in which the program runs.")]
+SyncDir = Annotated[str | None, typer.Option(help="Folder of its output, where its arguments do not name it.")]
+Prepare = Annotated[str | None, typer.Option(help="A command that runs once before it, see {data}.")]
+Env = Annotated[list[str], typer.Option(metavar="NAME=VALUE", help="A variable of the program; repeatable.")]
+Write = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write the recipe, and run nothing; - for standard output.")
+]
+Submit = Annotated[bool, typer.Option("--submit", help="Queue it as a run, as `rayscribe submit` does.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the complete request without sending it.")]
+SkipPreflight = Annotated[bool, typer.Option("--no-preflight", help="Skip the checks of a submission.")]
+
+
+def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
+    line: Line,
+    num_workers: NumWorkers = None,
+    nproc_per_node: NprocPerNode = None,
+    nnodes: Nnodes = None,
+    use_gpu: UseGpu = False,
+    accelerator: AcceleratorOption = None,
+    resources: Resources = None,
+    name: Name = None,
+    storage_path: StoragePath = None,
+    python: Python = None,
+    working_dir: WorkingDir = None,
+    sync_dir: SyncDir = None,
+    prepare: Prepare = None,
+    env: Env = [],  # noqa: B006
+    overrides: Overrides = [],  # noqa: B006
+    write: Write = None,
+    submit: Submit = False,
+    address: AddressOption = None,
+    cluster: ClusterOption = None,
+    follow: FollowOption = False,
+    dry_run: DryRun = False,
+    skip_preflight: SkipPreflight = False,
+    service: ServiceOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Run an unmodified program on Ray workers as torchrun would: on --address or on this machine, or --submit it.
+
+    Example: rayscribe launch --num-workers 4 --use-gpu -- train.py --output_dir out --do_train
+
+    Example: rayscribe launch --submit --follow -- torchrun --nproc_per_node 4 train.py hparams.yaml
+    """
+    given = {
+        "script.command": line[0] if len(line) == 1 and " " in line[0] else line,
+        "scaling.num_workers": _workers(num_workers, nproc_per_node, nnodes),
+        "scaling.use_gpu": use_gpu or None,
+        "scaling.accelerator": accelerator,
+        "scaling.resources_per_worker": load_yaml(resources) if resources is not None else None,
+        "run.name": name,
+        "run.storage_path": storage_path,
+        "script.python": python,
+        "script.working_dir": working_dir,
+        "script.sync_dir": sync_dir,
+        "script.prepare": prepare,
+        "script.env": _variables(env) or None,
+    }
+    recipe = _recipe({key: value for key, value in given.items() if value is not None}, overrides)
+    if write is not None:
+        text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+        typer.echo(text, nl=False) if str(write) == "-" else write.write_text(text, encoding="utf-8")
+    elif submit or dry_run:
+        how = Submission(service, follow, dry_run, skip_preflight, json_output)
+        at = named_address(address, cluster, service)
+        chosen = [f"job.address={at}"] if at is not None else []
+        submit_spec(resolve_spec(recipe, _origin(recipe), chosen, now=datetime.now(UTC), is_local=how.is_local), how)
+    elif follow or service or skip_preflight or json_output:
+        raise ConfigError("--follow, --service, --no-preflight and --json are of submitted runs: add --submit")
+    else:
+        arguments = TaskArguments(_origin(recipe), recipe=recipe, address=joined(address, cluster))
+        raise typer.Exit(run_task(arguments))
+
+
+def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
+    """The recipe of a program, its line resolved."""
+    options: list[Override] = [(tuple(key.split(".")), value) for key, value in given.items()]
+    base = {"trainer": "script", "run": {}, "script": {}, "scaling": {}, "job": {}}
+    content = apply_overrides(base, [*options, *map(parse_override, overrides)])
+    if trainer_of(content) != "script":
+        raise ConfigError("--set trainer: launch runs programs; for a training there is `rayscribe train`")
+    recipe = resolve_program(content, os.environ, lambda note: typer.echo(note, err=True))
+    refuse([*find_literal_secrets(recipe)], "launch")
+    return recipe
+
+
+def _origin(recipe: Mapping[str, Any]) -> Path:
+    """The file that the recipe could be from: a run without a name has its name."""
+    words = recipe["script"]["command"]
+    return Path(next((word for word in words if not word.startswith("-")), "program")).with_suffix(".yaml")
+
+
+def _workers(num_workers: int | None, nproc_per_node: int | None, nnodes: int | None) -> int | None:
+    if num_workers is not None and (nproc_per_node or nnodes):
+        raise ConfigError("--num-workers is the total, and --nproc-per-node with --nnodes give it, too: keep one")
+    if nproc_per_node is None:
+        return num_workers if nnodes is None else nnodes
+    return nproc_per_node * (nnodes or 1)
+
+
+def _variables(pairs: list[str]) -> dict[str, str]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise ConfigError(f"--env {pair}: write it as NAME=VALUE")
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}

@@ -1,0 +1,57 @@
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.scripts.output_lines import BAR_INTERVAL_S, LONGEST_BYTES, OutputLines
+
+
+def shown(*pieces: tuple[bytes, float]) -> list[str]:
+    lines = OutputLines()
+    found = [line for piece, now_s in pieces for line in lines.take(piece, now_s)]
+    return [*found, *lines.end()]
+
+
+def test_lines_come_when_they_are_complete() -> None:
+    lines = OutputLines()
+    assert list(lines.take(b"a\nb", 0)) == ["a"]
+    assert list(lines.take(b"c\r\n\nd", 0)) == ["bc", ""]
+    assert list(lines.end()) == ["d"]
+
+
+@pytest.mark.parametrize("style", [b"\r%d%%", b"%d%%\r"])
+def test_a_bar_is_shown_now_and_then_and_at_its_end(style: bytes) -> None:
+    pieces = [(style % number, number / 10) for number in range(100)]
+    assert shown(*pieces, (b"\n", 10.0)) == ["0%", "50%", "99%"]
+    assert shown(*pieces) == ["0%", "50%", "99%"]
+
+
+def test_a_bar_that_is_written_as_a_whole_leaves_what_was_seen_last() -> None:
+    assert shown((b"\r 1%\r 2%\r100%\nnext\n", 0.0)) == ["100%", "next"]
+
+
+def test_a_bar_is_shown_again_once_time_has_passed_without_new_output() -> None:
+    lines = OutputLines()
+    assert list(lines.take(b"\r1%", 0.0)) == ["1%"]
+    assert list(lines.take(b"\r2%", 1.0)) == []
+    assert list(lines.take(b"", BAR_INTERVAL_S)) == ["2%"]
+    assert list(lines.take(b"", 2 * BAR_INTERVAL_S)) == []
+
+
+def test_a_line_without_an_end_is_given_in_parts() -> None:
+    lines = OutputLines()
+    found = [line for _ in range(3) for line in lines.take(b"x" * LONGEST_BYTES, 0.0)]
+    assert sum(map(len, [*found, *lines.end()])) == 3 * LONGEST_BYTES and len(found) >= 1
+
+
+def test_bytes_that_are_no_text_are_shown() -> None:
+    assert shown((b"\xff!\n", 0.0)) == ["�!"]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), min_size=1), min_size=1), st.data())
+def test_no_line_is_lost_however_it_is_cut(texts: Sequence[str], data: st.DataObject) -> None:
+    content = "".join(f"{text}\n" for text in texts if text.strip()).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=5)))
+    pieces = [content[start:end] for start, end in zip([0, *cuts], [*cuts, len(content)], strict=True)]
+    assert shown(*((piece, 0.0) for piece in pieces)) == [text for text in texts if text.strip()]

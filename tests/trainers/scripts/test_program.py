@@ -1,0 +1,116 @@
+"""Real processes, a few tenths of a second each."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from trainers.errors import ConfigError
+from trainers.scripts import program as module
+from trainers.scripts.program import Program
+
+
+def started(tmp_path: Path, code: str) -> tuple[Program, list[str]]:
+    lines: list[str] = []
+    environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
+    return Program([sys.executable, "-c", code], tmp_path, environment, lines.append), lines
+
+
+def nothing() -> None:
+    return
+
+
+def test_the_exit_code_and_all_output_come_back(tmp_path: Path) -> None:
+    program, lines = started(tmp_path, "import sys; print('a'); print('b', file=sys.stderr); sys.exit(7)")
+    assert (program.wait(nothing), lines) == (7, ["a", "b"])
+    assert list(program.last_lines) == ["a", "b"]
+
+
+def test_it_runs_in_its_folder_with_nothing_but_its_environment(tmp_path: Path) -> None:
+    program, lines = started(tmp_path, "import os; print(os.getcwd()); print(sorted(os.environ)); print(os.getpgid(0))")
+    assert program.wait(nothing) == 0
+    assert lines[0] == str(tmp_path.resolve()) and "HOME" not in lines[1]
+    assert int(lines[2]) != os.getpgid(0)
+
+
+def test_sigterm_reaches_the_program_alone_which_may_save(tmp_path: Path) -> None:
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "def save(*_):\n"
+        "    print('child lives', child.poll() is None); sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, save); print('ready'); time.sleep(60)\n"
+    )
+    program, lines = started(tmp_path, code)
+    asked: list[bool] = []
+
+    def ask() -> None:
+        if lines == ["ready"] and not asked:
+            asked.append(True)
+            program.terminate()
+
+    assert program.wait(ask) == 3
+    assert lines == ["ready", "child lives True"]
+
+
+def test_a_killed_program_takes_its_children_along(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print(child.pid); time.sleep(60)\n"
+    )
+    program, lines = started(tmp_path, code)
+    assert program.wait(lambda: program.kill() if lines else None) == -signal.SIGKILL
+    child = int(lines[0])
+    end = time.monotonic() + 30
+    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_it_dies_with_the_thread_that_started_it(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def start() -> None:
+        program, _ = started(tmp_path, "import time; time.sleep(60)")
+        pids.append(program._process.pid)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    _, status = os.waitpid(pids[0], 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def test_output_that_a_child_holds_open_does_not_delay_the_end(tmp_path: Path) -> None:
+    code = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    program, _ = started(tmp_path, code)
+    assert program.wait(nothing) == 0
+
+
+def test_what_it_wrote_last_is_read_however_long_its_lines_take_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DRAIN_S", 0.0)
+    monkeypatch.setattr(module, "BLOCK_BYTES", 16)
+    program, lines = started(tmp_path, "print('x' * 30000); print('why'); import os; os._exit(1)")
+    assert program.wait(lambda: time.sleep(0.2)) == 1
+    assert lines[-1] == "why"
+
+
+def test_secrets_of_the_job_are_in_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSCRIBE_SECRETS", '{"API_KEY": {"env": "API_KEY"}}')
+    monkeypatch.setenv("API_KEY", "swordfish")
+    program, lines = started(tmp_path, "print('key: swordfish.')")
+    assert program.wait(nothing) == 0
+    assert lines == list(program.last_lines) == ["key: ***."]
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"script\.command: no-such-program cannot be started"):
+        Program(["no-such-program"], tmp_path, {}, print)

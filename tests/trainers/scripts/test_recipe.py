@@ -1,0 +1,65 @@
+from typing import Any
+
+import pytest
+
+from trainers.config.loader import build_any_config
+from trainers.config.schema import ScriptConfig
+from trainers.errors import ConfigError
+from trainers.scripts.recipe import resolve_program
+
+
+def resolved(command: Any, **parts: Any) -> ScriptConfig:
+    content = {"trainer": "script", "script": {"command": command, **parts.pop("script", {})}, **parts}
+    config = build_any_config(resolve_program(content, {"LR": "1e-4"}), origin="test", environment={})
+    assert isinstance(config, ScriptConfig)
+    return config
+
+
+def test_a_recipe_without_a_program_stays_as_it_is() -> None:
+    assert resolve_program({"data": {"train": "x.csv"}}, {}) == {"data": {"train": "x.csv"}}
+
+
+def test_what_torchrun_is_told_becomes_part_of_the_recipe() -> None:
+    config = resolved("torchrun --nnodes=2 --nproc_per_node=4 --max-restarts 2 train.py hparams.yaml --lr $LR")
+    assert config.script.command == ("train.py", "hparams.yaml", "--lr", "1e-4")
+    assert (config.scaling.num_workers, config.script.max_restarts) == (8, 2)
+
+
+def test_resolving_again_changes_nothing() -> None:
+    content = resolve_program({"trainer": "script", "script": {"command": "torchrun --nproc_per_node 2 -m a.b x"}}, {})
+    assert content["script"]["command"] == ["-m", "a.b", "x"]
+    assert resolve_program(content, {}) == content
+
+
+def test_arguments_are_not_touched() -> None:
+    odd = ["train.py", " a  b ", "", "{", '{"a": 1}', "$HOME", "--x='y'"]
+    assert list(resolved(["torchrun", "--nproc_per_node", "2", *odd]).script.command) == odd
+
+
+def test_deepspeeds_local_rank_and_leading_variables_are_kept() -> None:
+    config = resolved("OMP_NUM_THREADS=3 deepspeed --num_gpus 2 train.py --deepspeed ds.json")
+    assert config.script.env["OMP_NUM_THREADS"] == "3"
+    assert config.script.local_rank_option == "--local_rank"
+    assert (config.scaling.num_workers, config.scaling.use_gpu) == (2, True)
+
+
+def test_a_placeholder_that_no_node_could_replace_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"\{data\} is what script\.prepare writes"):
+        resolved("train.py --data_folder {data}")
+    assert resolved("train.py {data}", script={"prepare": "make.py {data}"}).script.prepare == ("make.py", "{data}")
+
+
+def test_a_program_is_not_said_to_begin_from_a_checkpoint_that_it_never_sees() -> None:
+    with pytest.raises(ConfigError, match=r"run\.resume is from:s3://b/c, and only the program itself can begin from"):
+        resolved("train.py", run={"resume": "from:s3://b/c"})
+
+
+@pytest.mark.parametrize("part", [{"script": {"env": ["A=1"]}}, {"scaling": "all"}])
+def test_a_part_that_is_none_is_refused_and_not_passed_over(part: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"scaling|env"):
+        resolved("B=2 torchrun --nproc_per_node 4 train.py", **part)
+
+
+def test_a_line_that_contradicts_the_recipe_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"scaling\.num_workers is 3, and the launcher in script\.command says 4"):
+        resolved("torchrun --nproc_per_node 4 train.py", scaling={"num_workers": 3})

@@ -1,0 +1,237 @@
+"""The arguments of a public fine-tuning script as the content of a recipe that does the same.
+
+What an argument means is in the tables of flags. Added is what the scripts do where an argument is not given: their
+defaults that change training or scores. Sources: transformers' examples/pytorch/speech-recognition, and its
+TrainingArguments.
+"""
+
+import argparse
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from trainers.config.flags.flag import TEXT, Flag
+from trainers.config.flags.script_line import (
+    BY_KEY,
+    add_sections,
+    base_of_flags,
+    given_flags,
+    overrides_of,
+    usually_spelled,
+)
+from trainers.config.loader import build_config, read_ds_config
+from trainers.config.overrides import Override, apply_overrides
+from trainers.errors import ConfigError
+
+_TRAINER = {
+    "num_train_epochs": 3.0,
+    "per_device_train_batch_size": 8,
+    "per_device_eval_batch_size": 8,
+    "learning_rate": 5e-5,
+    "warmup_steps": 0,
+    "save_steps": 500,
+}
+_DATA = {
+    "audio_column_name": "audio",
+    "text_column_name": "text",
+    "eval_split_name": "test",
+    "max_duration_in_seconds": 20.0,
+    "min_duration_in_seconds": 0.0,
+}
+_CTC = {
+    **dict.fromkeys(("attention_dropout", "activation_dropout", "feat_proj_dropout", "hidden_dropout"), 0.0),
+    **dict.fromkeys(("final_dropout", "layerdrop", "mask_feature_prob"), 0.0),
+    "mask_time_prob": 0.05,
+    "mask_time_length": 10,
+    "mask_feature_length": 10,
+    "freeze_feature_encoder": True,
+}
+# By the script: values of flags. The error rates of the first two are those of the texts as they are.
+SCRIPTS: Mapping[str, Mapping[str, Any]] = {
+    "run_speech_recognition_seq2seq.py": {
+        **_TRAINER,
+        **_DATA,
+        "train_split_name": "train",
+        "do_lower_case": True,
+        "do_normalize_eval": False,
+    },
+    "run_speech_recognition_ctc.py": {
+        **_TRAINER,
+        **_DATA,
+        **_CTC,
+        "train_split_name": "train+validation",
+        "do_lower_case": True,
+        "do_normalize_eval": False,
+    },
+    "run_speech_recognition_seq2seq_streaming.py": {**_TRAINER, **_DATA, "train_split_name": "train"},
+}
+_ALONE = "it asks for a score alone: rayscribe evaluate RECIPE --model MODEL scores a model with this recipe"
+_EVERY_CHECKPOINT = (
+    "each checkpoint is scored, so save_steps {0} must be a multiple of it: they are scored every {0} steps"
+)
+
+
+@dataclass(frozen=True)
+class ScriptRecipe:
+    """What became of a script's arguments.
+
+    Attributes:
+        content: Of the recipe; only what differs from the defaults.
+        defaults: Dotted names of the fields in it whose values are the script's own defaults.
+        left_out: Each argument that is not carried over, and why.
+    """
+
+    content: dict[str, Any]
+    defaults: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[Override]) -> ScriptRecipe:
+    """The recipe of a script's arguments.
+
+    Args:
+        script: Name of the file, one of SCRIPTS.
+        arguments: As they stand in the line.
+        overrides: What the rest of the line says; the arguments may say otherwise.
+
+    Raises:
+        ConfigError: the script is none of these, an argument cannot be read, or the recipe would not be valid.
+    """
+    if script not in SCRIPTS:
+        raise ConfigError(
+            f"{script}: only {', '.join(SCRIPTS)} have a recipe that does the same: `rayscribe launch` runs any script "
+            "as it is"
+        )
+    values, left_out = _read(script, arguments)
+    for name, what in (("model_name_or_path", "the weights that it trains"), ("dataset_name", "what it trains on")):
+        if values.get(name) is None:
+            raise ConfigError(f"{script}: --{name} is missing: name {what}")
+    added = _defaults(script, values)
+    both = {**added, **values}
+    if problem := _uneven(both):
+        left_out = (*left_out, problem)
+        both.pop("eval_steps")
+    fields = [*overrides, *overrides_of(both)]
+    fields += _global_batch(apply_overrides({}, fields))
+    content = apply_overrides(base_of_flags(both, fields), fields)
+    trimmed = without_defaults(content, script)
+    of_defaults = {".".join(path) for path, _ in overrides_of({**added, "do_train": True})}
+    return ScriptRecipe(trimmed, tuple(name for name in _names(trimmed) if name in of_defaults), tuple(left_out))
+
+
+def without_defaults(content: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The content of a recipe without the fields that have their defaults.
+
+    Raises:
+        ConfigError: it is not valid.
+    """
+    differing = build_config(content, origin=origin).model_dump(mode="json", exclude_defaults=True)
+    return _common(content, {**differing, "job": content.get("job", {})})
+
+
+def _common(content: Mapping[str, Any], differing: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        other = differing.get(key)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            if inner := _common(value, other):
+                found[key] = inner
+        elif key in differing:
+            found[key] = value
+    return found
+
+
+def _names(content: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}")
+
+
+def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Values of the flags that mean something here, and a line for each other argument."""
+    parser = _Parser(prog=script, add_help=False, allow_abbrev=False)
+    add_sections(parser)
+    parsed, unknown = parser.parse_known_args(usually_spelled(arguments))
+    values, left_out = {}, [*_unknown(script, unknown)]
+    for flag, value in given_flags(vars(parsed)):
+        try:
+            flag.fields_of(value, "train")
+        except ConfigError as refusal:
+            left_out.append(_without_secret(flag, str(refusal)))
+        else:
+            values[flag.key] = value
+    if not values.get("do_train"):
+        scored = [f"--{name}" for name in ("do_eval", "do_predict") if values.pop(name, None)]
+        left_out += [f"{name} without --do_train: {_ALONE}" for name in scored]
+    if "freeze_feature_encoder" not in SCRIPTS[script] and values.get("freeze_feature_encoder") is False:
+        # Whisper has none to freeze; the field is of other families.
+        values.pop("freeze_feature_encoder")
+    if (values.get("max_steps") or -1) > 0:
+        values.pop("num_train_epochs", None)
+    if problem := _unreadable_ds_config(values):
+        left_out.append(problem)
+        values.pop("deepspeed")
+    return values, tuple(left_out)
+
+
+def _without_secret(flag: Flag, refusal: str) -> str:
+    """A token is not repeated."""
+    return f"{flag.option}: {flag.reason}" if "token" in flag.key and flag.kind is TEXT else refusal
+
+
+def _unknown(script: str, words: Sequence[str]) -> Iterator[str]:
+    options = [f"--{key}" for key in BY_KEY]
+    for word in words:
+        name = word.partition("=")[0]
+        near = difflib.get_close_matches(name, options, n=1) if name.startswith("--") else []
+        if near:
+            yield f"{name}: no argument of {script}; did you mean {near[0]}?"
+        elif name.endswith((".json", ".yaml", ".yml")):
+            yield f"{name}: the file is not read: write its arguments into the line"
+        else:
+            yield f"{name}: no argument of {script} that is known here"
+
+
+def _defaults(script: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The script's defaults of what its arguments leave open."""
+    taken = {".".join(path) for path, _ in overrides_of({**values, "do_train": True})}
+    added = {key: value for key, value in SCRIPTS[script].items() if key not in values}
+    if "training.max_steps" in taken:
+        added.pop("num_train_epochs", None)
+    if values.get("eval_strategy") == "steps" or values.get("evaluation_strategy") == "steps":
+        # As the Trainer does it: eval_steps is logging_steps.
+        added |= {} if "eval_steps" in values else {"eval_steps": values.get("logging_steps", 500)}
+    return {key: value for key, value in added.items() if taken.isdisjoint(BY_KEY[key].fields_of(value, "train"))}
+
+
+def _uneven(values: Mapping[str, Any]) -> str | None:
+    """Says where the validation set would be scored between checkpoints."""
+    each, save = values.get("eval_steps"), values["save_steps"]
+    if each is None or save % each == 0:
+        return None
+    return f"--eval_steps {each}: {_EVERY_CHECKPOINT.format(save)}"
+
+
+def _global_batch(content: Mapping[str, Any]) -> list[Override]:
+    """With an elastic number of workers, the utterances of a step are those of the most workers."""
+    count, training = content.get("scaling", {}).get("num_workers"), content["training"]
+    if not isinstance(count, Mapping):
+        return []
+    each = training["per_device_train_batch_size"] * training.get("gradient_accumulation_steps", 1)
+    return [(("training", "global_batch_size"), each * count["max"])]
+
+
+def _unreadable_ds_config(values: Mapping[str, Any]) -> str | None:
+    path = values.get("deepspeed")
+    if path is None:
+        return None
+    _, unread = read_ds_config({"strategy": {"ds_config": path}})
+    return f"--deepspeed {path}: {unread[0].partition(f'{path}: ')[2]}" if unread else None

@@ -1,0 +1,159 @@
+"""launch(config): begin an attempt of a program, run it on all workers, and enter its result. Imports no torch."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainers.config.locations import storage_path_of
+from trainers.config.schema import ScriptConfig
+from trainers.distributed.console import print_line
+from trainers.errors import ResumeError
+from trainers.run_folder import layout
+from trainers.run_folder.attempt_status import FinalStatus
+from trainers.run_folder.checkpoints import newest
+from trainers.run_folder.fencing import Driver, refuse_superseded
+from trainers.run_folder.journal import Journal, State, publish
+from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.refusals import (
+    TRAINER,
+    refuse_another_trainer,
+    refuse_without_checkpoint,
+    refuse_without_journal,
+)
+from trainers.scripts.script_task import ScriptTask
+from trainers.storage import open_storage
+
+
+class RunProgram(Protocol):
+    """Runs a program on all workers, see `script_run.run_program`."""
+
+    def __call__(self, task: ScriptTask, folder: RunFolder, *, managed_by_service: bool) -> None: ...
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """The result of a run: where it is, and what the program last said of itself."""
+
+    folder: str
+    metrics: Mapping[str, Any]
+
+    @property
+    def headline(self) -> str:
+        """`ended with exit code 0 · WER 12.30% · loss 0.1234 · <folder>`."""
+        shown = []
+        if self.metrics.get("wer") is not None:
+            shown.append(f"WER {self.metrics['wer']:.2f}%")
+        if self.metrics.get("loss") is not None:
+            shown.append(f"loss {self.metrics['loss']:.4f}")
+        return " · ".join(["the program ended with exit code 0", *shown, self.folder])
+
+
+def launch(
+    config: ScriptConfig,
+    run: RunProgram,
+    *,
+    base: Path | None,
+    package: str,
+    overrides: Sequence[str] = (),
+    attempt: int | None = None,
+    expected: str | None = None,
+) -> LaunchResult:
+    """Runs one program; continues it from its own last checkpoint where it was interrupted.
+
+    Args:
+        config: It has `run.name`.
+        run: Runs the program.
+        base: Where the program lies, if not in a package that each worker has.
+        package: What identifies its files.
+        overrides: What the command line changed, for the record.
+        attempt: The attempt's number where a service counts. None: the next.
+        expected: A checkpoint that a service knows the run has.
+
+    Raises:
+        RayscribeError: the attempt cannot begin, or what stopped the program.
+    """
+    folder = RunFolder.of(config)
+    open_storage(storage_path_of(config), config.run.storage_options).check_writable()
+    journal = Journal(folder)
+    with FinalStatus(config, folder, attempt) as final:
+        state = journal.read()
+        refuse_superseded(folder, state, attempt)
+        refuse_without_journal(state, folder)
+        refuse_without_checkpoint(state, folder, expected)
+        refuse_another_trainer(state, folder, config.trainer)
+        _refuse_a_second(config, state, folder, retried=attempt is not None and attempt > 1)
+        if state.finished is None:
+            driver = Driver.open(folder, journal, attempt, lambda state: state.experiment or _experiment(config))
+            assert driver is not None, "an experiment is given for each state"
+            final.attempt = driver.attempt
+            _write_attempt(config, driver, overrides)
+            _say_what_changes(config, state)
+            task = ScriptTask(config, driver.attempt, base, package)
+            run(task, folder, managed_by_service=attempt is not None)
+            _finish(driver)
+        else:
+            _refuse_other_command(config, state, folder)
+            print_line(f"{folder.url}: this program has ended well already; name another run to run it again")
+        publish(folder, journal)
+        finished = journal.read().finished
+        assert finished is not None
+        result = LaunchResult(folder.url, finished.result["metrics"])
+        final.headline = result.headline
+    return result
+
+
+def _experiment(config: ScriptConfig) -> dict[str, Any]:
+    return {"id": uuid.uuid4().hex, TRAINER: config.trainer, "command": list(config.script.command)}
+
+
+def _refuse_a_second(config: ScriptConfig, state: State, folder: RunFolder, *, retried: bool) -> None:
+    if config.run.resume == "never" and state.number and not retried:
+        raise ResumeError(f"{folder.url}: is there already, and run.resume is never: give it another run.name")
+
+
+def _refuse_other_command(config: ScriptConfig, state: State, folder: RunFolder) -> None:
+    if state.experiment is not None and state.experiment.get("command") != list(config.script.command):
+        raise ResumeError(
+            f"{folder.url}: another command has ended well there ({' '.join(state.experiment.get('command', []))}): "
+            "give this one another run.name"
+        )
+
+
+def _say_what_changes(config: ScriptConfig, state: State) -> None:
+    before = (state.experiment or {}).get("command")
+    if before is not None and before != list(config.script.command):
+        print_line(f"changed since this run began: script.command, before {before}")
+    last = newest(state.checkpoints)
+    if last is not None:
+        print_line(f"{last.name} is there to continue from, if the program looks for it in its output folder")
+
+
+def _write_attempt(config: ScriptConfig, driver: Driver, overrides: Sequence[str]) -> None:
+    """Writes what the attempt begins with, and has the root of the run folder show it."""
+    own = driver.own
+    own.write_json(layout.ATTEMPT, layout.describe_start())
+    own.write_request(config, overrides)
+    own.write_json(layout.ENVIRONMENT, layout.describe_environment({}))
+    own.write_json(layout.EXPERIMENT, driver.check().experiment)
+    own.write_jsonl(layout.QUARANTINE, [])
+    driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": None})
+    publish(driver.folder, driver.journal)
+
+
+def _finish(driver: Driver) -> None:
+    """Enters what the last worker group has left as the result of the run."""
+    group = driver.check().groups[-1]
+    kept = driver.folder.sub(group.outputs)
+    result = kept.read_json(layout.RESULT)
+    files = sorted(entry.key for entry in kept.storage.list_files())
+    driver.append(
+        lambda _: {
+            "kind": "finished",
+            "attempt": driver.attempt,
+            "outputs": group.outputs,
+            "files": files,
+            "result": result,
+        }
+    )

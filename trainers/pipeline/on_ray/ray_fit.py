@@ -1,0 +1,272 @@
+"""A run of Ray Train from its start to its end, of a training or of a program. Imports no torch."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+
+from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.schema import AnyConfig, ScriptConfig
+from trainers.distributed.console import print_line
+from trainers.distributed.coordinator import STOPPABLE, WAITING, EndRequest
+from trainers.distributed.ray_connection import (
+    LOST_NODE_TIMEOUT_S,
+    POLL_S,
+    SILENT_NODE_TIMEOUT_S,
+    draining_nodes,
+    driver_node_id,
+    free_resources,
+    kill_controller,
+    lasting_resources,
+    living_nodes,
+    lost_nodes,
+    node_resources,
+    open_coordinator,
+    poll_coordinator,
+    request_resource_reports,
+)
+from trainers.distributed.signals import STOP_SIGNAL
+from trainers.errors import LostNodeError, StoppedError
+from trainers.pipeline.on_ray.failure_watch import FailureWatch
+from trainers.pipeline.on_ray.resize_policy import LostCapacity, ResizePolicy, StaleNodes
+from trainers.pipeline.root_cause import only_connection_errors, root_cause_of
+from trainers.run_folder.attempt_status import Phase, StatusWriter
+from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
+from trainers.run_folder.worker_logs import finish_logs
+
+# Seconds between two looks at the cluster's nodes.
+NODE_POLL_S = 1.0
+# For how long threads are waited for at the end; a head that does not respond may hold them.
+SHUTDOWN_TIMEOUT_S = 10.0
+NEVER_S = 1e9
+# Makes a trainer of Ray Train with a coordinator and a run's config.
+TrainerFactory = Callable[[Any, RunConfig], Any]
+
+
+def scaling_config(part: ScalingPart) -> ScalingConfig:
+    """Workers, what each reserves, and on which nodes."""
+    # Type checkers see the class of Ray Train's first version, which has fewer fields.
+    count: Any = part.num_workers
+    further: dict[str, Any] = {"label_selector": dict(part.label_selector) or None}
+    if part.is_elastic:
+        count = (part.min_workers, part.max_workers)
+        # Ray would end the workers for a new size without a checkpoint; see `resize_policy` instead.
+        further |= {"elastic_resize_monitor_interval_s": NEVER_S}
+    return ScalingConfig(
+        num_workers=count,
+        use_gpu=part.use_gpu,
+        resources_per_worker=dict(part.worker_resources),
+        placement_strategy=part.placement_strategy,
+        accelerator_type=part.accelerator_type,
+        **further,
+    )
+
+
+def run_config(config: AnyConfig, *, name: str, storage_path: str, filesystem: Any = None) -> RunConfig:
+    """Where Ray keeps its own folder of this attempt, with pointers to the checkpoints that the run's journal keeps.
+
+    Ray starts a worker group again within an attempt as often as `failure_watch.FailureWatch` lets it. Errors of its
+    controller are waits for room that were too long, see `ray_connection.start_timeout_s`, and workers that do not
+    start. An elastic group may be planned with a node that is gone by then, which is a wait like others; so Ray sets it
+    no limit, and the watch limits the rest.
+
+    Args:
+        config: The config.
+        name: Of the Ray run; Ray would silently continue a run of the same name, so each attempt has its own.
+        storage_path: Folder in which Ray makes a folder of that name, as `filesystem` has it.
+        filesystem: pyarrow filesystem of a bucket, None for a folder.
+    """
+    limit = -1 if config.scaling.is_elastic else config.run.max_failures
+    return RunConfig(
+        name=name,
+        storage_path=storage_path,
+        storage_filesystem=filesystem,
+        checkpoint_config=_checkpoint_config(config),
+        # Type checkers see the class of Ray Train's first version, which has fewer fields.
+        failure_config=FailureConfig(max_failures=-1, controller_failure_limit=limit),  # type: ignore[call-arg]
+    )
+
+
+def _checkpoint_config(config: AnyConfig) -> CheckpointConfig:
+    if isinstance(config, ScriptConfig):
+        # Nothing of it is reported to Ray.
+        return CheckpointConfig()
+    part = config.checkpoint
+    return CheckpointConfig(
+        num_to_keep=part.num_to_keep,
+        checkpoint_score_attribute=part.score_attribute,
+        checkpoint_score_order=part.checkpoint_score_order,
+    )
+
+
+def fit_to_end(
+    make: TrainerFactory,
+    config: AnyConfig,
+    folder: RunFolder,
+    attempt: int | None = None,
+    *,
+    managed_by_service: bool = False,
+) -> None:
+    """Runs workers to their end; what rank 0 gives back says what a run that was stopped has.
+
+    Args:
+        make: Makes the trainer.
+        config: The config.
+        folder: The run folder.
+        attempt: Number of the attempt, whose status is written; None: of no attempt.
+        managed_by_service: A queue starts the run again where the cluster has lost a node.
+
+    Raises:
+        RayscribeError: what stopped the workers.
+        StoppedError: a stop was requested.
+        Interruption: a stop was requested while there was nothing to wait for.
+    """
+    number = attempt or 1
+    path, filesystem = folder.storage.sub(f"{ATTEMPTS}/{number}/{RAY}").for_pyarrow()
+    ray_run = run_config(config, name=folder.ray_run_name(number), storage_path=path, filesystem=filesystem)
+    with open_coordinator() as coordinator, StatusWriter(folder, attempt) as status, STOP_SIGNAL.deferred():
+        watch: Any = FailureWatch(coordinator, config)
+        ray_run.callbacks = [watch]
+        fit = RayFit(make(coordinator, ray_run), coordinator, status, config, requeued=managed_by_service)
+        nodes = living_nodes()
+        try:
+            stopped = fit.wait().return_value
+        except LostNodeError:
+            finish_logs(folder)
+            raise
+        except (TrainingFailedError, RayError) as error:
+            wait_s = SILENT_NODE_TIMEOUT_S if only_connection_errors(error) else LOST_NODE_TIMEOUT_S
+            # The last output of workers of this node that died.
+            finish_logs(folder)
+            raise root_cause_of(error, lost_nodes=lost_nodes(fit.nodes or nodes, wait_s=wait_s)) from error
+        if stopped is not None:
+            raise StoppedError(stopped)
+
+
+class RayFit:
+    """`fit` of a trainer of Ray Train in a thread, so that this thread can print lines and handle signals."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        coordinator: Any,
+        status: StatusWriter,
+        config: AnyConfig,
+        *,
+        requeued: bool = False,
+    ):
+        self._trainer, self._coordinator, self._status = trainer, coordinator, status
+        each = ", ".join(f"{value:g} {name}" for name, value in config.scaling.worker_resources.items())
+        self._need = f"{config.scaling.num_workers} workers × ({each})"
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._phase = ""
+        self._group: str | None = None
+        self._nodes: tuple[str, ...] = ()
+        # The group that is to leave, and why.
+        self._leaves: tuple[str | None, str] | None = None
+        self._selects = config.scaling.selects
+        self._resize_policy = ResizePolicy(config.scaling, driver_node_id())
+        # An elastic run waits: it may go on with fewer workers than the queue would wait for.
+        self._lost_capacity = LostCapacity(config.scaling) if requeued and not config.scaling.is_elastic else None
+        self._stale_nodes = StaleNodes(config.scaling)
+        self._is_capacity_lost = False
+        self._ended = threading.Event()
+
+    @property
+    def nodes(self) -> set[str]:
+        return set(self._nodes)
+
+    def wait(self) -> Any:
+        """Prints the workers' lines, and passes a request to stop on to them, until they end.
+
+        Raises:
+            TrainingFailedError: the workers failed.
+            RayError: Ray Train's controller failed.
+            LostNodeError: there is no room for the workers any more, and a queue to wait in.
+            Interruption: a stop was requested while there was nothing to wait for.
+        """
+        fit = threading.Thread(target=self._fit, name="fit", daemon=True)
+        nodes = threading.Thread(target=self._watch_nodes, name="nodes", daemon=True)
+        fit.start()
+        nodes.start()
+        self._enter(WAITING)
+        try:
+            self._follow(fit)
+        finally:
+            # A thread that is inside of Ray while Ray is shut down crashes the process.
+            self._ended.set()
+            if not fit.is_alive() or kill_controller(self._coordinator):
+                fit.join(SHUTDOWN_TIMEOUT_S)
+            nodes.join(SHUTDOWN_TIMEOUT_S)
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _follow(self, fit: threading.Thread) -> None:
+        while fit.is_alive():
+            fit.join(POLL_S)
+            self._read()
+            if STOP_SIGNAL.received and self._phase != STOPPABLE and fit.is_alive():
+                STOP_SIGNAL.end()
+            if self._is_capacity_lost and self._nodes and self._phase == WAITING and fit.is_alive():
+                raise LostNodeError(f"training: a node was lost, and the cluster can no longer hold {self._need}")
+
+    def _fit(self) -> None:
+        try:
+            self._result = self._trainer.fit()
+        except BaseException as error:
+            self._error = error
+
+    def _watch_nodes(self) -> None:
+        """Has the workers leave where they should; in a thread, since a head that restarts does not respond."""
+        while not self._ended.wait(NODE_POLL_S):
+            # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
+            group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
+            reason, is_capacity_lost = None, False
+            with contextlib.suppress(RayError, RuntimeError, OSError):
+                draining, every, now_s = draining_nodes(), node_resources(self._selects), time.monotonic()
+                free = {node: left for node, left in free_resources().items() if node in every}
+                request_resource_reports(
+                    self._stale_nodes.nodes_to_query(now_s, every, free, waits=self._phase == WAITING)
+                )
+                reason = self._resize_policy.regroup_reason(nodes, free, draining, now_s)
+                if self._lost_capacity is not None:
+                    is_capacity_lost = self._lost_capacity.is_gone(lasting_resources(every, draining), now_s)
+            self._is_capacity_lost = is_capacity_lost
+            if reason is not None:
+                print_line(f"{reason}: saving a checkpoint and restarting the workers")
+                self._leaves = (group, reason)
+
+    def _read(self) -> None:
+        update = poll_coordinator(self._coordinator)
+        if update is None:
+            return
+        if update.group is not None:
+            self._group, self._nodes = update.group, update.nodes
+        self._request(update.request)
+        for line in update.lines:
+            print_line(line)
+        if update.phase is not None and update.phase != self._phase:
+            self._enter(update.phase)
+
+    def _request(self, known: EndRequest | None) -> None:
+        """Asks the workers to end until the coordinator knows of it: one that starts again has forgotten."""
+        if STOP_SIGNAL.received:
+            if known != EndRequest():
+                self._coordinator.request_stop.remote()
+        elif self._leaves is not None and self._leaves[0] == self._group and known is None:
+            group, reason = self._leaves
+            self._coordinator.request_regroup.remote(reason, group)
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        if phase == WAITING:
+            self._status.update(Phase.WAITING_FOR_RESOURCES, detail=self._need)
+        else:
+            # From now on the main process writes.
+            self._status.pause()

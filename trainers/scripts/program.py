@@ -1,0 +1,124 @@
+"""A program in a process group of its own: started, followed, asked to end, ended."""
+
+import contextlib
+import ctypes
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from trainers.config.secrets import secret_lines
+from trainers.errors import ConfigError
+from trainers.scripts.output_lines import OutputLines
+
+# Of prctl(2).
+PR_SET_PDEATHSIG = 1
+LAST_LINES = 20
+BLOCK_BYTES = 1 << 16
+POLL_S = 0.2
+# For how long output is read that children of an ended program still hold open.
+DRAIN_S = 2.0
+# As much as a pipe holds at most.
+PIPE_BYTES = 1 << 20
+# In place of a secret, as in the logs of workers.
+MASK = "***"
+
+
+class Program:
+    """A running program; it dies with the thread that started it, as when Ray kills its worker.
+
+    `show` gets each line of its output, standard output and standard error in the order in which they came, without
+    the secrets of the job.
+    """
+
+    def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str], show: Callable[[str], None]):
+        """Starts it in a folder.
+
+        Raises:
+            ConfigError: it cannot be started; names the program.
+        """
+        try:
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
+                list(words),
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),  # noqa: PLW1509 -- it calls one function of libc, loaded before
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"script.command: {words[0]} cannot be started in {folder}: {error.strerror}; name a program that "
+                "every node has, or script.python for the interpreter"
+            ) from error
+        self._show = show
+        self._lines = OutputLines()
+        self._secrets = secret_lines(os.environ)
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+
+    def wait(self, each: Callable[[], None]) -> int:
+        """Follows it to its end; `each` is called a few times a second. Gives its exit code, −n for signal n."""
+        output = self._process.stdout
+        assert output is not None
+        os.set_blocking(output.fileno(), False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            ended_s = None
+            while True:
+                is_open = self._read(output, bool(selector.select(POLL_S)))
+                each()
+                if self._process.poll() is not None:
+                    ended_s = ended_s or time.monotonic()
+                    if not is_open or time.monotonic() - ended_s > DRAIN_S:
+                        break
+                elif not is_open:
+                    time.sleep(POLL_S)
+        # What it wrote last, if `each` took longer.
+        self._take(output.read(PIPE_BYTES))
+        for line in self._lines.end():
+            self._say(line)
+        self.kill()
+        return self._process.wait()
+
+    def terminate(self) -> None:
+        """Asks it to end; its children, such as loaders of data, it ends itself."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it and all its children."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _read(self, output: IO[bytes], is_ready: bool) -> bool:
+        """Reads what there is; False once nobody can write any more."""
+        new = output.read(BLOCK_BYTES) if is_ready else None
+        self._take(new)
+        return new != b""
+
+    def _take(self, new: bytes | None) -> None:
+        for line in self._lines.take(new or b"", time.monotonic()):
+            self._say(line)
+
+    def _say(self, line: str) -> None:
+        for secret in self._secrets:
+            line = line.replace(secret, MASK)
+        self.last_lines.append(line)
+        self._show(line)
+
+
+def _die_with_parent() -> Callable[[], None]:
+    """What a new process calls to be killed with the thread that starts it; Linux only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def ask() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    return ask
