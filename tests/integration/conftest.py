@@ -15,7 +15,7 @@ ONE_AT_A_TIME = ("test_fenced", "test_hurt_clusters", "test_time_limits")
 # Ray gives a node half a minute to register, which it needs where two of these start at once on two cores.
 OF_SEVERAL_NODES = (
     *("test_stale_nodes", "test_elastic", "test_preparing_survives", "test_unauthenticated_calls"),
-    "test_shipped_data",
+    *("test_shipped_data", "test_launch"),
 )
 
 

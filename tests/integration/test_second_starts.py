@@ -38,6 +38,7 @@ NOT_HERE = {
     "run.s3_endpoint_url",
     "scaling.num_workers",
     "scaling.use_gpu",
+    "scaling.label_selector",
     "data.test",
     "data.train",
     "data.validation",

@@ -1,0 +1,1 @@
+"""What is imported of Gaudi's software, on a machine without one."""

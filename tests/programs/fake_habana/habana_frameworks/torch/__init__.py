@@ -1,0 +1,1 @@
+"""The plug-in of torch, which adds no device here."""
