@@ -30,6 +30,7 @@ from trainers.config.family_table import family_parts
 from trainers.config.flags.flag import SWITCH, Flag
 from trainers.config.flags.script_line import SECTIONS
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.script_part import ScriptPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import RayscribeError
 
@@ -50,6 +51,7 @@ def config_page() -> str:
         "",
     ]
     lines += _part(TrainConfig, "", skip=("job",))
+    lines += _part(ScriptPart, "script")
     lines += _part(JobPart, "job")
     lines += ["## queues.yaml", "", "What the platform team allows; `rayscribe serve --queues queues.yaml`.", ""]
     lines += _part(QueuesConfig, "", level=3)
@@ -162,6 +164,25 @@ def flags_page() -> str:
         "`--x 1` and `--x=1`, dashes and underscores are the same; `--x`, `--x True`, `--x=False` and `--no_x` set a",
         "switch. With `--config`, flags override the recipe, and `--set` overrides flags. Two flags that set one field",
         "to different values are refused.",
+        "",
+        "## A recipe of a complete line",
+        "",
+        "`rayscribe import-command` writes the recipe that does what a line does, whatever starts the script in it:",
+        "torchrun, `python -m torch.distributed.run`, `accelerate launch`, `deepspeed`, `mpirun`, `srun`, Optimum's",
+        "`gaudi_spawn.py`, or Python alone.",
+        "",
+        "```bash",
+        "rayscribe import-command 'torchrun --nproc_per_node 8 run_speech_recognition_ctc.py --fp16 …' --out my.yaml",
+        "rayscribe import-command - --out my.yaml < train.sh     # lines that end with a backslash are one",
+        "```",
+        "",
+        "The number of workers, restarts and variables of the line are in the recipe, and so are the script's",
+        "defaults where they differ: 3 epochs, a learning rate of 5e-5, clips of up to 20 s, lower-cased",
+        "transcripts, error rates of the texts as they are. A comment in the recipe names those fields. Each",
+        "argument that is refused below, and each option of a launcher without a field, is named on standard error",
+        "and in the recipe as not carried over; with `--strict` the command then exits with code 1, and else with",
+        "0. What has no effect here and does no harm, such as a master port, is a note. A line for Gaudi becomes a",
+        "recipe for GPUs: HPUs need the vendor's image, and `rayscribe launch` runs the script itself on them.",
         "",
     ]
     for title, flags in SECTIONS.items():
