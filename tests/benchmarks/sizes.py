@@ -79,8 +79,8 @@ class Sizes:
 # Whisper tiny, see its published config.json.
 FULL = Sizes()
 QUICK = Sizes(
-    our_clips=2000,
-    stock_clips=96,
+    our_clips=1000,
+    stock_clips=48,
     score_clips=16,
     rounds=2,
     starts=1,
@@ -89,8 +89,8 @@ QUICK = Sizes(
     short_score_batches=1,
     ctc_turn_steps=4,
     ctc_clips=128,
-    encoder_layers=2,
-    decoder_layers=2,
+    encoder_layers=1,
+    decoder_layers=1,
 )
 # Whether it runs at all; its figures mean nothing.
 SMOKE = Sizes(
