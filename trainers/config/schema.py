@@ -105,8 +105,8 @@ class TrainConfig(Part):
         if idle and is_new(info):
             raise ValueError(
                 f"scaling.resources_per_worker.{idle[0]} is {held[idle[0]]:g}, but training runs on GPUs and CPUs "
-                f"alone, and would hold each {idle[0]} without using it: remove {idle[0]}; on nodes with GPUs set "
-                "scaling.use_gpu: true"
+                f"alone, and would hold each {idle[0]} without using it: remove "
+                f"scaling.resources_per_worker.{idle[0]}; scaling.use_gpu asks for GPUs"
             )
         return self
 

@@ -10,7 +10,7 @@ from trainers.config.config_scope import TRAIN_SCOPE, ConfigScope
 from trainers.config.family_table import families_with, family_parts
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.part import UNSUPPORTED_URL, URL
-from trainers.config.parts.run_part import NAME
+from trainers.config.parts.run_part import NAME, RESUME
 from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
 from trainers.config.storage_location import without_password
 from trainers.errors import ConfigError
@@ -24,6 +24,7 @@ MAX_PROBLEMS = 100
 # Shown in place of a regular expression.
 PATTERN_MESSAGES = {
     NAME: "must begin with a letter or a digit, and hold only these and . _ -",
+    RESUME: "must be auto, never, or from:<checkpoint>, an absolute folder or URL",
     BACKEND: "must name a backend of torch.distributed, as gloo, nccl, or cpu:gloo,cuda:nccl",
     URL: "must be a URL without credentials, as http://host:8265",
 }
@@ -69,6 +70,8 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     if problem["type"] == "string_pattern_mismatch":
         pattern = problem["ctx"]["pattern"]
         message = PATTERN_MESSAGES.get(URL if pattern.startswith(URL) else pattern, message)
+    elif problem["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        message = "must be a mapping of keys to values"
     elif problem["type"] == "list_type":
         message = "must be a list, as [a, b]"
     elif value is None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.trainers.config import advice
 from tests.trainers.synthetic import config, content
 from trainers.config.config_scope import SUBMITTED_SCOPE, ConfigScope
 from trainers.config.loader import build_config
@@ -28,9 +29,7 @@ MATCHED = {
 
 def refused(changes: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> str:
     """The message for the smallest recipe with these changes, which must be refused."""
-    with pytest.raises(ConfigError) as caught:
-        build_config(content(changes), origin="my.yaml", environment=environment or {})
-    return str(caught.value)
+    return advice.refused(content(changes), environment)
 
 
 @pytest.mark.parametrize("field", ["training.max_steps", "training.warmup_steps", "run.max_failures", "model.d_model"])
@@ -226,7 +225,10 @@ class TestFaults:
                 {**ELASTIC, "strategy.name": "fsdp", "scaling.use_gpu": True},
                 "set strategy: {name: ddp}, or scaling.num_workers: 4",
             ),
-            ({"scaling.resources_per_worker": {"HPU": 1}}, "would hold each HPU without using it: remove HPU"),
+            (
+                {"scaling.resources_per_worker": {"HPU": 1}},
+                "remove scaling.resources_per_worker.HPU; scaling.use_gpu asks for GPUs",
+            ),
             (
                 {"scaling.resources_per_worker": {"neuron_cores": 2}},
                 "resources_per_worker.neuron_cores is 2, but",

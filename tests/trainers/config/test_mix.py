@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.trainers.config import advice
 from tests.trainers.synthetic import content
 from trainers.config.config_scope import ConfigScope
 from trainers.config.loader import build_config
 from trainers.config.locations import make_paths_absolute, unresolved_paths
 from trainers.config.schema import TrainConfig
-from trainers.errors import ConfigError
 
 ONE: dict[str, Any] = {"name": "one", "train": "/one.csv"}
 OTHER: dict[str, Any] = {"name": "other", "dataset": {"name": "/other"}}
@@ -22,9 +22,7 @@ def mix(*members: dict[str, Any], environment: dict[str, str] | None = None, **c
 
 
 def refused(*members: dict[str, Any], **changes: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        mix(*members, **changes)
-    return str(caught.value)
+    return advice.refused(content({"data": {"mix": list(members), "validation": "/valid.csv", **changes}}))
 
 
 def test_members_have_the_columns_of_the_data_part_unless_they_name_their_own() -> None:

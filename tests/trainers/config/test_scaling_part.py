@@ -4,18 +4,16 @@ from typing import Any
 
 import pytest
 
+from tests.trainers.config import advice
 from tests.trainers.synthetic import config, content
 from trainers.config.loader import build_config
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.schema import TrainConfig
-from trainers.config.validation import validated
 from trainers.errors import ConfigError
 
 
 def refused(scaling: dict[str, Any]) -> str:
-    part, problems = validated(ScalingPart, scaling)
-    assert part is None
-    return "\n".join(problems)
+    return advice.refused({"trainer": "script", "script": {"command": ["train.py"]}, "scaling": scaling})
 
 
 @pytest.mark.parametrize(
@@ -62,10 +60,13 @@ def test_an_accelerator_is_one_of_ray_s_resources(
             {"accelerator": "hpu", "use_gpu": True},
             "accelerator is hpu, and use_gpu is true: set scaling.use_gpu: false",
         ),
-        ({"accelerator": "hpu", "resources_per_worker": {"HPU": 0}}, "set accelerator: cpu, or HPU: 1"),
+        (
+            {"accelerator": "hpu", "resources_per_worker": {"HPU": 0}},
+            "accelerator: cpu, or scaling.resources_per_worker.HPU: 1",
+        ),
         ({"accelerator": "hpu", "resources_per_worker": {"HPU": 0.5}}, "HPU is 0.5, and Gaudis are not shared"),
         ({"accelerator": "hpu", "backend": "nccl"}, "backend nccl needs GPUs"),
-        ({"use_gpu": True, "backend": "hccl"}, "backend hccl is for Gaudi: set accelerator: hpu, or backend: auto"),
+        ({"use_gpu": True, "backend": "hccl"}, "backend hccl is for Gaudi: set scaling.backend: auto"),
         ({"accelerator_type": "A100"}, "accelerator_type is A100, and no worker has an accelerator: set use_gpu: true"),
         (
             {"use_gpu": True, "accelerator_type": "A 100"},

@@ -9,7 +9,8 @@ import evaluate
 import pytest
 from evaluate.loading import init_dynamic_modules
 
-from tests.trainers.synthetic import config
+from tests.trainers.config import advice
+from tests.trainers.synthetic import config, content
 from trainers.errors import ConfigError, ScoringError
 from trainers.scoring.error_rate import score_texts
 from trainers.scoring.recipe_metrics import TRIAL_HYPOTHESES, TRIAL_REFERENCES, RecipeMetrics
@@ -149,9 +150,7 @@ def test_a_metric_of_the_hub_is_taken_from_the_cache(tmp_path: Path, monkeypatch
 
 
 def refused(changes: dict[str, Any]) -> str:
-    with pytest.raises(ConfigError) as error:
-        config(changes)
-    return str(error.value)
+    return advice.refused(content(changes))
 
 
 @pytest.mark.parametrize(

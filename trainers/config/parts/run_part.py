@@ -8,6 +8,7 @@ from trainers.config.parts.part import MAX_INTEGER, Location, Part, refuse_unsup
 from trainers.config.storage_location import StorageOptions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+RESUME = r"^(auto|never|from:.+)$"
 BUCKET = r"^[a-zA-Z0-9._-]+$"
 # These become parts of AWS's and Azure's host names.
 REGION, ACCOUNT = r"^[a-z0-9-]+$", r"^[a-z0-9]+$"
@@ -79,7 +80,7 @@ class RunPart(Part):
     )
     resume: str = Field(
         "auto",
-        pattern=r"^(auto|never|from:.+)$",
+        pattern=RESUME,
         description="auto: the same experiment continues. never: an existing run folder is an error. "
         "from:<checkpoint>: start a new run with the weights and the vocabulary of that checkpoint, an absolute folder "
         "or URL; its optimizer, schedule and steps are the new run's own.",

@@ -132,7 +132,10 @@ class ScalingPart(Part):
             )
         hpus = self.resources_per_worker.get(HPU)
         if hpus == 0 and self.accelerator == "hpu":
-            raise ValueError("accelerator is hpu, and resources_per_worker.HPU is 0: set accelerator: cpu, or HPU: 1")
+            raise ValueError(
+                "accelerator is hpu, and resources_per_worker.HPU is 0: set scaling.accelerator: cpu, or "
+                "scaling.resources_per_worker.HPU: 1"
+            )
         if hpus and hpus != int(hpus):
             raise ValueError(f"resources_per_worker.HPU is {hpus:g}, and Gaudis are not shared: give a whole number")
         return self
@@ -140,9 +143,11 @@ class ScalingPart(Part):
     @model_validator(mode="after")
     def _backend_fits(self) -> Self:
         if self.backend == "nccl" and not self.use_gpu:
-            raise ValueError("backend nccl needs GPUs, and use_gpu is false: set backend: gloo, or use_gpu: true")
+            gpus = ", or scaling.use_gpu: true" if self.device == "cpu" and self.accelerator is None else ""
+            raise ValueError(f"backend nccl needs GPUs, and use_gpu is false: set scaling.backend: auto{gpus}")
         if self.backend == "hccl" and self.device != "hpu":
-            raise ValueError("backend hccl is for Gaudi: set accelerator: hpu, or backend: auto")
+            gaudi = "" if self.use_gpu else ", or scaling.accelerator: hpu"
+            raise ValueError(f"backend hccl is for Gaudi: set scaling.backend: auto{gaudi}")
         return self
 
     @model_validator(mode="after")
@@ -154,7 +159,10 @@ class ScalingPart(Part):
                 "scaling.resources_per_worker.GPU: 0"
             )
         if gpus == 0 and self.use_gpu:
-            raise ValueError("use_gpu is true, and resources_per_worker.GPU is 0: set use_gpu: false, or GPU: 1")
+            raise ValueError(
+                "use_gpu is true, and resources_per_worker.GPU is 0: set scaling.use_gpu: false, or "
+                "scaling.resources_per_worker.GPU: 1"
+            )
         return self
 
     @model_validator(mode="after")

@@ -121,7 +121,8 @@ def contradictions(config: Mapping[str, Any], training: TrainingPart, num_worker
     if schedule is not None and training.lr_scheduler_type not in (SCHEDULERS[schedule], without_warmup):
         return [
             f"strategy.ds_config.scheduler is {schedule}, training.lr_scheduler_type: {SCHEDULERS[schedule]}, but that "
-            f"is {training.lr_scheduler_type}: set it to {SCHEDULERS[schedule]}, or remove scheduler"
+            f"is {training.lr_scheduler_type}: set training.lr_scheduler_type: {SCHEDULERS[schedule]}, or remove "
+            "strategy.ds_config.scheduler"
         ]
     problems = []
     for name, value, expected, source in _expectations(config, training, num_workers):

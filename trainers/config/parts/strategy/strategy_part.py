@@ -116,8 +116,8 @@ class StrategyPart(Part):
             problems.append("strategy.nvme_path: missing; name a folder on each node's NVMe disk, e.g. /local_nvme")
         if self.nvme_path is not None and not to_nvme:
             problems.append(
-                f"strategy.nvme_path {self.nvme_path} has no effect: set strategy.offload_optimizer: nvme or "
-                "strategy.offload_param: nvme, or strategy.nvme_path: null"
+                f"strategy.nvme_path {self.nvme_path} has no effect: set strategy.nvme_path: null, or "
+                "strategy.offload_optimizer: nvme and strategy.zero_stage: 3"
             )
         return problems
 
@@ -177,9 +177,11 @@ def refuse_contradictions(part: StrategyPart, adapt: AdaptPart, training: Traini
     if part.ds_config is not None:
         problems += contradictions(part.ds_config, training, scaling.max_workers)
     if part.offload_optimizer == "nvme" and "optim" in training.training_args:
+        unused = "" if part.offload_param == "nvme" else " and strategy.nvme_path: null"
         problems.append(
             f"training.training_args.optim is {training.training_args['optim']}, but an optimizer whose state is on "
-            "NVMe is DeepSpeed's AdamW: remove optim, or set strategy.offload_optimizer: cpu"
+            "NVMe is DeepSpeed's AdamW: remove training.training_args.optim, or set strategy.offload_optimizer: "
+            f"cpu{unused}"
         )
     if problems:
         raise ValueError("; ".join(problems))
