@@ -2,14 +2,16 @@
 
 import errno
 import io
+import re
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import typer
 
 from jobs.cli import cluster_commands, data, import_command, launch_command, runs, score, serve, submit, train
 from jobs.cli.output import printable
-from trainers.errors import RayscribeError, StorageError
+from trainers.errors import ConfigError, RayscribeError, StorageError
 
 app = typer.Typer(
     help="Fine-tune speech recognizers on a Ray cluster.",
@@ -22,6 +24,9 @@ app = typer.Typer(
 # are all written on the client's disk.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=.*", re.DOTALL)
+# Whose arguments may be another program's.
+TAKES_A_LINE = ("launch", "import-command")
 LOCAL, JOBS, CLUSTERS, SERVICE = "Local", "Jobs", "Clusters", "Service"
 for command, name, panel in (
     (train.train, "train", LOCAL),
@@ -56,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Names of files need not be text.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        _refuse_bare_overrides(sys.argv[1:] if arguments is None else arguments)
         app(arguments, prog_name="rayscribe")
     except RayscribeError as error:
         print(printable(f"error: {error}"), file=sys.stderr)
@@ -73,3 +79,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0
+
+
+def _refuse_bare_overrides(arguments: Sequence[str]) -> None:
+    if arguments and arguments[0] in TAKES_A_LINE:
+        return
+    bare = [word for before, word in pairwise(arguments) if OVERRIDE.fullmatch(word) and not before.startswith("-")]
+    if bare:
+        raise ConfigError(f"{bare[0]}: an override is written --set {bare[0]}")

@@ -61,8 +61,11 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such file; name a {kind.noun}, e.g. {kind.example}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: a folder; name the {kind.noun} in it, e.g. {path / f'{kind.noun}.yaml'}") from None
-    except (OSError, YamlError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML: {error}; correct it there") from None
+    except YamlError as error:
+        where = f":\n{error.excerpt}" if error.excerpt else ""
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}; correct it there{where}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}; make it readable") from None
     if not isinstance(content, dict):
         what = "nothing" if content is None else f"a {type(content).__name__}"
         raise ConfigError(f"{path}: holds {what}, not the keys {kind.keys}")

@@ -19,11 +19,17 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlError(Exception):
-    """A text is not YAML that can be used; `line` counts from 1, and is None where it is not known."""
+    """A text is not YAML that can be used.
 
-    def __init__(self, reason: str, line: int | None = None) -> None:
+    Attributes:
+        reason: What is wrong with it.
+        line: Where, counted from 1; None where it is not known.
+        excerpt: That line, and below it a mark at the place; empty where it is not known.
+    """
+
+    def __init__(self, reason: str, line: int | None = None, excerpt: str = "") -> None:
         super().__init__(reason if line is None else f"line {line}: {reason}")
-        self.reason, self.line = reason, line
+        self.reason, self.line, self.excerpt = reason, line, excerpt
 
 
 def load_yaml_file(path: Path) -> Any:
@@ -120,8 +126,10 @@ def yaml_errors() -> Iterator[None]:
         yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        reason = " ".join(part for part in (error.context, error.problem) if part)
-        raise YamlError(reason, None if mark is None else mark.line + 1) from error
+        reason = ", ".join(part for part in (error.problem, error.context) if part)
+        if mark is None:
+            raise YamlError(reason) from error
+        raise YamlError(reason, mark.line + 1, mark.get_snippet(indent=4) or "") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise YamlError(" ".join(str(error).split())) from error
     except (LookupError, AttributeError) as error:

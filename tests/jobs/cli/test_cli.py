@@ -137,6 +137,7 @@ def test_a_stopped_run_is_queued_again(ledger: Ledger, monkeypatch: pytest.Monke
         (["status", "nothing-like-it"], 21, "no run is named nothing-like-it: `rayscribe list` shows all"),
         (["logs", "old"], 22, "old has no attempt yet"),
         (["resume", "sr"], 22, "stop it first: `rayscribe stop sr`"),
+        (["train", "my.yaml", "training.max_steps=10"], 2, "an override is written --set training.max_steps=10"),
         (["submit", "nowhere.yaml"], 2, "nowhere.yaml: no such file; name a recipe"),
         (["list", "--cursor", "nonsense"], 2, "cursor"),
         (["list", "--service", "http://127.0.0.1:9"], 24, "http://127.0.0.1:9"),

@@ -65,6 +65,16 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 TWICE = "run: {}\nmodel: {}\nrun: {}\n"
 
 
+def test_the_place_of_a_mistake_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("run: {name: sr\nmodel:\n  init: scratch\n")
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(path)
+    head, line, mark = str(caught.value).splitlines()
+    assert "line 2: expected ',' or '}', but got ':', while parsing a flow mapping" in head
+    assert line[mark.index("^")] == ":" and line.strip() == "model:"
+
+
 @pytest.mark.parametrize("read", [read_yaml, load_cluster_spec])
 def test_a_file_of_settings_with_a_key_twice_is_refused(read: Callable[[Path], Any], tmp_path: Path) -> None:
     path = tmp_path / "my.yaml"

@@ -149,10 +149,16 @@ def _tell_misspelled(
 def _rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:
     suffix = posixpath.splitext(location)[1].lower()
     if suffix in (".csv", ".tsv"):
-        return delimited_rows(location, text, "," if suffix == ".csv" else "\t", wanted)
+        return delimited_rows(location, text, _separator(text) if suffix == ".csv" else "\t", wanted)
     if suffix in (".jsonl", ".json"):
         return json_rows(location, text, wanted)
     raise DataError(f"{location}: the extension {suffix!r} is not a manifest's: name it .csv, .tsv or .jsonl")
+
+
+def _separator(text: str) -> str:
+    """What separates columns; spreadsheets write semicolons where the decimal mark is a comma."""
+    header = text.lstrip().partition("\n")[0]
+    return ";" if ";" in header and "," not in header else ","
 
 
 def _require_column(location: str, columns: Collection[str], name: str, field: str) -> None:
@@ -165,7 +171,7 @@ def _require_column(location: str, columns: Collection[str], name: str, field: s
     nearest = known or difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
     fix = f"set {field} to {nearest[0]!r}" if nearest else f"set {field} to the one that it should be"
     if len(columns) == 1 and re.search(r"[,;|\t]", next(iter(columns))):
-        fix = "separate columns by commas in .csv, by tabs in .tsv"
+        fix = "separate columns by commas or semicolons in .csv, by tabs in .tsv"
     raise DataError(f"{location}: no column {name!r} among {', '.join(sorted(columns))}: {fix}")
 
 

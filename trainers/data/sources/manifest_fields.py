@@ -104,7 +104,7 @@ def delimited_rows(
     Args:
         location: The file in messages.
         text: What it holds.
-        delimiter: A comma for CSV with quotes, or a tab for TSV, which knows none.
+        delimiter: A comma or semicolon for CSV with quotes, or a tab for TSV, which knows none.
         wanted: Columns whose values are given, in this order.
         skip_spaces: Whether spaces behind a comma belong to no field.
 
@@ -113,10 +113,10 @@ def delimited_rows(
             quote is not closed.
     """
     file = io.StringIO(text, newline="")
-    if delimiter == ",":
-        reader = csv.reader(file, strict=True, skipinitialspace=skip_spaces)
-    else:
+    if delimiter == "\t":
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=skip_spaces)
     try:
         header = [name.strip() for name in next(filter(None, reader), [])]
     except csv.Error as error:
@@ -133,7 +133,11 @@ def delimited_rows(
                 if len(fields) != width:
                     if not fields:
                         continue
-                    fix = "quote a field that holds a comma" if delimiter == "," else "take tabs out of the fields"
+                    fix = (
+                        "take tabs out of the fields"
+                        if delimiter == "\t"
+                        else f"quote a field that holds {delimiter!r}"
+                    )
                     line = f"line {reader.line_num} has {len(fields)} fields where the header has {width}"
                     raise DataError(f"{location}: {line}: {fix}")
                 fields.append("")  # What columns that are not there point to.

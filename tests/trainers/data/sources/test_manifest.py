@@ -97,12 +97,12 @@ def test_json_lines_are_read(extension: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\r\r\n"])
-@pytest.mark.parametrize("extension", ["csv", "tsv"])
-def test_the_same_rows_in_another_normal_form_are_the_same_table(end: str, extension: str) -> None:
+@pytest.mark.parametrize(("extension", "separator"), [("csv", ","), ("csv", ";"), ("tsv", "\t")])
+def test_the_same_rows_in_another_normal_form_are_the_same_table(end: str, extension: str, separator: str) -> None:
     lines = ["path,text,duration,offset", "a.wav,živ o,1.50,0", "a.wav,two,,1.5"]
     plain = read("\n".join(lines))
     lines = ["", " path ,\u00a0text,duration,offset", *lines[1:], "", ""]
-    text = end.join(lines).replace(",", "," if extension == "csv" else "\t")
+    text = end.join(lines).replace(",", separator)
     assert read_manifest(f"/data/train.{extension}", text.encode("utf-8-sig")) == plain
     rows = [
         '{"path": "a.wav", "text": "\\u017eiv o", "duration": 1.5}',
@@ -151,7 +151,8 @@ def test_ids_of_the_manifest_are_kept() -> None:
             ["no column 'text' among path, sentence", "data.text_column_name to 'sentence'"],
         ),
         ("pahts,text\na,x\n", ["no column 'path'", "data.audio_column_name to 'pahts'"]),
-        ("path;text\na;x\n", ["no column 'path' among path;text: separate columns by commas"]),
+        ("path|text\na|x\n", ["no column 'path' among path|text: separate columns by commas"]),
+        ("path;text\na;x;y\n", ["line 2 has 3 fields", "quote a field that holds ';'"]),
         ("PATH,text\na,x\n", ["no column 'path' among PATH, text", "data.audio_column_name to 'PATH'"]),
         ("path,Sentence\na,x\n", ["no column 'text'", "data.text_column_name to 'Sentence'"]),
         ("path,text,Language\na,x,sr\n", ["the column 'Language' is not read: rename it to 'language'"]),
