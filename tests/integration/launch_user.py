@@ -1,6 +1,7 @@
 """A user of `rayscribe launch` with a program and its data, and two nodes that share nothing but the storage."""
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,9 +16,9 @@ from typer.testing import CliRunner
 from jobs.cli.app import app
 from tests.integration.driver_process import TIMEOUT_S, RayHead
 from tests.integration.ray_cluster import ray_cluster
-from tests.programs.known_programs import KnownProgram
+from tests.programs.known_programs import OUT, KnownProgram
 from trainers.config.storage_location import StorageOptions
-from trainers.run_folder.journal import Journal
+from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.outputs.sync import FILES
 from trainers.storage import open_storage
@@ -94,9 +95,24 @@ class LaunchUser:
             assert time.monotonic() < end, f"no {what}: {status}{self.logs}"
             time.sleep(POLL_S)
 
-    def until_held(self) -> None:
-        """Until the program waits in the middle of its training, and its last checkpoint is in the run folder."""
-        self.until(lambda: bool(self.journal.read().checkpoints), "checkpoint")
+    def until_held(self) -> str:
+        """Until the program waits in the middle of its training, and its last checkpoint is in the run folder.
+
+        Gives what it prints where it continues from there.
+        """
+        self.until(lambda: self._held is not None, "checkpoint")
+        assert self._held is not None
+        return f"{self.program.goes_on}{OUT}/{os.path.commonpath(self._held.files)}"
+
+    @property
+    def _held(self) -> Checkpoint | None:
+        checkpoints = self.journal.read().checkpoints
+        return next((item for item in checkpoints if item.step == self.program.held_at), None)
+
+    def until_continued(self, goes_on: str, times: int, what: str) -> None:
+        """Until rank 0 has printed so often that it continues."""
+        line = re.compile(rf"\[rank 0\] .*{re.escape(goes_on)}")
+        self.until(lambda: len(line.findall(self.logs)) == times, what)
 
     def finish(self) -> str:
         """Has the program go on, and waits for its end; gives the last status."""

@@ -10,7 +10,7 @@ import yaml
 
 from tests.integration.driver_process import RayHead
 from tests.integration.launch_user import LaunchUser, same_losses, two_nodes
-from tests.programs.known_programs import CTC, DATA, DDP, OUT, PROGRAMS
+from tests.programs.known_programs import CTC, DATA, DDP, LOGGED_STEP, OUT, PROGRAMS, STEPS
 from tests.programs.torchrun import undisturbed
 
 pytestmark = pytest.mark.timeout(900)
@@ -43,28 +43,34 @@ def user(head: RayHead, tmp_path: Path, s3_bucket: str, s3_endpoint: str) -> Use
     return lambda program, name: LaunchUser(PROGRAMS[program], head, tmp_path, name, (s3_bucket, s3_endpoint))
 
 
-def test_a_lost_worker_and_a_stop_cost_no_step(user: Users, plain: Losses, tmp_path: Path) -> None:
-    run = user("ddp", "stopped")
-    code, output = run.launch(["torchrun", "--nproc_per_node", "2", *DDP.holding(run.file)], "--write", "run.yaml")
+def test_a_lost_worker_and_a_stop_cost_no_step_and_exit_code_7_is_the_run_s(user: Users, plain: Losses) -> None:
+    run = user("ddp", "ended")
+    command = [*DDP.holding(run.file), *f"--fail-at-step {STEPS} --fail-rank 1 --exit-code 7".split()]
+    line = ["torchrun", "--nproc_per_node", "2", *command]
+    code, output = run.launch(line, "--write", "run.yaml", "--set", "job.max_retries=0")
     assert code == 0, output
-    assert yaml.safe_load((run.folder / "run.yaml").read_text())["script"]["command"] == [*DDP.holding(run.file)]
+    assert yaml.safe_load((run.folder / "run.yaml").read_text())["script"]["command"] == command
     code, output = run.call("submit", "run.yaml", "--address", run.head.dashboard)
     assert code == 0, output
-    run.until(lambda: [item.step for item in run.journal.read().checkpoints] == [1, 2], "checkpoints")
-    run.until_held()
+    goes_on = run.until_held()
     run.kill_worker()
-    goes_on = "resumed from out/checkpoint_epoch_2: epoch 2, 4 of its steps"
-    run.until(lambda: goes_on in run.logs, "restart")
-    code, output = run.call("stop", "stopped", "--wait")
+    run.until(lambda: f"{goes_on}: epoch 2, 4 of its steps" in run.logs, "restart")
+    code, output = run.call("stop", run.name, "--wait")
     assert code == 0 and "STOPPED" in output, output
     # In the middle of the third epoch.
     assert run.journal.read().checkpoints[-1].step == 3
     assert set(re.findall(r"rank (\d) stopped at step 10", run.logs)) == {"0", "1"}, run.logs
     run.file.touch()
-    code, output = run.call("resume", "stopped", "--follow")
-    assert code == 0, output
+    code, output = run.call("resume", run.name, "--follow")
+    assert code == 7, output
     assert "resumed from out/checkpoint_epoch_3: epoch 3, 2 of its steps" in output
-    assert same_losses(DDP.losses(run.outputs(tmp_path / "kept")), plain("ddp"))
+    assert "rank 1: the program ddp.py ended with exit code 7:\n  " in output
+    assert f"  rank 1 gives up at step {STEPS}" in output
+    status = run.call("status", run.name)[1]
+    assert "FAILED" in status and "exit code" in status
+    # Also of steps that were made twice.
+    made = {(int(step), float(loss)) for step, loss in LOGGED_STEP.findall(run.logs)}
+    assert made == {(step, loss) for step, loss in plain("ddp").items() if step < STEPS}
 
 
 def test_a_program_for_gaudi_runs_where_ray_has_its_resource(user: Users, plain: Losses, tmp_path: Path) -> None:
@@ -82,46 +88,35 @@ def test_a_program_for_gaudi_runs_where_ray_has_its_resource(user: Users, plain:
     assert [item.step for item in run.journal.read().checkpoints] == [10, 20]
 
 
-def test_a_program_s_exit_code_is_the_run_s(user: Users) -> None:
-    failing = user("ddp", "failing")
-    command = [*DDP.command, "--fail-at-step", "3", "--fail-rank", "1", "--exit-code", "7"]
-    code, output = failing.launch(command, "--submit", "--follow", "--set", "job.max_retries=0")
-    assert code == 7, output
-    assert "rank 1: the program ddp.py ended with exit code 7:\n  " in output
-    assert "  rank 1 gives up at step 3" in output
-    status = failing.call("status", "failing")[1]
-    assert "FAILED" in status and "exit code" in status
-
-
 def kill_both(run: LaunchUser) -> None:
-    run.kill_driver()
     run.kill_worker()
+    run.kill_driver()
 
 
 KILLS: Mapping[str, Callable[[LaunchUser], None]] = {
-    "worker": LaunchUser.kill_worker,
     "program": LaunchUser.kill_program,
+    "worker": LaunchUser.kill_worker,
     "driver": LaunchUser.kill_driver,
-    "both": kill_both,
+    "worker and driver": kill_both,
 }
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kill", KILLS)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_each_program_goes_on_whatever_is_killed(
-    user: Users, plain: Losses, tmp_path: Path, name: str, kill: str
+def test_each_program_goes_on_from_its_last_checkpoint_whatever_is_killed(
+    user: Users, plain: Losses, tmp_path: Path, name: str
 ) -> None:
-    run = user(name, f"{name}-{kill}")
+    run = user(name, f"{name}-killed")
     command = [*run.program.holding(run.file), *ARGUMENTS.get(name, ())]
     code, output = run.launch(command, "--submit", *OPTIONS.get(name, ()))
     assert code == 0, output
-    run.until_held()
+    goes_on = run.until_held()
     if name != "ddp":
         # Of what ddp.py logs, nobody knows the format.
         run.until(lambda: bool(re.search(r"step \d+.* loss \d", run.call("status", run.name)[1])), "loss")
-    KILLS[kill](run)
+    for times, (what, kill) in enumerate(KILLS.items(), start=1):
+        kill(run)
+        run.until_continued(goes_on, times, f"start after the end of its {what}")
     status = run.finish()
     assert name == "ddp" or "WER " in status
-    assert run.program.goes_on in run.logs
     assert same_losses(run.program.losses(run.outputs(tmp_path / "kept")), plain(name))

@@ -23,15 +23,17 @@ class KnownProgram:
         files: What lies in its user's folder, next to the data.
         command: The program and its arguments.
         hold: Arguments by which it waits in the middle of its training, with a checkpoint, for a file.
+        held_at: The step in a run's journal of the last checkpoint that it has written when it waits.
         is_saved: Whether its first checkpoint is complete, in its output folder `OUT`.
         losses: Of each step, by that folder.
-        goes_on: What it prints where it continues from a checkpoint.
+        goes_on: What it prints before the path of the checkpoint from which it continues.
         checkpoints: Pattern of its checkpoints, where it is no known one.
     """
 
     files: tuple[str, ...]
     command: tuple[str, ...]
     hold: str
+    held_at: int
     is_saved: Callable[[Path], bool]
     losses: Callable[[Path], Mapping[int, float]]
     goes_on: str
@@ -87,6 +89,7 @@ SEQ2SEQ = KnownProgram(
         "--predict_with_generate --generation_max_length 32"
     ),
     hold="--hold_at_step 12 --hold_until {file}",
+    held_at=STEPS // 2,
     is_saved=_is_transformers_saved,
     losses=_transformers_losses,
     goes_on="Checkpoint detected, resuming training at ",
@@ -99,6 +102,7 @@ CTC = KnownProgram(
         "--throughput_warmup_steps 3 --sdp_on_bf16 --use_lazy_mode --use_hpu_graphs_for_training"
     ),
     hold="--hold_at_step 12 --hold_until {file}",
+    held_at=STEPS // 2,
     is_saved=_is_transformers_saved,
     losses=_transformers_losses,
     goes_on="Checkpoint detected, resuming training at ",
@@ -107,6 +111,8 @@ DDP = KnownProgram(
     files=("ddp.py",),
     command=_words(f"ddp.py --data {DATA} --output-dir {OUT} --epochs 5"),
     hold="--hold-at-step 10 --hold-until {file}",
+    # It counts epochs.
+    held_at=2,
     is_saved=lambda out: (out / "checkpoint_epoch_2").is_dir(),
     losses=_ddp_losses,
     goes_on="resumed from ",
@@ -116,6 +122,7 @@ RECIPE = KnownProgram(
     files=("train.py", "digits_prepare.py", "hparams_file.py", "hparams.yaml"),
     command=_words(f"train.py hparams.yaml --distributed_backend=gloo --data_folder={DATA} --output_folder={OUT}"),
     hold="--hold_at_step=12 --hold_until={file}",
+    held_at=9,
     is_saved=lambda out: len(list(out.glob("save/CKPT+*/dataloader-TRAIN.ckpt"))) >= 2,
     losses=_recipe_losses,
     goes_on="Loading a checkpoint from ",

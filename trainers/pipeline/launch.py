@@ -22,6 +22,7 @@ from trainers.run_folder.refusals import (
     refuse_without_checkpoint,
     refuse_without_journal,
 )
+from trainers.scripts.inputs.prepare import hash_of_files
 from trainers.scripts.script_task import ScriptTask
 from trainers.storage import open_storage
 
@@ -55,7 +56,7 @@ def launch(
     run: RunProgram,
     *,
     base: Path | None,
-    package: str,
+    package: str | None,
     overrides: Sequence[str] = (),
     attempt: int | None = None,
     expected: str | None = None,
@@ -66,7 +67,7 @@ def launch(
         config: It has `run.name`.
         run: Runs the program.
         base: Where the program lies, if not in a package that each worker has.
-        package: What identifies its files.
+        package: What identifies its files. None: what is in them, as it lies in `base`.
         overrides: What the command line changed, for the record.
         attempt: The attempt's number where a service counts. None: the next.
         expected: A checkpoint that a service knows the run has.
@@ -90,7 +91,9 @@ def launch(
             final.attempt = driver.attempt
             _write_attempt(config, driver, overrides)
             _say_what_changes(config, state)
-            task = ScriptTask(config, driver.attempt, base, package)
+            if package is None and base is not None and config.script.prepare is not None:
+                package = hash_of_files(config.script, base)
+            task = ScriptTask(config, driver.attempt, base, package or "")
             run(task, folder, managed_by_service=attempt is not None)
             _finish(driver)
         else:

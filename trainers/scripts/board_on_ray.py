@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import RayError
 
 from trainers.distributed.coordinator import EndRequest
-from trainers.distributed.ray_connection import COORDINATOR_TIMEOUT_S, end_request
+from trainers.distributed.ray_connection import COORDINATOR_TIMEOUT_S, end_request, living_nodes
 from trainers.errors import LostWorkerError
 
 # A coordinator that died starts again within seconds.
@@ -58,10 +58,10 @@ class CoordinatorBoard:
 
     def say(self, line: str) -> None:
         """Prints a line in the driver's log."""
-        self._coordinator.add_line.remote(line)
+        self._coordinator.add_event.remote(line)
 
     def say_all(self, lines: list[str]) -> None:
-        self._coordinator.add_lines.remote(lines)
+        self._coordinator.add_events.remote(lines)
 
     def begin(self, nodes: tuple[str, ...]) -> None:
         """Tells the driver that the group has begun, on the node of each rank."""
@@ -69,6 +69,13 @@ class CoordinatorBoard:
 
     def set_phase(self, phase: str) -> None:
         self._coordinator.set_phase.remote(phase)
+
+    def is_alive(self, node: str) -> bool:
+        """Whether the cluster takes a node for alive, by its id; yes where the head does not respond."""
+        try:
+            return node in living_nodes()
+        except (RayError, RuntimeError, OSError):
+            return True
 
     def end_request(self) -> EndRequest | None:
         """What was requested of the workers. None: nothing."""

@@ -1,20 +1,32 @@
 """Where a program runs on a node: a copy of the package for each worker group, so that nothing of another is in it."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from errno import ENOSPC
 from pathlib import Path
 
 from trainers.errors import StorageError
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.backend import GroupMember
 from trainers.scripts.script_task import ScriptTask
-from trainers.storage.own_folder import own_temporary_folder
+from trainers.storage.own_folder import locked, own_temporary_folder
 
-PURPOSE = "scripts"
+# Of temporary folders of ours: of groups, and of inputs, which stay for later ones.
+PURPOSE, INPUTS = "scripts", "inputs"
+# Of the file next to a folder that its keeper holds as long as it lives.
+HELD = ".held"
+# Files in which paths of a node are replaced, up to a size that only lists of files have.
+_TEXTS = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
+_MOST_TEXT_BYTES = 256 << 20
+_PATH_OF_NODE = re.compile(
+    rb"""/[^\s"',:;=]*/rayscribe-(?:(?P<group>scripts)-\d+/[0-9a-f]{16}-a\d+-\w+-\w+|(?P<inputs>inputs)-\d+)(?=/)"""
+)
 # Ray's folder of unpacked working directories.
 UNPACKED = "working_dir_files"
 
@@ -27,11 +39,13 @@ class NodeFolder:
         own: Made for the group, and removed when it has ended.
         work: Where the program runs.
         copied_from: The package of which `work` is in a copy. None: the program runs where it lies.
+        working_dir: Of the recipe.
     """
 
     own: Path
     work: Path
     copied_from: Path | None
+    working_dir: str | None
 
     @classmethod
     def of(
@@ -40,34 +54,71 @@ class NodeFolder:
         """The folders of a member, by the environment that Ray has given its worker."""
         run = _name_of(folder)
         own = own_temporary_folder(PURPOSE) / f"{run}-a{task.attempt}-{member.group}-{_node_of(member)}"
-        below = task.config.script.working_dir or "."
-        if task.folder is not None:
-            return cls(own, (task.folder / below).resolve(), None)
-        return cls(own, (own / "package" / below).resolve(), _unpacked_package(environment))
+        below = task.config.script.working_dir
+        package = task.folder or own / "package"
+        copied_from = _unpacked_package(environment) if task.folder is None else None
+        return cls(own, (package / (below or ".")).resolve(), copied_from, below)
 
     @property
     def data(self) -> Path:
         """What was prepared once for all nodes."""
         return self.own / "data"
 
-    def make(self, folder: RunFolder, member: GroupMember) -> None:
-        """Makes the folders, and removes those of earlier groups of the run on this node, whose programs have ended.
+    @property
+    def requests(self) -> Path:
+        """Where the main process's program asks for its files to be shared with other nodes."""
+        return self.own / "requests"
+
+    @contextlib.contextmanager
+    def made(self) -> Iterator[None]:
+        """Makes the folders and removes them at the end, and before those of keepers that were killed.
 
         Raises:
-            StorageError: the disk refuses.
+            StorageError: the disk refuses, or there is no such folder.
         """
-        with contextlib.suppress(OSError):
-            for other in own_temporary_folder(PURPOSE).glob(f"{_name_of(folder)}-a*-{_node_of(member)}"):
-                shutil.rmtree(other, ignore_errors=True)
+        folders = own_temporary_folder(PURPOSE)
+        with contextlib.ExitStack() as held:
+            with locked(folders / PURPOSE):
+                _remove_abandoned(folders)
+                lock = held.enter_context(_lock_of(self.own).open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                self._make()
+                yield
+            finally:
+                shutil.rmtree(self.own, ignore_errors=True)
+                _lock_of(self.own).unlink(missing_ok=True)
+
+    def _make(self) -> None:
         try:
             self.own.mkdir(parents=True, exist_ok=True)
             if self.copied_from is not None:
                 shutil.copytree(self.copied_from, self.own / "package", symlinks=True)
         except (OSError, shutil.Error) as error:
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
-            raise StorageError(f"{self.own}: the package cannot be copied there: {reason}; free some space") from error
-        if not self.work.is_dir():
-            raise StorageError(f"script.working_dir: {self.work} is not a folder of the package: name one that is")
+            fix = "free some space" if getattr(error, "errno", None) == ENOSPC else "see who may read and write there"
+            raise StorageError(f"{self.own}: {self.copied_from} cannot be copied there: {reason}; {fix}") from error
+        if self.work.is_dir():
+            return
+        if self.working_dir is not None:
+            raise StorageError(f"script.working_dir: {self.work} is not a folder on this node: name one of the package")
+        raise StorageError(
+            f"{self.work} is not on this node, and a program that is not submitted runs there on each node: start it "
+            "in a folder that all nodes have, or add --submit, which brings the folder along"
+        )
+
+    def localize(self, file: Path) -> None:
+        """Has a text file from another node, or of an earlier group, name the folders of this group on this node.
+
+        Many recipes write absolute paths into their manifests.
+        """
+        if file.suffix.lower() not in _TEXTS or file.stat().st_size > _MOST_TEXT_BYTES:
+            return
+        own, inputs = str(self.own).encode(), str(own_temporary_folder(INPUTS)).encode()
+        content = file.read_bytes()
+        changed = _PATH_OF_NODE.sub(lambda match: own if match["group"] else inputs, content)
+        if changed != content:
+            file.write_bytes(changed)
 
     def note_end(self, local_rank: int, *, well: bool) -> None:
         """Says to the keeper of this node that the program of a rank has ended, and whether with exit code 0."""
@@ -79,8 +130,18 @@ class NodeFolder:
         """Whether the programs of all ranks of this node have `ended`, or ended `well`."""
         return all((self.own / f"{name}-{rank}").exists() for rank in range(local_world_size))
 
-    def remove(self) -> None:
-        shutil.rmtree(self.own, ignore_errors=True)
+
+def _lock_of(own: Path) -> Path:
+    return own.with_name(f"{own.name}{HELD}")
+
+
+def _remove_abandoned(folders: Path) -> None:
+    """Removes the folders whose keeper does not live; the lock of `folders` is held."""
+    for path in folders.glob(f"*{HELD}"):
+        with path.open("w") as lock, contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.with_name(path.name.removesuffix(HELD)), ignore_errors=True)
+            path.unlink(missing_ok=True)
 
 
 def _unpacked_package(environment: Mapping[str, str]) -> Path:

@@ -36,8 +36,8 @@ class OutputLines:
             if self._bar != self._given and now_s - self._given_s >= BAR_INTERVAL_S:
                 self._given, self._given_s = self._bar, now_s
                 yield _text(self._bar)
-        elif len(self._rest) > LONGEST_BYTES:
-            yield _text(self._rest)
+        if len(self._rest) > LONGEST_BYTES:
+            yield _text(self._rest.lstrip(b"\r"))
             self._rest = b""
 
     def end(self) -> Iterator[str]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from trainers.config.secrets import secret_lines
 from trainers.errors import ConfigError
 from trainers.scripts.output_lines import OutputLines
@@ -25,6 +27,7 @@ POLL_S = 0.2
 DRAIN_S = 2.0
 # As much as a pipe holds at most.
 PIPE_BYTES = 1 << 20
+SHELLS = ("ash", "bash", "busybox", "dash", "ksh", "sh", "zsh")
 # In place of a secret, as in the logs of workers.
 MASK = "***"
 
@@ -61,6 +64,7 @@ class Program:
         self._show = show
         self._lines = OutputLines()
         self._secrets = secret_lines(os.environ)
+        self._asked: set[psutil.Process] = set()
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def wait(self, each: Callable[[], None]) -> int:
@@ -88,9 +92,15 @@ class Program:
         return self._process.wait()
 
     def terminate(self) -> None:
-        """Asks it to end; its children, such as loaders of data, it ends itself."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        """Asks it to end; its children, such as loaders of data, it ends itself.
+
+        A shell passes nothing on, so what it runs is asked instead, and what it has started since when called again.
+        """
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in _behind_shells(psutil.Process(self._process.pid)):
+                if process not in self._asked:
+                    self._asked.add(process)
+                    process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Ends it and all its children."""
@@ -112,6 +122,19 @@ class Program:
             line = line.replace(secret, MASK)
         self.last_lines.append(line)
         self._show(line)
+
+
+def _behind_shells(process: psutil.Process) -> list[psutil.Process]:
+    """A process, or in place of a shell that waits for others, these."""
+    children = process.children() if _is_shell(process) else []
+    return [found for child in children for found in _behind_shells(child)] or [process]
+
+
+def _is_shell(process: psutil.Process) -> bool:
+    # One that has just ended, or of another user, has no path.
+    with contextlib.suppress(psutil.Error):
+        return Path(process.exe()).name in SHELLS
+    return False
 
 
 def _die_with_parent() -> Callable[[], None]:

@@ -1,20 +1,20 @@
 """What each Ray worker does with a program: prepare its node, run its rank, keep what it writes, say how it ended."""
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainers.config.secrets import resolve_secrets
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
 from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
 from trainers.errors import FencedError, FollowingError, LostWorkerError, RayscribeError, RegroupError, ScriptError
 from trainers.run_folder.attempt_status import Phase, StatusWriter
-from trainers.run_folder.checkpoints import RetentionPolicy, newest, sweep
+from trainers.run_folder.checkpoints import newest, sweep
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RESULT, RunFolder
@@ -26,13 +26,15 @@ from trainers.scripts.board_on_ray import CoordinatorBoard
 from trainers.scripts.environment import DATA, program_environment, program_words
 from trainers.scripts.inputs.fetch import InputFetcher
 from trainers.scripts.inputs.placeholders import Known, resolve
-from trainers.scripts.inputs.prepare import prepared_data
-from trainers.scripts.node_folder import NodeFolder
+from trainers.scripts.inputs.prepare import key_of, prepared_data
+from trainers.scripts.node_folder import INPUTS, NodeFolder
 from trainers.scripts.outputs.layouts import layouts_for
 from trainers.scripts.outputs.output_folder import output_folder_of
 from trainers.scripts.outputs.progress import ScriptProgress, read_progress
-from trainers.scripts.outputs.restore import restore
-from trainers.scripts.outputs.snapshot import snapshots_of
+from trainers.scripts.outputs.restore import give_back_files, restore
+from trainers.scripts.outputs.retention import NewestAndBest
+from trainers.scripts.outputs.shared_files import program_variables
+from trainers.scripts.outputs.shared_folder import sharing_nodes
 from trainers.scripts.outputs.sync import OutputSync
 from trainers.scripts.program import Program
 from trainers.scripts.script_task import GroupStart, ScriptTask
@@ -49,7 +51,8 @@ FOLLOW_S = 5.0
 # For how long a rank that has failed waits for the nodes to store what their programs have left.
 KEPT_TIMEOUT_S = 1800.0
 START, FAILED, KEPT = "start", "failed", "kept-{}"
-MARKED, SEEN, RESTORED = "marked", "seen-{}", "restored"
+# The keeper of a node is ready for its programs; those of a node that shares the main node's output folder have ended.
+READY, ENDED = "node-{}", "ended-{}"
 # Of torch's collectives, where the other end is gone.
 BROKEN_CONNECTION = (
     "Connection closed by peer",
@@ -62,7 +65,23 @@ BROKEN_CONNECTION = (
     "failed to recv, got 0 bytes",
     "client socket has timed out",
 )
-INPUTS = "inputs"
+
+
+class _Output(NamedTuple):
+    """The output folder of a node, None where it is not known.
+
+    Attributes:
+        shared: The nodes that share the main node's, see `sharing_nodes`.
+        given_back: Files that a restart has put there.
+    """
+
+    folder: Path | None
+    shared: frozenset[int]
+    given_back: frozenset[str]
+
+
+# Of a rank that is not the first of its node.
+_NO_OUTPUT = _Output(None, frozenset(), frozenset())
 
 
 def run_program_per_worker(loop_config: dict[str, Any]) -> str | None:
@@ -102,31 +121,33 @@ class _Rank:
             self._open_group()
         start: GroupStart = self._wait_for(START)
         node = NodeFolder.of(self.task, self.folder, self.member, os.environ)
-        if context.is_keeper:
-            node.make(self.folder, self.member)
-        try:
+        with node.made() if context.is_keeper else nullcontext():
             words, environment = self._words(node, start)
-            ready = f"node-{context.node_number}"
-            output = self._prepare_node(words, environment, node, start) if context.is_keeper else None
+            ready = READY.format(context.node_number)
+            output, shared, given_back = _NO_OUTPUT
+            if context.is_keeper:
+                output, shared, given_back = self._prepare_node(words, environment, node, start)
+            if context.rank == 0 and context.node_count > 1 + len(shared) and output is not None:
+                environment |= program_variables(output, node.requests, environment)
             with StatusWriter(self.folder, self.task.attempt if context.rank == 0 else None) as status:
-                sync = self._sync(output, status) if output is not None else None
+                is_another_s = context.node_number in shared
+                sync = self._sync(output, node, shared, status) if output is not None and not is_another_s else None
                 if sync is not None:
                     # Before any rank of the node starts: what is there now is none of the program's outputs.
-                    sync.start()
+                    sync.start(given_back)
                 if context.is_keeper:
+                    if context.node_number in shared:
+                        self._wait_for(READY.format(0))
                     self.board.post(ready, True)
                 self._wait_for(ready)
                 status.update(Phase.TRAINING)
                 started = program_words(script, words, node.work, context.local_rank)
                 release_port()
-                run = _Run(self, node, sync)
+                run = _Run(self, node, sync, shared)
                 stopped = run.to_the_end(lambda show: Program(started, node.work, environment, show))
             if context.rank == 0 and stopped is None:
                 self._write_result(read_progress(output) if output is not None else ScriptProgress())
             return stopped
-        finally:
-            if context.is_keeper:
-                node.remove()
 
     def _open_group(self) -> None:
         writer = self._writer()
@@ -192,7 +213,7 @@ class _Rank:
         assert script.prepare is not None
         made = prepared_data(
             script.prepare,
-            hashlib.sha256("\0".join([self.task.package, *script.prepare]).encode()).hexdigest()[:16],
+            key_of(script, self.task.package),
             self.folder,
             node.data,
             run,
@@ -216,52 +237,36 @@ class _Rank:
 
     def _prepare_node(
         self, words: list[str], environment: Mapping[str, str], node: NodeFolder, start: GroupStart
-    ) -> Path | None:
-        """Gives the output folder, with what the program goes on from; None: it is not known."""
+    ) -> _Output:
+        """The output folder of this node, with what the program goes on from."""
         config = self.task.config
         accelerator = accelerator_of(config.scaling)
         if accelerator.resource is not None and config.script.is_python:
             check_build(program_words(config.script, words, node.work)[0], accelerator, self.name, environment)
-        output = self._output_folder(words, node)
-        is_another_s = self.member.context.node_count > 1 and self._is_of_node_0(output)
-        if output is not None and not is_another_s:
-            found = restore(self.folder, start.state, output, layouts_for(config.script.checkpoints), say=self._say)
-            if found is not None and self.member.context.rank == 0:
-                self.board.say(f"script: continues from {found.path} in {output}")
-        if self.member.context.rank == 0:
-            self.board.post(RESTORED, True)
-        elif is_another_s:
-            self._wait_for(RESTORED)
-        return output
+        output, context = self._output_folder(words, node), self.member.context
+        shared = sharing_nodes(
+            output, self.member.group, context.node_number, context.node_count, self.board, self._wait_for
+        )
+        given_back = frozenset[str]()
+        if output is not None and context.node_number not in shared:
+            retention, layouts = NewestAndBest(config.script.num_to_keep), layouts_for(config.script.checkpoints)
+            found = restore(self.folder, start.state, output, layouts, retention=retention, say=self._say)
+            if found is not None:
+                given_back = give_back_files(self.folder, self.task.attempt, output, node.localize)
+                if context.rank == 0:
+                    self.board.say(f"script: continues from {found.path} in {output}")
+        return _Output(output, shared, given_back)
 
-    def _is_of_node_0(self, output: Path | None) -> bool:
-        """Whether another node's output folder is that of node 0, on a disk that they share; all keepers call it.
-
-        Node 0 alone puts a checkpoint back there: what two nodes did would be in each other's way.
-        """
-        context = self.member.context
-        mark = None if output is None else Path(f"{snapshots_of(output)}-{self.member.group}")
-        if context.node_number:
-            self._wait_for(MARKED)
-            is_there = mark is not None and mark.exists()
-            self.board.post(SEEN.format(context.node_number), True)
-            return is_there
-        if mark is not None:
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-        self.board.post(MARKED, True)
-        for node in range(1, context.node_count):
-            self._wait_for(SEEN.format(node))
-        if mark is not None:
-            mark.unlink(missing_ok=True)
-        return False
-
-    def _sync(self, output: Path, status: StatusWriter) -> OutputSync:
+    def _sync(self, output: Path, node: NodeFolder, shared: frozenset[int], status: StatusWriter) -> OutputSync:
         context, script = self.member.context, self.task.config.script
+        nodes = tuple(dict.fromkeys(self.member.nodes))
 
         def show(progress: ScriptProgress) -> None:
             known = {"step": progress.step, "max_steps": progress.max_steps, "loss": progress.loss, "wer": progress.wer}
             status.update(Phase.TRAINING, **{name: value for name, value in known.items() if value is not None})
+
+        def is_gone(node: int) -> bool:
+            return self.board.posted(KEPT.format(node)) is not None or not self.board.is_alive(nodes[node])
 
         return OutputSync(
             output,
@@ -271,10 +276,12 @@ class _Rank:
             self.task.attempt,
             self.board,
             context.node_number,
-            context.node_count,
-            RetentionPolicy(script.num_to_keep, "step", "max"),
+            tuple(node for node in range(1, context.node_count) if node not in shared),
+            NewestAndBest(script.num_to_keep),
             self._say,
             show,
+            is_gone,
+            node,
         )
 
     def _write_result(self, progress: ScriptProgress) -> None:
@@ -289,8 +296,8 @@ class _Rank:
 class _Run:
     """A program from its start to its end, which a request or the failure of another rank may bring."""
 
-    def __init__(self, rank: _Rank, node: NodeFolder, sync: OutputSync | None):
-        self._rank, self._node, self._sync = rank, node, sync
+    def __init__(self, rank: _Rank, node: NodeFolder, sync: OutputSync | None, shared: frozenset[int]):
+        self._rank, self._node, self._sync, self._shared = rank, node, sync, shared
         self._script = rank.task.config.script
         self._lines: list[str] = []
         self._polled_s = self._shown_s = 0.0
@@ -344,6 +351,10 @@ class _Run:
         # One that a signal or an error has ended may have left something incomplete, also where it was asked to end.
         ended_well = self._node.have_all("well", context.local_world_size)
         try:
+            if context.node_number in self._shared:
+                board.post(ENDED.format(context.node_number), ended_well)
+            elif self._shared:
+                ended_well = all([ended_well, *(self._rank._wait_for(ENDED.format(node)) for node in self._shared)])
             if self._sync is not None:
                 self._sync.finish(ended_well=ended_well)
         except FencedError:
@@ -387,7 +398,8 @@ class _Run:
             return FollowingError(f"{self._rank.name}: the program lost its connection to another rank:\n{last}")
         if code < 0:
             advice = "; its node may have run out of memory: check its kernel log" if -code == SIGKILL else ""
-            return LostWorkerError(f"{self._rank.name}: the program ended by {Signals(-code).name}{advice}:\n{last}")
+            name = next((known.name for known in Signals if known == -code), f"signal {-code}")
+            return LostWorkerError(f"{self._rank.name}: the program ended by {name}{advice}:\n{last}")
         text = f"{self._rank.name}: the program {self._script.command[0]} ended with exit code {code}:\n{last}"
         return ScriptError.of(text, code, ended_s, final=self._script.max_restarts == 0)
 
@@ -411,18 +423,24 @@ class _Run:
         if now_s - self._shown_s >= SHOW_INTERVAL_S:
             self._shown_s = now_s
             self._show()
-        if now_s - self._polled_s >= POLL_S and self._deadline_s is None:
+        if now_s - self._polled_s >= POLL_S:
             self._polled_s = now_s
-            self._request = self._rank.board.end_request()
-            self._failure = self._rank.board.posted(FAILED) if self._request is None else None
-            if self._request is not None or self._failure is not None:
-                grace_s = self._script.stop_grace_s if self._request is not None else FOLLOW_S
-                self._deadline_s = now_s + grace_s
-                self._rank._say(f"{SIGTERM.name} to the program, which may take {grace_s:g} s to end")
+            if self._deadline_s is None:
+                self._ask_board(now_s)
+            if self._deadline_s is not None:
                 program.terminate()
         if self._deadline_s is not None and now_s >= self._deadline_s and not self._was_killed:
             self._was_killed = True
             program.kill()
+
+    def _ask_board(self, now_s: float) -> None:
+        """Finds out whether the program is to end, and by when."""
+        self._request = self._rank.board.end_request()
+        self._failure = self._rank.board.posted(FAILED) if self._request is None else None
+        if self._request is not None or self._failure is not None:
+            grace_s = self._script.stop_grace_s if self._request is not None else FOLLOW_S
+            self._deadline_s = now_s + grace_s
+            self._rank._say(f"{SIGTERM.name} to the program, which may take {grace_s:g} s to end")
 
 
 def _indented(lines: Iterable[str]) -> str:

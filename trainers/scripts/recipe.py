@@ -1,13 +1,14 @@
 """The recipe of a program, resolved: what the launcher of its line is told becomes part of the recipe. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainers.config.overrides import copy_levels
+from trainers.config.parts.script_part import is_python
 from trainers.config.validation import refuse
 from trainers.errors import ConfigError
-from trainers.scripts.inputs.placeholders import needs_data, problems_of
-from trainers.scripts.launchers.launch_line import LaunchLine
+from trainers.scripts.inputs.placeholders import has_inputs, needs_data, problems_of
+from trainers.scripts.launchers.launch_line import PLAIN, LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
 
@@ -32,20 +33,27 @@ def resolve_program(
     result = copy_levels(content)
     part = result.get("script")
     command = part.get("command") if isinstance(part, dict) else None
-    if isinstance(part, dict) and isinstance(part.get("prepare"), str):
-        part["prepare"] = split_line(part["prepare"], environment)
+    if isinstance(part, dict) and part.get("prepare"):
+        part["prepare"] = _prepare_words(part["prepare"], environment)
     if part is None or not isinstance(command, str | list | tuple) or not command:
         return result
     words = split_line(command, environment) if isinstance(command, str) else [str(word) for word in command]
-    if words and (words[0] == "-m" or words[0].endswith(".py")):
+    if words and is_python(words):
         part["command"] = words
     else:
         line = parse_line(words)
-        for note in line.notes:
-            say(f"script.command: {note}")
         _apply(line, result)
+        for note in (*line.notes, *_notes_on_workers(line, result["scaling"])):
+            say(f"script.command: {note}")
     _check_placeholders(part)
     return result
+
+
+def _prepare_words(command: Any, environment: Mapping[str, str]) -> Any:
+    """The words of a command; `python` in front is left to script.python, as in script.command."""
+    words = split_line(command, environment) if isinstance(command, str) else command
+    is_plain = isinstance(words, list | tuple) and len(words) > 1 and words[0] in DEFAULT_PYTHONS
+    return words[1:] if is_plain and is_python([str(words[1])]) else words
 
 
 def _check_placeholders(part: Mapping[str, Any]) -> None:
@@ -56,6 +64,8 @@ def _check_placeholders(part: Mapping[str, Any]) -> None:
     problems = problems_of([str(word) for word in words])
     if prepare is None and needs_data([str(word) for word in words]):
         problems.append("{data} is what script.prepare writes, and there is none: set script.prepare to its command")
+    if part.get("path_prefix") and not has_inputs([str(word) for word in words]):
+        problems.append("path_prefix is of manifests that placeholders fetch, and there are none: leave it out")
     refuse(problems, "script")
 
 
@@ -78,13 +88,34 @@ def _apply(line: LaunchLine, content: dict[str, Any]) -> None:
     scaling = content["scaling"]
     if not isinstance(scaling, dict):
         return
-    if line.workers is not None:
+    # Python alone starts the one process that each worker is.
+    if line.workers is not None and line.launcher != PLAIN:
         fewest, most = line.workers.min, line.workers.max
         _set(scaling, "scaling.num_workers", most if fewest == most else {"min": fewest, "max": most})
     if line.device == "gpu" and "accelerator" not in scaling:
         _set(scaling, "scaling.use_gpu", True)
     elif line.device is not None and line.device != "gpu":
         _set(scaling, "scaling.accelerator", line.device)
+
+
+def _notes_on_workers(line: LaunchLine, scaling: Any) -> Iterator[str]:
+    """What of a line's number of workers is not, or not exactly, what the recipe says."""
+    if line.workers is None and isinstance(scaling, dict) and "num_workers" not in scaling:
+        yield (
+            f"{line.launcher} counts devices where it is started, and here it is not: there is 1 worker unless "
+            "scaling.num_workers (--num-workers) says more"
+        )
+    if line.workers is not None and line.workers.per_node not in (None, line.workers.max):
+        yield placement_note(line.launcher, line.workers.per_node or 1, line.workers.max)
+
+
+def placement_note(said_by: str, per_node: int, workers: int) -> str:
+    """What becomes of a number of workers for each node, which Ray Train does not know."""
+    strict = ", or scaling.placement_strategy is STRICT_SPREAD" if per_node == 1 else ""
+    return (
+        f"{said_by} says {per_node} on each node: Ray Train knows {workers} workers in total, and packs them on as few "
+        f"nodes as it can; they are {per_node} on each where no node has room for more{strict}"
+    )
 
 
 def _set(part: dict[str, Any], name: str, value: Any) -> None:

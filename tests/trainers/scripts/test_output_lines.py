@@ -45,6 +45,13 @@ def test_a_line_without_an_end_is_given_in_parts() -> None:
     assert sum(map(len, [*found, *lines.end()])) == 3 * LONGEST_BYTES and len(found) >= 1
 
 
+def test_a_line_without_an_end_behind_a_bar_is_given_in_parts() -> None:
+    lines = OutputLines()
+    assert list(lines.take(b"1%\r", 0.0)) == ["1%"]
+    found = [line for _ in range(3) for line in lines.take(b"x" * LONGEST_BYTES, 0.0)]
+    assert sum(map(len, [*found, *lines.end()])) == 3 * LONGEST_BYTES and len(found) >= 2
+
+
 def test_bytes_that_are_no_text_are_shown() -> None:
     assert shown((b"\xff!\n", 0.0)) == ["�!"]
 

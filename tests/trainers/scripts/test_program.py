@@ -58,6 +58,30 @@ def test_sigterm_reaches_the_program_alone_which_may_save(tmp_path: Path) -> Non
     assert lines == ["ready", "child lives True"]
 
 
+def test_sigterm_reaches_what_a_shell_runs_and_goes_on_to_run(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, signal, subprocess, sys, time\n"
+        "loader = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "def save(*_):\n"
+        "    time.sleep(3); print('saved, loader lives', loader.poll() is None); sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, save); print('ready'); time.sleep(60)\n"
+    )
+    (tmp_path / "score.py").write_text("import time; time.sleep(60); print('scored')")
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "#!/bin/bash\ntrap 'echo exits' EXIT\n"
+        f"sh -c '{sys.executable} train.py; echo code $?'\n{sys.executable} score.py\nexit 4\n"
+    )
+    script.chmod(0o755)
+    lines: list[str] = []
+    environment = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
+    program = Program(["./run.sh"], tmp_path, environment, lines.append)
+    # Between two commands, the shell itself is asked.
+    assert program.wait(lambda: program.terminate() if "ready" in lines else None) in (4, -signal.SIGTERM)
+    assert lines[:2] == ["ready", "saved, loader lives True"]
+    assert lines[-1] == "exits" and "scored" not in lines
+
+
 def test_a_killed_program_takes_its_children_along(tmp_path: Path) -> None:
     code = (
         "import subprocess, sys, time\n"

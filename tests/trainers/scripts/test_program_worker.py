@@ -55,6 +55,9 @@ class GroupBoard(DictBoard):
     def begin(self, nodes: tuple[str, ...]) -> None:
         self.nodes = nodes
 
+    def is_alive(self, node: str) -> bool:
+        return True
+
     def set_phase(self, phase: str) -> None:
         self.phase = phase
 
@@ -97,7 +100,7 @@ class Group:
             self.left.append(number)
 
     def kept(self, folder: str) -> set[str]:
-        return {entry.key for entry in self.folder.storage.sub(f"attempts/1/{folder}").list_files()}
+        return {entry.key for entry in self.folder.storage.sub(f"attempts/{self.task.attempt}/{folder}").list_files()}
 
     @property
     def steps(self) -> list[int]:
@@ -110,6 +113,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(program_worker, "SHOW_INTERVAL_S", 0.0)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / UNPACKED / 'package'}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
 
 
 BRAIN = """
@@ -199,10 +203,10 @@ def test_what_a_folder_has_is_noted_before_any_program_of_the_node_starts(
     group = Group(tmp_path, "wait_for('out/of-1')", 'out.mkdir(); (out / "of-1").write_text("1")')
     start, ready = OutputSync.start, list[object]()
 
-    def slowly(sync: OutputSync) -> None:
+    def slowly(sync: OutputSync, given_back: frozenset[str]) -> None:
         time.sleep(1)
         ready.append(group.board.posted("node-0"))
-        start(sync)
+        start(sync, given_back)
 
     monkeypatch.setattr(OutputSync, "start", slowly)
     assert [each.result() for each in group.run()] == [None, None]
@@ -215,12 +219,13 @@ def test_without_other_ranks_a_broken_connection_is_the_program_s_own_failure(tm
 
 
 @pytest.mark.parametrize("out", ["out", "shared"])
-def test_nodes_that_share_an_output_folder_put_a_checkpoint_back_once(
+def test_nodes_that_share_an_output_folder_put_back_and_keep_what_is_there_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     folder = str(tmp_path / out) if out == "shared" else out
-    found = f'print(sorted(path.name for path in pathlib.Path("{folder}").iterdir()))'
-    group = Group(tmp_path, found, found, out=folder)
+    found = f'print([*pathlib.Path("{folder}").glob("checkpoint-10/trainer_state.json")] != [])'
+    write = f'(pathlib.Path("{folder}") / f"of-{{rank}}").write_text("")'
+    group = Group(tmp_path, f"{found}; {write}", f"{found}; time.sleep(2); {write}", out=folder)
     made = write_trainer_checkpoint(tmp_path / "made", 10)
     keep(group_of(begin(group.folder), "y"), made.parent, made, 10)
     group.task = ScriptTask(group.config, 2, None, "gcs://package.zip")
@@ -234,5 +239,10 @@ def test_nodes_that_share_an_output_folder_put_a_checkpoint_back_once(
     monkeypatch.setattr(program_worker, "restore", counted)
     assert [each.exception() for each in group.run(nodes=2)] == [None, None]
     assert len(restored) == (1 if out == "shared" else 2)
-    assert {f"[rank {rank}] ['checkpoint-10']" for rank in range(2)} <= set(group.board.lines)
+    assert {f"[rank {rank}] True" for rank in range(2)} <= set(group.board.lines)
+    assert "files/of-0" in group.kept("outputs-x")
+    assert ("files/of-1" in group.kept("outputs-x"), "node-1/of-1" in group.kept("outputs")) == (
+        out == "shared",
+        out != "shared",
+    )
     assert not [*tmp_path.glob(".shared*")]

@@ -25,9 +25,18 @@ def test_what_torchrun_is_told_becomes_part_of_the_recipe() -> None:
     assert (config.scaling.num_workers, config.script.max_restarts) == (8, 2)
 
 
-def test_resolving_again_changes_nothing() -> None:
-    content = resolve_program({"trainer": "script", "script": {"command": "torchrun --nproc_per_node 2 -m a.b x"}}, {})
-    assert content["script"]["command"] == ["-m", "a.b", "x"]
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("torchrun --nproc_per_node 2 -m a.b x", ["-m", "a.b", "x"]),
+        ("torchrun --nproc_per_node 2 --no_python speech-train a.yaml", ["speech-train", "a.yaml"]),
+        ("bash run.sh --lr 1", ["bash", "run.sh", "--lr", "1"]),
+        ("./run.sh", ["./run.sh"]),
+    ],
+)  # fmt: skip
+def test_resolving_again_changes_nothing(line: str, command: list[str]) -> None:
+    content = resolve_program({"trainer": "script", "script": {"command": line}}, {})
+    assert content["script"]["command"] == command
     assert resolve_program(content, {}) == content
 
 
@@ -63,3 +72,49 @@ def test_a_part_that_is_none_is_refused_and_not_passed_over(part: dict[str, Any]
 def test_a_line_that_contradicts_the_recipe_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"scaling\.num_workers is 3, and the launcher in script\.command says 4"):
         resolved("torchrun --nproc_per_node 4 train.py", scaling={"num_workers": 3})
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ({"run": {"seed": 7}}, r"run\.seed is 7, .* such as --seed 7"),
+        ({"scaling": {"backend": "gloo"}}, r"scaling\.backend is gloo, .* such as --ddp_backend gloo"),
+        ({"script": {"hpu_mode": "lazy"}}, r"script\.hpu_mode is lazy, .* scaling\.accelerator: hpu"),
+        ({"script": {"path_prefix": {"/a/": "/b/"}}}, r"path_prefix is of manifests that placeholders fetch"),
+    ],
+)
+def test_what_a_program_would_never_see_is_refused(parts: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        resolved("train.py", **parts)
+
+
+def test_an_interpreter_is_for_python() -> None:
+    with pytest.raises(ConfigError, match=r"script\.python is /venv/bin/python, and script\.command begins with bash"):
+        resolved("bash run.sh", script={"python": "/venv/bin/python"})
+    config = resolved("bash run.sh", script={"python": "/venv/bin/python", "prepare": "python make.py {data}"})
+    assert config.script.prepare == ("make.py", "{data}")
+
+
+def notes_on(line: str, **scaling: Any) -> list[str]:
+    notes: list[str] = []
+    resolve_program({"trainer": "script", "script": {"command": line}, "scaling": scaling}, {}, notes.append)
+    return notes
+
+
+def test_where_ray_places_workers_otherwise_than_a_line_says_it_is_said() -> None:
+    (note,) = notes_on("torchrun --nnodes 2 --nproc_per_node 4 train.py")
+    assert "torchrun says 4 on each node: Ray Train knows 8 workers in total" in note
+    (note,) = notes_on("torchrun --nnodes 2 train.py")
+    assert "or scaling.placement_strategy is STRICT_SPREAD" in note
+    assert notes_on("torchrun --nproc_per_node 4 train.py") == []
+
+
+def test_a_number_of_workers_that_a_launcher_would_count_is_asked_for() -> None:
+    line = "torchrun --nproc_per_node gpu train.py"
+    (note,) = notes_on(line)
+    assert note.startswith("script.command: torchrun counts devices where it is started")
+    assert notes_on(line, num_workers=4) == []
+
+
+def test_python_in_front_of_a_program_says_nothing_of_the_number_of_workers() -> None:
+    assert resolved("python train.py", scaling={"num_workers": 4}).scaling.num_workers == 4

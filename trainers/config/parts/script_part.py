@@ -1,5 +1,6 @@
 """The config's script part: the program that every worker runs, unmodified. See `schema`."""
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
@@ -9,6 +10,11 @@ from trainers.config.parts.part import Part, Positive
 
 Words = Annotated[tuple[Annotated[str, StringConstraints(strip_whitespace=False)], ...], Field(min_length=1)]
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+
+
+def is_python(words: Sequence[str]) -> bool:
+    """Whether an interpreter runs a command."""
+    return words[0] == "-m" or words[0].endswith(".py")
 
 
 class ScriptPart(Part):
@@ -48,7 +54,9 @@ class ScriptPart(Part):
         description="Which folders in it are checkpoints. auto: those of transformers and SpeechBrain; else a pattern, "
         "as epoch_*.",
     )
-    num_to_keep: Positive | None = Field(3, description="Keep this many of the newest checkpoints. null: keep all.")
+    num_to_keep: Positive | None = Field(
+        3, description="Keep this many of the newest checkpoints, and the best by each score. null: keep all."
+    )
     path_prefix: dict[str, str] = Field(
         {}, description="Begins of paths in manifests that are fetched, and what to read instead: {/home/a/: s3://b/}."
     )
@@ -95,4 +103,4 @@ class ScriptPart(Part):
     @property
     def is_python(self) -> bool:
         """Whether an interpreter runs it."""
-        return self.command[0] == "-m" or self.command[0].endswith(".py")
+        return is_python(self.command)

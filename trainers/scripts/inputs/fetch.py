@@ -8,7 +8,8 @@ from uuid import uuid4
 
 from trainers.config.storage_location import StorageOptions, is_remote, is_url, without_password
 from trainers.data.sources.located_files import describe, reason_of
-from trainers.distributed.console import Progress
+from trainers.distributed.console import ProgressCounter
+from trainers.distributed.console.plain_lines import as_lines
 from trainers.errors import DataError, StorageError
 from trainers.scripts.inputs.input_cache import InputCache
 from trainers.scripts.inputs.manifests import SUFFIXES, NamedPaths, read_paths
@@ -148,12 +149,12 @@ class InputFetcher:
 
     def _each(self, action: Callable[[T], None], items: Sequence[T], what: str, unit: str) -> None:
         """Does something for each, several at a time, and says how far it is; after a failure no new one begins."""
-        progress = Progress(what, total=len(items), unit=unit, log=self._say, every_s=PROGRESS_S)
+        counter = ProgressCounter(what, total=len(items), unit=unit, show=as_lines(self._say), every_s=PROGRESS_S)
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="inputs") as pool:
             for start in range(0, len(items), _AT_ONCE):
                 for _ in pool.map(action, items[start : start + _AT_ONCE]):
-                    progress.advance(1)
-        progress.done()
+                    counter.advance(1)
+        counter.done()
 
 
 def _version(entry: Entry) -> str:

@@ -105,6 +105,11 @@ def needs_data(words: Sequence[str]) -> bool:
     )
 
 
+def has_inputs(words: Sequence[str]) -> bool:
+    """Whether a word names what is to be fetched."""
+    return any(placeholder.rest for word in words for placeholder in _placeholders_in(word))
+
+
 def resolve(
     words: Sequence[str], env: Mapping[str, str], known: Known, fetch: Callable[[str], Path]
 ) -> tuple[list[str], dict[str, str]]:

@@ -5,18 +5,22 @@ data/<key>/MANIFEST.json     sizes and SHA-256 of these files; created once, whe
 """
 
 import contextlib
+import hashlib
 import json
+import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from trainers.config.parts.script_part import ScriptPart
 from trainers.errors import DamagedError, ProgramError, RayscribeError, StorageError
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.board import Board
+from trainers.scripts.outputs.output_folder import output_folder_of
 from trainers.storage import Storage, sha256_of
 from trainers.storage.base import clean_key, in_parallel
 from trainers.storage.own_folder import locked
@@ -28,6 +32,8 @@ POLL_S = 0.5
 # Between two looks into the storage, in case that the board has lost its answer.
 _POLLS_OF_BOARD = 20
 _READY = "ready"
+# Of files that are no package's, the most that is read to tell whether one has changed.
+_HASHED_BYTES = 16 << 20
 # In which the main process's node may be named: on other nodes the folder can be another one.
 _TEXTS = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
 
@@ -53,7 +59,7 @@ def prepared_data(  # noqa: PLR0913 -- who calls it knows each by itself
 
     Args:
         command: What is run.
-        key: Hash of the command, as the recipe has it, and of the package that it is in.
+        key: See `key_of`.
         folder: The run's.
         into: The folder on this node.
         run: Runs a command in a folder, with variables next to its own, and gives its exit code.
@@ -87,6 +93,52 @@ def prepared_data(  # noqa: PLR0913 -- who calls it knows each by itself
         raise
     board.post(topic, _READY)
     return into
+
+
+def key_of(script: ScriptPart, package: str) -> str:
+    """Hash of all that the command's output depends on, as the recipe has it.
+
+    Args:
+        script: With the command.
+        package: What identifies the files next to it.
+    """
+    fields = script.model_dump(mode="json", include={"prepare", "python", "working_dir", "env", "path_prefix"})
+    return hashlib.sha256(json.dumps([package, fields], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def hash_of_files(script: ScriptPart, folder: Path) -> str:
+    """What identifies the files of a program that lies in a folder, as far as its preparation goes by them.
+
+    These are all files that the command names, and all of Python below its working directory, but for what the
+    program writes, and for installed packages. Of large files size and time of change count.
+    """
+    work = folder / (script.working_dir or ".")
+    output = work / script.sync_dir if script.sync_dir is not None else output_folder_of(script.command, work)
+    named = (work / word.rpartition("=")[2] for word in script.prepare or ())
+    found = hashlib.sha256()
+    for path in sorted({*_python_files(work, output), *(path for path in named if _is_file(path))}):
+        status = path.stat()
+        is_large = status.st_size > _HASHED_BYTES
+        content = f"{status.st_size} {status.st_mtime_ns}" if is_large else sha256_of(path)
+        found.update(f"{os.path.relpath(path, work)}\0{content}\0".encode(errors="surrogateescape"))
+    return found.hexdigest()
+
+
+def _python_files(work: Path, output: Path | None) -> Iterator[Path]:
+    for parent, folders, names in os.walk(work):
+        here = Path(parent)
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and name != "site-packages" and here / name != output
+        ]
+        yield from (here / name for name in names if name.endswith(".py") and _is_file(here / name))
+
+
+def _is_file(path: Path) -> bool:
+    # Not every argument can be a path.
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _await_main(storage: Storage, board: Board, topic: str) -> None:

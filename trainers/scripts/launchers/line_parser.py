@@ -21,6 +21,10 @@ VISIBLE: Mapping[str, Device] = {
     "HABANA_VISIBLE_MODULES": "hpu",
     "HABANA_VISIBLE_DEVICES": "hpu",
 }
+# What starts processes itself, and would do so in each worker.
+OTHER_LAUNCHERS = ("aprun", "colossalai", "composer", "horovodrun", "jsrun", "sbatch")
+# How alike a program's name and a launcher's are where a mistake is meant.
+NEAR = 0.7
 # Variables of a worker's place among the others, as torch.distributed reads them.
 PLACES = (
     "RANK",
@@ -99,13 +103,13 @@ def _without_launcher(command: Sequence[str], surroundings: Surroundings) -> Lau
     first = command[0]
     if first.endswith(".py"):
         return _launched(_plain(), command, surroundings)
-    if "/" in first:
-        options = OptionsRead({}, {}, (), tuple(command))
-        return _line(_plain(), options, replace(_plain().read({}, surroundings), kind="executable"))
     known = [begin for launcher in LAUNCHERS for begin in launcher.commands]
-    near = difflib.get_close_matches(first, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"it begins with one of {', '.join(known)}, or with a script"
-    raise ConfigError(f"{first}: no launcher that is known here: {hint}")
+    near = difflib.get_close_matches(first, known, n=1, cutoff=NEAR) if "/" not in first else []
+    if near or first in OTHER_LAUNCHERS:
+        hint = f"did you mean {near[0]}?" if near else f"give the line of one that is: {', '.join(known)}"
+        raise ConfigError(f"{first}: no launcher that is known here: {hint}")
+    options = OptionsRead({}, {}, (), tuple(command))
+    return _line(_plain(), options, replace(_plain().read({}, surroundings), kind="executable"))
 
 
 def _plain() -> Launcher:

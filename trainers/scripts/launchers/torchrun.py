@@ -44,7 +44,10 @@ OPTIONS = (
         ],
     ),
     *noted(SUPERVISED, ["--monitor_interval", "--start_method", "--event_log_handler", "--signals_to_handle"]),
-    *noted("job.stop_grace_s says how long the workers may take to stop", ["--shutdown_timeout"]),
+    *noted(
+        "script.stop_grace_s, or of a training job.stop_grace_s, says how long stopping may take",
+        ["--shutdown_timeout"],
+    ),
     *noted(CPUS, ["--numa_binding"]),
     *noted("each worker is a process of its own, as without it", switches=["--run_path"]),
     *refused(

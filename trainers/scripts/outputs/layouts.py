@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
@@ -24,8 +24,8 @@ AUTO = "auto"
 # How long a checkpoint is unchanged before it counts as complete: where the program's last file is there, other ranks
 # may still write theirs; where a program has no such file, only this says that it has come to the end.
 MARKED_STABLE_S, UNMARKED_STABLE_S = 2.0, 6.0
-# Deeper ones are not found.
-_MOST_LEVELS = 6
+# Of a path below the output folder; deeper ones are not found.
+_MOST_LEVELS = 7
 # Of Python's buffer, as long as which nothing of a file is on the disk before all of it is.
 _WRITTEN_AT_ONCE_BYTES = 4096
 _ZIP_BEGIN, _ZIP_END, _ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
@@ -65,6 +65,7 @@ class CheckpointLayout:
         is_marked: Whether the files by which they are recognized are there.
         has_last_file: Whether one of these is what the program writes last.
         takes_files: Whether a single file may be one.
+        is_read_by_all: Whether each rank reads those that the main process has written.
     """
 
     has_path: Callable[[str], bool]
@@ -72,6 +73,7 @@ class CheckpointLayout:
     is_marked: Callable[[Path], bool]
     has_last_file: bool = False
     takes_files: bool = False
+    is_read_by_all: bool = False
 
 
 def layouts_for(checkpoints: str) -> tuple[CheckpointLayout, ...]:
@@ -91,12 +93,19 @@ def layouts_for(checkpoints: str) -> tuple[CheckpointLayout, ...]:
     return (CheckpointLayout(partial(_matches, parts), _number_in_name, _has_files, takes_files=True),)
 
 
+def layout_at(path: str, layouts: Sequence[CheckpointLayout], *, is_file: bool) -> CheckpointLayout | None:
+    """The layout of which a file or folder below the output folder is a checkpoint; None: it is none."""
+    if len(PurePosixPath(path).parts) > _MOST_LEVELS:
+        return None
+    return next((each for each in layouts if each.has_path(path) and (each.takes_files or not is_file)), None)
+
+
 def find(folder: Path, layouts: Sequence[CheckpointLayout]) -> list[FoundCheckpoint]:
     """All checkpoints below a folder, complete or not, in the order in which they were written."""
     found: list[tuple[int, int, FoundCheckpoint]] = []
 
     def is_found(path: str, *, is_file: bool) -> bool:
-        layout = next((each for each in layouts if each.has_path(path) and (each.takes_files or not is_file)), None)
+        layout = layout_at(path, layouts, is_file=is_file)
         if layout is not None:
             signature = signature_of(folder / path)
             item = _described(layout, folder, path, signature)
@@ -107,15 +116,10 @@ def find(folder: Path, layouts: Sequence[CheckpointLayout]) -> list[FoundCheckpo
     for parent, folders, files in os.walk(folder):
         here = Path(parent).relative_to(folder)
         inside = [name for name in folders if not is_found((here / name).as_posix(), is_file=False)]
-        folders[:] = inside if len(here.parts) < _MOST_LEVELS else []
+        folders[:] = inside if len(here.parts) + 1 < _MOST_LEVELS else []
         for name in files:
             is_found((here / name).as_posix(), is_file=True)
     return [item for _, _, item in sorted(found, key=lambda each: each[:2])]
-
-
-def is_below(path: str, found: Iterable[FoundCheckpoint]) -> bool:
-    """Whether a file belongs to one of the checkpoints."""
-    return any(path == item.path or path.startswith(f"{item.path}/") for item in found)
 
 
 def files_of(path: Path) -> Iterator[Path]:
@@ -245,5 +249,7 @@ def _has_ckpt_yaml(path: Path) -> bool:
 
 _KNOWN = (
     CheckpointLayout(_is_huggingface, _number_in_name, _has_trainer_state, has_last_file=True),
-    CheckpointLayout(_is_speechbrain, _speechbrain_step, _has_ckpt_yaml),
+    # Each rank loads the best one before a test, or the mean of several; and all delete one together, so that a rank
+    # that does not find it leaves the others waiting.
+    CheckpointLayout(_is_speechbrain, _speechbrain_step, _has_ckpt_yaml, is_read_by_all=True),
 )

@@ -1,14 +1,17 @@
 """What is in a program's output folder next to its checkpoints: logs and results while it runs, all else at its end."""
 
+import contextlib
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainers.errors import StorageError
-from trainers.scripts.outputs.layouts import CheckpointLayout, find, is_below
+from trainers.scripts.outputs.layouts import CheckpointLayout, layout_at
 from trainers.storage import Storage
 from trainers.storage.base import PART_SUFFIX, clean_key, in_parallel
 
+# The folder below an attempt's that has them while the program runs.
+OUTPUTS = "outputs"
 # Of a file that is sent again each time that it has changed.
 SMALL_BYTES = 4 << 20
 
@@ -23,9 +26,9 @@ class OutputFiles:
         self._before: dict[str, _Version] = {}
         self._sent: dict[str, _Version] = {}
 
-    def begin(self) -> None:
-        """The program has not begun."""
-        self._before = dict(self._files())
+    def begin(self, own: Collection[str]) -> None:
+        """The program has not begun; of what is there, it has written its `own` files before."""
+        self._before = {name: version for name, version in self._files() if name not in own}
 
     def send_small(self, target: Storage) -> None:
         """Stores small files that are new or have changed since they were sent.
@@ -35,38 +38,71 @@ class OutputFiles:
         """
         new = {name: version for name, version in self._written() if self._sent.get(name) != version}
         small = {name: version for name, version in new.items() if version[0] <= SMALL_BYTES}
-        self._send(small, target)
+        self.send(small, target)
         self._sent |= small
 
-    def send_all(self, target: Storage) -> list[str]:
-        """Stores all files, and gives their names; raises as `send_small`."""
-        names = sorted(name for name, _ in self._written())
-        self._send(names, target)
-        return names
+    def send_all(self, target: Storage) -> None:
+        """Stores all files; raises as `send_small`."""
+        self.send([name for name, _ in self._written()], target)
 
-    def _send(self, names: Collection[str], target: Storage) -> None:
+    def lacking(self, sizes: Mapping[str, int]) -> list[str]:
+        """Which files are not there, or with another size in bytes."""
+        return [name for name, size_bytes in sizes.items() if _size_of(self._folder / name) != size_bytes]
+
+    def sizes(self) -> dict[str, int]:
+        """The size in bytes of each file that is there."""
+        return {name: size_bytes for name, (size_bytes, _) in self._files()}
+
+    def fetch(self, names: Collection[str], source: Storage, localize: Callable[[Path], None]) -> None:
+        """Puts stored files there, which are none that the program has written; raises as `send`."""
+
+        def fetch(name: str) -> None:
+            source.download_file(name, self._folder / name)
+            localize(self._folder / name)
+
+        in_parallel(fetch, names)
+        self._before |= {name: version for name, version in self._files() if name in names}
+
+    def remove(self, names: Collection[str]) -> None:
+        """Deletes files, and the folders that are empty without them."""
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+            for parent in Path(name).parents[:-1]:
+                with contextlib.suppress(OSError):
+                    (self._folder / parent).rmdir()
+
+    def send(self, names: Collection[str], target: Storage) -> list[str]:
+        """Stores files, but for those that the program deletes in the meantime, and gives their names.
+
+        Raises:
+            StorageError: the storage does not accept one.
+        """
+        sent = []
+
         def send(name: str) -> None:
             try:
                 target.upload_file(self._folder / name, name)
+                sent.append(name)
             except StorageError:
-                # The program may have deleted it in the meantime.
                 if (self._folder / name).exists():
                     raise
 
         in_parallel(send, names)
+        return sorted(sent)
 
     def _written(self) -> Iterator[tuple[str, _Version]]:
         return ((name, version) for name, version in self._files() if self._before.get(name) != version)
 
     def _files(self) -> Iterator[tuple[str, _Version]]:
         """Name, size and time of change of each file that is not of a checkpoint."""
-        checkpoints = find(self._folder, self._layouts)
         for parent, folders, names in os.walk(self._folder):
             here = Path(parent).relative_to(self._folder)
-            folders[:] = [name for name in folders if not is_below((here / name).as_posix(), checkpoints)]
+            folders[:] = [
+                name for name in folders if layout_at((here / name).as_posix(), self._layouts, is_file=False) is None
+            ]
             for file in names:
                 name = (here / file).as_posix()
-                if is_below(name, checkpoints) or not _can_be_stored(name):
+                if layout_at(name, self._layouts, is_file=True) is not None or not _can_be_stored(name):
                     continue
                 try:
                     status = Path(parent, file).stat()
@@ -74,6 +110,13 @@ class OutputFiles:
                     continue
                 if Path(parent, file).is_file():
                     yield name, (status.st_size, status.st_mtime_ns)
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def _can_be_stored(name: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +36,39 @@ def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
     """The folder that a program's arguments name, absolute; None where they name none, or one that is not local.
 
     They may name it as `--output_dir out`, `--output-dir=out` or `output_dir=out`, or in a file of arguments among
-    them: JSON or YAML, or SpeechBrain's hparams.yaml, which other arguments override.
+    them: JSON or YAML, SpeechBrain's hparams.yaml, which other arguments override, argparse's `@arguments.txt`, or
+    HfArgumentParser's `train.args` next to `train.py`.
 
     Args:
         words: The program and its arguments.
         working_dir: Where it runs.
     """
     values: dict[str, Any] = {}
+    words = _with_files(words, working_dir)
     for word in words:
-        values |= _read_arguments(working_dir / word)
+        values |= _read_arguments(working_dir / word.rpartition("=")[2])
     values |= _given(words)
     for name in _NAMES:
         folder = _resolved(values.get(name), values)
         if folder:
             return None if "://" in folder else working_dir / Path(folder).expanduser()
     return None
+
+
+def _with_files(words: Sequence[str], working_dir: Path) -> list[str]:
+    """The words, with those in files of words."""
+    beside = _text(working_dir / Path(words[0]).with_suffix(".args")) if words[0].endswith(".py") else None
+    lines = ((_text(working_dir / word[1:]) if word.startswith("@") else None, word) for word in words[1:])
+    found = (text.splitlines() if text is not None else [word] for text, word in lines)
+    return [words[0], *(beside or "").split(), *chain.from_iterable(found)]
+
+
+def _text(path: Path) -> str | None:
+    """The content of a file of arguments; None where it is none, or cannot be read: the program will say so."""
+    try:
+        return path.read_text() if path.stat().st_size <= _MOST_BYTES else None
+    except (OSError, ValueError):
+        return None
 
 
 def _given(words: Sequence[str]) -> dict[str, Any]:
@@ -96,15 +115,13 @@ _TolerantLoader.add_multi_constructor("", _keep)
 
 
 def _read_arguments(path: Path) -> dict[str, Any]:
-    """The content of a file of arguments; nothing where it is none, or cannot be read: the program will say so."""
-    if path.suffix not in (".json", ".yaml", ".yml"):
+    """The content of a file of arguments by their names; nothing where it is none."""
+    text = _text(path) if path.suffix in (".json", ".yaml", ".yml") else None
+    if text is None:
         return {}
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            return {}
-        text = path.read_text()
         content = json.loads(text) if path.suffix == ".json" else yaml.load(text, _TolerantLoader)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml.YAMLError):
         return {}
     return {str(name): value for name, value in content.items()} if isinstance(content, dict) else {}
 

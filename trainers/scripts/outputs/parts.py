@@ -11,6 +11,7 @@ A file that several nodes have is stored by the first of them. Only when all par
 """
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ INCOMPLETE = "incomplete"
 POLL_S = 0.2
 # How long the main node waits for a part: shards of large models take minutes to upload.
 PART_TIMEOUT_S = 900.0
+# After this wait the node is looked for, and the wait is said.
+LOOK_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,19 @@ class Wanted:
 class PartCollector:
     """The main node's side."""
 
-    def __init__(self, board: Board, node_count: int, *, timeout_s: float = PART_TIMEOUT_S):
-        self._board, self._others, self._timeout_s = board, range(1, node_count), timeout_s
+    def __init__(
+        self,
+        board: Board,
+        others: Sequence[int],
+        say: Callable[[str], None],
+        is_gone: Callable[[int], bool],
+        *,
+        timeout_s: float = PART_TIMEOUT_S,
+    ):
+        self._board, self._others, self._timeout_s = board, others, timeout_s
+        self._say, self._is_gone = say, is_gone
         self._wanted: tuple[Wanted, ...] = ()
+        self._since_s: dict[str, float] = {}
 
     def announce(self, wanted: Wanted) -> None:
         """Asks the other nodes for their parts."""
@@ -63,22 +76,35 @@ class PartCollector:
 
         Raises:
             StorageError: a node has not stored its part in time.
-            ChangedError: the program ended on a node before its part was complete.
+            ChangedError: the program ended on a node before its part was complete, or the node is lost.
         """
         files: dict[str, dict[str, Any]] = {}
-        end_s = time.monotonic() + self._timeout_s
+        # Also where it is tried again.
+        end_s = self._since_s.setdefault(wanted.name, time.monotonic()) + self._timeout_s
         for node in self._others:
-            while (part := self._board.posted(_part(wanted, node))) is None:
-                if time.monotonic() > end_s:
-                    raise StorageError(
-                        f"{wanted.path}: node {node} has not stored its part within {self._timeout_s:.0f} s; "
-                        "see its lines above, and whether it reaches the storage"
-                    )
-                time.sleep(POLL_S)
+            part = self._await_part(wanted, node, end_s)
             if part == INCOMPLETE:
                 raise ChangedError(f"{wanted.path}: the program ended on node {node} before its part was complete")
             files |= part
         return files
+
+    def _await_part(self, wanted: Wanted, node: int, end_s: float) -> Any:
+        look_s = time.monotonic() + LOOK_S
+        while (part := self._board.posted(_part(wanted, node))) is None:
+            now_s = time.monotonic()
+            if now_s > end_s:
+                raise StorageError(
+                    f"{wanted.path}: node {node} has not stored its part within {self._timeout_s:.0f} s; "
+                    "see its lines above, and whether it reaches the storage"
+                )
+            if now_s > look_s:
+                look_s = now_s + LOOK_S
+                # It may have posted its part before it ended.
+                if self._is_gone(node) and self._board.posted(_part(wanted, node)) is None:
+                    raise ChangedError(f"{wanted.path}: node {node} ended or was lost before it had stored its part")
+                self._say(f"{wanted.path}: waits for node {node} to store its part")
+            time.sleep(POLL_S)
+        return part
 
     def end(self) -> None:
         if self._others:
@@ -88,9 +114,11 @@ class PartCollector:
 class PartServer:
     """Another node's side."""
 
-    def __init__(self, folder: Path, run_folder: RunFolder, board: Board, node: int, watch: Watch):
+    def __init__(
+        self, folder: Path, run_folder: RunFolder, board: Board, node: int, others: Sequence[int], watch: Watch
+    ):
         self._folder, self._run_folder, self._board, self._node = folder, run_folder, board, node
-        self._watch = watch
+        self._before, self._watch = [other for other in others if other < node], watch
         self._stored: set[str] = set()
 
     def serve(self, *, has_ended: bool, ended_well: bool = False) -> None:
@@ -116,7 +144,8 @@ class PartServer:
         signature, unchanged_s = self._watch.look(path)
         if not has_ended and unchanged_s < MARKED_STABLE_S:
             return
-        if has_ended and not ended_well and not shows_its_end(path):
+        own = {f"{wanted.path}/{name}" if name else wanted.path for name, _, _ in signature} - wanted.names
+        if own and has_ended and not ended_well and not shows_its_end(path):
             self._board.post(_part(wanted, self._node), INCOMPLETE)
             self._stored.add(wanted.name)
             return
@@ -128,7 +157,7 @@ class PartServer:
             names = snapshot.files - wanted.names
             self._board.post(_names(wanted, self._node), names)
             of_others: set[str] = set()
-            for node in range(1, self._node):
+            for node in self._before:
                 lower = self._board.posted(_names(wanted, node))
                 if lower is None:
                     return

@@ -17,6 +17,8 @@ from typing import Any
 import yaml
 
 TRAINER_STATE, TRAIN_LOG, BRAIN, META = "trainer_state.json", "train_log.txt", "brain.ckpt", "CKPT.yaml"
+# Among a checkpoint's scores: the step of the one that the Trainer takes for the best so far.
+BEST_STEP = "best_step"
 _RESULTS = ("all_results.json", "eval_results.json", "predict_results.json")
 _SCORED_FILE = re.compile(r"([wcs]er)(?:_(.+))?\.txt")
 _SCORED_LINE = re.compile(rb"%WER (\d+(?:\.\d+)?) \[")
@@ -70,14 +72,15 @@ def read_progress(folder: Path) -> ScriptProgress:
 
 
 def scores_at(checkpoint: Path) -> dict[str, float]:
-    """The scores that a checkpoint has of its own step; empty where it was not scored."""
+    """The scores that a checkpoint has of its own step, and which step it takes for the best; empty without any."""
     state = _read_json(checkpoint / TRAINER_STATE)
     if state:
         entries = _history(state)
         step = state.get("global_step")
         own = _scores(_merged(entry for entry in entries if entry.get("step") == step), _is_percent(entries))
-        loss = _last(entries, "loss")
-        return own if loss is None else {**own, "loss": loss}
+        best = re.search(r"-(\d+)$", str(state.get("best_model_checkpoint")))
+        others = {"loss": _last(entries, "loss"), BEST_STEP: float(best[1]) if best else None}
+        return own | {name: value for name, value in others.items() if value is not None}
     meta = _read_yaml(checkpoint / META)
     return {f"eval_{name.lower()}": float(value) for name, value in meta.items() if _is_score_of_meta(name, value)}
 

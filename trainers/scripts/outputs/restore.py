@@ -1,14 +1,15 @@
 """Gives a program its last checkpoint back on this node, under the name that it gave it, before it starts."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from trainers.errors import DamagedError, ResumeError
-from trainers.run_folder.checkpoints import RetentionPolicy, fetch_files, newest
+from trainers.run_folder.checkpoints import fetch_files, newest
 from trainers.run_folder.journal import Checkpoint, State
-from trainers.run_folder.layout import CHECKPOINTS, RunFolder
+from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
 from trainers.scripts.outputs.layouts import (
     CheckpointLayout,
     FoundCheckpoint,
@@ -16,8 +17,14 @@ from trainers.scripts.outputs.layouts import (
     find,
     remove_checkpoint,
 )
+from trainers.scripts.outputs.output_files import OUTPUTS
+from trainers.scripts.outputs.retention import NewestAndBest
 from trainers.scripts.outputs.snapshot import snapshots_of
 from trainers.storage import Storage
+from trainers.storage.base import in_parallel
+
+# What nodes other than the main process's keep below the outputs of an attempt.
+_OF_OTHER_NODE = re.compile(r"node-\d+/")
 
 
 def restore(
@@ -26,13 +33,14 @@ def restore(
     into: Path,
     layouts: Sequence[CheckpointLayout],
     *,
-    retention: RetentionPolicy | None = None,
+    retention: NewestAndBest | None = None,
     say: Callable[[str], None] = print,
 ) -> FoundCheckpoint | None:
     """Puts the newest undamaged checkpoint of a run into a program's output folder; every node calls it.
 
-    With `retention` also the best one, which programs look for at their end. What would mislead the program is
-    deleted: checkpoints that are incomplete, and those ahead of the one that is put back, which other nodes have not.
+    With `retention` also the best ones, which programs look for at their end; where it keeps a number of them, all of
+    a layout that each rank reads, such as for the mean of several. What would mislead the program is deleted:
+    checkpoints that are incomplete, and those ahead of the one that is put back, which other nodes have not.
 
     Args:
         run_folder: Of the run.
@@ -40,7 +48,7 @@ def restore(
         into: The output folder, absolute. It is not made where there is no checkpoint: some programs refuse to start
             where it exists.
         layouts: Of the program's checkpoints.
-        retention: Says which one is the best.
+        retention: Says which ones are the best.
         say: Prints a line for the user.
 
     Returns:
@@ -65,12 +73,57 @@ def restore(
             _remove_misleading(into, layouts, chosen, say)
         if chosen is None:
             return None
-        best = retention.best(left) if retention is not None else None
-        if best is not None and best != chosen and _is_fetched(storage, best, made, say):
-            _move(made / best.name, into, layouts)
+        for other in _others(left, chosen, layouts, retention):
+            if other != chosen and _is_fetched(storage, other, made, say):
+                _move(made / other.name, into, layouts)
         return FoundCheckpoint(_move(made / chosen.name, into, layouts), chosen.step, is_marked_whole=True)
     finally:
         shutil.rmtree(made.parent, ignore_errors=True)
+
+
+def give_back_files(
+    run_folder: RunFolder, attempt: int, into: Path, localize: Callable[[Path], None]
+) -> frozenset[str]:
+    """Puts the small files back that the main process's node had next to its checkpoints, such as logs and a tokenizer.
+
+    Each as the last attempt had it; what is there already stays.
+
+    Args:
+        run_folder: Of the run.
+        attempt: The newest one.
+        into: The output folder, absolute.
+        localize: Has a file name the folders of this group on this node.
+
+    Returns:
+        Their names below the output folder.
+    """
+    keys = {
+        entry.key: f"{ATTEMPTS}/{number}/{OUTPUTS}/{entry.key}"
+        for number in range(1, attempt + 1)
+        for entry in run_folder.storage.sub(f"{ATTEMPTS}/{number}/{OUTPUTS}").list_files()
+        if not _OF_OTHER_NODE.match(entry.key) and not (into / entry.key).exists()
+    }
+
+    def give_back(name: str) -> None:
+        run_folder.storage.download_file(keys[name], into / name)
+        localize(into / name)
+
+    in_parallel(give_back, keys)
+    return frozenset(keys)
+
+
+def _others(
+    left: Sequence[Checkpoint],
+    newest_one: Checkpoint,
+    layouts: Sequence[CheckpointLayout],
+    retention: NewestAndBest | None,
+) -> Sequence[Checkpoint]:
+    """What is put back next to the newest one."""
+    if retention is None:
+        return ()
+    folders = {str(parent) for name in newest_one.files for parent in PurePosixPath(name).parents}
+    is_read_by_all = any(each.is_read_by_all and each.has_path(folder) for each in layouts for folder in folders)
+    return left if is_read_by_all and retention.num_to_keep is not None else retention.best_ones(left)
 
 
 def _is_fetched(storage: Storage, checkpoint: Checkpoint, made: Path, say: Callable[[str], None]) -> bool:

@@ -1,7 +1,8 @@
 """What the first worker of each node does with the program's output folder while the program runs there: a thread.
 
 The main node keeps checkpoints and reports progress; other nodes store their parts of the same checkpoints. All keep
-small files, each below the attempt's own folder:
+small files, each below the attempt's own folder; what the main process's program has written before a barrier, the
+other nodes' have after it (`shared_files.py`):
 
     attempts/<k>/outputs/                 of the main node, while the program runs
     attempts/<k>/outputs/node-<n>/        of node n; at the end with all that it has left
@@ -13,8 +14,8 @@ A storage that fails does not disturb the program: it is said, and tried again.
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainers.errors import FencedError, RayscribeError, StorageError
@@ -22,16 +23,20 @@ from trainers.run_folder.checkpoints import RetentionPolicy
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import ATTEMPTS, RunFolder
 from trainers.scripts.board import Board
+from trainers.scripts.node_folder import NodeFolder
 from trainers.scripts.outputs.checkpoint_keeper import CheckpointKeeper
 from trainers.scripts.outputs.layouts import CheckpointLayout, Watch
-from trainers.scripts.outputs.output_files import OutputFiles
+from trainers.scripts.outputs.output_files import OUTPUTS, OutputFiles
 from trainers.scripts.outputs.parts import PartCollector, PartServer
 from trainers.scripts.outputs.progress import ScriptProgress, read_progress
+from trainers.scripts.outputs.shared_files import SHARED, FileReceiver, FileSharer
 from trainers.scripts.outputs.snapshot import snapshots_of
 from trainers.storage import Storage
 
-OUTPUTS, FILES = "outputs", "files"
+FILES = "files"
 POLL_S = 1.0
+# The program waits meanwhile.
+SHARE_POLL_S = 0.1
 # A round takes at most this share of the time: output folders may have many files.
 _LARGEST_SHARE = 0.1
 SMALL_FILES_S = 30.0
@@ -53,11 +58,12 @@ class OutputSync:
         attempt: Its number.
         board: Of this worker group.
         node_number: Of this node; 0 is the main node.
-        node_count: Nodes of the group.
+        others: Other nodes that write parts of the same checkpoints, into folders of their own.
         retention: Which checkpoints stay in the run folder.
         say: Prints a line for the user.
         on_progress: Is told of progress, on the main node, from a thread.
-        stored: Keys of the files at the end, below the group's outputs, once `finish` has returned on the main node.
+        is_gone: Whether a node has ended or is lost, so that nothing more comes from it.
+        node: The group's folders on this node.
     """
 
     folder: Path
@@ -67,37 +73,44 @@ class OutputSync:
     attempt: int
     board: Board
     node_number: int
-    node_count: int
+    others: Sequence[int]
     retention: RetentionPolicy
     say: Callable[[str], None]
     on_progress: Callable[[ScriptProgress], None]
-    stored: tuple[str, ...] = field(default=(), init=False)
+    is_gone: Callable[[int], bool]
+    node: NodeFolder
 
     def __post_init__(self) -> None:
         watch = Watch()
-        self._others = PartCollector(self.board, self.node_count)
-        self._server = PartServer(self.folder, self.run_folder, self.board, self.node_number, watch)
+        self._collector = PartCollector(self.board, self.others, self._say_once, self.is_gone)
+        self._server = PartServer(self.folder, self.run_folder, self.board, self.node_number, self.others, watch)
         self._files = OutputFiles(self.folder, self.layouts)
         self._keeper: CheckpointKeeper | None = None
         if self.writer is not None:
             self._keeper = CheckpointKeeper(
-                self.folder, self.layouts, self.writer, self.retention, self._others, self._say_once, watch
+                self.folder, self.layouts, self.writer, self.retention, self._collector, self._say_once, watch
             )
+        self._stopping = threading.Event()
+        # One node alone shares none.
+        self._serve_files: Callable[[], None] = lambda: None
         self._progress = ScriptProgress()
         self._last_line = ""
         self._fenced: FencedError | None = None
         self._small_files_s = time.monotonic()
-        self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def start(self) -> None:
-        """Begins, before the program does; what is in the folder by now is none of its outputs."""
+    def start(self, given_back: Collection[str] = ()) -> None:
+        """Begins, before the program does. Of what is in the folder by now, `given_back` alone is its output."""
         shutil.rmtree(snapshots_of(self.folder), ignore_errors=True)
-        self._files.begin()
+        # Those of the main node are on the others as shared ones.
+        self._files.begin(given_back if self._keeper is not None else ())
         loops = [self._keep_loop]
         if self._keeper is not None:
             self._keeper.begin()
             loops.append(self._progress_loop)
+        if self.others or self.writer is None:
+            self._serve_files = self._sharing().serve
+            loops.append(self._share_loop)
         self._threads = [threading.Thread(target=loop, name="outputs", daemon=True) for loop in loops]
         for thread in self._threads:
             thread.start()
@@ -105,7 +118,7 @@ class OutputSync:
     def finish(self, *, ended_well: bool) -> None:
         """Stores what is left, after the program has ended. All nodes call it, and wait in it for the main node.
 
-        On all nodes what it has written last; on the main node also all other files where it has ended well.
+        These are all files where it has ended well, else the small ones.
 
         Args:
             ended_well: Whether it has come to its own end, so that it has left nothing incomplete.
@@ -126,7 +139,7 @@ class OutputSync:
                 self._finish_other(ended_well=ended_well)
         finally:
             if self._keeper is not None:
-                self._others.end()
+                self._collector.end()
             shutil.rmtree(snapshots_of(self.folder), ignore_errors=True)
 
     def _finish_main(self, keeper: CheckpointKeeper, *, ended_well: bool) -> None:
@@ -135,20 +148,20 @@ class OutputSync:
         if error is not None:
             keeper.give_up(str(error))
         keeper.say_what_is_left()
-        self._others.end()
-        self._try(lambda: self._files.send_small(self._own_folder), tries=1)
-        if ended_well:
+        self._collector.end()
+        if not ended_well:
+            self._try(lambda: self._files.send_small(self._own_folder), tries=1)
+        else:
             assert self.writer is not None
             outputs = self.run_folder.storage.sub(f"{self.writer.group.outputs}/{FILES}")
-            names: list[str] = []
-            error = self._try(lambda: names.extend(self._files.send_all(outputs)))
+            error = self._try(lambda: self._files.send_all(outputs))
             if error is not None:
                 raise error
-            self.stored = tuple(f"{FILES}/{name}" for name in names)
 
     def _finish_other(self, *, ended_well: bool) -> None:
         end_s = time.monotonic() + END_TIMEOUT_S
-        while not self._server.is_done() and time.monotonic() < end_s:
+        while not (self._server.is_done() or self.is_gone(0)) and time.monotonic() < end_s:
+            self._try(self._serve_files, tries=1)
             self._try(lambda: self._server.serve(has_ended=True, ended_well=ended_well), tries=1)
             time.sleep(POLL_S)
         if ended_well:
@@ -168,6 +181,18 @@ class OutputSync:
             self._keeper.keep_new(has_ended=False)
         else:
             self._server.serve(has_ended=False)
+
+    def _sharing(self) -> FileSharer | FileReceiver:
+        storage = self.run_folder.storage
+        if self.writer is None:
+            return FileReceiver(self._files, storage, self.board, self.node_number, self.node.localize)
+        files = OutputFiles(self.folder, [layout for layout in self.layouts if not layout.is_read_by_all])
+        key = f"{self.writer.group.outputs}/{SHARED}"
+        return FileSharer(files, storage, key, self.board, self.others, self.node.requests, self._stopping)
+
+    def _share_loop(self) -> None:
+        while not self._stopping.wait(SHARE_POLL_S):
+            self._guard(self._serve_files)
 
     def _progress_loop(self) -> None:
         pause_s = POLL_S

@@ -306,6 +306,7 @@ def test_what_has_no_effect_is_named(line: str, note: str) -> None:
         ("python -X y t.py", "python -X y: of these options there are faulthandler"),
         ("python", "python: it names no program"),
         ("torchun t.py", "torchun: no launcher that is known here: did you mean torchrun?"),
+        ("horovodrun -np 2 python t.py", "horovodrun: no launcher that is known here: give the line of one that is"),
         ("A=1", "the line is empty"),
     ],
 )  # fmt: skip

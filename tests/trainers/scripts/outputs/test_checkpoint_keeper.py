@@ -47,7 +47,7 @@ class Kept:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        others, watch = PartCollector(DictBoard(), 1), Watch(lambda: self.now_s)
+        others, watch = PartCollector(DictBoard(), (), print, lambda node: False), Watch(lambda: self.now_s)
         layouts = layouts_for(self.pattern)
         self.keeper = CheckpointKeeper(
             self.folder, layouts, self.writer, self.retention, others, self.said.append, watch

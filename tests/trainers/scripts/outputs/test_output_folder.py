@@ -96,3 +96,23 @@ def test_tags_run_nothing(tmp_path: Path) -> None:
     (tmp_path / "h.yaml").write_text(text)
     assert output_folder_of(["train.py", "h.yaml"], tmp_path) == tmp_path / "out"
     assert not made.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        (["train.py", "args.json"], "of json"),
+        (["train.py", "--config=args.json"], "of json"),
+        (["train.py", "args.json", "--output_dir", "mine"], "mine"),
+        (["train.py", "@args.txt"], "of text"),
+        (["train.py", "@args.txt", "--output_dir=mine"], "mine"),
+        (["train.py", "--handle", "@nobody"], None),
+        (["run.py", "--do_train"], "beside"),
+        (["run.py", "--output_dir", "mine"], "mine"),
+    ],
+)
+def test_files_of_arguments_name_it(tmp_path: Path, words: list[str], folder: str | None) -> None:
+    (tmp_path / "args.json").write_text(json.dumps({"output_dir": "of json", "do_train": True}))
+    (tmp_path / "args.txt").write_text("--output_dir\nof text\n--do_train\n")
+    (tmp_path / "run.args").write_text("--do_eval\n--output_dir beside")
+    assert output_folder_of(words, tmp_path) == (None if folder is None else tmp_path / folder)

@@ -28,12 +28,12 @@ class Nodes:
         self.folders = [tmp_path / f"node-{number}" / "out" for number in range(3)]
         self.board, self.now_s = DictBoard(), 0.0
         self.writer = first_group(self.run)
-        self.collector = PartCollector(self.board, 3, timeout_s=timeout_s)
+        self.collector = PartCollector(self.board, (1, 2), print, lambda node: False, timeout_s=timeout_s)
         self.keeper = CheckpointKeeper(
             self.folders[0], KNOWN, self.writer, RetentionPolicy(None, "eval_wer"), self.collector, print, Watch()
         )
         self.servers = [
-            PartServer(folder, self.run, self.board, number, Watch(lambda: self.now_s))
+            PartServer(folder, self.run, self.board, number, (1, 2), Watch(lambda: self.now_s))
             for number, folder in enumerate(self.folders)
         ][1:]
 
@@ -125,7 +125,7 @@ def test_the_main_node_says_when_nothing_more_is_wanted(tmp_path: Path) -> None:
     nodes.collector.end()
     assert nodes.servers[0].is_done()
     alone = DictBoard()
-    PartCollector(alone, 1).end()
+    PartCollector(alone, (), print, lambda node: False).end()
     assert alone.posted(END) is None
 
 
@@ -141,3 +141,16 @@ def test_what_a_killed_rank_has_left_half_written_is_in_no_checkpoint(tmp_path: 
         server.serve(has_ended=True, ended_well=ended_well)
     nodes.end_main()
     assert [item.step for item in list_checkpoints(nodes.run)] == ([3] if ended_well else [])
+
+
+def test_a_copy_of_what_the_main_node_has_is_never_incomplete(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, timeout_s=0.0)
+    for folder in nodes.folders:
+        # Nothing in such a file shows its end.
+        (write_trainer_checkpoint(folder, 3) / "tokens.txt").write_bytes(bytes(8192))
+    with pytest.raises(StorageError, match="node 1"):
+        nodes.end_main()
+    for server in nodes.servers:
+        server.serve(has_ended=True, ended_well=False)
+    nodes.end_main()
+    assert [item.step for item in list_checkpoints(nodes.run)] == [3]

@@ -1,6 +1,8 @@
 """A program finds its last checkpoint again, under its own name, and nothing that would mislead it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -17,7 +19,8 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.scripts.outputs.layouts import FoundCheckpoint, files_of, layouts_for
-from trainers.scripts.outputs.restore import restore
+from trainers.scripts.outputs.restore import give_back_files, restore
+from trainers.scripts.outputs.retention import NewestAndBest
 from trainers.storage import Storage, open_storage
 
 KNOWN = layouts_for("auto")
@@ -29,12 +32,13 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder(open_storage(str(tmp_path / "run")))
 
 
-def keep(writer: GroupWriter, folder: Path, path: Path, step: int, wer: float | None = None) -> Checkpoint:
+def keep(
+    writer: GroupWriter, folder: Path, path: Path, step: int, metrics: Mapping[str, float] = MappingProxyType({})
+) -> Checkpoint:
     """Enters a checkpoint of an output folder in the journal."""
     name, names = f"checkpoint-{step}-a1-x", [file.relative_to(folder).as_posix() for file in files_of(path)]
     files = store_files(folder, names, writer.folder.storage.sub(f"{CHECKPOINTS}/{name}"))
-    metrics = {} if wer is None else {"eval_wer": wer}
-    checkpoint = Checkpoint(name, step, 1, metrics, "2026-01-01T00:00:00+00:00", files)
+    checkpoint = Checkpoint(name, step, 1, dict(metrics), "2026-01-01T00:00:00+00:00", files)
     enter(checkpoint, writer, KEEP_ALL)
     return checkpoint
 
@@ -63,14 +67,41 @@ def test_a_run_without_one_makes_no_folder(tmp_path: Path, run: RunFolder) -> No
     assert not (tmp_path / "a/out").exists()
 
 
-def test_the_best_is_put_back_too_where_it_is_known(tmp_path: Path, run: RunFolder) -> None:
+@pytest.mark.parametrize(("num_to_keep", "steps"), [(None, ["02", "03"]), (3, ["01", "02", "03"])])
+def test_the_best_is_put_back_too_and_all_that_speechbrain_may_average(
+    tmp_path: Path, run: RunFolder, num_to_keep: int | None, steps: list[str]
+) -> None:
     out, writer = tmp_path / "out", first_group(run)
     for step, wer in ((1, 5.0), (2, 3.0), (3, 4.0)):
-        keep(writer, out, write_brain_checkpoint(out, step), step, wer)
-    found = restore(run, writer.check(), tmp_path / "back", KNOWN, retention=KEEP_ALL)
+        keep(writer, out, write_brain_checkpoint(out, step), step, {"eval_wer": wer})
+    found = restore(run, writer.check(), tmp_path / "back", KNOWN, retention=NewestAndBest(num_to_keep))
     assert found is not None
     assert found.step == 3
-    assert [name[-5:-3] for name in names_in(tmp_path / "back/save")] == ["02", "03"]
+    assert [name[-5:-3] for name in names_in(tmp_path / "back/save")] == steps
+
+
+def test_small_files_are_put_back_as_the_last_attempt_had_them(tmp_path: Path, run: RunFolder) -> None:
+    back = tmp_path / "back"
+    for name, content in {
+        "1/outputs/train_log.txt": b"epoch: 1\n",
+        "1/outputs/save/label_encoder.txt": b"'A' => 1\n",
+        "1/outputs/node-1/log.txt": b"of another node\n",
+        "1/outputs-x/files/result.txt": b"of a group that has ended\n",
+        "1/outputs/here.txt": b"stored\n",
+        "2/outputs/train_log.txt": b"epoch: 1\nepoch: 2\n",
+    }.items():
+        run.storage.write_bytes(f"attempts/{name}", content)
+    back.mkdir()
+    (back / "here.txt").write_bytes(b"newer\n")
+    localized: list[Path] = []
+    names = give_back_files(run, 2, back, localized.append)
+    assert names == {"train_log.txt", "save/label_encoder.txt"}
+    assert {path.relative_to(back).as_posix() for path in localized} == names
+    assert content_of(back) == {
+        "here.txt": b"newer\n",
+        "train_log.txt": b"epoch: 1\nepoch: 2\n",
+        "save/label_encoder.txt": b"'A' => 1\n",
+    }
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])

@@ -18,6 +18,7 @@ from trainers.errors import FencedError, StorageError
 from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder
+from trainers.scripts.node_folder import NodeFolder
 from trainers.scripts.outputs import checkpoint_keeper, layouts, parts, sync
 from trainers.scripts.outputs.layouts import layouts_for
 from trainers.scripts.outputs.output_files import SMALL_BYTES
@@ -47,9 +48,22 @@ class Node:
     def __init__(self, run: RunFolder, folder: Path, board: DictBoard, number: int = 0, count: int = 1):
         self.out, self.said, self.progress = folder / "out", list[str](), list[ScriptProgress]()
         writer = GroupWriter.of(run, 1, "x") if number == 0 else None
-        retention = RetentionPolicy(None, "eval_wer")
+        others, retention = tuple(range(1, count)), RetentionPolicy(None, "eval_wer")
+        self.lost = set[int]()
         self.sync = OutputSync(
-            self.out, layouts_for("auto"), writer, run, 1, board, number, count, retention, self.said.append, self.told
+            self.out,
+            layouts_for("auto"),
+            writer,
+            run,
+            1,
+            board,
+            number,
+            others,
+            retention,
+            self.said.append,
+            self.told,
+            self.lost.__contains__,
+            NodeFolder(folder, folder, None, None),
         )
 
     def told(self, progress: ScriptProgress) -> None:
@@ -81,14 +95,15 @@ def stored(run: RunFolder, prefix: str) -> dict[str, bytes]:
 def test_all_that_a_program_writes_gets_to_the_run_folder(run: RunFolder, node: Node) -> None:
     node.out.mkdir(parents=True)
     (node.out / "config.json").write_text("of the package")
-    node.sync.start()
+    (node.out / "tokens.txt").write_text("of an earlier attempt")
+    node.sync.start(["tokens.txt"])
     path = write_trainer_checkpoint(node.out, 10, wer=0.5)
     (node.out / "runs").mkdir()
     (node.out / "runs/log.txt").write_text("one line")
     wait_until(lambda: steps(run) == [10] and node.progress != [], "the first checkpoint")
-    wait_until(lambda: stored(run, "outputs") == {"runs/log.txt": b"one line"}, "the log")
+    wait_until(lambda: stored(run, "outputs").get("runs/log.txt") == b"one line", "the log")
     (node.out / "runs/log.txt").write_text("two lines")
-    wait_until(lambda: stored(run, "outputs") == {"runs/log.txt": b"two lines"}, "the longer log")
+    wait_until(lambda: stored(run, "outputs").get("runs/log.txt") == b"two lines", "the longer log")
     write_trainer_checkpoint(node.out, 20, wer=0.25)
     begin_trainer_checkpoint(node.out, 30)
     (node.out / "model.safetensors").write_bytes(bytes(SMALL_BYTES + 1))
@@ -98,9 +113,10 @@ def test_all_that_a_program_writes_gets_to_the_run_folder(run: RunFolder, node: 
     assert (node.progress[0].step, node.progress[0].wer) == (10, 50.0)
     assert (node.progress[-1].step, node.progress[-1].wer) == (20, 25.0)
     files = stored(run, "outputs-x")
-    assert files.keys() == {"files/runs/log.txt", "files/model.safetensors", "files/all_results.json"}
-    assert node.sync.stored == tuple(sorted(files))
-    assert stored(run, "outputs").keys() == {"runs/log.txt", "all_results.json"}
+    assert files.keys() == {
+        "files/" + name for name in ("runs/log.txt", "model.safetensors", "all_results.json", "tokens.txt")
+    }
+    assert stored(run, "outputs").keys() <= {"runs/log.txt", "all_results.json", "tokens.txt"}
     assert path.is_dir()
     assert [item.name for item in node.out.parent.iterdir()] == ["out"]
 
@@ -112,7 +128,7 @@ def test_after_a_bad_end_its_checkpoint_and_its_small_files_are_there(run: RunFo
     (node.out / "model.safetensors").write_bytes(bytes(SMALL_BYTES + 1))
     (node.out / "log.txt").write_text("Traceback")
     node.sync.finish(ended_well=False)
-    assert (steps(run), node.sync.stored) == ([10], ())
+    assert steps(run) == [10]
     assert stored(run, "outputs") == {"log.txt": b"Traceback"}
     assert stored(run, "outputs-x") == {}
     assert node.said == ["checkpoint-20 is not kept: nothing shows that the program has completed it"]
@@ -185,3 +201,21 @@ def test_nodes_that_share_nothing_keep_one_checkpoint_and_their_own_files(
     assert "checkpoint-10/rng_state_1.pth" in list_checkpoints(run)[0].files
     assert stored(run, "outputs") == {"node-1/log.txt": b"of node 1"}
     assert [each.said for each in nodes] == [[], []]
+
+
+def test_a_node_that_is_lost_is_not_waited_for(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LOOK_S", 0.1)
+    board = DictBoard()
+    main, other = (Node(run, tmp_path / f"node-{number}", board, number, 2) for number in range(2))
+    main.sync.start()
+    write_trainer_checkpoint(main.out, 10)
+    wait_until(lambda: main.said == ["checkpoint-10: waits for node 1 to store its part"], "that it waits")
+    main.lost.add(1)
+    main.sync.finish(ended_well=False)
+    assert steps(run) == []
+    assert main.said[1] == "checkpoint-10: node 1 ended or was lost before it had stored its part"
+    lonely = Node(run, tmp_path / "node-1", DictBoard(), 1, 2)
+    lonely.lost.add(0)
+    lonely.sync.start()
+    lonely.sync.finish(ended_well=False)
+    assert other.said == lonely.said == []

@@ -1,0 +1,139 @@
+"""New files of the main node's output folder on all nodes before its program leaves a barrier, as on a shared disk.
+
+So that all find what `run_on_main` prepares, or what a library saves on the main process and loads on all, such as a
+tokenizer. A file is shared once, when it is new; of checkpoints those that each rank reads. The program asks in files,
+see `in_program/sitecustomize.py`; then follows on the board of the group, for the n-th time:
+
+    shared/offer/<n>          main node: name and size of each new file, and names of shared ones that it has deleted
+    shared/lack/<n>/<node>    another node: which of them it has not
+    shared/stored/<n>         main node: where in the run folder those are that any node lacks, and their names
+    shared/have/<n>/<node>    another node: it has them now
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainers.errors import StorageError
+from trainers.scripts.board import Board
+from trainers.scripts.outputs.in_program import sitecustomize
+from trainers.scripts.outputs.output_files import OutputFiles
+from trainers.storage import Storage
+
+SHARED = "shared"
+POLL_S = 0.05
+# How long the main node waits for another one, which may fetch large files.
+TIMEOUT_S = 900.0
+
+
+def program_variables(output: Path, requests: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Makes the folder of requests; gives the variables with which the main process's program makes them."""
+    code = requests / "code"
+    code.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(sitecustomize.__file__, code)
+    return {
+        sitecustomize.OUTPUT: str(output),
+        sitecustomize.REQUESTS: str(requests),
+        # Before all others: this module runs the next one of its name.
+        "PYTHONPATH": os.pathsep.join([str(code), environment["PYTHONPATH"]]),
+    }
+
+
+class FileSharer:
+    """The main node's side, next to `others`; `key` is the folder of shared files in the storage of the run.
+
+    It is made before the program starts: what is there by then, other nodes have from the package or the run folder.
+    """
+
+    def __init__(
+        self,
+        files: OutputFiles,
+        storage: Storage,
+        key: str,
+        board: Board,
+        others: Sequence[int],
+        requests: Path,
+        stopping: threading.Event,
+    ):
+        self._files, self._storage, self._key = files, storage, key
+        self._board, self._others, self._requests, self._stopping = board, others, requests, stopping
+        self._known = set(files.sizes())
+        self._asked = self._offered = 0
+
+    def serve(self) -> None:
+        """Shares what is new, if the program waits for it, which goes on in any case.
+
+        Raises:
+            StorageError: a node does not have it all.
+        """
+        if not (self._requests / f"asked-{self._asked + 1}").exists():
+            return
+        self._asked += 1
+        try:
+            there = self._files.sizes()
+            new = {name: size_bytes for name, size_bytes in there.items() if name not in self._known}
+            gone = self._known - there.keys()
+            if new or gone:
+                self._share(new, gone)
+                self._known = set(there)
+        finally:
+            (self._requests / f"shared-{self._asked}").touch()
+
+    def _share(self, new: dict[str, int], gone: set[str]) -> None:
+        self._offered += 1
+        self._board.post(f"{SHARED}/offer/{self._offered}", (new, gone))
+        stored: list[str] = []
+        try:
+            lacking = {name for names in self._answers("lack") for name in names}
+            stored = self._files.send(lacking, self._storage.sub(self._key))
+        finally:
+            self._board.post(f"{SHARED}/stored/{self._offered}", (self._key, stored))
+        self._answers("have")
+        self._storage.delete_tree(self._key)
+
+    def _answers(self, topic: str) -> list[Any]:
+        """What all other nodes have posted."""
+        end_s, answers = time.monotonic() + TIMEOUT_S, []
+        for node in self._others:
+            while (answer := self._board.posted(f"{SHARED}/{topic}/{self._offered}/{node}")) is None:
+                if time.monotonic() > end_s or self._stopping.wait(POLL_S):
+                    raise StorageError(f"node {node} may lack files that the main process has written")
+            answers.append(answer)
+        return answers
+
+
+class FileReceiver:
+    """Another node's side; `localize` has a file of the main node name the folders of this one."""
+
+    def __init__(self, files: OutputFiles, storage: Storage, board: Board, node: int, localize: Callable[[Path], None]):
+        self._files, self._storage, self._board, self._node = files, storage, board, node
+        self._localize = localize
+        self._answered = 0
+        self._lacking: list[str] | None = None
+
+    def serve(self) -> None:
+        """Answers an offer, and fetches what this node lacks once it is stored.
+
+        Raises:
+            StorageError: it could not be fetched; it is tried again.
+        """
+        number = self._answered + 1
+        if self._lacking is None:
+            offer = self._board.posted(f"{SHARED}/offer/{number}")
+            if offer is None:
+                return
+            new, gone = offer
+            self._files.remove(gone)
+            # One may be there: on a disk that nodes share, or as each rank has written it.
+            self._lacking = self._files.lacking(new)
+            self._board.post(f"{SHARED}/lack/{number}/{self._node}", self._lacking)
+        stored = self._board.posted(f"{SHARED}/stored/{number}")
+        if stored is not None:
+            key, names = stored
+            self._files.fetch(set(names) & set(self._lacking), self._storage.sub(key), self._localize)
+            self._board.post(f"{SHARED}/have/{number}/{self._node}", True)
+            self._answered, self._lacking = number, None
