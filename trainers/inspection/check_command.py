@@ -22,13 +22,13 @@ from trainers.errors import ConfigError
 from trainers.findings import Check, Level, run_check
 from trainers.inspection.subject import Subject
 
-# Group → the module with its CHECKS; the quick ones first.
+# Group → the module of this package with its CHECKS; the quick ones first.
 GROUPS = {
-    "storage": "trainers.inspection.storage_checks",
-    "data": "trainers.inspection.data_checks",
-    "model": "trainers.inspection.model_checks",
-    "hardware": "trainers.inspection.hardware_checks",
-    "nodes": "trainers.inspection.node_checks",
+    "storage": "storage_checks",
+    "data": "data_checks",
+    "model": "model_checks",
+    "hardware": "hardware_checks",
+    "nodes": "node_checks",
 }
 # Group → the paths of the config that its checks open. A new model's vocabulary is learned from the training set.
 _READS = {
@@ -91,7 +91,7 @@ def _checks_of(group: str) -> Sequence[Check[Subject]]:
     """The checks of a group; one that fails where a package of theirs cannot be imported."""
     try:
         # Only now: some groups need torch, which takes seconds to import, or Ray.
-        checks: Sequence[Check[Subject]] = importlib.import_module(GROUPS[group]).CHECKS
+        checks: Sequence[Check[Subject]] = importlib.import_module(f"{__package__}.{GROUPS[group]}").CHECKS
     except (ImportError, OSError) as error:
         text = f"a package cannot be imported: {error}; install Rayscribe's requirements"
         return [Check(group, "the packages of its checks are installed", lambda subject: [subject.unreachable(text)])]

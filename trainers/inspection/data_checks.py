@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
+from trainers.config.wording import counted
 from trainers.data.augmentation.recording_pool import read_row
 from trainers.data.selection import refuse_long_clips
 from trainers.data.sources.manifest_source import locate_mixed
@@ -153,7 +154,7 @@ def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
             read_row(row, rows.reader)
         except AudioError as error:
             bad.append(f"{row['audio']}: {error}")
-    read = f"{count} recordings" if len(chosen) == count else f"{len(chosen)} of {count} recordings"
+    read = counted(count, "recording") if len(chosen) == count else f"{len(chosen)} of {count} recordings"
     if not bad:
         return ok(f"{field}: {read} in {location} can be read")
     text = f"{field}: {len(bad)} of {read} in {location} cannot be read ({named(bad)}); fix them, or take them out"
@@ -214,9 +215,10 @@ def _shared_recordings(subject: Subject) -> Iterator[Finding]:
             ours, theirs = spans[first.name], spans[second.name]
             shared = sorted(path for path in ours.keys() & theirs.keys() if _overlap(ours[path], theirs[path]))
             if shared:
+                both = f"in both data.{first.name} and data.{second.name} ({named(shared)})"
                 yield problem(
-                    f"{len(shared)} recordings are in both data.{first.name} and data.{second.name} "
-                    f"({named(shared)}): the score would be of what was trained on; take them out of one"
+                    f"{counted(len(shared), 'recording', 'is', 'are')} {both}: the score would be "
+                    "of what was trained on; take them out of one"
                 )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from trainers.config.parts.model_source import SourceKind
 from trainers.config.unused_fields import refuse_unused_fields
+from trainers.config.wording import counted
 from trainers.data.selection import Bounds, reasons_to_leave_out
 from trainers.errors import ConfigError, StorageError
 from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
@@ -157,7 +158,9 @@ def _too_short(subject: Subject, split: Split, limits: Limits) -> Finding | None
     if not ids:
         return None
     end = "left out" if split.name == "train" else "not scored"
-    return warning(f"{split.name}: {len(ids)} clips are {bounds.short_bound} ({named(ids)}), and will be {end}")
+    return warning(
+        f"{split.name}: {counted(len(ids), 'clip', 'is', 'are')} {bounds.short_bound} ({named(ids)}), and will be {end}"
+    )
 
 
 @needs_model()
@@ -208,7 +211,8 @@ def _check_frames(subject: Subject, opened: InspectedModel, split: Split, limits
 
 
 def _over_the_limit(subject: Subject, split: Split, ids: Sequence[str], most: int) -> Finding:
-    text = f"{split.name}: {len(ids)} transcripts have more label tokens than the model's {most}: {', '.join(ids[:5])}"
+    have = counted(len(ids), "transcript", "has", "have")
+    text = f"{split.name}: {have} more label tokens than the model's {most}: {', '.join(ids[:5])}"
     if split.name == "train":
         return warning(f"{text}; they will be left out, and counted: shorten or split them")
     if subject.config.data.too_long_eval == "skip":

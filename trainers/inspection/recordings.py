@@ -45,13 +45,22 @@ class Recordings:
         return ~np.isnan(self.durations_s)
 
 
-def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, deadline: float) -> Recordings:
-    """Reads headers, of rows spread over the split, until all are read or the monotonic clock is at `deadline`."""
+def read_recordings(
+    source: SourceSplit,
+    storage_options: StorageOptions,
+    *,
+    deadline: float,
+    progress: Callable[[int], None] = lambda checked: None,
+) -> Recordings:
+    """Reads headers, of rows spread over the split, until all are read or the monotonic clock is at `deadline`.
+
+    `progress` is called with the number of those that were read, on and on.
+    """
     declared_s = source.table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
     known = Recordings(declared_s)
     try:
         if source.has_file_per_recording:
-            _read_headers(source, known, storage_options, deadline)
+            _read_headers(source, known, storage_options, deadline, progress)
         else:
             _read_sample(source, known, deadline)
     except StorageError as error:
@@ -59,7 +68,13 @@ def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, dea
     return known
 
 
-def _read_headers(source: SourceSplit, known: Recordings, storage_options: StorageOptions, deadline: float) -> None:
+def _read_headers(
+    source: SourceSplit,
+    known: Recordings,
+    storage_options: StorageOptions,
+    deadline: float,
+    progress: Callable[[int], None],
+) -> None:
     ids, paths, offsets_s = (source.table[name] for name in ("id", "audio", "offset_s"))
     wanted = np.isnan(known.durations_s)
 
@@ -71,6 +86,7 @@ def _read_headers(source: SourceSplit, known: Recordings, storage_options: Stora
     local = set(order) - set(remote)
     for row, found in _in_time(read, [*remote[:MAX_FETCHED], *(row for row in order if row in local)], deadline):
         known.checked += 1
+        progress(known.checked)
         if isinstance(found, str):
             known.unreadable[ids[row].as_py()] = found
         elif wanted[row]:

@@ -7,10 +7,12 @@ from typing import Any
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
+from trainers.config.wording import counted, format_duration
 from trainers.data.joined_set import JoinedSet
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import not_scored, select_scored, select_training
-from trainers.distributed.console import print_line
+from trainers.distributed.console import print_line, show
+from trainers.distributed.console.events import DataFound, Stage
 from trainers.errors import ConfigError, LostNodeError, ResourceError, ResumeError
 from trainers.models.adaptation.trained_weights import describe_trained
 from trainers.models.families import check_decoder, refuse_unsupported, resolve_model
@@ -136,6 +138,7 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     refuse_without_checkpoint(state, request.folder, request.expected)
     _check_cluster(request)
     status.update(Phase.PREPARING_DATA, detail="opening the data")
+    show(Stage("data", "reading manifests, and what describes the model"))
     trains = not has_ended(state, config)
     began_with = known_sources(state)
     model = open_sources(config, pin_sources(config, began_with, hashed=trains), weights=False)
@@ -308,7 +311,8 @@ def _check_utterances(
             if cut is not None:
                 print_line(f"warning: {split}: {cut}")
     own.write_jsonl(layout.QUARANTINE, left_out)
-    print_line(_data_line(sets, used))
+    quarantined = sum(prepared.summary.quarantined for prepared in sets.values())
+    show(DataFound(_data_line(sets, used), quarantined))
     for line in mix_lines(mix) if mix is not None else ():
         print_line(line)
     return mix
@@ -319,10 +323,10 @@ def _data_line(sets: Mapping[str, PreparedSet], used: Mapping[str, int]) -> str:
     parts = []
     for split, prepared in sets.items():
         summary = prepared.summary
-        notes = [f"{summary.duration_s / 3600:.2f} h"]
+        notes = [format_duration(summary.duration_s)]
         if left_out := summary.prepared - used[split]:
             notes.append(f"{left_out} {'left out' if split == 'train' else 'not scored'}")
         if summary.quarantined:
             notes.append(f"{summary.quarantined} quarantined")
-        parts.append(f"{split} {used[split]} of {summary.rows} clips ({', '.join(notes)})")
+        parts.append(f"{split} {used[split]} of {counted(summary.rows, 'clip')} ({', '.join(notes)})")
     return "data: " + " · ".join(parts)

@@ -19,7 +19,9 @@ from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
+from trainers.config.wording import counted
 from trainers.data.sources.known_sources import source_of
+from trainers.distributed.console import print_line
 from trainers.distributed.session import LocalSession
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import Interruption, RayscribeError, ResumeError, StoppedError
@@ -78,12 +80,12 @@ class Stages:
     def failed(self, error: Exception, exit_code: int) -> int:
         """Prints which stage failed; returns the exit code."""
         text = " ".join(str(error).split()) or type(error).__name__
-        print(f"debug: {self._name} failed with exit code {exit_code}: {text}", file=sys.stderr, flush=True)
+        print_line(f"debug: {self._name} failed with exit code {exit_code}: {text}", sys.stderr)
         return exit_code
 
     @staticmethod
     def say(text: str) -> None:
-        print(f"debug: {text}", flush=True)
+        print_line(f"debug: {text}")
 
 
 def debug(config: TrainConfig) -> int:
@@ -144,7 +146,7 @@ def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
     if names := left_out(config):
         stages.say(f"a new run in one process on a CPU, so without {', '.join(names)}")
     sets = prepare_all(small, LocalEngine())
-    stages.end(" · ".join(f"{split} {len(item.index)} clips" for split, item in sets.items()))
+    stages.end(" · ".join(f"{split} {counted(len(item.index), 'clip')}" for split, item in sets.items()))
     stages.begin("train", "a step")
     try:
         fit(small, _StagedEngine(stages, stop_at=1))

@@ -13,6 +13,7 @@ from typing import Any
 from trainers.config.overrides import apply_overrides
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.config.schema import TrainConfig
+from trainers.config.wording import counted
 
 # In the repository, in the job's copy of it, and in an installed distribution alike.
 RECIPE = Path(__file__).parents[2] / "jobs" / "specs" / "whisper_micro.yaml"
@@ -42,8 +43,7 @@ class DemoPlacement:
     def message(self) -> str:
         if not self.num_workers:
             return "1 process: Ray has no CPU on this node, so the driver trains itself, without Ray's workers"
-        count = "1 worker" if self.num_workers == 1 else f"{self.num_workers} workers"
-        return f"{count} on this node, as many as fit"
+        return f"{counted(self.num_workers, 'worker')} on this node, as many as fit"
 
 
 def place_demo(config: TrainConfig, node: Mapping[str, float]) -> DemoPlacement:

@@ -9,11 +9,11 @@ from trainers.config.locations import cache_url_of, storage_path_of, variables_i
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig
-from trainers.config.storage_location import StorageOptions, in_home, is_url, unsupported_url
+from trainers.config.wording import counted
 from trainers.errors import ConfigError
 from trainers.models.export import beyond
 from trainers.models.families import check_decoder
-from trainers.models.sources.run_models import model_in
+from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.splits import prepare_all
@@ -53,8 +53,8 @@ class RunResult:
         Of a model that is trained at a shorter context than its own, what it scores there: `· at 30 s: WER 4.5%`.
         """
         requested, scored, language = self.totals["utterances"], self.totals["scored"], self.model.language
-        count = f"{scored}" if scored == requested else f"{scored} of {requested}"
-        line = score_line(self.totals, f"{self.split} ({count} utterances)", language)
+        of_all = "" if scored == requested else f"{scored} of "
+        line = score_line(self.totals, f"{self.split} ({of_all}{counted(requested, 'utterance')})", language)
         full = beyond(self.model, self.totals)
         full_context = f" · at {full['context_s']:g} s: {rates_of(full, language)}" if full is not None else ""
         return f"{line}{full_context} · {self.folder}"
@@ -112,24 +112,3 @@ def _refuse_search(config: TrainConfig, nbest: int | None) -> None:
         raise ConfigError(
             f"data.validation: {config.data.validation} names the variable {unset[0]}, which is not set, and {_CHOICE}"
         )
-
-
-def find_model(model: str, storage_options: StorageOptions) -> str:
-    """The folder or URL that holds the model of a run, or the text itself where it is one, or a Hub id.
-
-    A run's is the one that its journal names, not the copy at the root that people see.
-
-    Raises:
-        ConfigError: a folder or URL was given that holds no model.
-    """
-    if problem := unsupported_url(model):
-        raise ConfigError(f"--model {model}: {problem}")
-    local = in_home(model)
-    if not is_url(model) and not local.exists():
-        if local.is_absolute() or model.startswith("."):
-            raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")
-        return model
-    found = model_in(model.rstrip("/") if is_url(model) else str(local.resolve()), storage_options)
-    if found is None:
-        raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")
-    return found

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from trainers.config.schema import TrainConfig
+from trainers.config.wording import counted
 from trainers.data.joined_set import JoinedSet
 from trainers.data.mixing import Group
 from trainers.data.selection import TrainingRows
@@ -60,4 +61,4 @@ def mix_lines(mix: dict[str, Any]) -> Iterator[str]:
 def _line(counts: dict[str, Any]) -> str:
     clips, draws = counts["clips"], counts["draws_per_epoch"]
     share = f"{counts['share']:.1%}, {draws} draws, each clip {draws / clips:.2f} times"
-    return f"{clips} clips ({counts['hours']:.2f} h) · {share}"
+    return f"{counted(clips, 'clip')} ({counts['hours']:.2f} h) · {share}"

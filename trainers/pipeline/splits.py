@@ -13,13 +13,15 @@ from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.parts.data_part import DataPart
 from trainers.config.schema import TrainConfig
+from trainers.config.wording import counted
 from trainers.data.preparation import ShardTask, prepare, prepared_key
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources.data_source import SPLITS, SourceSplit
 from trainers.data.sources.fingerprint import changed_since, store_fingerprints
 from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
-from trainers.distributed.console import print_line
+from trainers.distributed import console
+from trainers.distributed.console.events import Stage
 from trainers.errors import DataError
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import content_name
@@ -116,7 +118,8 @@ class OpenedData:
             changed = changed_since(cache, key, source.recording_fingerprints) if key is not None else []
             if changed:
                 shown = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
-                lines.append(f"\n{source.split}: {len(changed)} recordings have changed since: {shown}")
+                number = counted(len(changed), "recording", "has", "have")
+                lines.append(f"\n{source.split}: {number} changed since: {shown}")
         return "".join(lines)
 
     def prepare(self, config: TrainConfig, engine: Engine, show: Callable[[str], None]) -> dict[str, PreparedSet]:
@@ -141,6 +144,7 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
     def counting(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         done, total = 0, sum(map(len, blocks))
         show(f"{source.split} 0 of {total} clips")
+        console.show(Stage(f"prepare {source.split}", f"decoding {counted(total, 'clip')}"))
         for part in engine.run_shard_tasks(blocks, task):
             done += len(part)
             show(f"{source.split} {done} of {total} clips")
@@ -153,5 +157,5 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
         storage_options=config.run.storage_options,
         run=f"{storage_path_of(config)}/{config.run.name}",
         runner=counting,
-        log=print_line,
+        log=console.show,
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainers.config.wording import counted
 from trainers.metrics.known_metrics import CER, WER, known_metrics
 from trainers.metrics.metric import EditCounts
 
@@ -56,7 +57,7 @@ def rates_of(totals: Mapping[str, Any], language: str | None) -> str:
 
 def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:
     """The complete score as a person reads it, by `score_line` and the counts."""
-    yield score_line(totals, f"{totals['utterances']} utterances", language)
+    yield score_line(totals, counted(totals["utterances"], "utterance"), language)
     metrics = known_metrics().values()
     for metric in metrics:
         edits = [key.removeprefix(metric.prefix) for key in metric.of_utterance(EditCounts()) if key != metric.units]

@@ -11,7 +11,7 @@ import torch
 
 from trainers.data.batch_plan import bucket_of
 from trainers.data.prepared_set import PreparedSet
-from trainers.distributed.console import Progress
+from trainers.distributed.console import ProgressCounter
 from trainers.distributed.gauges import error_rate
 from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
@@ -182,7 +182,9 @@ class Scorer:
         self._features.to(model.device)
         batches = self._own_batches(options)
         total_clips = sum(len(positions) for positions, _ in batches)
-        progress = Progress(what, total=total_clips, unit="clips", log=self._session.print_from_main, every_s=10.0)
+        counter = ProgressCounter(
+            what, total=total_clips, unit="clips", show=self._session.show_from_main, every_s=10.0
+        )
         try:
             hypotheses: list[_Hypothesis] = []
             gave_up = False
@@ -193,7 +195,7 @@ class Scorer:
                     break
                 hypotheses += self._recognize_halving(positions, edge_s, options)
                 if what:
-                    progress.advance(len(positions))
+                    counter.advance(len(positions))
         finally:
             model.train(was_training)
         parts = self._session.gather((hypotheses, gave_up), what or "scoring")

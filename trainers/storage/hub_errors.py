@@ -4,10 +4,14 @@ The libraries that read the Hub wrap these errors several times, so all causes o
 """
 
 import errno
+import logging
+import re
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
+from trainers.distributed.console import show
 from trainers.storage.retry import TRANSIENT_STATUSES, Explanation, RetryPolicy
 
 T = TypeVar("T")
@@ -17,16 +21,44 @@ HUB_RETRIES = RetryPolicy(attempts=3, first_delay_s=5.0)
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}
 # httpx's base of what happens between two hosts, and what huggingface_hub raises in offline mode.
 TRANSPORT, OFFLINE = "TransportError", "OfflineModeIsEnabled"
+# The module of huggingface_hub that tells of requests that failed, and how it does.
+_RETRIES_OF = "huggingface_hub.utils._http"
+_RETRY = re.compile(r"thrown while requesting|^Retrying in |^Rate limited\. Waiting ")
 _FIX = "try again later, or give a folder that has the files"
 
 
 def read_from_hub(call: Callable[[], T], what: str) -> T:
     """Calls a function that reads `what` from the Hub, again after transient errors of the Hub, network or disk.
 
+    One line says that it is asked again.
+
     Raises:
         StorageError: such an error at the last try. Any other error is raised as it is.
     """
-    return HUB_RETRIES.run(call, action="read", url=what, explain=explain_hub_error)
+    with _one_line_of_retries(what):
+        return HUB_RETRIES.run(call, action="read", url=what, explain=explain_hub_error)
+
+
+@contextmanager
+def _one_line_of_retries(what: str) -> Iterator[None]:
+    """Within it, huggingface_hub's two lines for each request that failed are one of ours, the first time."""
+    told = False
+
+    def is_other(record: logging.LogRecord) -> bool:
+        nonlocal told
+        if _RETRY.search(record.getMessage()) is None:
+            return True
+        if not told:
+            show(f"{what}: the Hub does not respond, and is asked again for a minute or two")
+        told = True
+        return False
+
+    logger = logging.getLogger(_RETRIES_OF)
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def explain_hub_error(error: BaseException) -> Explanation | None:

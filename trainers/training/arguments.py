@@ -189,4 +189,10 @@ def silence_libraries() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.getLogger("accelerate").setLevel(logging.ERROR)
+    # Where it is installed, accelerate imports it in every training, and it warns where there is no GPU.
+    logging.getLogger("DeepSpeed").addFilter(_is_other)
+
+
+def _is_other(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Setting accelerator to CPU.")
     warnings.filterwarnings("ignore")

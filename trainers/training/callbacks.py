@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
-from trainers.config.durations import format_duration
 from trainers.data.batch_plan import BatchPlan
+from trainers.distributed.console.counter import SHOWN_EVERY_S
+from trainers.distributed.console.events import Logged, Stage, Stepped, Validated
+from trainers.distributed.console.view import TRAIN
 from trainers.distributed.session import Session
 from trainers.errors import FencedError, StorageError
 from trainers.metrics.known_metrics import known_metrics
@@ -27,6 +29,7 @@ from trainers.scoring.scorer import SplitScore
 from trainers.storage.json_files import finite, to_json, to_jsonl
 
 VALIDATION = "validation"
+TRAINING = Stage(TRAIN, "training", is_told=False)
 # Among the metrics: the mean squared difference from the original at the full context.
 MATCHING = "full_context_matching"
 
@@ -107,15 +110,17 @@ class ProgressReport(TrainerCallback):
         attempt: int,
         status: StatusWriter,
         metrics: Iterable[str] = (),
-        clock: Callable[[], float] = time.monotonic,
+        best_wer: float = math.inf,
     ):
-        self._session, self._plan = session, plan
+        """The best WER is that of the run so far."""
+        self._session, self._plan, self._best_wer = session, plan, best_wer
         self._log, self._status, self._metrics = log, status, tuple(metrics)
-        self._durations_s, self._attempt, self._clock = durations_s, attempt, clock
-        self._since = 0.0
+        self._durations_s, self._attempt = durations_s, attempt
+        self._since = self._shown_s = 0.0
         self._steps, self._clips, self._audio_s, self._speed = 0, 0, 0.0, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._session.show_from_main(TRAINING)
         self._restart()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -125,16 +130,16 @@ class ProgressReport(TrainerCallback):
         self._clips += len(rows)
         self._audio_s += float(self._durations_s[rows].sum())
         left = state.max_steps - state.global_step
-        self._status.update(
-            Phase.TRAINING,
-            step=state.global_step,
-            max_steps=state.max_steps,
-            eta_s=left / self._speed if self._speed else None,
-        )
+        eta_s = left / self._speed if self._speed else None
+        self._status.update(Phase.TRAINING, step=state.global_step, max_steps=state.max_steps, eta_s=eta_s)
+        if time.monotonic() - self._shown_s >= SHOWN_EVERY_S:
+            self._shown_s = time.monotonic()
+            self._session.show_from_main(Stepped(state.global_step, state.max_steps, eta_s))
         if left <= 0:
             control.should_evaluate = True
 
     def scoring(self) -> None:
+        self._session.show_from_main(Stage(VALIDATION, "scoring", is_told=False))
         self._status.update(Phase.TRAINING, detail="scoring validation")
 
     def validated(self, step: int, max_steps: int, epoch: float, metrics: Mapping[str, float]) -> None:
@@ -144,11 +149,17 @@ class ProgressReport(TrainerCallback):
         full = {"full_context_wer": metrics["eval_full_context_wer"]} if "eval_full_context_wer" in metrics else {}
         full_context = "".join(f" · WER {wer:.2f}% at the full context" for wer in full.values())
         further = "".join(f" · {name} {metrics[f'eval_{name}']:.4g}" for name in self._metrics)
-        self._session.print_from_main(f"step {step}/{max_steps} · validation {rates}{further}{full_context}")
-        self._status.update(Phase.TRAINING, step=step, max_steps=max_steps, wer=metrics["eval_wer"], **full)
+        line = f"step {step}/{max_steps} · validation {rates}{further}{full_context}"
+        by_name = {name: metrics[f"eval_{name}"] for name in known_metrics()}
+        self._session.show_from_main(Validated(step, max_steps, by_name, line))
+        wer = metrics["eval_wer"]
+        self._best_wer = min(self._best_wer, wer)
+        scores = {"wer": wer, "best_wer": self._best_wer, **full}
+        self._status.update(Phase.TRAINING, step=step, max_steps=max_steps, **scores)
         self._write(step, epoch, metrics)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._session.show_from_main(TRAINING)
         self._restart()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -167,12 +178,19 @@ class ProgressReport(TrainerCallback):
             self.validated(state.global_step, state.max_steps, state.epoch or 0.0, logs)
         elif "loss" in logs:
             speed = self._measure()
-            rest = format_duration((state.max_steps - state.global_step) / max(self._speed, 1e-9))
-            matching = f" · matching {logs[MATCHING]:.4f}" if MATCHING in logs else ""
-            self._session.print_from_main(
-                f"step {state.global_step}/{state.max_steps} · epoch {state.epoch:.1f} · loss {logs['loss']:.4f}"
-                f"{matching} · "
-                f"{speed['clips_per_s']:.1f} clips/s · {speed['audio_s_per_s']:.1f} audio s/s · ETA {rest}"
+            eta_s = (state.max_steps - state.global_step) / max(self._speed, 1e-9)
+            matching = {"matching": logs[MATCHING]} if MATCHING in logs else {}
+            self._session.show_from_main(
+                Logged(
+                    state.global_step,
+                    state.max_steps,
+                    state.epoch,
+                    logs["loss"],
+                    speed["clips_per_s"],
+                    speed["audio_s_per_s"],
+                    eta_s,
+                    matching,
+                )
             )
             self._status.update(Phase.TRAINING, loss=logs["loss"])
             self._write(state.global_step, state.epoch or 0.0, {**logs, **speed})
@@ -181,7 +199,7 @@ class ProgressReport(TrainerCallback):
                 self._log.flush()
 
     def _measure(self) -> dict[str, float]:
-        elapsed = max(self._clock() - self._since, 1e-9)
+        elapsed = max(time.monotonic() - self._since, 1e-9)
         self._speed = self._steps / elapsed
         measured = {
             "clips_per_s": round(self._clips / elapsed, 3),
@@ -191,7 +209,7 @@ class ProgressReport(TrainerCallback):
         return measured
 
     def _restart(self) -> None:
-        self._since = self._clock()
+        self._since = time.monotonic()
         self._steps, self._clips, self._audio_s = 0, 0, 0.0
 
     def _write(self, step: int, epoch: float, numbers: Mapping[str, float]) -> None:

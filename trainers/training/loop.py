@@ -1,6 +1,7 @@
 """A rank's training loop: everything that it is built of, and running it to its last step or to a request to stop."""
 
 import json
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from trainers.config.parts.model_source import SourceKind
 from trainers.config.storage_location import is_url
+from trainers.config.wording import counted
 from trainers.data.batch_plan import BatchPlan
+from trainers.distributed.console.events import TrainingBegan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.distributed.session import Session
 from trainers.errors import DivergedError, StorageError
@@ -25,7 +28,7 @@ from trainers.models.recognizer import Recognizer
 from trainers.models.sources.opened_model import OpenedModel, open_once_a_node
 from trainers.models.sources.source_pin import WEIGHTS
 from trainers.run_folder import layout
-from trainers.run_folder.attempt_status import Phase
+from trainers.run_folder.attempt_status import Phase, scores_of
 from trainers.run_folder.checkpoints import BASE, ORIGINAL, Uploader
 from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
@@ -96,8 +99,18 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     uploader = Uploader(context.writer, context.retention, also=after_upload)
     keeper = KeepCheckpoints(session, uploader, task.attempt, context.staging.group, sharded=config.strategy.is_sharded)
     durations_s = task.sets["train"].index["duration_s"].to_numpy()
-    log = MetricsLog(context.writer, session.print_from_main)
-    progress = ProgressReport(session, log, plan, durations_s, task.attempt, context.status, config.scoring.metrics)
+    log = MetricsLog(context.writer, session.show_from_main)
+    known = scores_of(context.writer.journal.read()) if session.is_main_process else {}
+    progress = ProgressReport(
+        session,
+        log,
+        plan,
+        durations_s,
+        task.attempt,
+        context.status,
+        config.scoring.metrics,
+        best_wer=known.get("best_wer", math.inf),
+    )
     first_step = start.checkpoint.step if start is not None else 0
     stop = LastStep(session, first_step)
     validation = scored_clips(config, task.sets[VALIDATION], recognizer, VALIDATION)
@@ -243,9 +256,9 @@ def _log_start(loop: Loop) -> None:
         return
     part = loop.context.config.model
     if part.token_language != part.language:
-        session.print_from_main(f"model: {part.language} is given the token of {part.token_language}")
+        session.show_from_main(f"model: {part.language} is given the token of {part.token_language}")
     for note in loop.recognizer.notes:
-        session.print_from_main(f"model: {note}")
+        session.show_from_main(f"model: {note}")
     trained, weights = count(loop.recognizer.model)
     begin = "from scratch" if loop.context.config.model.init == "scratch" else "from pretrained weights"
     if loop.start is not None:
@@ -255,13 +268,14 @@ def _log_start(loop: Loop) -> None:
     strategy, size = loop.context.config.strategy, shape.global_batch_size
     stage = f" ZeRO-{strategy.stage}" if strategy.stage else ""
     sharding = f" with {strategy.name}{stage}" if strategy.is_sharded else ""
-    batch = f"{size} utterances" if size else f"{shape.max_batch_duration_s:g} padded s × {shape.slots}"
-    session.print_from_main(
-        f"train: {trained:,} of {weights:,} weights · {session.world_size} workers{sharding} · "
-        f"{batch} per step · {loop.plan.steps_per_epoch} steps per epoch · {loop.last_step} steps · {begin}"
+    batch = f"{counted(size, 'utterance')}" if size else f"{shape.max_batch_duration_s:g} padded s × {shape.slots}"
+    line = (
+        f"train: {trained:,} of {weights:,} weights · {counted(session.world_size, 'worker')}{sharding} · {batch} per "
+        f"step · {counted(loop.plan.steps_per_epoch, 'step')} per epoch · {counted(loop.last_step, 'step')} · {begin}"
     )
+    session.show_from_main(TrainingBegan(line, session.world_size, loop.first_step, loop.last_step))
     if (warmup := loop.context.config.training.warmup_note(loop.last_step)) is not None:
-        session.print_from_main(f"train: {warmup}")
+        session.show_from_main(f"train: {warmup}")
 
 
 def _check_disks(loop: Loop) -> None:
@@ -288,7 +302,7 @@ def _check_disks(loop: Loop) -> None:
         fetched_bytes=fetched,
         models_bytes=models * checkpoint_bytes(weights, 0),
     )
-    context.session.print_from_main(disk.line)
+    context.session.show_from_main(disk.line)
     problems = [text for text in context.session.gather(disk.problem, "checking the disks") if text is not None]
     if problems:
         raise StorageError(problems[0])
@@ -361,7 +375,11 @@ class Validation:
         """The score after a step; None where a request to stop came between. All ranks call it together."""
         self.progress.scoring()
         try:
-            result = self.scorer.score(self.options, cut_short=lambda: self.stop.skips_evaluation(self.arguments))
+            result = self.scorer.score(
+                self.options,
+                f"score {VALIDATION}",
+                cut_short=lambda: self.stop.skips_evaluation(self.arguments),
+            )
         except CutShortError:
             self.stop.end_at(step)
             return None

@@ -8,6 +8,7 @@ import numpy as np
 
 from trainers.config.locations import cache_url_of
 from trainers.config.schema import TrainConfig
+from trainers.config.wording import counted
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
@@ -193,10 +194,8 @@ def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray)
         return None
     raised = min(int(wanted.max()), limits.new_tokens)
     fix = f"raise training.generation_max_length to {raised}" if raised > most else "shorten or split them"
-    return (
-        f"{cut} references are longer than the {most} tokens that a hypothesis may have, so that words will count as "
-        f"deleted: {fix}"
-    )
+    longer = f"{counted(cut, 'reference', 'is', 'are')} longer"
+    return f"{longer} than the {most} tokens that a hypothesis may have, so that words will count as deleted: {fix}"
 
 
 def cache_bytes(config: TrainConfig) -> int:

@@ -11,6 +11,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
+from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
@@ -30,15 +31,19 @@ from trainers.training.callbacks import VALIDATION
 from trainers.training.planning import cache_bytes, cut_references, has_full_context, scored_clips, scoring_options
 from trainers.training.tasks import ScoreTask
 
+LOADING = Stage("model", "loading")
+
 
 def score_task(task: ScoreTask, session: Session) -> None:
     """Scores one split with a finished model. Every rank calls it."""
     silence_libraries()
+    session.show_from_main(LOADING)
     config = task.config
     folder = RunFolder(open_storage(task.folder_url, config.run.storage_options))
     recognizer = _open_model(task, session)
     for note in recognizer.notes:
-        session.print_from_main(f"model: {note}")
+        session.show_from_main(f"model: {note}")
+    session.show_from_main(Stage(task.split, "scoring"))
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
     with opened_beam(config, task.validation, session, folder, recognizer) as beam:
         score_split(config, task.prepared, session, folder, recognizer, task.split, beam, task.nbest)
@@ -93,7 +98,7 @@ def opened_beam(
     with recognizer.open_search(part, config.run.storage_options, session) as search:
         weights, chosen_on = part.grid[0], None
         if search.warning is not None:
-            session.print_from_main(f"warning: decode: {search.warning}, so they cannot appear in a hypothesis")
+            session.show_from_main(f"warning: decode: {search.warning}, so they cannot appear in a hypothesis")
         if part.is_tuned:
             assert validation is not None
             weights = _tuned(config, validation, session, folder, recognizer, search)
@@ -123,7 +128,7 @@ def _tuned(
     if session.is_main_process:
         content = {"data": validation.key, "rate": rate, **search.describe(), **tuning.to_json_dict()}
         folder.write_json(f"{layout.EVALUATION}/{layout.DECODING}", content)
-    session.print_from_main(f"decode: {tuning.line(rate)}")
+    session.show_from_main(f"decode: {tuning.line(rate)}")
     return tuning.best.weights
 
 
@@ -145,7 +150,7 @@ def score_split(
     limits = recognizer.limits
     cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
     if cut is not None:
-        session.print_from_main(f"warning: {split}: {cut}")
+        session.show_from_main(f"warning: {split}: {cut}")
     metrics = RecipeMetrics.of(config.scoring)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
     options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, beam=beam)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trainers.config.loader import same_command
+from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
 from trainers.errors import DivergedError, FencedError, RayscribeError, RegroupError, StoppedError
 from trainers.models.adaptation.lora import merge_once_a_node
@@ -25,7 +26,7 @@ from trainers.scoring.normalizers import normalizer_named
 from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import Loop, build, train, upload_tensorboard
-from trainers.training.scoring_worker import opened_beam, score_split
+from trainers.training.scoring_worker import LOADING, opened_beam, score_split
 from trainers.training.strategies.sharding import sharding_process
 from trainers.training.tasks import TrainTask
 from trainers.training.worker_context import ResumePoint, WorkerContext
@@ -41,6 +42,7 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
         RegroupError: the ranks ended on request so that others go on, from a checkpoint that is stored.
     """
     silence_libraries()
+    session.show_from_main(LOADING)
     config = task.config
     # Also on the nodes, which need not have the packages of the driver.
     check_trackers(config)
@@ -106,7 +108,7 @@ def resume(context: WorkerContext) -> ResumePoint | None:
         "entering the number of workers",
     )
     if resized is not None:
-        context.session.print_from_main(resized)
+        context.session.show_from_main(resized)
     return start
 
 
@@ -122,6 +124,7 @@ def begin_from(context: WorkerContext) -> ResumePoint | None:
 def finish(context: WorkerContext) -> None:
     """Scores the best checkpoint on the test split and exports it into this group's own folder. Every rank calls it."""
     context.status.update(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
+    context.session.show_from_main(Stage("test", "scoring the best checkpoint"))
     outputs = context.folder.sub(context.writer.group.outputs)
     found = fetch_best(context.staging, context.writer, context.retention, context.session)
     if found is None:
@@ -130,6 +133,7 @@ def finish(context: WorkerContext) -> None:
         )
     best, local = found[0], merge_once_a_node(found[1], context.session)
     test = _score(context, outputs, local)
+    context.session.show_from_main(Stage("export", "writing the model and its scores"))
     context.session.broadcast(lambda: _deliver(context, outputs, best, local, test), "exporting the model")
 
 

@@ -28,7 +28,7 @@ class TestManifest:
         write_recording(tmp_path / "hum.wav", speechlike(0.3))
         location = write_noise(tmp_path, ["hum.wav"])
         found = said(check_augmentation, subject_of(tmp_path, {field: location}))
-        assert found == [("ok", f"{field}: 1 recordings in {location} can be read")]
+        assert found == [("ok", f"{field}: 1 recording in {location} can be read")]
 
     def test_recordings_that_an_archive_has_and_has_not(self, tmp_path: Path, field: str) -> None:
         hum = write_recording(tmp_path / "hum.wav", speechlike(0.3)).read_bytes()

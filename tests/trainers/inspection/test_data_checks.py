@@ -139,7 +139,7 @@ class TestDurations:
         write_recording(tmp_path / "long.wav", speechlike(3.2))
         path = write_rows(tmp_path / "long.csv", [("long.wav", "a")])
         text = the_one(check_durations, subject_of(tmp_path, {"data.test": str(path)}), "error")
-        assert "test: 1 clips are longer than the model's 3 s: long.wav (3.2 s)" in text
+        assert "test: 1 clip is longer than the model's 3 s: long.wav (3.2 s)" in text
         assert "the longest: long.wav: 3.2 s" in text
 
     def test_what_nobody_says_is_not_guessed(self, tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ class TestLeakage:
         changes = sound_corpus(tmp_path)
         path = write_rows(tmp_path / "leak.csv", [("train/000.wav", "another"), ("test/001.wav", "seventeen")])
         text = the_one(check_leakage, Subject(config({**changes, "data.test": str(path)})), "error")
-        assert text.startswith("1 recordings are in both data.train and data.test")
+        assert text.startswith("1 recording is in both data.train and data.test")
         assert str(tmp_path / "train" / "000.wav") in text
 
     def test_segments_of_one_recording_in_two_splits_are_an_error_where_they_overlap(self, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ class TestLeakage:
         assert not [text for _, text in said(check_leakage, Subject(config(changes))) if "recordings are in" in text]
         (tmp_path / "test.csv").write_text("path,text,offset,duration\ntrain/000.wav,x,0.5,1\n")
         text = the_one(check_leakage, Subject(config(changes)), "error")
-        assert text.startswith("1 recordings are in both data.train and data.test")
+        assert text.startswith("1 recording is in both data.train and data.test")
 
     def test_without_the_training_split_nothing_is_claimed(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, {"data.train": "/nowhere.csv"}, elsewhere=True)

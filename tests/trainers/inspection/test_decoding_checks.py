@@ -74,7 +74,7 @@ def test_a_library_that_is_not_installed_is_named_with_the_fix_for_a_cluster(
 ) -> None:
     monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
     text = the_one(check_decoding, searching(tmp_path), "error")
-    assert "pip install flashlight-text (on a cluster: job.runtime_env.pip)" in text
+    assert "pip install 'rayscribe[lm]' (on a cluster: job.runtime_env.pip)" in text
 
 
 def test_a_search_of_another_family_s_model_is_a_problem(tmp_path: Path) -> None:

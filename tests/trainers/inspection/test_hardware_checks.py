@@ -38,7 +38,7 @@ class TestStrategy:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
-        assert "pip install deepspeed" in the_one(check_strategy, subject_of(tmp_path, self.ZERO), "error")
+        assert "pip install 'rayscribe[deepspeed]'" in the_one(check_strategy, subject_of(tmp_path, self.ZERO), "error")
         skipped = the_one(check_strategy, subject_of(tmp_path, self.ZERO, elsewhere=True), "skipped")
         assert "the nodes may reach it" in skipped
 

@@ -179,7 +179,7 @@ class TestModel:
         subject = tampered()
         add_languages(Path(str(subject.config.data.train)), ["sr", "Klingon", "", "sr"])
         text = the_one(check_languages, subject, "error")
-        assert text.startswith("train: column language: 1 clips have the language 'Klingon'")
+        assert text.startswith("train: column language: 1 clip has the language 'Klingon'")
         without = subject.config.data.model_copy(update={"use_language_column": False})
         assert levels(check_languages, Subject(subject.config.model_copy(update={"data": without}))) == {"ok"}
         add_languages(Path(str(subject.config.data.test)), ["sr", "th-TH"])
@@ -330,7 +330,7 @@ class TestLabels:
         subject = Subject(config({**changes, "data.test": str(path), "data.do_remove_punctuation": True}))
         assert levels(check_labels, subject) == {"ok"}
         kept = Subject(config({**changes, "data.test": str(path)}))
-        assert "test: 1 transcripts have more label tokens than the model's 64" in the_one(check_labels, kept, "error")
+        assert "test: 1 transcript has more label tokens than the model's 64" in the_one(check_labels, kept, "error")
 
 
 class TestArguments:

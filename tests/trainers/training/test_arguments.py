@@ -170,7 +170,7 @@ class TestPackages:
             check_trackers(wanted)
         deepspeed, tensorboard = str(caught.value).splitlines()
         assert "strategy.name deepspeed needs the package deepspeed" in deepspeed
-        assert "pip install deepspeed ninja" in deepspeed
+        assert "pip install 'rayscribe[deepspeed]' (on a cluster" in deepspeed
         assert tensorboard.startswith("training.report_to tensorboard needs the package tensorboard, which is not")
 
     @pytest.mark.parametrize("name", sorted(INTEGRATION_TO_CALLBACK))

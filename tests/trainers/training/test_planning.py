@@ -16,7 +16,7 @@ LIMITS = Limits(context_s=30.0, label_tokens=448, prefix_tokens=0, new_tokens=44
     [
         ([10, 225], None),
         ([10, 226, 300], "2 references are longer than the 225 tokens .* raise training.generation_max_length to 300"),
-        ([500], "1 references .* raise training.generation_max_length to 444"),
+        ([500], "1 reference is .* raise training.generation_max_length to 444"),
     ],
 )
 def test_references_longer_than_a_hypothesis_are_reported(wanted: list[int], said: str | None) -> None:

@@ -100,4 +100,4 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
             raise TooManyFailuresError(worker_exceptions)
         of_all = f"{self._count} of at most {self._max_failures}" if self._max_failures >= 0 else f"{self._count}"
         count = of_all if counts else "not counted"
-        self._coordinator.add_line.remote(f"the workers restart from the last checkpoint ({count}): {error}")
+        self._coordinator.add_event.remote(f"the workers restart from the last checkpoint ({count}): {error}")

@@ -11,7 +11,9 @@ from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig,
 
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.schema import AnyConfig, ScriptConfig
-from trainers.distributed.console import print_line
+from trainers.config.wording import counted
+from trainers.distributed.console import print_line, show
+from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, WAITING, EndRequest
 from trainers.distributed.ray_connection import (
     LOST_NODE_TIMEOUT_S,
@@ -161,7 +163,7 @@ class RayFit:
     ):
         self._trainer, self._coordinator, self._status = trainer, coordinator, status
         each = ", ".join(f"{value:g} {name}" for name, value in config.scaling.worker_resources.items())
-        self._need = f"{config.scaling.num_workers} workers × ({each})"
+        self._need = f"{counted(config.scaling.num_workers, 'worker')} × ({each})"
         self._result: Any = None
         self._error: BaseException | None = None
         self._phase = ""
@@ -249,8 +251,8 @@ class RayFit:
         if update.group is not None:
             self._group, self._nodes = update.group, update.nodes
         self._request(update.request)
-        for line in update.lines:
-            print_line(line)
+        for event in update.events:
+            show(event)
         if update.phase is not None and update.phase != self._phase:
             self._enter(update.phase)
 
@@ -267,6 +269,7 @@ class RayFit:
         self._phase = phase
         if phase == WAITING:
             self._status.update(Phase.WAITING_FOR_RESOURCES, detail=self._need)
+            show(Stage("workers", f"starting {self._need}"))
         else:
             # From now on the main process writes.
             self._status.pause()

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.wording import counted
 
 # For how long there must be capacity: Ray Train counts the nodes every 20 s (TICK_INTERVAL_S of its
 # AutoscalingCoordinator; one count may fail), and would otherwise start as few workers as before.
@@ -83,7 +84,7 @@ class ResizePolicy:
         self._tries[by_node] += 1
         self._size, self._asked_s = size, now_s
         self._pause_s = min(max(2 * self._pause_s, RESIZE_BACKOFF_S), MAX_RESIZE_BACKOFF_S)
-        return f"resources for {workers} workers are available; running with {size}"
+        return f"resources for {counted(workers, 'worker')} are available; running with {size}"
 
 
 class LostCapacity:

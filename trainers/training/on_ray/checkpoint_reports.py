@@ -44,7 +44,7 @@ class CheckpointReports(TrainerCallback):
         try:
             self._write_pointer(checkpoint)
         except StorageError as error:
-            self._session.print_from_main(f"Ray does not show {checkpoint.name}: {error}")
+            self._session.show_from_main(f"Ray does not show {checkpoint.name}: {error}")
             return
         self._uploaded.put(checkpoint)
 

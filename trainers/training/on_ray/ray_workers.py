@@ -1,8 +1,11 @@
 """What Ray Train starts in each worker: its secrets, its session and its log around the work of a rank."""
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
+
+from ray.train.v2._internal.execution import context
 
 from trainers.config.secrets import resolve_secrets
 from trainers.distributed.ray_session import RaySession
@@ -31,6 +34,8 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
     keeps the log. Gives the driver's message for a run that was stopped; None for one that ran to its end.
     """
     resolve_secrets(os.environ)
+    # It prints each report, whose numbers the driver has shown.
+    logging.getLogger(context.__file__).setLevel(logging.WARNING)
     folder, attempt = loop_config["folder"], loop_config["attempt"]
     session = RaySession.of_this_worker(loop_config["coordinator"], folder.name, attempt)
     session.begin()

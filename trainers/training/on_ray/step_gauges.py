@@ -44,7 +44,7 @@ class StepGauges(TrainerCallback):
         """Prints which share of the time of all steps was spent on data, the mean over ranks. All ranks call it."""
         self._take()
         shares = self._session.gather(self._waited / max(self._trained, 1e-9), "adding up the time of steps")
-        self._session.print_from_main(f"train: {sum(shares) / len(shares):.2%} of step time was spent waiting for data")
+        self._session.show_from_main(f"train: {sum(shares) / len(shares):.2%} of step time was spent waiting for data")
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Shows what was measured since the last line of the log; a line with a score alone is none."""

@@ -49,12 +49,12 @@ def compile_model(
     found = next((each for each in session.gather(problem, "compiling the model") if each is not None), None)
     if found is None:
         trainer.compiled = True
-        session.print_from_main(f"train: {len(layers)} layers are compiled")
+        session.show_from_main(f"train: {len(layers)} layers are compiled")
         return
     for module in model.modules():
         module._compiled_call_impl = None
     trainer.pad_labels(1)
-    session.print_from_main(f"warning: training.torch_compile: training continues without compilation: {found}")
+    session.show_from_main(f"warning: training.torch_compile: training continues without compilation: {found}")
 
 
 def obstacle(config: TrainConfig, device: torch.device) -> str | None:

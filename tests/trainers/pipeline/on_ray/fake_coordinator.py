@@ -8,12 +8,12 @@ class FakeCoordinator:
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.events: list[Any] = []
         self.phases: list[str] = []
         self.requests: list[Any] = []
         self.request_stop = SimpleNamespace(remote=lambda: self.requests.append("stop"))
         self.request_regroup = SimpleNamespace(remote=lambda *request: self.requests.append(request))
-        self.add_line = SimpleNamespace(remote=self.lines.append)
+        self.add_event = SimpleNamespace(remote=self.events.append)
         self.set_phase = SimpleNamespace(remote=self.phases.append)
         self.controllers: list[Any] = []
         self.set_controller = SimpleNamespace(remote=self.controllers.append)

@@ -71,7 +71,8 @@ def test_failures_are_counted_until_there_are_too_many() -> None:
     for count in (1, 2):
         fails(failures, DIED)
         assert (
-            coordinator.lines[-1] == f"the workers restart from the last checkpoint ({count} of at most 2): rank 1 died"
+            coordinator.events[-1]
+            == f"the workers restart from the last checkpoint ({count} of at most 2): rank 1 died"
         )
     with pytest.raises(TooManyFailuresError):
         fails(failures, DIED)
@@ -81,7 +82,7 @@ def test_without_a_limit_they_are_only_told() -> None:
     failures, coordinator = watch(-1)
     for _ in range(9):
         fails(failures, DIED)
-    assert coordinator.lines[-1].startswith("the workers restart from the last checkpoint (9): ")
+    assert coordinator.events[-1].startswith("the workers restart from the last checkpoint (9): ")
 
 
 @pytest.mark.parametrize("error", [LEFT, GONE])
@@ -89,7 +90,7 @@ def test_an_elastic_run_does_not_count_its_nodes(error: Exception) -> None:
     failures, coordinator = watch(0, {"min": 1, "max": 4})
     for _ in range(9):
         fails(failures, error)
-    assert coordinator.lines[-1] == f"the workers restart from the last checkpoint (not counted): {error}"
+    assert coordinator.events[-1] == f"the workers restart from the last checkpoint (not counted): {error}"
 
 
 def test_a_worker_that_went_with_its_node_is_not_counted_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_a_worker_that_went_with_its_node_is_not_counted_either(monkeypatch: pyt
     failures, coordinator = watch(0, {"min": 1, "max": 4})
     failures.after_worker_group_start(started("a", "b"))
     failures.after_worker_group_poll_status(failed({0: connection}))
-    assert "(not counted): training: a node was lost" in coordinator.lines[-1]
+    assert "(not counted): training: a node was lost" in coordinator.events[-1]
     with pytest.raises(TooManyFailuresError):
         watch(0)[0].after_worker_group_poll_status(failed({0: connection}))
     # A node that has none of the workers explains nothing.
@@ -125,7 +126,7 @@ def test_a_group_is_decided_about_once_and_waits_when_it_is_gone() -> None:
     failures.after_worker_group_start(started("a", "b"))
     for _ in range(9):
         failures.after_worker_group_poll_status(failed({1: DIED}))
-    assert len(coordinator.lines) == 1
+    assert len(coordinator.events) == 1
     assert coordinator.phases == [], "others of the group may still store a checkpoint"
     failures.after_controller_state_update(RunningState(), RestartingState(WorkerGroupError("", {1: DIED})))
     assert coordinator.phases == ["waiting"]

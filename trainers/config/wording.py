@@ -1,0 +1,30 @@
+"""Amounts and durations as people read them. Imports nothing."""
+
+
+def counted(number: object, noun: str, one: str = "", several: str = "") -> str:
+    """A number, or what stands for one, with its noun: `1 worker`, `2 workers`, `1 to 2 workers`.
+
+    `one` or `several` follows, such as a verb: `1 clip is`, `2 clips are`.
+    """
+    amount = f"{number:,}" if isinstance(number, int) else f"{number:g}" if isinstance(number, float) else str(number)
+    words = (noun, one) if amount == "1" else (f"{noun}s", several)
+    return " ".join(filter(None, (amount, *words)))
+
+
+def format_bytes(size: float) -> str:
+    """`0 bytes`, `3.2 kB`, `1.5 GB`: with the unit in which it is at least 1."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        # As it is rounded: 999,960 bytes are 1.0 MB.
+        if round(size / factor, 1) >= 1:
+            return f"{size / factor:,.1f} {unit}"
+    return counted(round(size), "byte")
+
+
+def format_duration(seconds: float) -> str:
+    """`4 s`, `3 min 20 s`, `2 h 05 min`."""
+    rounded = max(0, round(seconds))
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02d} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"

@@ -1,0 +1,129 @@
+"""What happens while a command runs. A text is an event, too: a line for the user."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The command does something else from now on: it has a name, and what is done there, as in `still …`.
+
+    Of one that is not told, a log has no line: what is done there has lines of its own.
+    """
+
+    name: str
+    doing: str
+    is_told: bool = True
+
+
+@dataclass(frozen=True)
+class StageEnded:
+    """What the command does next is shown by others, such as a job whose log is followed."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How many units of a total are done, how long that took, and a note of what is odd.
+
+    Only one that is logged is a line of a log; a terminal shows all of them.
+    """
+
+    what: str
+    done: int
+    total: int
+    unit: str
+    took_s: float
+    note: str = ""
+    is_logged: bool = True
+    has_ended: bool = False
+
+    @property
+    def per_s(self) -> float:
+        return self.done / max(self.took_s, 1e-9)
+
+    @property
+    def eta_s(self) -> float:
+        return (self.total - self.done) / max(self.per_s, 1e-9)
+
+
+@dataclass(frozen=True)
+class DataFound:
+    """The data of a run is prepared and selected; in words, and how many rows are in quarantine."""
+
+    text: str
+    quarantined: int
+
+
+@dataclass(frozen=True)
+class TrainingBegan:
+    """The worker group trains, from a step to a step; in words, too."""
+
+    text: str
+    workers: int
+    step: int
+    max_steps: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """An optimizer step is completed."""
+
+    step: int
+    max_steps: int
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Logged:
+    """The mean loss of the steps since the last such event, and how fast they were; others by their titles."""
+
+    step: int
+    max_steps: int
+    epoch: float
+    loss: float
+    clips_per_s: float
+    audio_s_per_s: float
+    eta_s: float
+    further: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Validated:
+    """The validation set is scored after a step: error rates in percent, and in words."""
+
+    step: int
+    max_steps: int
+    rates: Mapping[str, float]
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The command has done what it was to do; the result in one line, and where it is."""
+
+    text: str
+    folder: str
+
+
+Event = str | Stage | StageEnded | Counted | DataFound | TrainingBegan | Stepped | Logged | Validated | Finished
+# Names that programs know events by.
+NAMES: Mapping[type, str] = {
+    str: "line",
+    Stage: "stage",
+    StageEnded: "stage ended",
+    Counted: "progress",
+    DataFound: "data",
+    TrainingBegan: "training",
+    Stepped: "step",
+    Logged: "loss",
+    Validated: "validation",
+    Finished: "finished",
+}
+
+
+def content_of(event: Event) -> dict[str, Any]:
+    """An event's fields, its name first."""
+    fields = {"text": event} if isinstance(event, str) else asdict(event)
+    of_logs = ("is_told", "is_logged")
+    return {"event": NAMES[type(event)], **{name: value for name, value in fields.items() if name not in of_logs}}

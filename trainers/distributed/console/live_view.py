@@ -1,0 +1,115 @@
+"""Events on a terminal: lines that stay, and below them a few that change. Pure."""
+
+import math
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from trainers.config.wording import counted, format_duration
+from trainers.distributed.console.events import Counted, Event, Finished, Logged, Stage, StageEnded, Validated
+from trainers.distributed.console.plain_lines import line_of, spent_line
+from trainers.distributed.console.view import View
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+TURNS_PER_S = 8.0
+LEVELS = "▁▂▃▄▅▆▇█"
+BAR_CELLS, SPARK_CELLS = 20, 10
+# Narrower than this, there is no bar.
+BAR_WIDTH = 72
+GOOD, ODD, BAD, PALE, MAIN = "green", "yellow", "bold red", "dim", "cyan"
+
+
+def lasting_lines(event: Event, before: View, now_s: float) -> list[Text]:
+    """The lines that an event leaves; none where those that change show it. A stage leaves one when it is over."""
+    if isinstance(event, Stage | StageEnded):
+        return _ended(before, now_s)
+    if isinstance(event, Logged) or (isinstance(event, Counted) and not event.has_ended):
+        return []
+    line = line_of(event)
+    lines = [] if line is None else [Text(line, style=style_of(event))]
+    if isinstance(event, Finished):
+        return [*_ended(before, now_s), Text(spent_line(before, now_s), style=PALE), *lines]
+    return lines
+
+
+def style_of(event: Event) -> str:
+    """The color of an event's line, by what it means."""
+    if isinstance(event, Finished):
+        return f"bold {GOOD}"
+    if isinstance(event, Validated):
+        return MAIN
+    if isinstance(event, str) and event.startswith("warning:"):
+        return ODD
+    return ""
+
+
+def live_lines(view: View, now_s: float, width: int) -> list[Text]:
+    """The lines that change, each within the terminal's width; none before the first stage."""
+    if view.stage is None:
+        return []
+    lines = [_stage_line(view, view.stage, now_s, width)]
+    if numbers := _numbers(view):
+        lines.append(Text("  ").append_text(Text(" · ").join(numbers)))
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return lines
+
+
+def sparkline(values: Sequence[float], cells: int = SPARK_CELLS) -> str:
+    """The last values as bars, from the lowest of them to the highest; those that are not finite are gaps."""
+    shown = values[-cells:]
+    known = [value for value in shown if math.isfinite(value)]
+    if len(known) < 2:
+        return ""
+    low, high = min(known), max(known)
+    scale = (len(LEVELS) - 1) / ((high - low) or 1.0)
+    return "".join(LEVELS[round((value - low) * scale)] if math.isfinite(value) else " " for value in shown)
+
+
+def _ended(view: View, now_s: float) -> list[Text]:
+    if view.stage is None or not view.stage.is_told:
+        return []
+    line = Text().append("✓ ", style=GOOD).append(f"{view.stage.name}: {view.stage.doing}")
+    return [line.append(f" · {view.stage_took_s(now_s):.1f} s", style=PALE)]
+
+
+def _stage_line(view: View, stage: Stage, now_s: float, width: int) -> Text:
+    turn = SPINNER[int(now_s * TURNS_PER_S) % len(SPINNER)]
+    line = Text().append(f"{turn} ", style=MAIN).append(f"{stage.name}: {stage.doing}")
+    done, total, unit, eta_s = _how_far(view)
+    if total:
+        if width >= BAR_WIDTH:
+            filled = BAR_CELLS * min(done, total) // total
+            line.append("  ").append("━" * filled, style=GOOD).append("━" * (BAR_CELLS - filled), style=PALE)
+        line.append(f"  {done:,}/{total:,} {unit}".rstrip())
+        if eta_s is not None and math.isfinite(eta_s):
+            line.append(f" · ETA {format_duration(eta_s)}")
+    return line.append(f" · {format_duration(view.stage_took_s(now_s))}", style=PALE)
+
+
+def _how_far(view: View) -> tuple[int, int, str, float | None]:
+    """What is done of how many, in which unit, and the seconds that are left; a total of 0: it is not known."""
+    if view.counted is not None:
+        return view.counted.done, view.counted.total, view.counted.unit, view.counted.eta_s
+    if view.is_training:
+        return view.step, view.max_steps, "steps", view.eta_s
+    return 0, 0, "", None
+
+
+def _numbers(view: View) -> list[Text]:
+    parts = []
+    if view.losses:
+        parts.append(Text(f"loss {view.losses[-1]:.4f} ").append(sparkline(view.losses), style=MAIN))
+    if view.rates:
+        name = next(iter(view.rates[-1]))
+        course = sparkline([rates[name] for rates in view.rates if name in rates])
+        parts.append(Text(f"{name.upper()} {view.rates[-1][name]:.1f}% ").append(course, style=MAIN))
+    if view.clips_per_s is not None:
+        parts.append(Text(f"{view.clips_per_s:.1f} clips/s"))
+    if view.workers:
+        parts.append(Text(counted(view.workers, "worker")))
+    if view.quarantined:
+        parts.append(Text(f"{view.quarantined} quarantined", style=ODD))
+    for part in parts:
+        part.rstrip()
+    return parts

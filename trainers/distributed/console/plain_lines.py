@@ -1,0 +1,84 @@
+"""Events as lines of a log. Pure."""
+
+from collections.abc import Callable
+
+from trainers.config.wording import format_duration
+from trainers.distributed.console.events import Counted, Event, Logged, Stage, StageEnded, Stepped
+from trainers.distributed.console.view import View
+
+# Seconds without a line after which one says that the stage goes on; then twice as long each time, up to a minute.
+FIRST_STILL_S, LONGEST_STILL_S = 10.0, 60.0
+
+
+def line_of(event: Event, since_start_s: float | None = None) -> str | None:
+    """The line of an event; None where it has none. A stage has one only within a command, whose start is known."""
+    if isinstance(event, str):
+        return event
+    if isinstance(event, Stage):
+        told = event.is_told and since_start_s is not None
+        return f"{event.name}: {event.doing} · after {since_start_s:.1f} s" if told else None
+    if isinstance(event, Stepped | StageEnded):
+        return None
+    if isinstance(event, Counted):
+        return _counted(event) if event.is_logged else None
+    if isinstance(event, Logged):
+        return _logged(event)
+    return event.text
+
+
+def as_lines(print_line: Callable[[str], None]) -> Callable[[Event], None]:
+    """Shows events where there are only lines."""
+
+    def show(event: Event) -> None:
+        if (line := line_of(event)) is not None:
+            print_line(line)
+
+    return show
+
+
+def still_line(view: View, now_s: float, *, quiet_s: float, stills: int) -> str | None:
+    """The line that says that a stage goes on; None where none is due yet.
+
+    Args:
+        view: What the command does.
+        now_s: The time.
+        quiet_s: For how long there has been no line.
+        stills: How many such lines there have been since any other.
+    """
+    if view.stage is None or quiet_s < min(FIRST_STILL_S * 2**stills, LONGEST_STILL_S):
+        return None
+    took = format_duration(now_s - view.stage_began_s)
+    return f"{view.stage.name}: still {view.stage.doing}{_how_far(view)}, {took}"
+
+
+def spent_line(view: View, now_s: float) -> str:
+    """Where the time went, stage by stage."""
+    parts = (f"{name} {seconds:.1f} s" for name, seconds in view.spent_until(now_s).items())
+    return f"time: {' · '.join(parts)}, together {format_duration(now_s - view.began_s)}"
+
+
+def _how_far(view: View) -> str:
+    if view.counted is not None:
+        return f", {view.counted.done:,} of {view.counted.total:,} {view.counted.unit}"
+    if view.is_training:
+        return f", step {view.step}/{view.max_steps}"
+    return ""
+
+
+def _counted(event: Counted) -> str:
+    if event.has_ended:
+        amount, end = f"{event.done:,} {event.unit}", f"in {format_duration(event.took_s)}"
+    else:
+        bar = "█" * (20 * event.done // event.total)
+        amount = f"{bar:░<20} {event.done:,}/{event.total:,} {event.unit}"
+        end = f"ETA {format_duration(event.eta_s)}"
+    note = f" · {event.note}" if event.note else ""
+    return f"{event.what}: {amount} · {event.per_s:,.0f} {event.unit}/s · {end}{note}"
+
+
+def _logged(event: Logged) -> str:
+    further = "".join(f" · {name} {value:.4f}" for name, value in event.further.items())
+    return (
+        f"step {event.step}/{event.max_steps} · epoch {event.epoch:.1f} · loss {event.loss:.4f}{further} · "
+        f"{event.clips_per_s:.1f} clips/s · {event.audio_s_per_s:.1f} audio s/s · ETA {format_duration(event.eta_s)}"
+    )

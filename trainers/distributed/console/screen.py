@@ -1,0 +1,146 @@
+"""Where a command shows what happens: a terminal, a log, or a program that reads JSON lines.
+
+A process has one screen at most. Where none is open, as in a program that calls `fit`, events are lines on standard
+output.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TextIO
+
+from trainers.distributed.console.events import Event, Stage
+from trainers.distributed.console.plain_lines import line_of
+from trainers.distributed.console.view import View
+
+
+class Output(Protocol):
+    """A way to show events.
+
+    Attributes:
+        tick_s: Seconds between two calls of `tick`.
+    """
+
+    tick_s: float
+
+    def show(self, event: Event, before: View, now_s: float) -> None:
+        """Shows an event, given what was known before it."""
+
+    def show_error(self, line: str, view: View, now_s: float) -> None:
+        """Shows a message on standard error."""
+
+    def tick(self, view: View, now_s: float) -> None:
+        """Shows that the command goes on."""
+
+    def close(self) -> None:
+        """Leaves standard output as it was."""
+
+
+class Screen:
+    """Gives events to an output, from any thread, and has it tick."""
+
+    def __init__(self, output: Output, clock: Callable[[], float] = time.monotonic):
+        self._output, self._clock = output, clock
+        self._view = View(began_s=clock())
+        # A signal may interrupt the thread that holds it, and its handler's error is shown by the same thread.
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="screen", daemon=True)
+        self._thread.start()
+
+    def show(self, event: Event) -> None:
+        with self._lock:
+            now_s = self._clock()
+            before, self._view = self._view, self._view.after(event, now_s)
+            if not isinstance(event, Stage) or before is not self._view:
+                self._output.show(event, before, now_s)
+
+    def show_error(self, line: str) -> None:
+        with self._lock:
+            self._output.show_error(line, self._view, self._clock())
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+        self._output.close()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(self._output.tick_s):
+            # A pipe that nobody reads any more is an error of the thread that works.
+            with self._lock, contextlib.suppress(OSError, ValueError):
+                self._output.tick(self._view, self._clock())
+
+
+START, READING = "start", "reading the recipe"
+# Help, and findings of checks, which another process reads.
+PRINTS_ALONE = {"-h", "--help", "check", "--verb=check"}
+_screen: Screen | None = None
+
+
+@contextlib.contextmanager
+def opened_screen(*, as_json: bool = False, to_stderr: bool = False) -> Iterator[None]:
+    """Opens this process's screen for a command; does nothing where one is open, or on torchrun's further ranks."""
+    global _screen  # noqa: PLW0603 -- what a process prints to is global, too
+    if _screen is not None or not is_main_process():
+        yield
+        return
+    _screen = Screen(_output(sys.stderr if to_stderr else sys.stdout, as_json=as_json))
+    try:
+        yield
+    finally:
+        opened, _screen = _screen, None
+        opened.close()
+
+
+@contextlib.contextmanager
+def opened_for(words: Sequence[str], *, to_stderr: bool = False) -> Iterator[None]:
+    """Opens it for a command line, with a line before anything slow is imported; not for one of `PRINTS_ALONE`."""
+    if not PRINTS_ALONE.isdisjoint(words):
+        yield
+        return
+    with opened_screen(as_json="--json" in words and not to_stderr, to_stderr=to_stderr):
+        show(Stage(START, READING, is_told=bool(words)))
+        yield
+
+
+def _output(file: TextIO, *, as_json: bool) -> Output:
+    # Imported here: a terminal's library takes longer to load than all else that the first line needs.
+    if as_json:
+        from trainers.distributed.console.json_lines import JsonLines  # noqa: PLC0415
+
+        return JsonLines(file)
+    if file.isatty() and os.environ.get("TERM") != "dumb" and os.environ.get("WORLD_SIZE", "1") == "1":
+        from trainers.distributed.console.terminal import Terminal  # noqa: PLC0415
+
+        return Terminal(file)
+    from trainers.distributed.console.log_output import LogOutput  # noqa: PLC0415
+
+    return LogOutput(file)
+
+
+def is_main_process() -> bool:
+    """Whether this is torchrun's rank 0, or a process without torchrun; known before the ranks have joined."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def show(event: Event) -> None:
+    """Shows an event at once, through pipes too; under torchrun, once for all ranks."""
+    if not is_main_process():
+        return
+    if _screen is not None:
+        _screen.show(event)
+    elif (line := line_of(event)) is not None:
+        print(line, flush=True)
+
+
+def print_line(line: str, file: TextIO | None = None) -> None:
+    """Shows a line as `show` does; a message where `file` is standard error."""
+    if file is None:
+        show(line)
+    elif _screen is not None and file is sys.stderr:
+        _screen.show_error(line)
+    elif is_main_process():
+        print(line, file=file, flush=True)
