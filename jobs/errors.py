@@ -15,6 +15,9 @@ RayscribeError              see trainers.errors: config 2, data 3, storage 4, re
 LeaseLostError              another service has taken over; this one must not act
 """
 
+import difflib
+from collections.abc import Sequence
+
 from trainers.errors import RayscribeError
 
 
@@ -85,3 +88,9 @@ class PreflightError(JobsError):
 
 class LeaseLostError(Exception):
     """Another service holds the lease now: whatever this one was about to write was not written."""
+
+
+def suggest_names(name: str, names: Sequence[str], *, or_else: str) -> str:
+    """The end of a message about an unknown name."""
+    near = difflib.get_close_matches(name, names, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else or_else

@@ -71,7 +71,8 @@ class Gang(Record):
 class Progress(Record):
     """How far an attempt has come, as it wrote to its status file; one that has not has an empty phase at most.
 
-    `checkpoint_s` is an earlier attempt's, until it has measured its own.
+    `checkpoint_s` is an earlier attempt's, until it has measured its own; `wer` is the last validation's, `best_wer`
+    that of the best one of the run. Percent.
     """
 
     phase: str
@@ -80,6 +81,8 @@ class Progress(Record):
     loss: float | None = None
     wer: float | None = None
     full_context_wer: float | None = None
+    best_wer: float | None = None
+    test_wer: float | None = None
     eta_s: float | None = None
     checkpoint_s: float | None = None
     workers: int | None = None
@@ -97,6 +100,7 @@ class Run(Record):
         address: URL of the Ray cluster's dashboard.
         config: The one config, defaults and `job` included: validated, admitted, and what its attempts run.
         package: SHA-256 of the zip of the working directory, frozen at submission.
+        code: That of the zip of Rayscribe's own code, frozen likewise. None: it starts with the package's task.py.
         gang: What it holds while it runs.
         tags: Free words to find and to account it by.
         depends_on: Runs that must succeed first.
@@ -119,6 +123,7 @@ class Run(Record):
     address: str
     config: dict[str, Any]
     package: str
+    code: str | None = None
     gang: Gang
     tags: list[str]
     depends_on: list[str]

@@ -18,9 +18,10 @@ from jobs.api.connection import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, RETRY_TIMEOUT
 from jobs.api.protocol import CLUSTERS, HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
 from jobs.errors import NotFoundError
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
-from jobs.paths import home, hosts_of_token
+from jobs.paths import hosts_of_token
 from jobs.submission.run_request import RunRequest
 from trainers.config.storage_location import in_home, without_password
+from trainers.distributed.machine import home
 from trainers.errors import ConfigError
 
 Result = TypeVar("Result")

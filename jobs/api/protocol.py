@@ -69,7 +69,7 @@ STATUS: dict[type[RayscribeError], int] = {
     AuthError: 401,
 }
 # Errors of other modules are internal; they are sent as their nearest base class from these modules.
-_PUBLIC = ("jobs.errors", "trainers.errors")
+_PUBLIC = (JobsError.__module__, RayscribeError.__module__)
 
 
 class ErrorDetail(Record):

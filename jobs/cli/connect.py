@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jobs.errors import ServiceError
-from jobs.paths import home
 from jobs.service.operations import Operations
+from trainers.distributed.machine import home
+
+if TYPE_CHECKING:
+    from jobs.service.direct.all_runs import AllRuns
 
 POLL_S = 1.0
 # Retries that are further apart than this belong to two outages.
@@ -40,6 +43,7 @@ class CommandSession:
     """The operations, and how a command refreshes runs and waits for them.
 
     Attributes:
+        operations: Those of the queue.
         packages: Folder in which packages are built before they are uploaded.
         refresh: Updates the runs once; does nothing with a service, which does so itself.
         observe: As refresh, and submits no job.
@@ -53,6 +57,13 @@ class CommandSession:
     observe: Callable[[], None]
     wait_until: Callable[[Callable[[], bool]], None]
     standalone: bool
+
+    @cached_property
+    def runs(self) -> "AllRuns":
+        """Every run, with a queue or without."""
+        from jobs.service.direct.all_runs import AllRuns  # noqa: PLC0415
+
+        return AllRuns(self.operations)
 
 
 @contextmanager

@@ -1,40 +1,92 @@
-"""`make demo`: starts Ray on this machine, submits the smallest recipe as a job, and follows it to its end."""
+"""rayscribe demo: a Ray of this machine, the smallest recipe as a job on it, followed to its end."""
 
 import os
-import secrets
-import shlex
-import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
-from trainers.distributed.local_ray import local_ray
+import typer
+
+from jobs.addresses import cluster_address
+from jobs.cli import cluster_commands
+from jobs.cli.connect import open_session
+from jobs.cli.follow import wait_for_end
+from jobs.cli.output import echo
+from jobs.cli.submit import Submission, submit_spec
+from jobs.cli.train import Overrides
+from jobs.clusters.managed.cluster_lock import lock_cluster
+from jobs.errors import NotFoundError
+from jobs.submission.job_spec import load_spec
+from runtime_env.tree import ENTRY
+from trainers.distributed.console import opened_screen, show
+from trainers.distributed.console.events import Stage
 
 RECIPE = "jobs/specs/whisper_micro.yaml"
+CLUSTER = "demo"
 LOGICAL_CPUS = 4
 
 
-def main() -> int:
-    """Runs the demo; returns the job's exit code."""
-    repository = Path(__file__).resolve().parents[2]
-    # A new token, known to this process and to the Ray that it starts; Ray reads it when it is imported.
-    token = secrets.token_hex(32)
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    runs = repository / "runs"
-    os.environ |= {"RAYSCRIBE_HOME": str(runs / ".rayscribe")}
+def demo(
+    overrides: Overrides = [],  # noqa: B006
+    keep_ray: Annotated[
+        bool, typer.Option("--keep-ray", help="Leave its Ray running, with the dashboard, until you end it.")
+    ] = False,
+) -> None:
+    """Train and score a tiny recognizer on this machine, as a Ray job.
+
+    The run is in `rayscribe list` afterwards, and its folder in runs/.
+
+    Example: rayscribe demo --keep-ray
+    """
+    repository, runs = Path(__file__).resolve().parents[2], Path.cwd() / "runs"
     os.environ.pop("RAYSCRIBE_SERVICE", None)
-    from jobs.cli import main as rayscribe  # noqa: PLC0415
-    from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
+    chosen = [f"run.storage_path={runs}", *overrides, f"job.address={cluster_address(CLUSTER)}"]
+    with opened_screen(), tempfile.TemporaryDirectory() as empty:
+        # The repository travels with the run, if this is one; of the user's folder nothing does.
+        here = repository if (repository / ENTRY).is_file() else Path(empty)
+        spec = load_spec(Path(RECIPE), chosen, here=here, now=datetime.now(UTC), is_local=lambda address: True)
+        show(Stage("Ray", "starting on this machine"))
+        with _own_cluster(keep_ray):
+            try:
+                submit_spec(spec, Submission(follow=True))
+            finally:
+                _stop(str(spec.config.run.name))
 
-    with local_ray(num_cpus=LOGICAL_CPUS, environment=os.environ) as ray:
-        RayJobs.when_ready(ray.dashboard)
-        command = ["submit", RECIPE, "--set", f"run.storage_path={runs}", "--address", ray.dashboard, "--follow"]
-        # It ends with this Ray.
-        print(
-            f"dashboard: {ray.dashboard}, which asks for the token {token}\n$ {shlex.join(['rayscribe', *command])}",
-            flush=True,
+
+@contextmanager
+def _own_cluster(keep: bool) -> Iterator[None]:
+    """A Ray that ends with the block, and with this process, unless it is kept or was there before."""
+    from jobs.clusters.managed import local_cluster  # noqa: PLC0415
+
+    with lock_cluster(CLUSTER):
+        record, started = local_cluster.up(
+            CLUSTER,
+            num_cpus=LOGICAL_CPUS,
+            dashboard_port=None,
+            idle_stop_minutes=None,
+            now_s=time.time(),
+            outlives_us=keep,
         )
-        os.chdir(repository)
-        return rayscribe(command)
+    cluster_commands.print_dashboard(record, record.dashboard or "")
+    try:
+        yield
+    finally:
+        if keep or not started:
+            echo(f"its Ray goes on: rayscribe cluster dashboard {CLUSTER}; end it: rayscribe cluster down {CLUSTER}")
+        else:
+            cluster_commands.down(CLUSTER, force=True, no_logs=True)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _stop(name: str) -> None:
+    """Stops the run where it was not followed to its end, so that it does not wait for a cluster that is gone."""
+    with open_session(None) as session:
+        try:
+            if session.runs.stop(name).state.ended:
+                return
+        except NotFoundError:
+            return
+        wait_for_end(session, name)

@@ -1,20 +1,25 @@
-"""rayscribe list, status, logs, stop, wait, events, usage: inspect runs and stop them."""
+"""rayscribe list, status, logs, stop, wait, events, forget, usage: inspect runs and stop them."""
 
 import time
 from typing import Annotated
 
 import typer
 
+from jobs.cli.completion import complete_run
 from jobs.cli.connect import JsonOption, ServiceOption, open_session
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
 from jobs.cli.output import as_json, echo, event_line, run_details, runs_table, usage_table
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter, UsageBy
+from trainers.errors import ConfigError
 
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of the run.")]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Name of the run, or its folder or URL.", autocompletion=complete_run),
+]
 SECONDS_PER_DAY = 86_400.0
 PAGE = 500
-FIRST_SUBMIT = "rayscribe submit jobs/specs/whisper_micro.yaml --address http://…:8265"
+FIRST_RUN = "rayscribe train jobs/specs/whisper_micro.yaml"
 
 
 def list_runs(
@@ -29,19 +34,21 @@ def list_runs(
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """List runs, newest first, with state and reason.
+    """List runs, newest first, with state, WER and reason.
+
+    Those of the queue, and those that this user has started without one, by `rayscribe train`, `launch` or task.py.
 
     Example: rayscribe list --state TRAINING --state QUEUED --tag serbian
     """
     with open_session(service) as session:
         session.refresh()
-        page = session.operations.runs(RunFilter(state, queue, user, tag), limit=limit, cursor=cursor)
+        page = session.runs.page(RunFilter(state, queue, user, tag), limit=limit, cursor=cursor)
     if json_output:
         as_json(page)
         return
     if not page.runs:
         filtered = state or queue or user or tag or cursor
-        fix = "leave out a filter" if filtered else f"submit one: {FIRST_SUBMIT}"
+        fix = "leave out a filter" if filtered else f"start one: {FIRST_RUN}"
         echo(f"no {'such ' if filtered else ''}runs; {fix}")
         return
     runs_table(page.runs)
@@ -56,7 +63,7 @@ def status(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
     """
     with open_session(service) as session:
         session.refresh()
-        run, attempts = session.operations.run(run_id), session.operations.attempts(run_id)
+        run, attempts = session.runs.run(run_id), session.runs.attempts(run_id)
     if json_output:
         as_json({"run": run, "attempts": attempts})
     else:
@@ -107,8 +114,8 @@ def stop(
     Example: rayscribe stop whisper-sr --wait
     """
     with open_session(service) as session:
-        before = session.operations.run(run_id)
-        run = session.operations.stop(run_id)
+        before = session.runs.run(run_id)
+        run = session.runs.stop(run_id)
         # Without a service, only this command passes the stop on to Ray.
         if until_ended or (session.standalone and not run.state.ended):
             run = wait_for_end(session, run_id)
@@ -147,14 +154,34 @@ def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
     """
     with open_session(service) as session:
         session.refresh()
-        found = session.operations.events(run_id, limit=PAGE)
-        while more := session.operations.events(run_id, after=found[-1].number if found else 0, limit=PAGE):
+        found = session.runs.events(run_id, limit=PAGE)
+        while more := session.runs.events(run_id, after=found[-1].number if found else 0, limit=PAGE):
             found += more
     if json_output:
         as_json(found)
         return
     for event in found:
         echo(event_line(event))
+
+
+def forget(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Name of a run, or its folder or URL.", autocompletion=complete_run),
+    ] = None,
+    gone: Annotated[bool, typer.Option("--gone", help="All whose folders are gone, or were never made.")] = False,
+    service: ServiceOption = None,
+) -> None:
+    """Take runs without a queue out of this user's list. Their folders stay.
+
+    Example: rayscribe forget --gone
+    """
+    if bool(names) == gone:
+        raise ConfigError("name runs, or give --gone for all whose folders are gone")
+    with open_session(service) as session:
+        folders = session.runs.forget_gone() if gone else [session.runs.forget(name) for name in names or ()]
+    for folder in folders:
+        echo(f"forgotten: {folder}")
 
 
 def usage(

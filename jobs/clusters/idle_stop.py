@@ -34,7 +34,7 @@ TERMINATE_POLL_S = 5.0
 # What `ray up` leaves on the head.
 CONFIG = Path("~/ray_bootstrap_config.yaml")
 TIMEOUT_S = 600.0
-ASK = "import sys; from jobs.clusters.ray_private import jobs_in_control_store as ask; print(len(ask(sys.argv[1])))"
+ASK = f"import sys; from {__package__}.ray_private import jobs_in_control_store as ask; print(len(ask(sys.argv[1])))"
 
 
 def watch(
@@ -187,7 +187,7 @@ def end_former(option: str, value: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Watches until the cluster has ended."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.clusters.idle_stop", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"python -m {IDLE_STOP}", description=__doc__)
     parser.add_argument("--minutes", type=float, required=True, help="minutes without jobs; 0: end what watches")
     parser.add_argument("--cluster", default="", help="name of the cluster of `ray up` whose head this is")
     parser.add_argument("--address", default="http://127.0.0.1:8265", help="URL of the dashboard")

@@ -155,10 +155,14 @@ class RayJobs:
         self._call(lambda: self._client.stop_job(submission_id))
 
     def _start(self, request: SubmitRequest) -> None:
+        runtime_env = dict(request.runtime_env)
+        if modules := runtime_env.get("py_modules"):
+            # Of packages of modules, Ray itself uploads folders and wheels only.
+            runtime_env["py_modules"] = [self._client.upload(zip_path) for zip_path in modules]
         self._client.submit_job(
             entrypoint=request.entrypoint,
             submission_id=request.submission_id,
-            runtime_env=dict(request.runtime_env),
+            runtime_env=runtime_env,
             metadata=dict(request.metadata),
         )
 

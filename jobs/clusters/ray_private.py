@@ -59,6 +59,10 @@ class JobsClient(JobSubmissionClient):
         options.setdefault("timeout", RESPONSE_TIMEOUT_S)
         return super()._do_request(method, endpoint, **options, **direct(self._address))
 
+    def upload(self, package: str) -> str:
+        """The URI by which the cluster has a zip; it is sent unless it is there."""
+        return self._upload_package_if_needed(package, include_gitignore=False, is_file=True)
+
     def log_part(self, node_id: str, name: str, *, start: int, size: int, last_lines: int = ALL_LINES) -> bytes:
         """A part of a node's log, without a dashboard or a client that ever holds more of it; empty without the log.
 

@@ -14,7 +14,7 @@ import yaml
 
 from jobs.addresses import cluster_name
 from jobs.clusters.cluster import Cluster, JobInfo
-from jobs.clusters.managed.cluster_record import find_record
+from jobs.clusters.managed.cluster_record import RayUpRecord, find_record
 from jobs.clusters.managed.ray_up_content import on_own_hosts
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
@@ -60,6 +60,22 @@ def growth_of(address: str) -> dict[str, float]:
     except (OSError, yaml.YAMLError, LookupError, TypeError, ValueError, AttributeError):
         return {}
     return most
+
+
+def has_release(address: str, release: str) -> bool:
+    """Whether all nodes of a cluster have this version of Rayscribe, as far as is known here.
+
+    One of this machine has that of who started it; of a rendered file, each node checks its own before it joins.
+    """
+    name = cluster_name(address)
+    record = find_record(name) if name is not None else None
+    if not isinstance(record, RayUpRecord):
+        return record is not None and record.release == release
+    try:
+        content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
+        return any(f'"rayscribe": "{release}"' in line for line in content["setup_commands"])
+    except (OSError, yaml.YAMLError, LookupError, TypeError):
+        return False
 
 
 class Clusters:

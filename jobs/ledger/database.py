@@ -21,8 +21,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from jobs.errors import LedgerError
 from jobs.ledger import migrate, tables
-from jobs.paths import make_private_folder
 from trainers.config.storage_location import in_home
+from trainers.distributed.machine import make_private_folder
 from trainers.errors import ConfigError
 
 # How long a writer waits for the one before it. Transactions take milliseconds; a checkpoint on a slow disk, seconds.

@@ -6,11 +6,9 @@ epoch. A holder that slept through this finds another epoch at its next write, i
 nothing.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
@@ -19,7 +17,6 @@ from sqlalchemy import Connection, select, update
 from jobs.errors import LeaseLostError, ServiceError
 from jobs.ledger import tables
 from jobs.ledger.database import Database
-from jobs.machine import sees_processes_of, this_machine
 
 
 class LeaseRow(NamedTuple):
@@ -147,32 +144,7 @@ class Lease:
         return taken
 
 
-def process_name() -> str:
-    """This process's name: `<machine>/<process id>/<start time>`. Unique over reboots and containers."""
-    return f"{this_machine()}/{os.getpid()}/{_start_of(os.getpid())}"
-
-
-def process_has_ended(holder: str) -> bool:
-    """Whether a holder was a process of this machine that has ended. An unknown one counts as alive."""
-    parts = holder.rsplit("/", 2)
-    if len(parts) != 3 or not parts[1].isdecimal():
-        return False
-    machine, process_id, start = parts
-    return sees_processes_of(machine) and _start_of(int(process_id)) != start
-
-
 def _row(connection: Connection) -> LeaseRow:
     c = tables.lease.c
     statement = select(c.holder, c.epoch, c.beat).where(c.name == tables.CONTROLLER)
     return LeaseRow(*connection.execute(statement).one())
-
-
-def _start_of(process_id: int) -> str:
-    """When a process began, in ticks since the machine's start; "" where there is none."""
-    try:
-        stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    # The second field is a name in brackets that may hold anything; the 22nd is the start (proc(5)). A zombie is gone.
-    fields = stat.rpartition(")")[2].split()
-    return "" if fields[0] in ("Z", "X") else fields[19]

@@ -1,14 +1,12 @@
 """Converts between rows of the tables and records."""
 
-import difflib
 import hashlib
 import json
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, Select, Table, select
 
-from jobs.errors import NotFoundError
+from jobs.errors import NotFoundError, suggest_names
 from jobs.ledger import tables
 from jobs.model import Attempt, Gang, Record, Run
 
@@ -21,6 +19,7 @@ _IN_RUNS = frozenset(column.name for column in tables.runs.c) & _RUN_FIELDS
 _NOT_REQUESTED = frozenset(
     {
         "uid",
+        "code",
         "state",
         "reason",
         "attempt",
@@ -36,7 +35,7 @@ _NOT_REQUESTED = frozenset(
     }
 )
 # What a writer may set together with the state; the rest is given at submission, or kept by the ledger itself.
-CHANGEABLE = _NOT_REQUESTED - {"uid", "state", "submitted_s", "updated_s", "version"}
+CHANGEABLE = _NOT_REQUESTED - {"uid", "code", "state", "submitted_s", "updated_s", "version"}
 # Among how many of the newest runs a near name is looked for.
 _MAX_CANDIDATES = 500
 
@@ -73,12 +72,6 @@ def no_such_run(connection: Connection, run_id: str) -> NotFoundError:
     return NotFoundError(
         f"no run is named {run_id}: {suggest_names(run_id, names, or_else='`rayscribe list` shows all')}"
     )
-
-
-def suggest_names(name: str, names: Sequence[str], *, or_else: str) -> str:
-    """The end of a message about an unknown name."""
-    near = difflib.get_close_matches(name, names, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else or_else
 
 
 def insert_values(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -115,6 +115,7 @@ requests = Table(
     Column("run_id", PlainText, ForeignKey("runs.id"), primary_key=True),
     Column("config", ConfigText, nullable=False),
     Column("package", PlainText, nullable=False),
+    Column("code", PlainText),
     Column("run_folder", PlainText, nullable=False),
 )
 

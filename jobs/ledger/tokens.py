@@ -9,10 +9,9 @@ import secrets
 
 from sqlalchemy import delete, insert, select
 
-from jobs.errors import ConflictError, NotFoundError
+from jobs.errors import ConflictError, NotFoundError, suggest_names
 from jobs.ledger import tables
 from jobs.ledger.database import Database
-from jobs.ledger.records import suggest_names
 from jobs.model import Record
 from trainers.errors import ConfigError
 

@@ -17,7 +17,7 @@ from functools import partial
 from threading import Event as Signal
 
 from jobs.clusters.cluster import PENDING, JobInfo
-from jobs.clusters.registry import Clusters
+from jobs.clusters.registry import Clusters, has_release
 from jobs.errors import (
     ClusterError,
     ClusterGoneError,
@@ -40,8 +40,10 @@ from jobs.service.package_store import PackageStore
 from jobs.service.run_changes import RunChange
 from jobs.service.run_folders import RunFolders
 from jobs.service.run_status import status_of
+from jobs.submission.job_spec import JobPart
 from jobs.submission.ray_request import build_request
 from jobs.submission.stop_grace import stop_grace_s
+from runtime_env.own_code import RELEASE
 from trainers.errors import ConfigError, RayscribeError, StorageError
 
 log = logging.getLogger(__name__)
@@ -186,6 +188,7 @@ class Controller:
                 resume=self._folders.resume_text(run),
                 checkpoint=attempt.resume_from,
                 legacy_recipe=self._ledger.legacy_recipe(run.package),
+                code=self._code_of(run),
             )
             self._hook("ray.submit:before")
             started = self._clusters.submit(request)
@@ -196,6 +199,15 @@ class Controller:
             return
         self._write(run_changes.submitted(run, attempt, started=started, now_s=self._clock()))
         self._hook("ledger.submitted:after")
+
+    def _code_of(self, run: Run) -> str | None:
+        """The zip of the code that a run starts with; "" where the nodes have it, None where its package does."""
+        if RELEASE is not None and run.code is not None and has_release(run.address, RELEASE):
+            # What a job installs for itself may hide what the nodes have.
+            brings_packages = JobPart.model_validate(run.config["job"]).runtime_env.tool is not None
+            if not brings_packages and run.code == self._packages.put_own_code():
+                return ""
+        return self._packages.code_of(run)
 
     def _observe(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         progress = None

@@ -10,7 +10,7 @@ from jobs.clusters.registry import Clusters
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import JobLostError
 from jobs.model import Attempt, Run
-from jobs.service.run_folders import RunFolders
+from jobs.service.run_folders import MAX_DRIVER_BYTES, PIECE_BYTES, RunFolders
 from trainers.errors import RayscribeError
 
 log = logging.getLogger(__name__)
@@ -19,10 +19,6 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 30.0
 # How long archiving the log of an ended driver is retried, while Ray keeps it.
 RETRY_FOR_S = 3600.0
-# Files of the archive; only the last one of a log that grows is written again.
-PIECE_BYTES = 4_000_000
-# The start of a log that is archived; of a longer one, its last lines are, too.
-MAX_DRIVER_BYTES = 8 * PIECE_BYTES
 LAST_LINES = 1000
 # What a round waits for all logs together, and the end of an attempt for its log; that goes on in its thread.
 ROUND_WAIT_S = 2.0

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from jobs.model import Attempt, AttemptState, LogLine, LogPage, Run
-from jobs.service.log_archive import MAX_DRIVER_BYTES, PIECE_BYTES
-from jobs.service.run_folders import RunFolders
+from jobs.service.run_folders import MAX_DRIVER_BYTES, PIECE_BYTES, RunFolders
 from trainers.errors import ConfigError, RayscribeError
 from trainers.run_folder.attempt_status import driver_log_key, worker_logs
 from trainers.run_folder.layout import RunFolder

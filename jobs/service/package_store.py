@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 from jobs.errors import NotFoundError
-from runtime_env.package import has_entry, import_package, verify
+from jobs.model import Run
+from runtime_env.own_code import own_code
+from runtime_env.package import has_entry, import_package, pack, verify
 from trainers.errors import ConfigError
 
 
@@ -39,8 +41,25 @@ class PackageStore:
         return path
 
     def has_entry(self, sha256: str) -> bool:
-        """Whether a package of the store has the file with which a training starts."""
+        """Whether a package of the store has a task.py for a training to start with."""
         return has_entry(self.path(sha256))
+
+    def put_own_code(self) -> str:
+        """Stores the code that runs here, and gives its SHA-256; the same code is there only once."""
+        return pack(own_code(), self.folder, needed=None).sha256
+
+    def code_of(self, run: Run) -> str | None:
+        """The zip of the code that a run starts with, checked; None: it has that in its package.
+
+        Raises:
+            NotFoundError: it is not in the store.
+            ConfigError: it is damaged.
+        """
+        sha256 = run.code
+        if sha256 is None and run.config.get("trainer") == "script":
+            # It was submitted to a version that sent what it had.
+            sha256 = self.put_own_code()
+        return None if sha256 is None else str(self.verified_path(sha256))
 
     def put(self, sha256: str, upload: Path) -> None:
         """Stores an uploaded zip, after checking its hash, its size and every name in it; see `import_package`."""

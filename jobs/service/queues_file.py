@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from jobs.paths import home
 from jobs.scheduler.limits import QueuesConfig
 from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.config.validation import refuse, validated
+from trainers.distributed.machine import home
 from trainers.errors import ConfigError
 
 # As job.queue takes them.

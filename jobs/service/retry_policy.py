@@ -10,7 +10,7 @@ from itertools import takewhile
 from jobs.lifecycle import RunState
 from jobs.model import MAX_BACKOFF_S, Attempt, Cause
 from jobs.service.failure_causes import is_transient
-from trainers.config.durations import format_duration
+from trainers.config.wording import format_duration
 
 # Lost nodes are not counted, but a run that ends this often without a new step has another problem.
 MAX_ATTEMPTS_WITHOUT_PROGRESS = 100
@@ -76,7 +76,7 @@ def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision
     last = attempts[-1]
     assert last.cause is not None
     if last.cause == Cause.SUCCEEDED:
-        return RetryDecision(False, RunState.SUCCEEDED, 0.0, "succeeded")
+        return RetryDecision(False, RunState.SUCCEEDED, 0.0, "exit code 0")
     rule = RULES[last.cause]
     code = f" with exit code {last.exit_code}" if last.exit_code is not None else ""
     what = f"{rule.what}{code}" + (f": {last.message}" if last.message else "")

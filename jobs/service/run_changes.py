@@ -135,7 +135,7 @@ def ended(
     if run.stop_requested_s is not None and state != RunState.SUCCEEDED:
         state, reason, exit_code = RunState.STOPPED, f"stopped; {left}", STOPPED_EXIT_CODE
     elif state == RunState.SUCCEEDED and progress is not None and progress.detail:
-        reason = f"{reason} · {progress.detail}"
+        reason = progress.detail
     fields = {
         "exit_code": exit_code if state.ended else None,
         "ended_s": now_s if state.ended else None,

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -34,6 +34,17 @@ ROUND_BUDGET_S = 5.0
 SLOWEST_BYTES_PER_S = 1e6
 # A year's checkpoints of an ordinary run have a tenth of this; parsed, it is several times as large.
 MAX_JOURNAL_BYTES = 64 << 20
+# Files in which a driver's log is archived; only the last one of a log that grows is written again.
+PIECE_BYTES = 4_000_000
+# The start of a log that is archived; of a longer one, its last lines are, too.
+MAX_DRIVER_BYTES = 8 * PIECE_BYTES
+
+
+def progress_of(status: Mapping[str, Any] | None) -> Progress | None:
+    """What an attempt's status file says; None for no status. Raises ValueError: it is not one."""
+    # Training of a later version may say more.
+    known = {name: finite(value) for name, value in (status or {}).items() if name in Progress.model_fields}
+    return Progress.model_validate(known) if status else None
 
 
 def folder_of(run: Run) -> RunFolder:
@@ -78,10 +89,7 @@ class RunFolders:
             StorageError: the folder cannot be read.
         """
         with _readable(run):
-            raw: dict[str, Any] | None = self.read(run, lambda folder: read_status(folder, attempt))
-            # Training of a later version may say more.
-            known = {name: finite(value) for name, value in (raw or {}).items() if name in Progress.model_fields}
-            return Progress.model_validate(known) if raw else None
+            return progress_of(self.read(run, lambda folder: read_status(folder, attempt)))
 
     def last_checkpoint(self, run: Run) -> tuple[str, int] | None:
         """Name and step of the newest complete checkpoint; None where there is none.

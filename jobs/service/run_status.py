@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from jobs.clusters.cluster import PENDING, JobInfo
 from jobs.lifecycle import RunState
 from jobs.model import Progress, Run
-from trainers.config.durations import format_duration
+from trainers.config.wording import counted, format_duration
 
 # Phases that an attempt writes into its status file, see trainers.run_folder.attempt_status.
 PHASES = {
@@ -78,7 +78,7 @@ def describe(progress: Progress) -> str:
     if progress.step is not None:
         parts.append(f"step {progress.step}/{progress.max_steps}")
     if progress.workers is not None:
-        parts.append("1 worker" if progress.workers == 1 else f"{progress.workers} workers")
+        parts.append(counted(progress.workers, "worker"))
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4f}")
     if progress.wer is not None:

@@ -94,8 +94,8 @@ class Service:
             return existing
         if not self._packages.has(run_request.package):
             raise NotFoundError(f"package {run_request.package} was not uploaded: upload it first")
-        if run.config["trainer"] != "script" and not self._packages.has_entry(run_request.package):
-            raise ConfigError(f"package {run_request.package} holds no task.py, with which a training starts")
+        if run.config["trainer"] == "script" or not self._packages.has_entry(run_request.package):
+            run = run.model_copy(update={"code": self._packages.put_own_code()})
         self._check_feasible(run)
         return self._ledger.requests.add_run(run, text=f"submitted by {run.user}", idempotency_key=idempotency_key)
 

@@ -9,12 +9,12 @@ from jobs.clusters.registry import CachingClusters, Clusters
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import LeaseLostError
 from jobs.ledger import Ledger
-from jobs.ledger.lease import process_has_ended, process_name
-from jobs.paths import current_user, default_database, home
+from jobs.paths import current_user, default_database
 from jobs.service.controller import Controller
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
 from jobs.service.service import Service
+from trainers.distributed.machine import home, process_has_ended, process_name
 
 # After a kill, the next command takes the lease at once on the same machine, otherwise after this long.
 LEASE_S = 5.0

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.paths import home, make_private_folder
+from trainers.distributed.machine import home, make_private_folder
 from trainers.errors import ConfigError
 
 

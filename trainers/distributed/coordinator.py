@@ -6,6 +6,8 @@ Needs no Ray itself, so that the core runs on a machine without it.
 from dataclasses import dataclass
 from uuid import uuid4
 
+from trainers.distributed.console import Event
+
 # Phases of the workers: none has started yet, or all are being restarted; they work, and a request to stop ends them at
 # once; they train, and a request to stop waits for their last checkpoint.
 WAITING, WORKING, STOPPABLE = "waiting", "working", "stoppable"
@@ -20,13 +22,13 @@ class EndRequest:
 
 @dataclass(frozen=True)
 class WorkerUpdate:
-    """What has changed since the driver's last poll: lines to print, and the phase of the workers.
+    """What has changed since the driver's last poll: events to show, and the phase of the workers.
 
     The worker group, with Ray's id of each rank's node, is the one that began last; None: none has since this
     coordinator started. What was requested of the workers, a coordinator that starts again does not know.
     """
 
-    lines: list[str]
+    events: list[Event]
     phase: str | None
     nodes: tuple[str, ...] = ()
     group: str | None = None
@@ -34,10 +36,10 @@ class WorkerUpdate:
 
 
 class Coordinator:
-    """Holds lines until the driver polls them, the workers' phase, and the requests to stop or to leave."""
+    """Holds events until the driver polls them, the workers' phase, and the requests to stop or to leave."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._events: list[Event] = []
         self._phase: str | None = None
         self._nodes: tuple[str, ...] = ()
         self._group: str | None = None
@@ -47,11 +49,11 @@ class Coordinator:
         self._id = uuid4().hex
         self._posted: dict[str, object] = {}
 
-    def add_line(self, line: str) -> None:
-        self._lines.append(line)
+    def add_event(self, event: Event) -> None:
+        self._events.append(event)
 
-    def add_lines(self, lines: list[str]) -> None:
-        self._lines += lines
+    def add_events(self, events: list[Event]) -> None:
+        self._events += events
 
     def post(self, topic: str, value: object) -> None:
         """Holds a value for others of the group, see `trainers.scripts.board`."""
@@ -69,9 +71,9 @@ class Coordinator:
         self._phase, self._nodes, self._group, self._regroup_reason = WORKING, nodes, group, None
 
     def poll(self) -> WorkerUpdate:
-        """Returns the lines since the last poll, the phase, and where the workers are."""
-        lines, self._lines = self._lines, []
-        return WorkerUpdate(lines, self._phase, self._nodes, self._group, self.end_request())
+        """Returns the events since the last poll, the phase, and where the workers are."""
+        events, self._events = self._events, []
+        return WorkerUpdate(events, self._phase, self._nodes, self._group, self.end_request())
 
     def set_controller(self, controller: bytes) -> None:
         """Keeps the handle of Ray Train's controller, pickled: to open it imports Ray Train."""

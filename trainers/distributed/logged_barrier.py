@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-from trainers.config.durations import format_duration
+from trainers.config.wording import format_duration
 from trainers.errors import LostWorkerError
 
 # A rank may prepare a large set, or download a large checkpoint, while the others wait.

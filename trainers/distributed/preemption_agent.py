@@ -29,8 +29,8 @@ DRAIN_TIMEOUT_S = 30.0
 METADATA_VARIABLE = "RAYSCRIBE_METADATA_URL"
 EXAMPLES = """\
 examples:
-  python -m trainers.distributed.preemption_agent                  finds out which cloud this is
-  python -m trainers.distributed.preemption_agent --provider gcp   does not ask the others
+  python -m rayscribe.trainers.distributed.preemption_agent                  finds out which cloud this is
+  python -m rayscribe.trainers.distributed.preemption_agent --provider gcp   does not ask the others
 """
 
 
@@ -185,7 +185,7 @@ def _find(url: str, poll_s: float) -> Cloud | None:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m trainers.distributed.preemption_agent",
+        prog="python -m rayscribe.trainers.distributed.preemption_agent",
         description="Drains this machine's Ray node when its cloud announces to take the machine away.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -22,12 +22,15 @@ from ray._private.authentication.authentication_token_setup import (
 from ray._private.state import state
 from ray.core.generated.gcs_service_pb2 import CheckAliveRequest  # type: ignore[attr-defined]
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
+from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA, HPU, TYPE_PREFIX, WITHOUT_GPU, ScalingPart
 from trainers.config.schema import AnyConfig
 from trainers.config.storage_location import in_home, without_password
 from trainers.config.submitted import GROWTH_VARIABLE, read_growth
+from trainers.distributed.console import show
+from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import Coordinator, EndRequest, WorkerUpdate
 from trainers.distributed.local_ray import (
     LOOPBACK,
@@ -42,6 +45,7 @@ from trainers.distributed.local_ray import (
 from trainers.errors import ConfigError, ResourceError
 
 POLL_S = 0.2
+RAY = "Ray"
 # Set by install_and_run.sh, see runtime_env.install_script.
 PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
@@ -80,7 +84,8 @@ def connected(
     if token := os.environ.get(TOKEN_PATH):
         # Ray is started, and joined, in other working directories.
         os.environ[TOKEN_PATH] = str(in_home(token).absolute())
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    name = config.run.name or ""
+    quiet: dict[str, Any] = {"run_name": name, "log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     # Otherwise Ray Train prints each line of a worker a second time, to the other stream.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
@@ -91,9 +96,15 @@ def connected(
     with contextlib.ExitStack() as stack:
         if address:
             meanwhile()
+            show(Stage(RAY, f"joining the cluster at {without_password(address)}"))
             _join(address, quiet)
         else:
-            _join_own(stack.enter_context(_own_ray(config, meanwhile)), quiet)
+
+            def load() -> None:
+                meanwhile()
+                show(Stage(RAY, "starting on this machine"))
+
+            _join_own(stack.enter_context(_own_ray(config, load)), quiet)
         stack.callback(ray.shutdown)
         yield
 
@@ -135,13 +146,15 @@ def _join_own(local: LocalRay, quiet: Mapping[str, Any]) -> None:
             ) from error
 
 
-def _init(**arguments: Any) -> None:
-    """Joins a cluster, whose workers get no working directory of ours.
+def _init(*, run_name: str, **arguments: Any) -> None:
+    """Joins a cluster, whose workers get no working directory of ours, and whose dashboard shows the run's name.
 
     They import from it first: in /tmp, what any user of the machine has put there.
     """
+    # Of a submitted job the dashboard shows what was given with the submission.
+    named = JobConfig(metadata={"job_name": run_name, "rayscribe_run": run_name})
     with contextlib.chdir("/"):
-        ray.init(**arguments)
+        ray.init(job_config=named, **arguments)
 
 
 def start_timeout_s(config: AnyConfig) -> str:

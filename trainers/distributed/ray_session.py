@@ -14,6 +14,7 @@ import ray.train
 from ray.train import Checkpoint, CheckpointConsistencyMode, CheckpointUploadMode
 from ray.util import metrics
 
+from trainers.distributed.console import Event
 from trainers.distributed.coordinator import STOPPABLE, WORKING, EndRequest
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.ray_connection import end_request
@@ -54,8 +55,8 @@ class RaySession(Session):
     def node(self) -> str:
         return ray.get_runtime_context().get_node_id()
 
-    def print_line(self, line: str) -> None:
-        self.coordinator.add_line.remote(line)
+    def show(self, event: Event) -> None:
+        self.coordinator.add_event.remote(event)
 
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
         """Gives the number to Ray, whose agent on this node exports it; this thread sends nothing."""

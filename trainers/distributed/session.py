@@ -16,6 +16,8 @@ from typing import Any
 
 import torch.distributed
 
+from trainers.distributed.console import Event, show
+from trainers.distributed.console.plain_lines import line_of
 from trainers.distributed.gauges import LAST_PROGRESS, Gauge
 from trainers.distributed.logged_barrier import COLLECTIVE_TIMEOUT, open_logged_barrier
 from trainers.distributed.signals import STOP_SIGNAL
@@ -43,12 +45,12 @@ class Session(ABC):
         """The name of this rank's node; nodes may share their disks and their temporary folder."""
 
     @abstractmethod
-    def print_line(self, line: str) -> None:
-        """Prints a line in the driver's log."""
+    def show(self, event: Event) -> None:
+        """Shows an event, or a line, where the driver shows its own."""
 
-    def print_from_main(self, line: str) -> None:
+    def show_from_main(self, event: Event) -> None:
         if self.is_main_process:
-            self.print_line(line)
+            self.show(event)
 
     @abstractmethod
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
@@ -149,7 +151,7 @@ class Session(ABC):
             torch.distributed.barrier()
 
     def _wait(self, what: str) -> None:
-        open_logged_barrier(self.rank, self.world_size, self.print_line).wait(what)
+        open_logged_barrier(self.rank, self.world_size, self.show).wait(what)
 
 
 def refuse_unavailable(backend: str) -> None:
@@ -194,8 +196,11 @@ class LocalSession(Session):
     def node(self) -> str:
         return os.environ.get("GROUP_RANK", "0")
 
-    def print_line(self, line: str) -> None:
-        print(line, flush=True)
+    def show(self, event: Event) -> None:
+        if self.is_main_process:
+            show(event)
+        elif (line := line_of(event)) is not None:
+            print(line, flush=True)
 
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
         """Nobody watches."""

@@ -7,6 +7,7 @@ attempts/<k>/logs/driver.log               what the driver printed, once the ser
 """
 
 import json
+import math
 import re
 import threading
 import time
@@ -19,7 +20,7 @@ from trainers.config.locations import cache_url_of
 from trainers.config.schema import AnyConfig, ScriptConfig
 from trainers.distributed.console import is_main_process
 from trainers.errors import FencedError, Interruption, RayscribeError, StorageError
-from trainers.run_folder.journal import Journal
+from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
 from trainers.storage.json_files import finite
 
@@ -89,6 +90,17 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
     return status if isinstance(status, dict) else None
 
 
+def scores_of(state: State) -> dict[str, float]:
+    """What is known of `best_wer`, of all validations, and `test_wer`. Percent."""
+    result = state.finished.result if state.finished is not None else {}
+    found = [checkpoint.metrics.get("eval_wer") for checkpoint in state.checkpoints]
+    found += [(result.get("validation") or {}).get("eval_wer"), (result.get("metrics") or {}).get("wer")]
+    validated = [float(wer) for wer in found if isinstance(wer, int | float) and math.isfinite(wer)]
+    tested = (result.get("test") or {}).get("wer")
+    scores = {"best_wer": min(validated, default=None), "test_wer": tested}
+    return {name: wer for name, wer in scores.items() if wer is not None}
+
+
 class StatusWriter:
     """Writes an attempt's status in a thread; nothing where the attempt has no number yet.
 
@@ -121,8 +133,8 @@ class StatusWriter:
         """Changes the status; a new phase is written at once.
 
         Numbers are of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
-        `eta_s`, `checkpoint_s` (seconds that storing the last checkpoint took), `workers` (of an elastic run) and
-        `detail` those that have changed; a detail holds until the next change.
+        `best_wer` (of all validations), `test_wer`, `eta_s`, `checkpoint_s` (seconds that storing the last checkpoint
+        took), `workers` (of an elastic run) and `detail` those that have changed; a detail holds until the next change.
         """
         with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")
@@ -189,13 +201,16 @@ class FinalStatus:
         if isinstance(error, Interruption):
             detail = f"stopped; {error.left}"
         with StatusWriter(self._folder, self.attempt) as status:
-            status.update(Phase.ENDED, detail=detail, eta_s=None)
+            status.update(Phase.ENDED, detail=detail, eta_s=None, **scores_of(self._state()))
+
+    def _state(self) -> State:
+        try:
+            return Journal(self._folder).read()
+        except RayscribeError:
+            return State()
 
     def _left(self) -> str:
-        try:
-            checkpoints = Journal(self._folder).read().checkpoints
-        except RayscribeError:
-            checkpoints = ()
+        checkpoints = self._state().checkpoints
         if not checkpoints:
             if isinstance(self._config, ScriptConfig):
                 return "no checkpoint was made; the same command starts the program again"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainers.config.parts.checkpoint_part import BYTES_PER_NUMBER
+from trainers.config.wording import format_bytes
 
 # On the node's own disk: one checkpoint is uploaded while the next is written.
 STAGED_CHECKPOINTS = 2
@@ -59,35 +60,36 @@ class DiskEstimate:
     @property
     def line(self) -> str:
         parts = [
-            f"a checkpoint takes about {_gb(self.checkpoint_bytes)}",
-            f"up to {STAGED_CHECKPOINTS} in {self.staging} ({_gb(self.staging_free_bytes)} free)",
+            f"a checkpoint takes about {format_bytes(self.checkpoint_bytes)}",
+            f"up to {STAGED_CHECKPOINTS} in {self.staging} ({format_bytes(self.staging_free_bytes)} free)",
         ]
         if self.storage is not None:
-            parts.append(f"{self._count} in {self.storage} ({_gb(self.storage_free_bytes)} free)")
+            parts.append(f"{self._count} in {self.storage} ({format_bytes(self.storage_free_bytes)} free)")
         return "disk: " + " · ".join(parts) + self._models
 
     @property
     def problem(self) -> str | None:
         """Which disk cannot hold what training will write: the folder, the need, what is free, and the fix."""
         staged = STAGED_CHECKPOINTS * self.checkpoint_bytes + self.models_bytes
+        each = f"of about {format_bytes(self.checkpoint_bytes)}"
         if self.staging_free_bytes < staged:
             return (
-                f"{self.staging}: {_gb(self.staging_free_bytes)} are free, and {STAGED_CHECKPOINTS} checkpoints "
-                f"of about {_gb(self.checkpoint_bytes)} are written there{self._models}: free {_gb(staged)}, or name "
+                f"{self.staging}: {format_bytes(self.staging_free_bytes)} are free, and {STAGED_CHECKPOINTS} "
+                f"checkpoints {each} are written there{self._models}: free {format_bytes(staged)}, or name "
                 "a larger disk (TMPDIR)"
             )
         stored = (self.kept or 1) * self.checkpoint_bytes + self.models_bytes
         if self.storage is not None and self.storage_free_bytes < stored:
             return (
-                f"{self.storage}: {_gb(self.storage_free_bytes)} are free, and the run keeps {self._count} of its "
-                f"checkpoints, of about {_gb(self.checkpoint_bytes)} each{self._models}: free {_gb(stored)}, lower "
+                f"{self.storage}: {format_bytes(self.storage_free_bytes)} are free, and the run keeps {self._count} "
+                f"of its checkpoints, {each} each{self._models}: free {format_bytes(stored)}, lower "
                 "checkpoint.num_to_keep, or take another run.storage_path"
             )
         return None
 
     @property
     def _models(self) -> str:
-        return f", and {_gb(self.models_bytes)} of complete models" if self.models_bytes else ""
+        return f", and {format_bytes(self.models_bytes)} of complete models" if self.models_bytes else ""
 
     @property
     def _count(self) -> str:
@@ -102,7 +104,3 @@ def checkpoint_bytes(stored: int, trained: int, *, sharded: bool = False) -> int
     if sharded:
         return BYTES_PER_NUMBER * (2 * stored + 3 * trained)
     return BYTES_PER_NUMBER * (stored + 2 * trained)
-
-
-def _gb(size_bytes: int) -> str:
-    return f"{size_bytes / 1e9:.1f} GB"

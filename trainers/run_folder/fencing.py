@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from trainers.config.wording import counted
 from trainers.errors import FencedError, StorageError
 from trainers.run_folder.journal import Group, Journal, State, complete_lines
 from trainers.run_folder.layout import ATTEMPTS, RunFolder
@@ -152,7 +153,8 @@ class GroupWriter(Writer):
             return None
         change = {"step": step, "from": before, "to": workers}
         self.append(lambda _: {"kind": "resized", "attempt": self.attempt, "group": self.group.id, **change})
-        return f"from step {step} on there are {workers} workers, before {before}"
+        is_are = "is" if workers == 1 else "are"
+        return f"from step {step} on there {is_are} {counted(workers, 'worker')}, before {before}"
 
     def holds(self, state: State) -> bool:
         return state.group == self.group.id

@@ -23,7 +23,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -214,13 +214,14 @@ class Journal:
 
     def _read(self) -> State:
         if self._state.number == 0:
-            self._read_many()
+            for entry in self.entries():
+                self._state = fold(self._state, entry)
         while self._storage.exists(_key(number := self._state.number + 1)):
             self._state = fold(self._state, self._read_entry(number))
         return self._state
 
-    def _read_many(self) -> None:
-        """All entries that a listing shows without a gap, several at a time."""
+    def entries(self) -> Iterator[Any]:
+        """All entries that a listing shows without a gap, in order, several read at a time; raises as `read`."""
         listed = {entry.key: entry.size_bytes for entry in self._storage.list_files()}
         last = 0
         while _key(last + 1) in listed:
@@ -230,8 +231,7 @@ class Journal:
             raise ResumeError(f"the run's journal has {size} bytes: more than {self._most_bytes} are not read here")
         with ThreadPoolExecutor(_PARALLEL_READS) as pool:
             for start in range(1, last + 1, _PARALLEL_READS):
-                for entry in pool.map(self._read_entry, range(start, min(start + _PARALLEL_READS, last + 1))):
-                    self._state = fold(self._state, entry)
+                yield from pool.map(self._read_entry, range(start, min(start + _PARALLEL_READS, last + 1)))
 
     def _read_entry(self, number: int) -> Any:
         return _parsed(number, self._storage.read_small(_key(number), MAX_ENTRY_BYTES))

@@ -132,6 +132,11 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def seconds_of(at: str) -> float:
+    """A time of `now`, in seconds since 1970."""
+    return datetime.fromisoformat(at).timestamp()
+
+
 def describe_start() -> dict[str, Any]:
     """When and where an attempt begins."""
     return {"started": now(), "host": platform.node(), "python": sys.version.split()[0]}

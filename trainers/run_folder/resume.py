@@ -47,7 +47,7 @@ def take_over(
         StorageError: a checkpoint could not be uploaded; every rank raises it.
     """
     others = (
-        staging.wait_for_earlier_groups(managed_by_service=managed_by_service, log=session.print_from_main)
+        staging.wait_for_earlier_groups(managed_by_service=managed_by_service, log=session.show_from_main)
         if session.local_rank == 0
         else []
     )
@@ -69,7 +69,7 @@ def _upload_left(
     found: Sequence[tuple[int, StagedPart]], writer: GroupWriter, retention: RetentionPolicy, session: Session
 ) -> None:
     """Uploads one checkpoint, each of its parts from the rank that has it. Every rank calls it."""
-    session.print_from_main(f"uploading {found[0][1].name}, which a killed worker group has left complete")
+    session.show_from_main(f"uploading {found[0][1].name}, which a killed worker group has left complete")
     own = [part for rank, part in found if rank == session.rank]
     # The first part enters the checkpoint: not before all the others are stored, since it would wait for them.
     with session.failing_together("uploading the parts that a killed worker group left"):
@@ -93,7 +93,7 @@ def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> t
         ResumeError: all of the run's are damaged.
     """
     local = staging.folder / "resume"
-    return _on_every_node(lambda: _fetch_undamaged(writer, local, newest, session.print_from_main), local, session)
+    return _on_every_node(lambda: _fetch_undamaged(writer, local, newest, session.show_from_main), local, session)
 
 
 def fetch_best(
@@ -106,7 +106,7 @@ def fetch_best(
         found = retention.best(checkpoints)
         return model_of(found) if found is not None else None
 
-    return _on_every_node(lambda: _fetch_undamaged(writer, local, best, session.print_from_main), local, session)
+    return _on_every_node(lambda: _fetch_undamaged(writer, local, best, session.show_from_main), local, session)
 
 
 def fetch_weights(

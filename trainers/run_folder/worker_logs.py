@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 import sys
 import threading
@@ -38,6 +39,8 @@ BLOCK_BYTES = 1 << 20
 LONG_LINE_BYTES = 64 << 10
 FULL = f"this log has reached {MAX_BYTES >> 20} MiB and ends here; Ray's own logs on the node have the rest\n".encode()
 MASK = b"***"
+# What torch prints of our own choice, in C++: see `trainers/training/arguments.py:FIXED`.
+NOISE = re.compile(rb"^.*find_unused_parameters=True was specified in DDP constructor.*\n", re.MULTILINE)
 
 
 @dataclass
@@ -69,7 +72,7 @@ class TailedFile:
         taken, self.rest = text[:cut], text[cut:]
         for secret in secrets:
             taken = taken.replace(secret, MASK)
-        return taken
+        return NOISE.sub(b"", taken)
 
 
 def _cut_outside_secrets(text: bytes, secrets: Sequence[bytes]) -> int:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from jobs.errors import ConflictError
 from jobs.ledger import Ledger
-from jobs.paths import make_private_folder, token_hosts_file
+from jobs.paths import token_hosts_file
+from trainers.distributed.machine import make_private_folder
 from trainers.errors import ConfigError
 
 

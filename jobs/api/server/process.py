@@ -22,13 +22,13 @@ from jobs.api.server.uploads import remove_stale_uploads
 from jobs.clusters.managed.cluster_record import default_address
 from jobs.clusters.registry import CachingClusters, Clusters
 from jobs.ledger import Lease, Ledger
-from jobs.ledger.lease import process_has_ended, process_name
-from jobs.paths import current_user, default_database, home
+from jobs.paths import current_user, default_database
 from jobs.service.controller import LEASE_S, POLL_S, Controller
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
 from jobs.service.service import Service
 from trainers.config.storage_location import without_password
+from trainers.distributed.machine import home, process_has_ended, process_name
 from trainers.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -232,4 +232,4 @@ def _log_to_stderr() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("jobs").setLevel(logging.INFO)
+    logging.getLogger(__name__.partition(".api.")[0]).setLevel(logging.INFO)

@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from jobs.api.protocol import TooLargeError, TooSlowError
-from jobs.paths import make_private_folder
+from trainers.distributed.machine import make_private_folder
 
 PREFIX = ".upload-"
 # A client that sends nothing for this long is taken for disconnected.

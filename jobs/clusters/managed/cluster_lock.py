@@ -9,7 +9,7 @@ from types import FrameType
 
 from jobs.clusters.managed.cluster_record import check_name, clusters_folder
 from jobs.errors import ConflictError
-from jobs.paths import make_private_folder
+from trainers.distributed.machine import make_private_folder
 
 # As shells report a command that a signal has ended.
 SIGNAL_EXIT = 128

@@ -20,9 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from jobs.addresses import address_in_environment, cluster_address, cluster_name, is_loopback, is_loopback_url
 from jobs.errors import ClusterError, NotFoundError
-from jobs.machine import host_of, sees_processes_of, was_restarted
-from jobs.paths import home, make_private_folder
 from trainers.distributed.local_ray import ray_lives
+from trainers.distributed.machine import home, host_of, make_private_folder, sees_processes_of, was_restarted
 from trainers.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?")
@@ -103,11 +102,13 @@ class LocalRecord(ClusterRecord):
     Attributes:
         folder: Its temporary folder; None before its first process.
         machine: Where it was started, see `machine.py`; None: here.
+        release: The version of Rayscribe that its nodes have, that of who started it. None: it is not known.
     """
 
     kind: Literal["local"] = "local"
     folder: Path | None = None
     machine: str | None = None
+    release: str | None = None
     dashboard: str | None = None
     address: str | None = None
 

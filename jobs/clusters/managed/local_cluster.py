@@ -19,11 +19,13 @@ from jobs.clusters.managed.cluster_record import (
 )
 from jobs.clusters.managed.host_key import KeyChange
 from jobs.clusters.managed.managed_cluster import ManagedCluster
+from jobs.clusters.managed.ray_up_content import IDLE_STOP
 from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ConflictError
-from jobs.machine import this_machine
+from runtime_env.own_code import RELEASE
 from trainers.distributed.local_ray import MARK, LocalRay, start_ray, without_ray_settings
+from trainers.distributed.machine import this_machine
 
 # Two workers and the CPU of Ray Data fit, as the recipes ask for; on fewer cores they share them.
 LEAST_CPUS = 4
@@ -66,9 +68,15 @@ class LocalCluster(ManagedCluster):
 
 
 def up(
-    name: str, *, num_cpus: int | None, dashboard_port: int | None, idle_stop_minutes: int | None, now_s: float
+    name: str,
+    *,
+    num_cpus: int | None,
+    dashboard_port: int | None,
+    idle_stop_minutes: int | None,
+    now_s: float,
+    outlives_us: bool = True,
 ) -> tuple[LocalRecord, bool]:
-    """Starts a Ray that goes on when this process has ended, unless it runs; says whether this call did.
+    """Starts a Ray, unless it runs; says whether this call did. It goes on when this process has ended, if it should.
 
     Without `num_cpus` it has as many logical CPUs as there are, LEAST_CPUS at least; without `dashboard_port` Ray's
     default where that is free, else any.
@@ -85,12 +93,12 @@ def up(
         if before.state == "up" and before.ray_lives():
             return _with_idle_stop(before, idle_stop_minutes), False
         LocalCluster(before).down(say=lambda line: None)
-    new = LocalRecord(name=name, created_s=now_s, machine=this_machine())
-    record = _start(new, num_cpus, dashboard_port)
+    new = LocalRecord(name=name, created_s=now_s, machine=this_machine(), release=RELEASE)
+    record = _start(new, num_cpus, dashboard_port, outlives_us)
     return _with_idle_stop(record, idle_stop_minutes), True
 
 
-def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None) -> LocalRecord:
+def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None, outlives_us: bool) -> LocalRecord:
     """Starts its Ray, and waits until it takes jobs; nothing is left of one that does not."""
     cpus = num_cpus if num_cpus is not None else max(LEAST_CPUS, os.cpu_count() or 1)
     taken_down = was_taken_down(record.name)
@@ -103,7 +111,7 @@ def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None
         ray = start_ray(
             num_cpus=cpus,
             environment=_environment(record.name),
-            outlives_us=True,
+            outlives_us=outlives_us,
             dashboard_port=dashboard_port,
             # Ray's own commands look for it there.
             usual_dashboard_port=DASHBOARD_PORT,
@@ -132,7 +140,7 @@ def _with_idle_stop(record: LocalRecord, minutes: int | None) -> LocalRecord:
     if minutes is None:
         return record
     assert record.folder is not None and record.dashboard is not None
-    command = [sys.executable, "-P", "-m", "jobs.clusters.idle_stop", "--minutes", str(minutes)]
+    command = [sys.executable, "-P", "-m", IDLE_STOP, "--minutes", str(minutes)]
     command += ["--address", record.dashboard, "--folder", str(record.folder)]
     with (record.folder / "idle-stop.log").open("wb") as log:
         subprocess.Popen(

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Timer
 
 from jobs.errors import ClusterError
-from jobs.paths import make_private_folder
+from trainers.distributed.machine import make_private_folder
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # Of Ray's record style: time, level, file and line.

@@ -13,8 +13,8 @@ from typing import Any
 from jobs.clusters.managed.cluster_record import ClusterRecord, RayUpRecord, SshTarget, write_private
 from jobs.clusters.managed.ssh_tunnel import in_quotes
 from jobs.errors import ClusterError
-from jobs.paths import make_private_folder
 from trainers.distributed.local_ray import without_ray_settings
+from trainers.distributed.machine import make_private_folder
 
 # In a process of its own: a cloud may not respond, Ray prints what it does, and takes seconds to import.
 ASK = """

@@ -14,7 +14,7 @@ TOKEN_ON_NODES = "~/.ray/auth_token"
 DEFAULT_GCS_PORT = 6379
 # What `ray up` leaves on the head.
 KEY = Path("~/ray_bootstrap_key.pem")
-IDLE_STOP = "jobs.clusters.idle_stop"
+IDLE_STOP = "rayscribe.jobs.clusters.idle_stop"
 
 
 def prepared(content: Mapping[str, Any], token: Path, idle_stop_minutes: int | None = None) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def test_what_stops_the_head_ends_its_watch_and_no_other_host_s() -> None:
     config = {"cluster_name": "hosts", "head_start_ray_commands": ["ray stop", "export A=b; ray start --head"]}
     assert shell_for_head(config)[-1] == (
         "source ~/.bashrc; (ray stop); code=$?; "
-        "(export A=b; python -m jobs.clusters.idle_stop --minutes 0 --cluster hosts); exit $code"
+        "(export A=b; python -m rayscribe.jobs.clusters.idle_stop --minutes 0 --cluster hosts); exit $code"
     )
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from jobs.ledger import Ledger
-from jobs.ledger.lease import process_has_ended, process_name
+from trainers.distributed.machine import process_has_ended, process_name
 
 HOLD = """
 import sys, time
-from jobs.ledger.lease import process_name
+from trainers.distributed.machine import process_name
 from jobs.ledger import Ledger
 lease = Ledger.open(sys.argv[1]).lease(process_name(), ttl_s=3600.0)
 assert lease.try_hold()

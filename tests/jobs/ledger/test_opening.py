@@ -1,5 +1,4 @@
 import os
-import shutil
 import socket
 import stat
 import subprocess
@@ -18,8 +17,9 @@ from jobs.errors import ServiceError
 from jobs.ledger import Ledger
 from jobs.ledger.database import Database, parse
 from jobs.ledger.tables import METADATA
+from tests.built_wheel import build_wheel
 from tests.jobs.ledger.builders import add
-from tests.jobs.ledger.ledger_process import ROOT, ledger_process
+from tests.jobs.ledger.ledger_process import ledger_process
 from trainers.errors import ConfigError
 
 
@@ -98,6 +98,8 @@ class TestMigrating:
                 run = writer.change(run, cause=cause, text="", at_s=2000.0)
         with database.writing() as connection:
             connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+            # What later steps add.
+            connection.execute(text("ALTER TABLE requests DROP COLUMN code"))
         Ledger.open(ledger_url).close()
         causes = ["submitted", "cluster_unreachable", "internal_error", "error"]
         assert [event.cause for event in ledger.events("r")] == causes
@@ -234,27 +236,11 @@ class TestRefusals:
 
 
 def test_an_installed_wheel_brings_its_steps_wherever_it_lies(tmp_path: Path, sqlite_url: str) -> None:
-    source, place = tmp_path / "source", tmp_path / "50% off, here"
-    for package in ("jobs", "trainers", "runtime_env", "cluster_configs"):
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "task.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(tmp_path),
-        str(source),
-    ]
-    subprocess.run(build, check=True, capture_output=True, timeout=300)
-    (wheel,) = tmp_path.glob("*.whl")
+    place = tmp_path / "50% off, here"
+    wheel = build_wheel(tmp_path / "build")
     zipfile.ZipFile(wheel).extractall(place)
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import jobs.ledger as l; "
+        "import sys; sys.path.insert(0, sys.argv[1]); import rayscribe.jobs.ledger as l; "
         "print(l.__file__); print(l.Ledger.open(sys.argv[2]).runs().runs)"
     )
     done = subprocess.run(
@@ -265,4 +251,4 @@ def test_an_installed_wheel_brings_its_steps_wherever_it_lies(tmp_path: Path, sq
         text=True,
         timeout=120,
     )
-    assert done.stdout.splitlines() == [str(place / "jobs" / "ledger" / "__init__.py"), "[]"]
+    assert done.stdout.splitlines() == [str(place / "rayscribe" / "jobs" / "ledger" / "__init__.py"), "[]"]

@@ -50,7 +50,7 @@ def test_a_stop_wins_over_a_failure_and_success_over_a_stop() -> None:
     assert (failed.state, failed.reason) == (RunState.STOPPED, "stopped; checkpoint c is in /runs")
     assert failed.fields["exit_code"] == STOPPED_EXIT_CODE
     succeeded = end_of(run, Cause.SUCCEEDED, 0, detail="WER 6.0% on test")
-    assert (succeeded.state, succeeded.reason) == (RunState.SUCCEEDED, "succeeded · WER 6.0% on test")
+    assert (succeeded.state, succeeded.reason) == (RunState.SUCCEEDED, "WER 6.0% on test")
 
 
 def test_an_attempt_is_opened_with_the_change_that_admits_its_run() -> None:

@@ -45,6 +45,37 @@ def test_a_request_that_is_repeated_is_answered_whatever_became_of_the_cluster(t
     ledger.close()
 
 
+@pytest.mark.parametrize(("trainer", "entry"), [("huggingface", True), ("huggingface", False), ("script", True)])
+def test_a_run_that_its_package_does_not_start_is_frozen_with_the_code_that_runs_here(
+    trainer: str, entry: bool, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / ("task.py" if entry else "my_metrics.py")).write_text("print('hello')\n")
+    packages = PackageStore(tmp_path / "packages")
+    package = pack(list_tree(tree, []), packages.folder, needed=None)
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    service = Service(
+        ledger,
+        Clusters(connect=lambda _: FakeCluster()),
+        packages,
+        QueuesConfig(),
+        user="ana",
+        addresses=["http://head:8265"],
+    )
+    program = {"trainer": "script", "script": {"command": ["task.py"]}, "run": CONTENT["run"]}
+    content = {**(CONTENT if trainer == "huggingface" else program), "scaling": {"num_workers": 1}}
+    run = service.submit(RunRequest(config=content, package=package.sha256))
+    assert ledger.run(run.id).code == run.code
+    starts_itself = entry and trainer == "huggingface"
+    assert (run.code is None, packages.code_of(run) is None) == (starts_itself, starts_itself)
+    if run.code is not None:
+        with zipfile.ZipFile(str(packages.code_of(run))) as code:
+            assert {"rayscribe.py", "trainers/main.py", "jobs/specs/whisper_micro.yaml"} <= set(code.namelist())
+        assert packages.put_own_code() == run.code, "the same code is the same package"
+    ledger.close()
+
+
 STORAGES = QueuesConfig(
     storages=["/mnt/runs/", "s3://speech", "gs://speech", "az://speech"], s3_endpoints=["http://minio:9000/"]
 )

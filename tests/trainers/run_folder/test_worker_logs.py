@@ -171,3 +171,19 @@ def test_however_the_writes_fall_no_byte_is_lost_and_no_secret_shown(tmp_path: P
         assert secret not in taken
         text = text.replace(secret, MASK)
     assert taken == text
+
+
+def test_what_torch_says_of_our_own_choice_is_left_out(tmp_path: Path) -> None:
+    script = (
+        "import sys, torch; from torch.nn.parallel import DistributedDataParallel\n"
+        "torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)\n"
+        "model = DistributedDataParallel(torch.nn.Linear(1, 1), find_unused_parameters=True)\n"
+        "print('before', file=sys.stderr, flush=True)\n"
+        "model(torch.ones(1, 1)).sum().backward()\n"
+        "print('after', file=sys.stderr, flush=True)"
+    )
+    with (tmp_path / "err").open("wb") as err:
+        subprocess.run([sys.executable, "-c", script], stderr=err, check=True, timeout=DEADLINE_S)
+    assert "find_unused_parameters" in (tmp_path / "err").read_text()
+    lines = TailedFile(str(tmp_path / "err"), 0).take([], to_the_end=True).splitlines()
+    assert lines[-2:] == [b"before", b"after"]

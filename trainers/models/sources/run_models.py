@@ -1,7 +1,7 @@
 """The best model of a run, by its journal."""
 
 from trainers.config.parts.model_source import RUN
-from trainers.config.storage_location import StorageOptions
+from trainers.config.storage_location import StorageOptions, in_home, is_url, unsupported_url
 from trainers.errors import ConfigError
 from trainers.run_folder import layout
 from trainers.run_folder.journal import Journal
@@ -20,6 +20,27 @@ def model_in(address: str, storage_options: StorageOptions) -> str | None:
         if open_storage(candidate, storage_options).exists("config.json"):
             return candidate
     return None
+
+
+def find_model(model: str, storage_options: StorageOptions) -> str:
+    """The folder or URL that holds the model of a run, or the text itself where it is one, or a Hub id.
+
+    A run's is the one that its journal names, not the copy at the root that people see.
+
+    Raises:
+        ConfigError: a folder or URL was given that holds no model.
+    """
+    if problem := unsupported_url(model):
+        raise ConfigError(f"--model {model}: {problem}")
+    local = in_home(model)
+    if not is_url(model) and not local.exists():
+        if local.is_absolute() or model.startswith("."):
+            raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")
+        return model
+    found = model_in(model.rstrip("/") if is_url(model) else str(local.resolve()), storage_options)
+    if found is None:
+        raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")
+    return found
 
 
 def model_of_run(field: str, name: str, storage_path: str, storage_options: StorageOptions) -> str:

@@ -19,8 +19,8 @@ from jobs.clusters.managed.cluster_record import (
 )
 from jobs.clusters.managed.local_cluster import LocalCluster
 from jobs.errors import ClusterError, ClusterGoneError, JobLostError
-from jobs.machine import PID_NAMESPACE, this_machine
 from tests.jobs.control_store import living_ray
+from trainers.distributed.machine import PID_NAMESPACE, this_machine
 from trainers.errors import ResourceError
 
 URL = "http://127.0.0.1:20001"

@@ -81,7 +81,7 @@ def test_an_idle_stop_runs_on_the_head_with_what_its_ray_was_started_with() -> N
     *before, watch = prepared(CONTENT, Path("/t"), 30)["head_start_ray_commands"]
     assert before == CONTENT["head_start_ray_commands"]
     assert watch.startswith(
-        "export RAY_AUTH_MODE=token; nohup python -m jobs.clusters.idle_stop --minutes 30 --cluster hosts "
+        "export RAY_AUTH_MODE=token; nohup python -m rayscribe.jobs.clusters.idle_stop --minutes 30 --cluster hosts "
     )
     assert watch.endswith("&")
 

@@ -1,0 +1,83 @@
+"""What the shell completes: names of runs, clusters and recipes, and keys of --set. Imports neither Ray nor torch.
+
+`rayscribe --install-completion` sets it up. What cannot be known at once completes nothing.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path
+
+import typer
+
+from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
+from jobs.paths import default_database
+from trainers.errors import RayscribeError
+
+# A person waits for it with a key pressed.
+TIMEOUT_S = 1.5
+NAMES = 200
+SQLITE = "sqlite:///"
+Complete = Callable[[typer.Context, str], list[str]]
+
+
+def _completing(words: Callable[[typer.Context, str], Iterable[str]]) -> Complete:
+    """Those words of a function that continue what was typed; none where they cannot be had in time."""
+
+    @wraps(words)
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        found: list[str] = []
+        with suppress(RayscribeError, OSError, CallTimeoutError):
+            found = call_with_timeout(lambda: [*words(ctx, incomplete)], TIMEOUT_S)
+        return [word for word in dict.fromkeys(found) if word.startswith(incomplete)]
+
+    return complete
+
+
+@_completing
+def complete_run(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    """Names of runs, newest first: of those without a queue, of the service's or the local ledger's."""
+    from trainers.run_folder.run_register import all_registered  # noqa: PLC0415
+
+    yield from (run.name for run in all_registered())
+    if service := ctx.params.get("service") or os.environ.get("RAYSCRIBE_SERVICE"):
+        from jobs.api.client import Client  # noqa: PLC0415
+
+        with Client(service) as client:
+            yield from (run.id for run in client.runs(limit=NAMES).runs)
+    elif not (url := default_database()).startswith(SQLITE) or Path(url.removeprefix(SQLITE)).exists():
+        from jobs.ledger import Ledger  # noqa: PLC0415
+
+        ledger = Ledger.open(url)
+        yield from (run.id for run in ledger.runs(limit=NAMES).runs)
+        ledger.close()
+
+
+@_completing
+def complete_cluster(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    """Names of the clusters that were started here."""
+    from jobs.clusters.managed.cluster_record import all_records  # noqa: PLC0415
+
+    return [record.name for record in all_records()]
+
+
+@_completing
+def complete_recipe(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    """Recipes: those that are shipped, and YAML files and folders."""
+    from trainers.config.loader import shipped_recipes  # noqa: PLC0415
+
+    folder, _, start = incomplete.rpartition("/")
+    for path in sorted(Path(folder or ".").glob(f"{start}*")):
+        if path.is_dir() or path.suffix in (".yaml", ".yml"):
+            yield f"{path}/" if path.is_dir() else str(path)
+    yield from shipped_recipes()
+
+
+@_completing
+def complete_key(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    """Keys of a recipe, as --set takes them."""
+    from jobs.submission.job_spec import RUN_CONFIGS  # noqa: PLC0415
+    from trainers.config.validation import keys_of  # noqa: PLC0415
+
+    return [f"{key}=" for kind in RUN_CONFIGS.values() for key in keys_of(kind)]

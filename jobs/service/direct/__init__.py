@@ -1,0 +1,1 @@
+"""Runs without a queue: `rayscribe train`, `rayscribe launch`, and task.py by hand."""

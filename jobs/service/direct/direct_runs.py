@@ -1,0 +1,242 @@
+"""What a run that was started without a queue is doing, from its folder and its driver."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.errors import ConflictError, NotFoundError
+from jobs.lifecycle import RunState
+from jobs.model import Attempt, AttemptState, Cause, Gang, LogPage, Progress, Run
+from jobs.paths import current_user
+from jobs.service.logs import read_logs
+from jobs.service.run_folders import MAX_JOURNAL_BYTES, UNREADABLE, RunFolders, progress_of
+from jobs.service.run_status import ENDED, PHASES, STALE_S, describe
+from jobs.submission.job_spec import gang_of
+from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.wording import format_duration
+from trainers.distributed.machine import host_of
+from trainers.run_folder.attempt_status import read_status, scores_of
+from trainers.run_folder.journal import Journal, State
+from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, RunFolder, seconds_of
+from trainers.run_folder.run_register import Registered
+
+# Exit codes of a driver that was asked to stop: 128 + SIGINT, 128 + SIGTERM.
+STOPPED_CODES = (130, 143)
+# Of a run that was started again and again, the newest are shown.
+MAX_ATTEMPTS = 50
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a run folder says: its journal, and the newest attempt's status."""
+
+    state: State
+    progress: Progress | None
+
+
+class DirectRuns:
+    """Reads runs without a queue; a storage that does not respond in the time of `folders` is left out for a while."""
+
+    def __init__(self, folders: RunFolders):
+        """Reads nothing yet."""
+        self._folders = folders
+
+    def run(self, known: Registered) -> Run:
+        """The run as it is now. Its queue and its cluster are empty."""
+        run = _described(known)
+        try:
+            found = self._folders.read(run, _look)
+        except UNREADABLE as error:
+            state = _state_by_code(known)
+            return run.model_copy(update={"state": state, "reason": f"not reachable: {error}"})
+        state, reason = _state_of(known, found)
+        progress = found.progress or Progress(phase="")
+        scores = {**{name: getattr(progress, name) for name in ("best_wer", "test_wer")}, **scores_of(found.state)}
+        shown: dict[str, Any] = {
+            "uid": str((found.state.experiment or {}).get("id", "")),
+            "state": state,
+            "reason": reason,
+            "attempt": found.state.attempt,
+            "progress": progress.model_copy(update=scores),
+            "ended_s": (known.ended_s or progress.at_s or known.started_s) if state.ended else None,
+        }
+        return run.model_copy(update=shown)
+
+    def is_gone(self, known: Registered) -> bool:
+        """Whether nothing is in its folder, and nobody is about to write there."""
+        try:
+            found = self._folders.read(_described(known), _look)
+        except UNREADABLE:
+            return False
+        return found.state.number == 0 and not known.is_running
+
+    def attempts(self, known: Registered) -> list[Attempt]:
+        """The newest attempts, by number; none where the folder cannot be read."""
+        run = self.run(known)
+        try:
+            return self._folders.read(run, lambda folder: _attempts(folder, run, known))
+        except UNREADABLE:
+            return []
+
+    def logs(self, known: Registered, *, attempt: int | None, source: str | None, cursor: str | None) -> LogPage:
+        """The lines of the workers since the cursor; the driver's were printed where it was started.
+
+        Raises:
+            ConflictError: there is no attempt yet.
+            NotFoundError: there is no such attempt.
+        """
+        run = self.run(known)
+        if run.attempt == 0:
+            raise ConflictError(f"{run.id} has no attempt yet ({run.state}: {run.reason})")
+        number = attempt if attempt is not None else run.attempt
+        chosen = next((item for item in self.attempts(known) if item.number == number), None)
+        if chosen is None:
+            raise NotFoundError(f"{run.id} has no attempt {number}: it has {run.attempt}")
+        return read_logs(self._folders, run, chosen, source=source, cursor=cursor, driver_log=_no_driver_log)
+
+    def stop(self, known: Registered) -> Run:
+        """Asks the driver to stop, which saves a last checkpoint first; a run that has ended is left as it is.
+
+        Raises:
+            ConflictError: its process is not seen from this machine.
+        """
+        run = self.run(known)
+        if run.state.ended:
+            return run
+        if known.is_running is None:
+            where = f"on {host_of(known.process)}, as" if known.process else "by"
+            process = f"process {known.process_id}" if known.process else "a process that is not known here"
+            raise ConflictError(
+                f"{run.id} was started without a queue, {where} {process}: press Ctrl-C where it runs, or send it "
+                "SIGTERM there; it saves a last checkpoint"
+            )
+        with suppress(ProcessLookupError):
+            os.kill(known.process_id, signal.SIGTERM)
+        return run.model_copy(update={"stop_requested_s": time.time(), "reason": f"stopping · {run.reason}"})
+
+
+def tags_of(known: Registered) -> list[str]:
+    """The words by which it is found, which training carries and does not read."""
+    return sorted((known.config.get("job") or {}).get("tags") or ())
+
+
+def _no_driver_log(start: int, size: int) -> bytes:
+    raise NotFoundError("the driver's output was printed where it was started")
+
+
+def _described(known: Registered) -> Run:
+    gang = Gang(num_workers=1, resources_per_worker={})
+    with suppress(ValueError):  # of another version
+        gang = gang_of(ScalingPart.model_validate(known.config.get("scaling") or {}))
+    return Run(
+        id=known.name,
+        uid="",
+        user=current_user(),
+        queue="",
+        priority=0,
+        address=known.address or "",
+        config=dict(known.config),
+        package="",
+        gang=gang,
+        tags=tags_of(known),
+        depends_on=[],
+        max_retries=0,
+        run_folder=known.url,
+        submitted_s=known.created_s,
+        queued_s=known.created_s,
+        updated_s=known.ended_s or known.started_s,
+        exit_code=known.exit_code,
+    )
+
+
+def _look(folder: RunFolder) -> _Found:
+    state = Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read()
+    return _Found(state, progress_of(read_status(folder, state.attempt)) if state.attempt else None)
+
+
+def _state_by_code(known: Registered) -> RunState:
+    """The state by how the driver has ended."""
+    if known.exit_code is None:
+        # As far as is known: of one that is not seen from here, only its folder says more.
+        return RunState.FAILED if known.is_running is False else RunState.SETTING_UP
+    if known.exit_code in STOPPED_CODES:
+        return RunState.STOPPED
+    return RunState.FAILED if known.exit_code else RunState.SUCCEEDED
+
+
+def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
+    state, progress = found.state, found.progress
+    if known.is_running:
+        if progress is None or progress.at_s < known.started_s or progress.phase not in PHASES:
+            return RunState.SETTING_UP, "starts, or prepares its data"
+        return PHASES[progress.phase], describe(progress)
+    if state.number == 0 and (known.attempt or not known.exit_code):
+        never = known.attempt == 0 and known.exit_code is None
+        gone = f"it has written nothing to {known.url}, or that folder is gone" if never else None
+        return _state_by_code(known), gone or f"its folder is gone: {known.url}"
+    if state.finished is not None and state.finished.attempt == state.attempt:
+        return RunState.SUCCEEDED, (progress.detail if progress is not None else "") or "finished"
+    return _state_elsewhere(progress) if known.is_running is None else _state_ended(known, found)
+
+
+def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
+    """The state of a run whose driver has ended, and which has not finished."""
+    if known.exit_code is not None:
+        return _state_by_code(known), known.reason.partition("\n")[0] or "ended"
+    came = f" at {describe(found.progress)}" if found.progress is not None else ""
+    newest = found.state.checkpoints[-1].name if found.state.checkpoints else "no checkpoint"
+    return RunState.FAILED, f"its driver was killed{came} · it has {newest}"
+
+
+def _state_elsewhere(progress: Progress | None) -> tuple[RunState, str]:
+    """The state of a run whose driver is not seen from here, by what it wrote."""
+    if progress is None:
+        return RunState.SETTING_UP, "starts on another machine"
+    if progress.phase == ENDED:
+        stopped = progress.detail.startswith("stopped")
+        return RunState.STOPPED if stopped else RunState.FAILED, progress.detail.partition("\n")[0] or "ended"
+    silent_s = time.time() - progress.at_s
+    late = f" · no update for {format_duration(silent_s)}" if silent_s > STALE_S else ""
+    return PHASES.get(progress.phase, RunState.SETTING_UP), f"{describe(progress)}{late}"
+
+
+def _attempts(folder: RunFolder, run: Run, known: Registered) -> list[Attempt]:
+    state = Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read()
+    return [
+        _attempt(folder, state, number, run, known)
+        for number in range(max(1, state.attempt - MAX_ATTEMPTS + 1), state.attempt + 1)
+    ]
+
+
+def _attempt(folder: RunFolder, state: State, number: int, run: Run, known: Registered) -> Attempt:
+    progress = progress_of(read_status(folder, number))
+    began = folder.read_json(f"{ATTEMPTS}/{number}/{ATTEMPT}") or {}
+    created_s = seconds_of(began["started"]) if began.get("started") else known.started_s
+    is_newest = number == state.attempt
+    lives = is_newest and not run.state.ended
+    detail = progress.detail if progress is not None else ""
+    if state.finished is not None and state.finished.attempt == number:
+        cause = Cause.SUCCEEDED
+    elif (is_newest and run.state == RunState.STOPPED) or detail.startswith("stopped"):
+        cause = Cause.STOPPED
+    else:
+        cause = Cause.ENTRYPOINT
+    before = [checkpoint for checkpoint in state.checkpoints if checkpoint.attempt < number]
+    own = [checkpoint.step for checkpoint in state.checkpoints if checkpoint.attempt == number]
+    return Attempt(
+        run_id=run.id,
+        number=number,
+        submission_id="",
+        state=AttemptState.SUBMITTED if lives else AttemptState.ENDED,
+        gang=run.gang,
+        resume_from=before[-1].name if before else None,
+        created_s=created_s,
+        ended_s=None if lives else max(created_s, progress.at_s if progress is not None else created_s),
+        cause=None if lives else cause,
+        exit_code=run.exit_code if is_newest and not lives else None,
+        message="" if lives else detail.partition("\n")[0],
+        last_step=max(own, default=None),
+    )

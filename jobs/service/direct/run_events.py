@@ -1,0 +1,56 @@
+"""The journal of a run as events: what happened to one that no ledger has. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from jobs.lifecycle import RunState
+from jobs.model import Event
+from trainers.run_folder.layout import seconds_of
+
+STATES = {"opened": RunState.TRAINING, "prepared": RunState.PREPARING_DATA, "finished": RunState.SUCCEEDED}
+
+
+def events_of(run_id: str, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
+    """One event an entry; see `trainers.run_folder.journal`."""
+    before: RunState | None = None
+    for number, entry in enumerate(entries, start=1):
+        kind = str(entry.get("kind"))
+        begins = kind == "opened" and "group" not in entry
+        state = RunState.SETTING_UP if begins else STATES.get(kind, before or RunState.TRAINING)
+        yield Event(
+            number=number,
+            run_id=run_id,
+            attempt=int(entry.get("attempt") or 0),
+            at_s=seconds_of(str(entry["at"])),
+            state=state,
+            before=before,
+            cause=kind,
+            text=_text(kind, entry),
+        )
+        before = state
+
+
+def _text(kind: str, entry: Mapping[str, Any]) -> str:
+    match kind:
+        case "opened":
+            group = f", with {_workers(entry.get('workers'))}" if "group" in entry else ""
+            text = f"attempt {entry['attempt']} {'trains' if group else 'begins'}{group}"
+        case "prepared":
+            text = f"the data of attempt {entry['attempt']} is prepared"
+        case "resized":
+            text = f"from step {entry['step']} on there are {entry['to']} workers, before {entry['from']}"
+        case "checkpoint":
+            made = entry["checkpoint"]
+            wer = made.get("metrics", {}).get("eval_wer")
+            text = f"{made['name']} is stored{'' if wer is None else f' · WER {wer:.2f}%'}"
+        case "quarantined":
+            text = f"{entry['name']} is damaged, and was left out"
+        case "finished":
+            text = f"attempt {entry['attempt']} has finished the run"
+        case _:
+            text = kind
+    return text
+
+
+def _workers(count: int | None) -> str:
+    return "its workers" if count is None else "1 worker" if count == 1 else f"{count} workers"

@@ -1,0 +1,241 @@
+"""One list of the runs of a queue and of those without one, and how each is found."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jobs.clusters.fake_cluster import FakeCluster
+from jobs.clusters.registry import Clusters
+from jobs.errors import ConflictError, NotFoundError
+from jobs.ledger import Ledger
+from jobs.lifecycle import RunState
+from jobs.model import STOPPED_EXIT_CODE, Cause, RunFilter
+from jobs.scheduler.limits import QueuesConfig
+from jobs.service.direct.all_runs import AllRuns
+from jobs.service.package_store import PackageStore
+from jobs.service.service import Service
+from tests.jobs.ledger.builders import make_run, wait_until
+from tests.jobs.service.direct.registry import register, train
+from trainers.distributed.machine import process_name
+from trainers.errors import ConfigError
+from trainers.run_folder.run_register import find_registered
+
+# A driver that trains until it is asked to stop.
+DRIVER = """
+import sys, threading
+from tests.trainers.run_folder.test_run_register import run_of
+from trainers.distributed.signals import STOP_SIGNAL
+from trainers.run_folder.run_register import registered
+with STOP_SIGNAL.on_signals(), registered(run_of(sys.argv[1], "driven"), address=None, no_ray=True):
+    print("begun", flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.db'}")
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+def runs(ledger: Ledger, tmp_path: Path) -> AllRuns:
+    clusters, packages = Clusters(connect=lambda _: FakeCluster()), PackageStore(tmp_path / "packages")
+    service = Service(ledger, clusters, packages, QueuesConfig(), user="ana", addresses=["http://head:8265"])
+    return AllRuns(service, timeout_s=10.0)
+
+
+def queue(ledger: Ledger, name: str, folder: str, at_s: float) -> None:
+    """Has a run in the ledger."""
+    ledger.requests.add_run(make_run(name, run_folder=folder, submitted_s=at_s), text="submitted by ana")
+
+
+def test_a_killed_training_is_shown_with_how_far_it_came(runs: AllRuns, tmp_path: Path) -> None:
+    checkpoint = train(register(tmp_path), tmp_path)
+    run = runs.run("sr")
+    assert (run.state, run.attempt, run.queue, run.run_folder) == (RunState.FAILED, 1, "", f"{tmp_path}/sr")
+    assert run.reason == f"its driver was killed at step 3/8 · WER 12.50% · it has {checkpoint}"
+    assert run.progress is not None and run.progress.best_wer == 12.5
+    (attempt,) = runs.attempts("sr")
+    assert (attempt.cause, attempt.last_step, attempt.resume_from) == (Cause.ENTRYPOINT, 3, None)
+    events = runs.events("sr")
+    assert [event.cause for event in events] == ["opened", "opened", "checkpoint"]
+    assert events[-1].text == f"{checkpoint} is stored · WER 12.50%"
+    assert runs.events("sr", after=2) == events[2:]
+
+
+def test_a_training_that_goes_on_is_shown_with_its_phase(runs: AllRuns, tmp_path: Path) -> None:
+    known = register(tmp_path, process=process_name())
+    assert runs.run("sr").state == RunState.SETTING_UP
+    train(known, tmp_path)
+    assert (runs.run("sr").state, runs.run("sr").reason) == (RunState.TRAINING, "step 3/8 · WER 12.50%")
+    # What an earlier start has left says nothing of this one.
+    replace(known, started_s=2e10).write()
+    assert runs.run("sr").state == RunState.SETTING_UP
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [(0, RunState.SUCCEEDED), (STOPPED_EXIT_CODE, RunState.STOPPED), (130, RunState.STOPPED), (3, RunState.FAILED)],
+)
+def test_a_folder_that_is_gone_is_said(runs: AllRuns, tmp_path: Path, code: int, state: RunState) -> None:
+    known = register(tmp_path, ended_s=1100.0, exit_code=code, attempt=1)
+    train(known, tmp_path)
+    assert "gone" not in runs.run("sr").reason
+    shutil.rmtree(known.url)
+    assert (runs.run("sr").state, runs.run("sr").reason) == (state, f"its folder is gone: {known.url}")
+    assert runs.attempts("sr") == []
+    assert runs.forget_gone() == [known.url]
+    assert runs.page().runs == []
+
+
+def test_a_run_that_failed_before_it_had_a_folder_says_why(runs: AllRuns, tmp_path: Path) -> None:
+    register(tmp_path, ended_s=1100.0, exit_code=3, reason="data.train: /x.csv: no such file\nmore")
+    assert (runs.run("sr").state, runs.run("sr").reason) == (RunState.FAILED, "data.train: /x.csv: no such file")
+
+
+def test_a_storage_that_is_not_there_hides_no_other_run(runs: AllRuns, tmp_path: Path) -> None:
+    train(register(tmp_path), tmp_path)
+    # No server listens there.
+    config = {"run": {"name": "far", "storage_path": "s3://bucket/runs", "s3_endpoint_url": "http://127.0.0.1:9"}}
+    register(tmp_path, "far", url="s3://bucket/runs/far", config=config, ended_s=2.0, exit_code=0)
+    quick = AllRuns(runs._queued, timeout_s=0.5)
+    shown = {run.id: run for run in quick.page().runs}
+    assert shown["far"].state == RunState.SUCCEEDED and "not reachable" in shown["far"].reason
+    assert shown["sr"].reason.startswith("its driver was killed")
+    assert quick.attempts("far") == []
+
+
+def test_the_pages_of_a_list_have_every_run_once_newest_first(runs: AllRuns, ledger: Ledger, tmp_path: Path) -> None:
+    for number in range(7):
+        queue(ledger, f"q{number}", f"/mnt/runs/q{number}", 1000.0 + 20 * number)
+        register(tmp_path, f"d{number}", created_s=1010.0 + 20 * number)
+    # Two of the same time, and one that both know.
+    register(tmp_path, "d-same", created_s=1120.0)
+    register(tmp_path, "q3", url="/mnt/runs/q3", created_s=1060.0)
+    expected = [name for number in reversed(range(7)) for name in (f"d{number}", f"q{number}")]
+    expected.insert(2, "d-same")
+    for limit in (1, 2, 4, 100):
+        shown, cursor = [], None
+        while True:
+            page = runs.page(limit=limit, cursor=cursor)
+            assert len(page.runs) <= limit
+            shown += [run.id for run in page.runs]
+            if (cursor := page.next_cursor) is None:
+                break
+        assert shown == expected
+    with pytest.raises(ConfigError, match="--cursor nonsense"):
+        runs.page(cursor="nonsense")
+
+
+def test_filters_are_of_all_runs(runs: AllRuns, ledger: Ledger, tmp_path: Path) -> None:
+    queue(ledger, "queued", "/mnt/runs/queued", 1000.0)
+    register(tmp_path, config={"run": {}, "job": {"tags": ["serbian"]}}, ended_s=2.0, exit_code=0, attempt=1)
+    assert [run.id for run in runs.page(RunFilter(states=[RunState.QUEUED])).runs] == ["queued"]
+    assert [run.id for run in runs.page(RunFilter(states=[RunState.SUCCEEDED])).runs] == ["sr"]
+    assert [run.id for run in runs.page(RunFilter(tag="serbian")).runs] == ["sr"]
+    assert [run.id for run in runs.page(RunFilter(queue="default")).runs] == ["queued"]
+    assert runs.page(RunFilter(user="nobody")).runs == []
+
+
+def test_a_run_is_found_by_name_folder_and_url(
+    runs: AllRuns, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = register(tmp_path)
+    train(known, tmp_path)
+    queue(ledger, "queued", "s3://bucket/runs/queued", 1000.0)
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for text in ("sr", known.url, f"{known.url}/", "./sr", f"{tmp_path}/link/sr", f"{tmp_path}/x/../sr"):
+        assert AllRuns(runs._queued).run(text).run_folder == known.url
+    for text in ("queued", "s3://bucket/runs/queued", "s3://bucket/runs/queued/"):
+        assert AllRuns(runs._queued).find(text) == "queued"
+
+
+def test_a_folder_that_nobody_has_registered_is_read_as_it_is(runs: AllRuns, tmp_path: Path) -> None:
+    known = register(tmp_path)
+    train(known, tmp_path)
+    Path(known.url, "config.yaml").write_text("run: {name: sr}\nscaling: {num_workers: 2}\n")
+    runs.forget(known.url)
+    with pytest.raises(NotFoundError, match="no run is named sr"):
+        AllRuns(runs._queued).run("sr")
+    found = AllRuns(runs._queued).run(known.url)
+    assert (found.id, found.gang.num_workers) == ("sr", 2)
+    assert found.reason.startswith("step 3/8 · WER 12.50%")
+    with pytest.raises(NotFoundError, match=f"no run is in {tmp_path}/nothing"):
+        runs.run(f"{tmp_path}/nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_name_that_is_not_there_or_is_of_several_is_refused(runs: AllRuns, ledger: Ledger, tmp_path: Path) -> None:
+    register(tmp_path, "serbian-small")
+    queue(ledger, "serbian-tiny", "/mnt/runs/serbian-tiny", 1000.0)
+    with pytest.raises(NotFoundError, match="no run is named serbian-smal: did you mean serbian-small or serbian-tiny"):
+        runs.run("serbian-smal")
+    with pytest.raises(NotFoundError, match="no run is named xyz: `rayscribe list` shows all"):
+        runs.run("xyz")
+    register(tmp_path / "other", "serbian-small")
+    with pytest.raises(ConflictError, match="serbian-small names 2 runs; give the folder: ") as error:
+        runs.run("serbian-small")
+    assert f"{tmp_path}/other/serbian-small" in str(error.value)
+    register(tmp_path, "serbian-tiny")
+    with pytest.raises(ConflictError, match=r"serbian-tiny names 2 runs; .*/mnt/runs/serbian-tiny \(queued\)"):
+        runs.run("serbian-tiny")
+
+
+def test_a_run_of_a_queue_that_was_started_again_without_it_is_one_run(
+    runs: AllRuns, ledger: Ledger, tmp_path: Path
+) -> None:
+    queue(ledger, "sr", f"{tmp_path}/sr", 900.0)
+    known = register(tmp_path, created_s=1000.0)
+    assert runs.find("sr") == "sr"
+    ledger.requests.request_stop("sr", by="ana", at_s=950.0)
+    assert AllRuns(runs._queued).find("sr") == known
+    first = runs.page(limit=1)
+    assert [run.queue for run in first.runs] == [""]
+    assert first.next_cursor is None or runs.page(limit=1, cursor=first.next_cursor).runs == []
+    assert [run.queue for run in runs.page(RunFilter(queue="default")).runs] == ["default"]
+
+
+def test_a_driver_of_this_machine_is_stopped_and_then_known_as_stopped(runs: AllRuns, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        driver.stdout.readline()
+        with pytest.raises(ConflictError, match="driven is running: stop it first"):
+            runs.forget("driven")
+        asked = runs.stop("driven")
+        assert asked.stop_requested_s is not None and asked.reason.startswith("stopping")
+        wait_until(lambda: runs.run("driven").state.ended, "the driver's end")
+    stopped = runs.run("driven")
+    assert (stopped.state, stopped.exit_code) == (RunState.STOPPED, STOPPED_EXIT_CODE)
+    assert runs.stop("driven").state == RunState.STOPPED, "and nothing is stopped twice"
+
+
+def test_a_driver_elsewhere_is_not_stopped_and_it_is_said_how(runs: AllRuns, tmp_path: Path) -> None:
+    known = register(tmp_path, process="gpu-box/0000/pid:[1]/77/123")
+    train(known, tmp_path)
+    assert runs.run("sr").state == RunState.TRAINING
+    with pytest.raises(ConflictError, match=r"sr was started without a queue, on gpu-box, as process 77: press Ctrl-C"):
+        runs.stop("sr")
+
+
+def test_a_run_of_a_queue_is_not_forgotten(runs: AllRuns, ledger: Ledger, tmp_path: Path) -> None:
+    queue(ledger, "queued", "/mnt/runs/queued", 1000.0)
+    known = register(tmp_path)
+    with pytest.raises(ConflictError, match="queued is a run of a queue"):
+        runs.forget("queued")
+    train(known, tmp_path)
+    assert runs.forget("sr") == known.url
+    assert find_registered(known.url) is None
+    assert Path(known.url).is_dir()

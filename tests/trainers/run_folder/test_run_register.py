@@ -1,0 +1,109 @@
+"""What this user's list remembers of runs that were started without a queue."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.trainers.run_folder.writers import begin
+from tests.trainers.synthetic import config
+from trainers.config.schema import TrainConfig
+from trainers.errors import DataError, Interruption
+from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.run_register import Registered, all_registered, find_registered, forget, registered
+
+KILLED = """
+import os, sys
+from tests.trainers.run_folder.test_run_register import run_of
+from trainers.run_folder.run_register import registered
+with registered(run_of(sys.argv[1]), address=None, no_ray=True):
+    os._exit(9)
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def run_of(storage_path: object, name: str = "sr") -> TrainConfig:
+    """The config of a run below a storage path."""
+    return config({"run": {"name": name, "storage_path": str(storage_path)}})
+
+
+def only() -> Registered:
+    (found,) = all_registered()
+    return found
+
+
+def test_a_run_is_there_while_its_driver_works_and_after_with_how_it_ended(tmp_path: Path) -> None:
+    with registered(run_of(tmp_path), address="127.0.0.1:1", no_ray=False):
+        running = only()
+        begin(RunFolder.of(run_of(tmp_path)))
+    assert (running.url, running.name, running.is_running) == (f"{tmp_path}/sr", "sr", True)
+    assert (running.address, running.folder, running.exit_code) == ("127.0.0.1:1", str(Path.cwd()), None)
+    assert config(running.config) == run_of(tmp_path)
+    ended = only()
+    assert (ended.is_running, ended.exit_code, ended.reason, ended.attempt) == (False, 0, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (DataError("data.train: no such file"), DataError.exit_code, "data.train: no such file"),
+        (Interruption(), 130, "stopped; the same command continues from what is there"),
+        (ZeroDivisionError("division"), 1, "ZeroDivisionError: division"),
+    ],
+    ids=["expected", "stop", "bug"],
+)
+def test_what_stopped_a_run_is_remembered(tmp_path: Path, error: BaseException, code: int, reason: str) -> None:
+    with pytest.raises(type(error)), registered(run_of(tmp_path), address=None, no_ray=True):
+        raise error
+    assert (only().exit_code, only().reason) == (code, reason)
+
+
+def test_a_run_that_starts_again_is_one_run_as_old_as_before(tmp_path: Path) -> None:
+    for _ in range(2):
+        with registered(run_of(tmp_path), address=None, no_ray=True):
+            pass
+    assert only().created_s < only().started_s
+    with registered(run_of(tmp_path, "other"), address=None, no_ray=True):
+        assert [run.name for run in all_registered()] == ["other", "sr"]
+    forget(f"{tmp_path}/sr")
+    assert find_registered(f"{tmp_path}/sr") is None
+    assert only().name == "other"
+
+
+def test_a_driver_that_was_killed_is_known_to_be_gone(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, timeout=120)
+    assert done.returncode == 9
+    assert (only().is_running, only().exit_code) == (False, None)
+
+
+def test_many_that_start_at_once_are_all_remembered(tmp_path: Path) -> None:
+    def start(number: int) -> None:
+        with registered(run_of(tmp_path, f"run-{number % 20}"), address=None, no_ray=True):
+            pass
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len([*pool.map(start, range(100))]) == 100
+    assert {run.name for run in all_registered()} == {f"run-{number}" for number in range(20)}
+    assert all(run.exit_code == 0 for run in all_registered())
+
+
+def test_a_state_folder_that_cannot_be_written_costs_no_run(home: Path, tmp_path: Path) -> None:
+    home.write_text("a file in the place of a folder")
+    with registered(run_of(tmp_path), address=None, no_ray=True):
+        pass
+    assert all_registered() == []
+
+
+def test_a_file_that_is_no_run_hides_none(home: Path, tmp_path: Path) -> None:
+    with registered(run_of(tmp_path), address=None, no_ray=True):
+        pass
+    (home / "runs" / "other.json").write_text('{"url": 1, "unknown": 2}')
+    (home / "runs" / "half.json").write_text('{"url": "/x')
+    assert only().name == "sr"

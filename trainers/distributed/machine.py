@@ -1,0 +1,90 @@
+"""The machine that something was started on, and the folder in which this user's state is kept there.
+
+Hosts and containers may share a home folder, not its processes. Imports no torch.
+"""
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+from trainers.config.storage_location import in_home
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+FOR_ITS_OWNER, FOR_OTHERS = 0o700, 0o077
+
+
+def this_machine() -> str:
+    """`<host>/<start of the machine>/<namespace of process ids>`; the host alone where Linux is not."""
+    try:
+        return f"{socket.gethostname()}/{BOOT_ID.read_text(encoding='ascii').strip()}/{PID_NAMESPACE.readlink()}"
+    except OSError:
+        return f"{socket.gethostname()}//"
+
+
+def host_of(machine: str) -> str:
+    """The host's name."""
+    return machine.partition("/")[0]
+
+
+def sees_processes_of(machine: str) -> bool:
+    """Whether the processes that were started there, and live, are seen from here; the host may have a new name."""
+    return machine.partition("/")[2] == this_machine().partition("/")[2]
+
+
+def was_restarted(machine: str) -> bool:
+    """Whether it is an earlier start of this host, whose processes have all ended."""
+    host, boot, _ = machine.split("/", 2)
+    now_host, now_boot, _ = this_machine().split("/", 2)
+    return host == now_host and boot != now_boot
+
+
+def process_name() -> str:
+    """This process's name: `<machine>/<process id>/<start time>`. Unique over reboots and containers."""
+    return f"{this_machine()}/{os.getpid()}/{_start_of(os.getpid())}"
+
+
+def process_has_ended(holder: str) -> bool:
+    """Whether a holder was a process of this machine that has ended. An unknown one counts as alive."""
+    parts = holder.rsplit("/", 2)
+    if len(parts) != 3 or not parts[1].isdecimal():
+        return False
+    machine, process_id, start = parts
+    return sees_processes_of(machine) and _start_of(int(process_id)) != start
+
+
+def home() -> Path:
+    """Folder of what the command line keeps on this machine: RAYSCRIBE_HOME, or ~/.rayscribe, closed to other users.
+
+    Raises:
+        ConfigError: this user has no home folder.
+    """
+    chosen = os.environ.get("RAYSCRIBE_HOME")
+    if chosen:
+        return in_home(chosen).absolute()
+    folder = in_home("~/.rayscribe")
+    with contextlib.suppress(OSError):
+        # Earlier versions left others in. A folder that was chosen may have a purpose of its own.
+        if folder.stat().st_mode & FOR_OTHERS:
+            folder.chmod(FOR_ITS_OWNER)
+    return folder.absolute()
+
+
+def make_private_folder(folder: Path) -> None:
+    """Makes a folder, and those above it that are not there, so that only this user can enter them."""
+    for each in (*reversed(folder.parents), folder):
+        # Not `parents=True`, which gives the mode to the last one only.
+        if not each.exists():
+            each.mkdir(mode=FOR_ITS_OWNER, exist_ok=True)
+
+
+def _start_of(process_id: int) -> str:
+    """When a process began, in ticks since the machine's start; "" where there is none."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # The second field is a name in brackets that may hold anything; the 22nd is the start (proc(5)). A zombie is gone.
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X") else fields[19]

@@ -1,0 +1,174 @@
+"""Where the runs of this user are that were started without a queue, one small file for each. Imports no torch.
+
+<state folder>/runs/<hash of the run folder>-<start>.json, which only the process that starts writes: when it begins,
+and when it ends. The one that was started last says what the run is; a new one removes those before it.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trainers.config.locations import storage_path_of
+from trainers.config.schema import AnyConfig
+from trainers.distributed.console import is_main_process
+from trainers.distributed.machine import home, make_private_folder, process_has_ended, process_name, sees_processes_of
+from trainers.distributed.signals import STOP_SIGNAL
+from trainers.errors import Interruption, RayscribeError
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
+
+FOLDER = "runs"
+# An error may be as long as a file; the list shows its first line.
+MAX_REASON = 500
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A run that was started without a queue, as its last start knows it.
+
+    Attributes:
+        url: The run folder's absolute path or URL.
+        config: What it was started with, see `config.loader.to_yaml`.
+        process: Its driver, see `machine.process_name`. "": not known.
+        started_s: Seconds since 1970, as all times.
+        folder: The working directory of the driver.
+        created_s: When it was first started.
+        address: The Ray that it joined. None: one of its own.
+        no_ray: It ran in its driver, without Ray.
+        attempt: The newest when it ended; 0 where it ended before it had one, or runs.
+        exit_code: None: it runs, or was killed.
+        reason: What stopped it.
+    """
+
+    url: str
+    config: Mapping[str, Any]
+    process: str
+    started_s: float
+    created_s: float
+    folder: str
+    address: str | None = None
+    no_ray: bool = False
+    attempt: int = 0
+    ended_s: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+    @property
+    def is_running(self) -> bool | None:
+        """Whether its driver lives; None where that is not seen from this machine."""
+        if self.ended_s is not None or process_has_ended(self.process):
+            return False
+        return True if self.process and sees_processes_of(self.process.rsplit("/", 2)[0]) else None
+
+    @property
+    def process_id(self) -> int:
+        return int(self.process.rsplit("/", 2)[1])
+
+    def _file(self) -> Path:
+        return home() / FOLDER / f"{_key(self.url)}-{self.started_s:.6f}.json"
+
+    def write(self) -> None:
+        """Writes it in the place of what was written before; nothing where the state folder cannot be written.
+
+        A training is worth more than its line in a list.
+        """
+        with suppress(OSError, RayscribeError):
+            file = self._file()
+            make_private_folder(file.parent)
+            part = file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(asdict(self)), encoding="utf-8")
+            part.replace(file)
+
+
+@contextmanager
+def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Iterator[None]:
+    """A block in which a driver runs the config's run, which has a name; remembers that, and how it ended."""
+    if not is_main_process():
+        yield
+        return
+    url, now_s = f"{storage_path_of(config)}/{config.run.name}", time.time()
+    before = find_registered(url)
+    start = Registered(
+        url=url,
+        config=config.model_dump(mode="json"),
+        process=process_name(),
+        started_s=now_s,
+        created_s=before.created_s if before is not None else now_s,
+        folder=str(Path.cwd()),
+        address=address,
+        no_ray=no_ray,
+    )
+    forget(url)
+    start.write()
+    code, reason = 0, ""
+    try:
+        yield
+    except BaseException as error:
+        code, reason = _end_of(error)
+        raise
+    finally:
+        ended = replace(start, ended_s=time.time(), exit_code=code, reason=reason[:MAX_REASON])
+        replace(ended, attempt=_attempts(config)).write()
+
+
+def _end_of(error: BaseException) -> tuple[int, str]:
+    """Exit code, and what stopped it."""
+    if isinstance(error, RayscribeError):
+        return error.exit_code, str(error)
+    if isinstance(error, KeyboardInterrupt):
+        left = error.left if isinstance(error, Interruption) else "the same command continues"
+        return STOP_SIGNAL.exit_code, f"stopped; {left}"
+    return 1, f"{type(error).__name__}: {error}"
+
+
+def _attempts(config: AnyConfig) -> int:
+    with suppress(RayscribeError, OSError):
+        return Journal(RunFolder.of(config)).read().attempt
+    return 0
+
+
+def all_registered() -> list[Registered]:
+    """Every run, the one that was first started last first; files that cannot be read are left out."""
+    newest: dict[str, Registered] = {}
+    for found in sorted(_read("*.json"), key=lambda run: run.started_s):
+        newest[found.url] = found
+    return sorted(newest.values(), key=lambda run: run.created_s, reverse=True)
+
+
+def find_registered(url: str) -> Registered | None:
+    """The run of a run folder, as its last start knows it."""
+    return max(_read(f"{_key(url)}-*.json"), key=lambda run: run.started_s, default=None)
+
+
+def forget(url: str) -> None:
+    """Removes a run from the list; its folder stays."""
+    for file in _files(f"{_key(url)}-*.json"):
+        with suppress(OSError):
+            file.unlink()
+
+
+def _read(pattern: str) -> Iterator[Registered]:
+    for file in _files(pattern):
+        with suppress(OSError, ValueError, TypeError):
+            yield Registered(**json.loads(file.read_text(encoding="utf-8")))
+
+
+def _files(pattern: str) -> Iterable[Path]:
+    try:
+        return [*(home() / FOLDER).glob(pattern)]
+    except (OSError, RayscribeError):
+        return []
+
+
+def _key(url: str) -> str:
+    return hashlib.sha256(url.encode(errors="surrogateescape")).hexdigest()[:16]
