@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from trainers.config.parts.data_part import DataPart
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import StorageOptions
+from trainers.config.wording import counted
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
 from trainers.data.joined_set import JoinedMember, JoinedSet, joined_key
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
@@ -35,7 +36,7 @@ from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.manifest import segment
 from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.data.text import TextRules, normalize
-from trainers.distributed.console import Progress
+from trainers.distributed.console import Event, ProgressCounter
 from trainers.errors import AudioError, DataError, StorageError
 from trainers.storage import Storage, open_storage
 
@@ -278,7 +279,7 @@ def prepare(
     storage_options: StorageOptions,
     run: str,
     runner: Runner,
-    log: Callable[[str], None],
+    log: Callable[[Event], None],
 ) -> PreparedSet:
     """Prepares one split, or finds it prepared; of a mix each member by itself.
 
@@ -304,7 +305,7 @@ def prepare(
     if found is None:
         folder = f"{key}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
         if finished := sum(entry.key.endswith(".arrow") for entry in cache.list_files(folder)):
-            log(f"prepare {source.split}: {finished} shards are there from an earlier start")
+            log(f"prepare {source.split}: {counted(finished, 'shard')} of an earlier start reused")
         task = ShardTask(cache.url(folder), storage_options, options, source.reader)
         try:
             results = _run(source, data, runner, task, log)
@@ -322,7 +323,7 @@ def prepare(
         found = find(cache, key, storage_options)
         assert found is not None
     else:
-        log(f"prepare {source.split}: already prepared, {found.summary.prepared} clips in {found.url}")
+        log(f"prepare {source.split}: already prepared, {counted(found.summary.prepared, 'clip')} in {found.url}")
     _check_bad(source, data, found.summary.quarantined, found.summary.rows, found.quarantine)
     return found
 
@@ -335,20 +336,22 @@ def blocks_of(table: pa.Table, rows_per_shard: int, shards_per_block: int = 1) -
     return [numbered.slice(first, rows) for first in range(0, len(table), rows)]
 
 
-def _run(source: SourceSplit, data: DataPart, runner: Runner, task: ShardTask, log: Callable[[str], None]) -> pa.Table:
+def _run(
+    source: SourceSplit, data: DataPart, runner: Runner, task: ShardTask, log: Callable[[Event], None]
+) -> pa.Table:
     rows_per_shard = task.options.rows_per_shard
     # A task reads a group of a Parquet file from its first row on, so several shards of a large one are one task's.
     shards_per_block = min(MOST_SHARDS_PER_BLOCK, math.ceil(source.rows_at_once / rows_per_shard))
     blocks = blocks_of(source.table, rows_per_shard, shards_per_block)
-    progress = Progress(f"prepare {source.split}", total=len(source.table), unit="clips", log=log)
+    counter = ProgressCounter(f"prepare {source.split}", total=len(source.table), unit="clips", show=log)
     parts: list[pa.Table] = []
     bad: list[dict[str, str]] = []
     for part in runner(blocks, task):
         parts.append(part)
         bad += [{"id": row["id"], "reason": row["reason"]} for row in part.to_pylist() if row["reason"] is not None]
-        progress.advance(len(part), note=f"{len(bad)} quarantined" if bad else "")
+        counter.advance(len(part), note=f"{len(bad)} quarantined" if bad else "")
         _check_bad(source, data, len(bad), len(source.table), bad)
-    progress.done()
+    counter.done()
     return pa.concat_tables(parts)
 
 

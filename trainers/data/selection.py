@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
+from trainers.config.wording import counted
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.augmentation.speed import changed_lengths
 from trainers.data.batch_plan import FloatArray, IntArray, Selection
@@ -136,7 +137,8 @@ def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, boun
     if data.too_long_eval == "refuse":
         refuse_long_clips(ids, durations_s, bounds.context_s, split)
         # On a GPU they would end the process in mid-training.
-        what = f"transcripts have more label tokens than the model's {bounds.label_tokens}"
+        more = f"more label tokens than the model's {bounds.label_tokens}"
+        what = ("transcript", f"has {more}", f"have {more}")
         if long := _longer(ids, label_lengths, bounds.label_tokens, "", what):
             fix = "shorten or split these utterances, or leave them out of the score (data.too_long_eval: skip)"
             raise DataError(f"{split}: {long}; {fix}")
@@ -168,16 +170,19 @@ def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: 
     Raises:
         DataError: names their ids and durations.
     """
-    if long := _longer(ids, durations_s, context_s, " s", f"clips are longer than the model's {context_s:g} s"):
+    longer = f"longer than the model's {context_s:g} s"
+    if long := _longer(ids, durations_s, context_s, " s", ("clip", f"is {longer}", f"are {longer}")):
         raise DataError(
             f"{split}: {long}; cut them into shorter utterances, or take a model with a longer context "
             "(model.max_context_s), or leave them out of the score (data.too_long_eval: skip)"
         )
 
 
-def _longer(ids: pa.ChunkedArray, sizes: FloatArray | IntArray, most: float, unit: str, what: str) -> str:
-    """How many are larger than allowed, which is `what`, and the first of them by id and size; "" where none is."""
+def _longer(
+    ids: pa.ChunkedArray, sizes: FloatArray | IntArray, most: float, unit: str, what: tuple[str, str, str]
+) -> str:
+    """How many of `what`, see `counted`, are larger than allowed, the first by id and size; "" where none is."""
     rows = np.flatnonzero(sizes > most)
     names = [f"{ids[int(row)].as_py()} ({round(sizes[row], 1)}{unit})" for row in rows[:MAX_NAMED]]
     more = ", …" if len(rows) > MAX_NAMED else ""
-    return f"{len(rows)} {what}: {', '.join(names)}{more}" if names else ""
+    return f"{counted(len(rows), *what)}: {', '.join(names)}{more}" if names else ""

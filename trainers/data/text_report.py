@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from trainers.config.wording import counted
+
 # Of each kind, so many are shown.
 SHOWN = 20
 # A character that is seen less often in a set is likelier a slip than a letter.
@@ -74,7 +76,7 @@ class TextReport:
             f"{named(character)} {count}" for character, count in self.characters.items()
         )
         if self.empty:
-            yield f"{self.empty} clips have no text"
+            yield f"{counted(self.empty, 'clip')} without text"
         for what, found in (
             (f"characters in fewer than {RARE} clips", {named(key): value for key, value in self.rare.items()}),
             ("words with letters of several scripts", self.mixed),

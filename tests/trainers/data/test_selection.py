@@ -110,7 +110,7 @@ class TestScoring:
     def test_a_clip_longer_than_the_model_is_refused_by_name(self) -> None:
         with pytest.raises(DataError) as caught:
             scored(index_of((1, "a"), (3.2, "b")), context_s=3.0, split="test")
-        assert "test: 1 clips are longer than the model's 3 s: clip-1 (3.2 s)" in str(caught.value)
+        assert "test: 1 clip is longer than the model's 3 s: clip-1 (3.2 s)" in str(caught.value)
         assert "cut them" in str(caught.value)
 
     def test_many_are_named_shortly(self) -> None:
@@ -126,7 +126,7 @@ class TestScoring:
             scored(index_of((1, text), (1, "")), context_s=3.0, split="validation")
 
     def test_labels_longer_than_the_model_s_are_refused_by_name(self) -> None:
-        with pytest.raises(DataError, match=r"test: 1 transcripts .* the model's 10: clip-1 \(11\); shorten or split"):
+        with pytest.raises(DataError, match=r"test: 1 transcript .* the model's 10: clip-1 \(11\); shorten or split"):
             scored(index_of((1, "a"), (1, "b")), context_s=3.0, split="test", lengths=[10, 11])
 
     def test_what_is_too_long_is_skipped_on_request(self) -> None:

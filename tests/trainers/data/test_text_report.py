@@ -30,7 +30,7 @@ def test_a_text_of_another_clip_is_among_the_fastest_or_the_slowest() -> None:
     assert (report.slowest[0].id, report.slowest[0].characters_per_s) == ("60", 0.5)
     assert len(report.fastest) == len(report.slowest) == SHOWN
     assert report.empty == 1
-    assert "1 clips have no text" in list(report.lines())
+    assert "1 clip without text" in list(report.lines())
 
 
 @given(st.lists(st.text(max_size=20), max_size=20))

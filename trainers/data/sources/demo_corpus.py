@@ -256,10 +256,10 @@ def _new_sequence(rng: random.Random, options: DemoOptions, taken: set[str]) -> 
 
 
 def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
-    command = [sys.executable, "-P", "-m", "trainers.data.sources.demo_corpus"]
+    command = [sys.executable, "-P", "-m", __name__]
     command += [str(folder.absolute()), json.dumps(asdict(options))]
     # The child must find this package wherever the parent found it: installed, or in a job's working folder.
-    import_paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    import_paths = [str(Path(__file__).resolve().parents[__name__.count(".")]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, import_paths))}
     # Captured, because espeak-ng may write to the standard streams.
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from trainers.data.sources.data_source import ROW_SCHEMA
 from trainers.data.sources.manifest_fields import (
     AUDIO_COLUMNS,
+    TEXT_COLUMNS,
     Row,
     absolute,
     base_of,
@@ -39,7 +40,7 @@ _SEGMENT_SLACK_S = 0.25
 # What the two columns that must be there are called elsewhere.
 _USUAL_NAMES = {
     "data.audio_column_name": AUDIO_COLUMNS,
-    "data.text_column_name": ("text", "sentence", "transcript", "transcription", "wrd", "normalized_text"),
+    "data.text_column_name": TEXT_COLUMNS,
 }
 
 

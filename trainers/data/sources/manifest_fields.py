@@ -24,6 +24,8 @@ UTF_8 = "utf-8"
 
 # What Hugging Face, NeMo, Common Voice, SpeechBrain and DeepSpeech call the column of recordings.
 AUDIO_COLUMNS = ("path", "audio", "audio_filepath", "file", "file_name", "wav", "wav_filename")
+# The same of the column of transcripts.
+TEXT_COLUMNS = ("text", "sentence", "transcript", "transcription", "wrd", "normalized_text")
 # Endings of recordings, in any case.
 _LOSSLESS = ("aif", "aifc", "aiff", "au", "caf", "flac", "sph", "wav")
 AUDIO_ENDINGS = (*_LOSSLESS, "aac", "amr", "m4a", "mka", "mp3", "mp4", "oga", "ogg", "opus", "webm", "wma")

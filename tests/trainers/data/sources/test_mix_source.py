@@ -17,6 +17,7 @@ from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.known_sources import open_sources, source_of
 from trainers.data.sources.mix_source import MixReader
+from trainers.distributed.console.plain_lines import as_lines
 from trainers.errors import DataError, NotHereError
 from trainers.storage import open_storage
 
@@ -55,7 +56,7 @@ def prepared(
         storage_options=options,
         run="test",
         runner=run_in_process,
-        log=lines.append,
+        log=as_lines(lines.append),
     )
     return made, lines
 

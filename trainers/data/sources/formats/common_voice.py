@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from trainers.config.wording import counted
 from trainers.data.sources.data_source import table_of
 from trainers.data.sources.manifest_fields import to_seconds
 from trainers.errors import DataError
@@ -62,14 +63,14 @@ class Counts:
     def lines(self) -> Iterator[str]:
         """What to tell of it, for each reason that has clips."""
         told = {
-            "empty": "clips without a sentence were left out",
-            "too_long": "clips with a longer sentence than --max-characters were left out",
-            "repeated": "clips that stand in several of the tables were taken once",
-            "of_other_speakers": "clips of speakers of a held-out split were left out",
+            "empty": "without a sentence, left out",
+            "too_long": "with a longer sentence than --max-characters, left out",
+            "repeated": "in several of the tables, taken once",
+            "of_other_speakers": "of speakers of a held-out split, left out",
         }
         for each in fields(self):
             if (count := getattr(self, each.name)) and each.name in told:
-                yield f"{count} {told[each.name]}"
+                yield f"{counted(count, 'clip')} {told[each.name]}"
 
 
 @dataclass(frozen=True)

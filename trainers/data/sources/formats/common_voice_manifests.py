@@ -16,7 +16,8 @@ from trainers.data.sources.formats.common_voice import (
     shared_sentences,
     without_speakers,
 )
-from trainers.distributed.console import Progress
+from trainers.distributed.console import ProgressCounter
+from trainers.distributed.console.plain_lines import as_lines
 from trainers.errors import DataError, StorageError
 from trainers.storage.json_files import to_jsonl
 
@@ -157,7 +158,7 @@ class _Archive:
     def unpack(self, wanted: set[str], target: Path, log: Callable[[str], None]) -> None:
         """Unpacks clips by their names; all must be there."""
         target.mkdir(exist_ok=True)
-        left, progress = set(wanted), Progress("unpack", total=len(wanted), unit="clips", log=log)
+        left, counter = set(wanted), ProgressCounter("unpack", total=len(wanted), unit="clips", show=as_lines(log))
         for name, member, open_member in _members(self.path):
             if name.parent != self.folder / CLIPS or name.name not in left:
                 continue
@@ -167,8 +168,8 @@ class _Archive:
                 part = target / f".{name.name}.part"
                 part.write_bytes(_read(self.path, member, open_member, MAX_CLIP_BYTES))
                 part.replace(clip)
-            progress.advance(1)
-        progress.done()
+            counter.advance(1)
+        counter.done()
         if left:
             raise DataError(
                 f"{self.path}: {len(left)} of {len(wanted)} clips that its tables name are not in it (e.g. "

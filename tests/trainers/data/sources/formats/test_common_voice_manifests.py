@@ -29,7 +29,7 @@ def test_manifests_of_a_folder_are_prepared(
     assert made(corpus, "--out", tmp_path / "out") == 0
     said = capsys.readouterr().out
     assert "train: 3 clips" in said
-    assert "train: 1 clips without a sentence were left out" in said
+    assert "train: 1 clip without a sentence, left out" in said
     assert "train and validation have 1 sentences in common" in said
     first, *_ = rows_of(tmp_path / "out" / "train.jsonl")
     assert first == {

@@ -1,0 +1,123 @@
+"""rayscribe init, recipes: a recipe for speech and this machine, and those that are shipped."""
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobs.cli.output import echo
+from jobs.recipes.shipped_recipes import list_shipped
+from trainers.config.loader import read_yaml, shipped_recipes
+from trainers.errors import ConfigError
+
+if TYPE_CHECKING:
+    from jobs.recipes.new_recipe import NewRecipe
+
+# Longest silence.
+TELL_S = 2.0
+
+
+def init(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="Folder of recordings or of a corpus, a manifest, or FORMAT:PATH.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The recipe. Default: named after SOURCE, in this folder.")
+    ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Language of the speech, e.g. Serbian. Default: as far as the data says it.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A Whisper: its size, its Hub id or a folder; or scratch. Default: one that fits."),
+    ] = None,
+    audio_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the recordings. Default: by its usual names.")
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the transcripts. Default: by its usual names.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the recipe and the manifests that are there.")
+    ] = False,
+) -> None:
+    """Look at speech and at this machine, and write a recipe that fits both.
+
+    Takes a manifest (path,text), recordings with a .txt next to each, an audio folder with metadata.csv, and folders
+    of Common Voice, LibriSpeech and Kaldi. Splits clips into train, validation and test without speaker overlap, where
+    the data has no splits; SOURCE is never changed.
+
+    Example: rayscribe init recordings/
+
+    Example: rayscribe init speech.csv --language Serbian --out sr.yaml
+    """
+    # Imported here: pyarrow and numpy take as long to load as all other commands.
+    from jobs.recipes.found_machine import look_at_machine  # noqa: PLC0415
+    from jobs.recipes.found_manifest import Columns  # noqa: PLC0415
+    from jobs.recipes.found_speech import find_speech  # noqa: PLC0415
+    from jobs.recipes.given_model import read_given_model  # noqa: PLC0415
+    from jobs.recipes.new_recipe import Wishes, new_recipe, run_name  # noqa: PLC0415
+    from jobs.recipes.speech_facts import measure  # noqa: PLC0415
+
+    given = read_given_model(model) if model is not None else None
+    tell = Patience()
+    found = find_speech(source, Columns(audio_column, text_column), tell)
+    out = out if out is not None else Path(f"{run_name(found.name)}.yaml")
+    made = new_recipe(found, measure(found, tell), look_at_machine(), Wishes(out, language, given))
+    there = [str(path) for path in made.texts if path.exists()]
+    if there and not force:
+        raise ConfigError(f"{', '.join(there)}: there already: name another file (--out other.yaml), or give --force")
+    for path, text in made.texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    _report(made)
+
+
+def _report(made: "NewRecipe") -> None:
+    """Says what was found and written, and the commands that come next."""
+    for line in made.said:
+        echo(line)
+    echo(f"wrote {', '.join(map(str, made.texts))}")
+    recipe = shlex.quote(str(made.recipe))
+    typer.echo("next:")
+    typer.echo(f"  rayscribe train {recipe} --debug    # two batches through every stage, which keeps nothing")
+    typer.echo(f"  rayscribe train {recipe}")
+    typer.echo(f"  rayscribe evaluate {recipe} --model {made.run_folder}    # once more, or of another split (--split)")
+
+
+class Patience:
+    """Tells how far a long look is, every two seconds."""
+
+    def __init__(self) -> None:
+        self._told_s = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= TELL_S:
+            self._told_s = now_s
+            echo(text, err=True)
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One of them, to print it.")] = None,
+) -> None:
+    """List the recipes that are shipped, or print one.
+
+    Each command that takes a recipe takes its name, too, unless the current folder has a file of that name.
+
+    Example: rayscribe recipes
+
+    Example: rayscribe recipes whisper_small_finetune > my.yaml
+    """
+    if name is not None:
+        known = shipped_recipes()
+        if name not in known:
+            # Names the nearest ones, unless it is a file's.
+            read_yaml(Path(name))
+            raise ConfigError(f"{name}: no shipped recipe: `rayscribe recipes` lists them")
+        typer.echo(known[name].read_text(encoding="utf-8"), nl=False)
+        return
+    for recipe in list_shipped():
+        typer.echo(f"{recipe.name}\n    {recipe.about}\n    needs: {'; '.join(recipe.needs)}")

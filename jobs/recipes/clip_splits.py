@@ -1,0 +1,121 @@
+"""Draws validation and test clips of speakers that are not trained on, where that can be. Pure."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+HELD_OUT = 0.1
+# A group of clips that stay together makes a split of up to this share; train is left half of all.
+LARGEST_SHARE = 0.25
+# Clips of train whose text is held out, too, are left out of it up to this share.
+MOST_LEFT_OUT = 0.1
+LEAST_GROUPS = 3
+
+
+@dataclass(frozen=True)
+class Clip:
+    """What of a clip decides its split; names and folders are the same wherever the data is."""
+
+    name: str
+    text: str
+    speaker: str | None = None
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """The split of each clip, in their order, None where it is in none; and what to say of it."""
+
+    splits: tuple[str | None, ...]
+    notes: tuple[str, ...]
+
+
+def split_clips(clips: Sequence[Clip], *, wanted: Sequence[str] = (TEST, VALIDATION)) -> Splitting:
+    """Draws a tenth of the clips for each split that is wanted, by hashes: the same clips always, in whatever order.
+
+    No speaker is in two splits; where speakers are not known or too few, no folder is, else no text, else each clip is
+    drawn by itself. There must be one clip for each split, and one for train.
+    """
+    target = max(1, round(HELD_OUT * len(clips)))
+    for key_of, says in _ways(clips):
+        keys = [key_of(clip) for clip in clips]
+        held_out = _held_out(Counter(key for key in keys if key is not None), wanted, target, len(clips))
+        if held_out is not None:
+            splits = [TRAIN if key is None else held_out.get(key, TRAIN) for key in keys]
+            return _without_shared_texts(clips, splits, says)
+    raise AssertionError("there are fewer clips than splits")
+
+
+def draw(names: Sequence[str], most: int) -> list[int]:
+    """Positions of at most so many names, drawn by their hashes, in their order."""
+    return sorted(sorted(range(len(names)), key=lambda row: _hash(names[row]))[:most])
+
+
+def shared_texts(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many of the first texts are also among the second."""
+    there = {_folded(text) for text in other}
+    return sum(_folded(text) in there for text in one)
+
+
+def _ways(clips: Sequence[Clip]) -> list[tuple[Callable[[Clip], str | None], list[str]]]:
+    """Ways to group clips, the best first, each with what it means for the scores."""
+    speakers = {clip.speaker for clip in clips if clip.speaker is not None}
+    unnamed = sum(clip.speaker is None for clip in clips)
+    unknown = "speakers are not known"
+    if speakers:
+        count = "one speaker" if len(speakers) == 1 else f"{len(speakers)} speakers"
+        unknown = f"only {count}, in all splits, so that scores do not tell how new voices are recognized"
+    ways: list[tuple[Callable[[Clip], str | None], list[str]]] = []
+    if len(speakers) >= LEAST_GROUPS and unnamed <= len(clips) / 2:
+        more = [f"clips without a speaker, all in train: {unnamed:,}"] if unnamed else []
+        ways.append((lambda clip: clip.speaker, [f"no speaker is in two splits ({len(speakers)} speakers)", *more]))
+    if not speakers and len({clip.folder for clip in clips}) >= LEAST_GROUPS:
+        ways.append((lambda clip: clip.folder, [f"{unknown}: no folder is in two splits"]))
+    if len({_folded(clip.text) for clip in clips}) >= len(clips) / 2:
+        ways.append((lambda clip: _folded(clip.text), [f"{unknown}; no text is in two splits"]))
+    ways.append((lambda clip: clip.name, [f"{unknown}; texts are few, and the same in all splits"]))
+    return ways
+
+
+def _held_out(sizes: Mapping[str, int], wanted: Sequence[str], target: int, total: int) -> dict[str, str] | None:
+    """The split of groups that are held out; None where they are too large."""
+    waiting = sorted(sizes, key=_hash)
+    found: dict[str, str] = {}
+    for split in wanted:
+        taken = 0
+        for key in waiting:
+            if taken < target and taken + sizes[key] <= 1.5 * target:
+                found[key], taken = split, taken + sizes[key]
+        waiting = [key for key in waiting if key not in found]
+        if taken:
+            continue
+        smallest = min(waiting, key=lambda key: sizes[key], default=None)
+        if smallest is None or sizes[smallest] > max(1, LARGEST_SHARE * total):
+            return None
+        found[smallest] = split
+        waiting.remove(smallest)
+    return found if waiting else None
+
+
+def _without_shared_texts(clips: Sequence[Clip], splits: Sequence[str], notes: Sequence[str]) -> Splitting:
+    held_out = {_folded(clip.text) for clip, split in zip(clips, splits, strict=True) if split != TRAIN}
+    repeats = [split == TRAIN and _folded(clip.text) in held_out for clip, split in zip(clips, splits, strict=True)]
+    count, trained = sum(repeats), splits.count(TRAIN)
+    if not count:
+        return Splitting(tuple(splits), tuple(notes))
+    if count > MOST_LEFT_OUT * trained:
+        said = f"clips of train with a text that is in validation or test, too: {count:,} of {trained:,}"
+        return Splitting(tuple(splits), (*notes, said))
+    said = f"left out of train, clips with a text of validation or test: {count:,}"
+    kept = (None if repeated else split for split, repeated in zip(splits, repeats, strict=True))
+    return Splitting(tuple(kept), (*notes, said))
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _hash(name: str) -> bytes:
+    return hashlib.sha256(name.encode(errors="surrogatepass")).digest()

@@ -1,0 +1,244 @@
+"""What speech a folder, a manifest or a location in another format has."""
+
+import posixpath
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.recipes.found_manifest import Columns, open_rows, read_manifest_rows
+from jobs.recipes.recording_folder import FolderFiles, list_folder, rows_next_to_recordings
+from trainers.config.parts.data_location import FORMATS, MANIFEST, WITH_SPLITS, DataLocation
+from trainers.config.storage_location import StorageOptions, is_remote
+from trainers.data.sources.archives.archive_path import archives_in
+from trainers.data.sources.archives.source_files import SourceFiles
+from trainers.data.sources.data_source import SourceSplit
+from trainers.data.sources.formats.common_voice import CLIPS, SPLIT_FILES
+from trainers.data.sources.formats.known_formats import read_rows
+from trainers.data.sources.formats.librispeech import TRANSCRIPTS
+from trainers.errors import ConfigError
+
+Tell = Callable[[str], None]
+ALL = ""
+# Words in names of files and folders that say which split they are.
+SPLIT_WORDS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "validation": ("valid", "validation", "val", "dev"),
+    "test": ("test", "eval"),
+}
+MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl")
+SAVED_DATASET = ("dataset_info.json", "dataset_dict.json")
+_LANGUAGE_IN_CLIP = re.compile(r"common_voice_([A-Za-z]{2,3}(?:-[A-Za-z]+)?)_\d+")
+
+
+@dataclass(frozen=True)
+class FoundSplit:
+    """Rows of one split, or of all.
+
+    Attributes:
+        source: Its rows, and what reads their recordings.
+        location: How a recipe names these rows as they are. None: only by a manifest that is written of them.
+        columns: The columns of a manifest, as a recipe names them.
+    """
+
+    source: SourceSplit
+    location: str | None = None
+    columns: tuple[str, str] = ("path", "text")
+
+
+@dataclass(frozen=True)
+class FoundSpeech:
+    """What was found at a place.
+
+    Attributes:
+        name: Of the folder or the file.
+        kind: What it is, for a message.
+        root: The folder that it lies in, or the URL.
+        splits: By train, validation, test; or ALL, where the data does not say which clips are which.
+        language: Where the data says it by itself.
+        notes: What to say of it.
+    """
+
+    name: str
+    kind: str
+    root: str
+    splits: Mapping[str, FoundSplit]
+    language: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def find_speech(given: str, columns: Columns, tell: Tell) -> FoundSpeech:
+    """Looks at what a user has named; `tell` is called with how far it is.
+
+    Raises:
+        ConfigError: there is nothing to train on, or several things; names the fix.
+        DataError: a manifest or a corpus is wrong.
+        StorageError: a bucket or a server cannot be read.
+    """
+    try:
+        where = DataLocation.parse(given)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    files = SourceFiles(StorageOptions(), None)
+    path = where.path if is_remote(where.path) else posixpath.normpath(Path(where.path).expanduser().absolute())
+    name = re.sub(r"\.(tar|gz|tgz|csv|tsv|jsonl|json)\b", "", path.rstrip("/").rpartition("/")[2])
+    if where.format != MANIFEST:
+        return _of_format(name, replace(where, path=path), files)
+    if Path(path).is_dir():
+        return _in_folder(Path(path), files, columns, tell)
+    if is_remote(path) or Path(path).is_file() or any(True for _ in archives_in(path)):
+        found = _manifest(path, files, columns)
+        return FoundSpeech(name, "a manifest", path.rpartition("/")[0], {ALL: found})
+    raise ConfigError(
+        f"{given}: no such file or folder: name a folder of recordings, a manifest (.csv, .tsv, .jsonl) or FORMAT:PATH "
+        f"({', '.join(FORMATS)})"
+    )
+
+
+def _in_folder(folder: Path, files: SourceFiles, columns: Columns, tell: Tell) -> FoundSpeech:
+    named = [each for each in sorted(folder.iterdir()) if not each.name.startswith(".")]
+    found = _common_voice(folder, named, files) or _kaldi(folder, named, files)
+    if found is not None:
+        return found
+    if saved := next((each for each in named if each.name in SAVED_DATASET), None):
+        raise ConfigError(
+            f"{saved}: a data set that `datasets` has saved: copy a recipe (rayscribe recipes fleurs > my.yaml) "
+            f"and set data.dataset.name: {folder}"
+        )
+    if manifests := _manifests(folder, named, files, columns):
+        return manifests
+    below = list_folder(folder, tell)
+    if below.has_ending(TRANSCRIPTS):
+        where = DataLocation("librispeech", str(folder))
+        found = _of_format(folder.name, where, files)
+        return replace(found, splits=_by_folders(found.splits[ALL], str(folder), files))
+    return _recordings(folder, below, files)
+
+
+def _of_format(name: str, where: DataLocation, files: SourceFiles) -> FoundSpeech:
+    """Speech in another format than a manifest, which may have splits of its own."""
+    text = f"{where.format}:{where.path}" + _query(where.options)
+    has_splits = where.format in WITH_SPLITS and "split" not in where.options
+    splits, notes = {}, list[str]()
+    for split in SPLIT_WORDS if has_splits else (ALL,):
+        rows = read_rows(where, split or "train", files)
+        table = rows.table.filter(pc.invert(pc.is_in(rows.table["id"], pa.array([*rows.problems], pa.string()))))
+        splits[split] = FoundSplit(open_rows(split, rows.location, table, files), text)
+        notes += rows.warnings
+        notes += (
+            [f"left out, samples without one recording and one text: {len(rows.problems)}"] if rows.problems else []
+        )
+    table = next(iter(splits.values())).source.table
+    language = None
+    if where.format == "common_voice" and len(table):
+        clip = _LANGUAGE_IN_CLIP.match(table["id"][0].as_py())
+        language = clip[1].lower() if clip is not None else None
+    return FoundSpeech(name, where.format, where.path, splits, language, tuple(notes))
+
+
+def _query(options: Mapping[str, str]) -> str:
+    return "?" + "&".join(f"{name}={value}" for name, value in options.items()) if options else ""
+
+
+def _common_voice(folder: Path, named: Sequence[Path], files: SourceFiles) -> FoundSpeech | None:
+    tables = [f"{name}.tsv" for name in SPLIT_FILES.values()]
+    wanted = [("validated.tsv",), tuple(tables)]
+    found = [
+        each
+        for each in (folder, *named)
+        if (each / CLIPS).is_dir() and any(all((each / name).is_file() for name in names) for names in wanted)
+    ]
+    if len(found) > 1:
+        names = ", ".join(each.name for each in found)
+        raise ConfigError(f"{folder}: Common Voice of several languages ({names}): name the folder of one, {found[0]}")
+    if not found:
+        return None
+    has_splits = all((found[0] / name).is_file() for name in tables)
+    options = {} if has_splits else {"split": "validated"}
+    speech = _of_format(found[0].name, DataLocation("common_voice", str(found[0]), options), files)
+    return replace(speech, kind="Common Voice")
+
+
+def _kaldi(folder: Path, named: Sequence[Path], files: SourceFiles) -> FoundSpeech | None:
+    if (folder / "wav.scp").is_file():
+        return replace(_of_format(folder.name, DataLocation("kaldi", str(folder)), files), kind="Kaldi's data folder")
+    by_split = _named_splits([each for each in named if (each / "wav.scp").is_file()])
+    if "train" not in by_split:
+        return None
+    splits = {
+        split: _of_format(each.name, DataLocation("kaldi", str(each)), files).splits[ALL]
+        for split, each in by_split.items()
+    }
+    return FoundSpeech(folder.name, "Kaldi's data folders", str(folder), splits)
+
+
+def _manifests(folder: Path, named: Sequence[Path], files: SourceFiles, columns: Columns) -> FoundSpeech | None:
+    """The manifests of a folder: one for each split, or a single one; or an audio folder's for each split."""
+    here = [each for each in named if each.suffix.lower() in MANIFEST_ENDINGS and each.is_file()]
+    below = [each / f"metadata{end}" for each in named if each.is_dir() for end in MANIFEST_ENDINGS]
+    for paths in (here, [each for each in below if each.is_file()]):
+        by_split = _named_splits(paths, of_parents=paths is not here)
+        if "train" in by_split:
+            splits = {split: _manifest(str(path), files, columns) for split, path in by_split.items()}
+            return FoundSpeech(folder.name, "manifests of its splits", str(folder), splits)
+    if len(here) > 1:
+        metadata = [each for each in here if each.stem == "metadata"]
+        if len(metadata) != 1:
+            names = ", ".join(each.name for each in here)
+            raise ConfigError(f"{folder}: several manifests ({names}): name one, e.g. {here[0]}")
+        here = metadata
+    if not here:
+        return None
+    return FoundSpeech(folder.name, here[0].name, str(folder), {ALL: _manifest(str(here[0]), files, columns)})
+
+
+def _named_splits(paths: Sequence[Path], *, of_parents: bool = False) -> dict[str, Path]:
+    """The split that names of files or folders say; those that say none are left out.
+
+    Raises:
+        ConfigError: two say the same.
+    """
+    found: dict[str, Path] = {}
+    for path in paths:
+        split = split_of_name(path.parent.name if of_parents else path.stem)
+        if split is not None and found.setdefault(split, path) != path:
+            raise ConfigError(
+                f"{path.parent}: {found[split].name} and {path.name} are both for {split}: name one of them"
+            )
+    return {split: found[split] for split in SPLIT_WORDS if split in found}
+
+
+def split_of_name(name: str) -> str | None:
+    """The split that a name says: `train-clean-100` is train."""
+    words = re.split(r"[^a-z]+", name.lower())
+    return next((split for split, known in SPLIT_WORDS.items() if any(word in known for word in words)), None)
+
+
+def _manifest(location: str, files: SourceFiles, columns: Columns) -> FoundSplit:
+    source, named, as_it_is = read_manifest_rows(location, files, columns)
+    return FoundSplit(source, location if as_it_is else None, named)
+
+
+def _recordings(folder: Path, below: FolderFiles, files: SourceFiles) -> FoundSpeech:
+    table, notes = rows_next_to_recordings(folder, below)
+    found = FoundSplit(open_rows(ALL, str(folder), table, files))
+    splits = _by_folders(found, str(folder), files)
+    return FoundSpeech(folder.name, "recordings with a .txt next to each", str(folder), splits, notes=tuple(notes))
+
+
+def _by_folders(found: FoundSplit, root: str, files: SourceFiles) -> dict[str, FoundSplit]:
+    """Splits that the names of folders below `root` say of all recordings; else all in one."""
+    table = found.source.table
+    folders = [Path(audio).relative_to(root).parts[:-1] for audio in table["audio"].to_pylist()]
+    splits = [next(filter(None, map(split_of_name, parts)), None) for parts in folders]
+    if None in splits or "train" not in splits or len(set(splits)) == 1:
+        return {ALL: found}
+    chosen = pa.array(splits, pa.string())
+    return {
+        split: FoundSplit(open_rows(split, root, table.filter(pc.equal(chosen, split)), files))
+        for split in SPLIT_WORDS
+        if split in splits
+    }

@@ -1,0 +1,223 @@
+"""A recipe for speech and a machine that were looked at, with the manifests that it names. Writes nothing."""
+
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster_configs.rendering.commented_yaml import to_commented_yaml
+from jobs.recipes.clip_splits import TEST, TRAIN, VALIDATION, Clip, draw, shared_texts, split_clips
+from jobs.recipes.found_machine import Machine
+from jobs.recipes.found_speech import ALL, FoundSpeech
+from jobs.recipes.recipe_choices import Choices, GivenModel, Speech, choose, clip_limits
+from jobs.recipes.speech_facts import MeasuredSpeech, Row, language_of, longest_text_bytes
+from trainers.config.locations import RAY_DEFAULT_STORAGE
+from trainers.config.parts.data_location import with_path
+from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.run_part import FOLDERS_BESIDE_RUNS
+from trainers.config.storage_location import is_remote
+from trainers.config.wording import format_duration
+from trainers.data.sources.manifest_source import as_written
+from trainers.errors import DataError
+from trainers.storage.json_files import to_jsonl
+
+LEAST_CLIPS = 3
+ENGLISH_ONLY = ".en"
+
+
+@dataclass(frozen=True)
+class NewRecipe:
+    """What is to be written, and said.
+
+    Attributes:
+        recipe: The recipe's own file.
+        texts: Content by file.
+        said: What was found and chosen, a line each.
+        run_folder: Where the run will be.
+    """
+
+    recipe: Path
+    texts: Mapping[Path, str]
+    said: tuple[str, ...]
+    run_folder: str
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user has said of the recipe; None: it is chosen. `out` is its file."""
+
+    out: Path
+    language: str | None = None
+    model: GivenModel | None = None
+
+
+def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wishes: Wishes) -> NewRecipe:
+    """Makes the recipe and its manifests.
+
+    Raises:
+        ConfigError: the language is not known.
+        DataError: there are too few clips.
+    """
+    everything = [row for rows in speech.rows.values() for row in rows]
+    if len(everything) < LEAST_CLIPS:
+        raise DataError(
+            f"{found.root}: {len(everything)} clips, and at least {LEAST_CLIPS} are needed, to train, to choose and to "
+            "test: add recordings; from some hundreds on, a model learns a voice"
+        )
+    if not any(row["text"].strip() for row in everything):
+        raise DataError(f"{found.root}: each transcript is empty: write into it what is said in its recording")
+    is_multilingual = wishes.model is None or not wishes.model.name.endswith(ENGLISH_ONLY)
+    language, known_by = language_of(everything, found, wishes.language) if is_multilingual else (None, "")
+    splits, notes = _splits(speech)
+    limits = clip_limits(machine, wishes.model)
+    drawn = {split: _at_most(rows, limits[split]) for split, rows in splits.items()}
+    less = [
+        f"{split}: {len(drawn[split]):,} of {len(rows):,} clips are used: as many as this machine takes in minutes"
+        for split, rows in splits.items()
+        if len(drawn[split]) < len(rows)
+    ]
+    facts = Speech(
+        train_clips=len(drawn[TRAIN]),
+        train_hours=speech.hours_of(len(drawn[TRAIN])),
+        usual_s=speech.usual_s,
+        longest_s=speech.longest_s,
+        longest_text=longest_text_bytes(everything),
+        language=language,
+    )
+    choices = choose(facts, machine, wishes.model)
+    data, texts = _named_data(found, speech, drawn, wishes.out)
+    name = run_name(wishes.out.stem)
+    texts = {wishes.out: _text(found, choices, data, name, wishes.out), **texts}
+    said = [_described(found, speech, everything), *found.notes, *_unreadable(speech)]
+    said += [f"language: {language}, {known_by}"] if language is not None else []
+    said += [f"clips: {', '.join(f'{split} {len(rows):,}' for split, rows in drawn.items())}", *notes, *less]
+    said += [f"machine: {machine}", _chosen(choices)]
+    return NewRecipe(wishes.out, texts, tuple(said), f"{RAY_DEFAULT_STORAGE}/{name}")
+
+
+def run_name(text: str) -> str:
+    """A name that a run may have, of any text."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80] or "my-speech"
+    return f"{name}-run" if name in FOLDERS_BESIDE_RUNS else name
+
+
+def _splits(speech: MeasuredSpeech) -> tuple[dict[str, list[Row]], list[str]]:
+    """Rows of train, validation and test, and what to say of them; those that the data has stay as they are."""
+    given = dict(speech.rows)
+    source = given.pop(ALL, None) or given.pop(TRAIN)
+    wanted = [split for split in (TEST, VALIDATION) if split not in given]
+    found: dict[str, list[Row]] = {TRAIN: source, **given}
+    notes: list[str] = []
+    if wanted:
+        clips = [Clip(row["id"], row["text"], row["speaker"], row["folder"]) for row in source]
+        drawn = split_clips(clips, wanted=wanted)
+        for split in (TRAIN, *wanted):
+            found[split] = [row for row, of in zip(source, drawn.splits, strict=True) if of == split]
+        notes += drawn.notes
+    if given:
+        notes += [f"{' and '.join(given)}: as the data has {'it' if len(given) == 1 else 'them'}"]
+        notes += _overlaps(found)
+    return {split: found[split] for split in (TRAIN, VALIDATION, TEST)}, notes
+
+
+def _overlaps(splits: Mapping[str, Sequence[Row]]) -> list[str]:
+    """What train and held-out splits of the data's own have in common."""
+    notes = []
+    for split in (VALIDATION, TEST):
+        speakers = {row["speaker"] for row in splits[TRAIN]} & {row["speaker"] for row in splits[split]} - {None}
+        texts = shared_texts([row["text"] for row in splits[split]], [row["text"] for row in splits[TRAIN]])
+        if speakers:
+            notes.append(f"warning: speakers of {split} that are in train, too: {len(speakers):,}")
+        if texts:
+            total = len(splits[split])
+            notes.append(f"warning: clips of {split} whose texts are in train, too: {texts:,} of {total:,}")
+    return notes
+
+
+def _at_most(rows: list[Row], most: int | None) -> list[Row]:
+    if most is None or len(rows) <= most:
+        return rows
+    return [rows[position] for position in draw([row["id"] for row in rows], most)]
+
+
+def _named_data(
+    found: FoundSpeech, speech: MeasuredSpeech, drawn: Mapping[str, list[Row]], out: Path
+) -> tuple[dict[str, str], dict[Path, str]]:
+    """What the recipe says of its data, and the manifests that it needs: none where it can name what is there."""
+    as_they_are = found.splits.keys() == drawn.keys() and all(
+        split.location is not None and len(drawn[name]) == len(split.source.table)
+        for name, split in found.splits.items()
+    )
+    columns = {split.columns for split in found.splits.values()}
+    if as_they_are and len(columns) == 1:
+        [(audio, text)] = columns
+        named = {
+            name: with_path(str(split.location), lambda path: _from(out.parent, path))
+            for name, split in found.splits.items()
+        }
+        other = {"audio_column_name": audio} if audio != "path" else {}
+        return {**named, **other, **({"text_column_name": text} if text != "text" else {})}, {}
+    folder = out.parent / f"{out.stem}-manifests"
+    part = DataPart.model_construct()
+    texts = {}
+    for split, rows in drawn.items():
+        moved = ({**row, "audio": _from(folder, row["audio"], below=out.parent)} for row in rows)
+        texts[folder / f"{split}.jsonl"] = to_jsonl((as_written(row, part) for row in moved), split)
+    return {split: f"{folder.name}/{split}.jsonl" for split in drawn}, texts
+
+
+def _from(folder: Path, path: str, *, below: Path | None = None) -> str:
+    """A path from a folder on, where it lies below it, or below another; so that both can be moved together."""
+    # Links stay: paths in a manifest count from where it is named.
+    start, top = (posixpath.normpath(each.absolute()) for each in (folder, below or folder))
+    return path if is_remote(path) or not Path(path).is_relative_to(top) else posixpath.relpath(path, start)
+
+
+def _described(found: FoundSpeech, speech: MeasuredSpeech, rows: Sequence[Row]) -> str:
+    text = f"{found.root}: {found.kind}, {len(rows):,} clips"
+    if speech.longest_s is None:
+        return f"{text}; their durations are not known"
+    return f"{text}, {format_duration(3600 * speech.hours_of(len(rows)))}, of up to {speech.longest_s:.1f} s"
+
+
+def _unreadable(speech: MeasuredSpeech) -> list[str]:
+    if not speech.unreadable:
+        return []
+    count = len(speech.unreadable)
+    return [f"warning: left out, recordings that cannot be read: {count:,}, such as {speech.unreadable[0]}"]
+
+
+def _chosen(choices: Choices) -> str:
+    model, training = choices.model, choices.training
+    name = model.get("name_or_path", "a new model")
+    context = f", clips of up to {model['max_context_s']} s" if "max_context_s" in model else ""
+    return f"model: {name}{context}; {training['max_steps']:,} steps of {training['global_batch_size']} clips"
+
+
+def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, str], name: str, out: Path) -> str:
+    """The recipe."""
+    model = dict(choices.model)
+    if "name_or_path" in model:
+        model["name_or_path"] = _from(out.parent, model["name_or_path"])
+    content = {
+        "run": {"name": name, "storage_path": None},
+        "data": {**data, **choices.data},
+        "model": model,
+        "training": dict(choices.training),
+        "scaling": dict(choices.scaling),
+        "checkpoint": {"num_to_keep": 2},
+    }
+    comments = {
+        "run/name": "The same name continues a run that was interrupted; a new one begins anew.",
+        "run/storage_path": f"A folder or a URL (s3://…) for run folders. null: {RAY_DEFAULT_STORAGE}.",
+        "data/train": "Paths count from the folder of this file.",
+        "checkpoint/num_to_keep": "The best by the validation set's WER.",
+        **choices.comments,
+    }
+    head = (
+        f"Fine-tuning on {found.name}. `rayscribe init` has written it; every value is yours to change.\n"
+        f"  rayscribe train {out.name}\n"
+        "All keys: docs/configuration.md"
+    )
+    return to_commented_yaml(content, comments, head)

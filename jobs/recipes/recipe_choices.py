@@ -1,0 +1,253 @@
+"""What fits speech and a machine: model, context, batch, steps, workers; each with the reason. Pure."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.recipes.found_machine import Machine
+
+SCRATCH = "scratch"
+HUB_PREFIX = "openai/whisper-"
+
+
+@dataclass(frozen=True)
+class WhisperSize:
+    """A released Whisper.
+
+    Attributes:
+        name: Behind HUB_PREFIX.
+        weights: How many, of OpenAI's model card.
+        learning_rate: A fortieth of what it was trained with, as Hugging Face's fine-tuning event recommends.
+        clip_bytes: Memory that a clip of 30 s takes in training with recomputed activations; an estimate that is
+            rather too high, from the bound in docs/gpu.md and the models' widths and depths.
+    """
+
+    name: str
+    weights: float
+    learning_rate: float
+    clip_bytes: float
+
+
+SIZES = (
+    WhisperSize("tiny", 39e6, 3.75e-5, 0.25e9),
+    WhisperSize("base", 74e6, 2.5e-5, 0.3e9),
+    WhisperSize("small", 244e6, 1.25e-5, 0.5e9),
+    WhisperSize("medium", 769e6, 6.25e-6, 1.0e9),
+    WhisperSize("large-v3", 1550e6, 5e-6, 1.9e9),
+)
+# Weight, gradient and AdamW's moments in float32, and a copy for autocast (docs/gpu.md).
+BYTES_A_WEIGHT = 18
+# Of a GPU's memory, what CUDA, its libraries and fragments leave.
+USABLE = 0.85
+LEAST_CLIPS, MOST_CLIPS = 4, 32
+# Little speech tunes a large model no better, and a first run should end soon.
+MOST_WEIGHTS_BELOW_AN_HOUR = 300e6
+WHISPER_CONTEXT_S = 30
+# With longer clips there is little to gain; by whether there is a GPU, for which padding costs less.
+LONGEST_SHORT_CONTEXT_S = {True: 15, False: 20}
+MOST_CPUS_OF_A_WORKER = 16
+CPU_STEPS, CPU_BATCH, CPU_HELD_OUT = 300, 8, 100
+# With less, half the batch.
+ENOUGH_MEMORY_BYTES = 7 * 2**30
+GPU_HELD_OUT = 1000
+LABEL_BYTES = 440
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What of speech decides a recipe.
+
+    Attributes:
+        train_clips: Those of train, and their hours.
+        train_hours: As far as durations are known.
+        usual_s: What 99.5 % of all clips are not longer than. None: durations are not known.
+        longest_s: The longest clip.
+        longest_text: Bytes of the longest transcript.
+        language: As a recipe names it. None: only an English Whisper is asked for.
+    """
+
+    train_clips: int
+    train_hours: float
+    usual_s: float | None
+    longest_s: float | None
+    longest_text: int
+    language: str | None
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """A model that the user has named, SCRATCH for a new one; `weights` is about how many it has."""
+
+    name: str
+    weights: float
+
+    @property
+    def is_new(self) -> bool:
+        return self.name == SCRATCH
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Parts of a recipe but for run and data's locations; comments by path as `to_commented_yaml` takes them."""
+
+    model: Mapping[str, Any]
+    training: Mapping[str, Any]
+    scaling: Mapping[str, Any]
+    data: Mapping[str, Any]
+    comments: Mapping[str, str] = field(default_factory=dict)
+
+
+def clip_limits(machine: Machine, given: GivenModel | None) -> dict[str, int | None]:
+    """How many clips each split has at most, so that a machine without a GPU prepares and scores them in minutes."""
+    if machine.gpus:
+        return {"train": None, "validation": GPU_HELD_OUT, "test": None}
+    most = None if given is not None and given.is_new else CPU_STEPS * CPU_BATCH
+    return {"train": most, "validation": CPU_HELD_OUT, "test": CPU_HELD_OUT}
+
+
+def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choices:
+    """Chooses what a recipe says."""
+    size, reason = _size(speech, machine, given)
+    is_new = given is not None and given.is_new
+    context_s = _context_s(speech, machine, is_new=is_new)
+    model, said = _model(speech, machine, size, context_s, reason, is_new=is_new)
+    training, more = _training(speech, machine, size, context_s, is_new=is_new)
+    scaling, also = _scaling(machine)
+    data, rest = _data(speech, context_s)
+    return Choices(model, training, scaling, data, {**said, **more, **also, **rest})
+
+
+def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[WhisperSize, str]:
+    """The model, and why; of one that is not released by its name, what is nearest by its weights."""
+    if given is not None:
+        if given.is_new:
+            return SIZES[0], "A new model: nothing is fetched, and it knows nothing but your speech."
+        near = min(SIZES, key=lambda size: abs(math.log(size.weights / given.weights)))
+        return WhisperSize(given.name, given.weights, near.learning_rate, near.clip_bytes), "As --model has it."
+    if not machine.gpus:
+        return _released(SIZES[0]), "The smallest Whisper: the only one that a CPU trains in minutes."
+    fitting = [size for size in SIZES if _clips_that_fit(size, machine) >= LEAST_CLIPS] or [SIZES[0]]
+    memory = f"{machine.gpus[0].memory_bytes / 2**30:.0f} GiB"
+    if speech.train_hours < 1 and fitting[-1].weights > MOST_WEIGHTS_BELOW_AN_HOUR:
+        small = next(size for size in reversed(fitting) if size.weights <= MOST_WEIGHTS_BELOW_AN_HOUR)
+        return _released(small), (
+            f"Enough for less than an hour of speech; {memory} of memory have room up to {fitting[-1].name}."
+        )
+    return _released(fitting[-1]), f"The largest Whisper that {memory} of a GPU's memory have room to train."
+
+
+def _released(size: WhisperSize) -> WhisperSize:
+    return WhisperSize(HUB_PREFIX + size.name, size.weights, size.learning_rate, size.clip_bytes)
+
+
+def _clips_that_fit(size: WhisperSize, machine: Machine) -> int:
+    """Clips of one forward and backward pass, by the smallest GPU."""
+    free = USABLE * min(gpu.memory_bytes for gpu in machine.gpus) - BYTES_A_WEIGHT * size.weights
+    return max(0, int(free / size.clip_bytes))
+
+
+def _context_s(speech: Speech, machine: Machine, *, is_new: bool) -> int | None:
+    """Whole seconds that nearly all clips fit in; all, where that costs little. None: Whisper's own 30 s."""
+    if speech.usual_s is None or speech.longest_s is None:
+        return None
+    wanted_s = speech.longest_s if speech.longest_s <= 1.25 * speech.usual_s else speech.usual_s
+    context_s = max(1, min(WHISPER_CONTEXT_S, math.ceil(wanted_s)))
+    return context_s if is_new or context_s <= LONGEST_SHORT_CONTEXT_S[bool(machine.gpus)] else None
+
+
+def _model(
+    speech: Speech, machine: Machine, size: WhisperSize, context_s: int | None, reason: str, *, is_new: bool
+) -> tuple[dict[str, Any], dict[str, str]]:
+    language = {"language": speech.language} if speech.language is not None else {}
+    context = {"max_context_s": context_s} if context_s is not None else {}
+    said = {}
+    if context_s is not None:
+        times = f"{WHISPER_CONTEXT_S / context_s:.1f} times as much"
+        said["model/max_context_s"] = f"Clips fit in {context_s} s; to pad them to Whisper's 30 s would cost {times}."
+    if is_new:
+        sizes = {"vocab_size": 400, "d_model": 128, "encoder_layers": 2, "decoder_layers": 2}
+        labels = min(448, speech.longest_text + 16)
+        new = {"init": SCRATCH, **language, "task": "transcribe", **context, **sizes, "max_label_tokens": labels}
+        return {**new, "dropout": 0.1}, {"model/init": reason, **said}
+    content = {"init": "pretrained", "name_or_path": size.name, **language, "task": "transcribe", **context}
+    return content, {"model/name_or_path": reason, **said}
+
+
+def _training(
+    speech: Speech, machine: Machine, size: WhisperSize, context_s: int | None, *, is_new: bool
+) -> tuple[dict[str, Any], dict[str, str]]:
+    workers = max(1, len(machine.gpus))
+    on_cpu = CPU_BATCH if machine.memory_bytes >= ENOUGH_MEMORY_BYTES else CPU_BATCH // 2
+    per_device = min(MOST_CLIPS, max(1, _clips_that_fit(size, machine))) if machine.gpus else on_cpu
+    per_device = 16 if is_new else 2 ** int(math.log2(per_device))
+    few = 16 if is_new or machine.gpus else CPU_BATCH
+    batch = max(workers, 32 if machine.gpus and speech.train_hours >= 10 else few)
+    every, steps, said = _steps(speech, batch, on_gpu=bool(machine.gpus), is_new=is_new)
+    content: dict[str, Any] = {"max_steps": steps, "global_batch_size": batch}
+    content["per_device_train_batch_size"] = min(per_device, math.ceil(batch / workers))
+    content["per_device_eval_batch_size"] = per_device
+    content |= {"learning_rate": 1e-3 if is_new else size.learning_rate, "warmup_steps": steps // 10}
+    content |= {"eval_steps": every, "save_steps": every, "logging_steps": max(1, every // 5)}
+    content["generation_max_length"] = max(16, min(225, speech.longest_text + 16))
+    comments = {"training/max_steps": said, "training/global_batch_size": "Clips of a step, over all workers."}
+    comments["training/per_device_train_batch_size"] = (
+        "Clips that a worker computes at once: halve it where memory runs out; a step stays what it is."
+    )
+    if context_s is not None and is_new:
+        content["full_context_fraction"] = 0.1
+        comments["training/full_context_fraction"] = (
+            "Of the batches, so that other programs, which pad to 30 s, can use it."
+        )
+    elif context_s is not None:
+        content["full_context_eval"] = False
+        comments["training/full_context_eval"] = "The score at 30 s, which takes long, is made once, at the end."
+        if machine.gpus:
+            content["full_context_matching"] = 0.1
+            comments["training/full_context_matching"] = (
+                "Keeps the model near what it was at 30 s (docs/short-context.md)."
+            )
+    if machine.gpus:
+        precision = "bf16" if all(gpu.has_bfloat16 for gpu in machine.gpus) else "fp16"
+        content |= {precision: True, "gradient_checkpointing": True, "training_args": {"dataloader_num_workers": 2}}
+    return content, comments
+
+
+def _steps(speech: Speech, batch: int, *, on_gpu: bool, is_new: bool) -> tuple[int, int, str]:
+    """How often the validation set is scored, how many steps there are, and why."""
+    passes = 10 if speech.train_hours < 1 else 5 if speech.train_hours < 10 else 3
+    wanted = math.ceil(passes * speech.train_clips / batch)
+    least, most = (1000, 3000) if is_new else (100, 20_000 if on_gpu else CPU_STEPS)
+    bounded = min(most, max(least, wanted))
+    every = max(10, 10 * round(bounded / 50)) if bounded < 5000 else 1000
+    steps = every * math.ceil(bounded / every)
+    epochs = steps * batch / speech.train_clips
+    return (
+        every,
+        steps,
+        f"About {epochs:.1f} passes over {speech.train_clips:,} clips; more may help while the WER falls.",
+    )
+
+
+def _scaling(machine: Machine) -> tuple[dict[str, Any], dict[str, str]]:
+    if machine.gpus:
+        count = len(machine.gpus)
+        # One stays for Ray Data.
+        cpus = max(1, min(8, (machine.cpus - 1) // count))
+        said = "One worker for each GPU of this machine."
+        return {"num_workers": count, "use_gpu": True, "resources_per_worker": {"CPU": cpus, "GPU": 1}}, {
+            "scaling/num_workers": said
+        }
+    cpus = min(MOST_CPUS_OF_A_WORKER, machine.cpus - 1 if machine.cpus > 2 else machine.cpus)
+    said = "No GPU was found: one worker that computes with these CPUs."
+    return {"num_workers": 1, "use_gpu": False, "resources_per_worker": {"CPU": cpus}}, {"scaling/num_workers": said}
+
+
+def _data(speech: Speech, context_s: int | None) -> tuple[dict[str, Any], dict[str, str]]:
+    longest_s = context_s or WHISPER_CONTEXT_S
+    content: dict[str, Any] = {"max_duration_s": longest_s}
+    comments = {"data/max_duration_s": "Longer clips are left out of training, and counted. Seconds."}
+    if speech.longest_s is None or speech.longest_s > longest_s or speech.longest_text > LABEL_BYTES:
+        content["too_long_eval"] = "skip"
+        comments["data/too_long_eval"] = "Longer clips of validation and test are not scored, and counted."
+    return content, comments
