@@ -7,7 +7,10 @@ python task.py --model_size tiny --name sr --language Serbian --max_steps 5000 -
 
 import sys
 
-from trainers.main import main
+from trainers.distributed.console import opened_for
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with opened_for(sys.argv[1:]):
+        from trainers.main import main
+
+        sys.exit(main(sys.argv[1:]))

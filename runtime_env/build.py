@@ -4,7 +4,7 @@ Pure; secrets are in it only as references.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from runtime_env.config import RuntimeEnvPart
@@ -22,7 +22,7 @@ def build_runtime_env(
     stop_grace_s: int,
     environment: Mapping[str, str] | None = None,
     setup_log: str | None = None,
-    modules: Sequence[str] = (),
+    code: str | None = None,
 ) -> dict[str, Any]:
     """Builds the runtime_env for `JobSubmissionClient.submit_job`.
 
@@ -34,15 +34,15 @@ def build_runtime_env(
             environment could not be made, and answers the very same one with the same failure without a new attempt:
             give one that differs from attempt to attempt.
         setup_log: Name of a file among Ray's logs on each node, for what pip or uv prints there.
-        modules: Folders of further Python packages, which each node can import; an image has its own.
+        code: Path or URI of another zip, with Python packages that each node can import. Not sent to an image, either.
     """
     runtime_env: dict[str, Any] = {}
     if part.image_uri is not None:
         runtime_env["image_uri"] = part.image_uri
     else:
         runtime_env["working_dir"] = package
-        if modules:
-            runtime_env |= {"py_modules": list(modules), "excludes": ["__pycache__"]}
+        if code:
+            runtime_env["py_modules"] = [code]
     variables = _variables(part, stop_grace_s) | dict(environment or {})
     if part.tool is not None and part.install == "runtime_env":
         lines = requirement_lines(part)

@@ -87,8 +87,8 @@ class RuntimeEnvPart(StrictModel):
 
     working_dir: str | None = Field(
         None,
-        description="Folder that holds task.py; its zip travels with the job. null: the nearest one, from the current "
-        "folder upwards.",
+        description="Folder whose zip travels with the job. null: the current folder, or the nearest above it with a "
+        "task.py, as a clone of Rayscribe has.",
     )
     excludes: list[str] = Field(
         [], description="Patterns of what stays out of the zip, as in .gitignore; .gitignore and .rayignore count too."
@@ -96,7 +96,7 @@ class RuntimeEnvPart(StrictModel):
     pip: list[str] | str | None = Field(
         None,
         description="What pip installs on the nodes: requirement lines, or the path of a requirements.txt or lock in "
-        "the repository. null: nothing.",
+        "the folder that travels with the job. null: nothing.",
     )
     uv: list[str] | str | None = Field(None, description="The same, installed by uv. null: nothing.")
     index_url: IndexUrl | None = Field(

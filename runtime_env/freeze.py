@@ -43,7 +43,9 @@ def freeze(part: RuntimeEnvPart, root: Path) -> RuntimeEnvPart:
 def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[str]:
     real = path.resolve()
     if not real.is_relative_to(root):
-        raise ConfigError(f"{field}: {path} lies outside of the repository {root}: name a file in it")
+        raise ConfigError(
+            f"{field}: {path} lies outside of the folder that travels with the job, {root}: name a file in it"
+        )
     if real in above or len(above) > MAX_DEPTH:
         raise ConfigError(f"{field}: {path} includes itself: remove one of the lines -r")
     try:
@@ -51,7 +53,7 @@ def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[s
             raise ConfigError(f"{field}: {path} has more than {MAX_BYTES} bytes: that is no list of requirements")
         text = real.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{field}: {path}: no such file; paths are relative to the repository {root}") from None
+        raise ConfigError(f"{field}: {path}: no such file; relative paths in a recipe count from its file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{field}: {path} cannot be read as text: {error}") from None
     lines: list[str] = []

@@ -7,7 +7,6 @@ Ray's own command, is the same for requirements.txt: see `root_files`.
 
 import hashlib
 import shlex
-from importlib.resources import files
 from pathlib import Path
 
 from runtime_env.build import install_options, requirement_lines
@@ -53,7 +52,7 @@ def is_install_script(path: Path) -> bool:
 
 
 def _template() -> str:
-    text = files("runtime_env").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(TEMPLATE).read_text(encoding="utf-8")
     return text.replace("@SCRIPT@", SCRIPT)
 
 

@@ -100,7 +100,7 @@ def _applies(requirement: Requirement, extra: str, environments: Iterable[dict[s
 
 def main(arguments: list[str]) -> int:
     """Writes the files; with --check, only names those that are not up to date."""
-    parser = argparse.ArgumentParser(prog="python -m runtime_env.root_files", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.root_files", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where a file is out of date")
     check = parser.parse_args(arguments).check
     stale = {

@@ -108,15 +108,11 @@ class PackageSize:
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder, from `start` upwards, that holds task.py; ConfigError where none does."""
+    """The nearest folder, from `start` upwards, that holds task.py, as the repository does; `start` where none does."""
     here = start.resolve()
-    for folder in (here, *here.parents):
-        if (folder / ENTRY).is_file():
-            return folder
-    raise ConfigError(
-        f"no {ENTRY} in {here} or above it: run this in the repository, or set job.runtime_env.working_dir to its "
-        "folder"
-    )
+    if not here.is_dir():
+        raise ConfigError(f"job.runtime_env.working_dir: {here}: no such folder; give one, or leave it out")
+    return next((folder for folder in (here, *here.parents) if (folder / ENTRY).is_file()), here)
 
 
 def list_tree(root: Path, excludes: Sequence[str]) -> Tree:

@@ -5,6 +5,7 @@ import difflib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -14,16 +15,21 @@ from typing import Any
 from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
 from trainers.config.flags.script_flags import DEFAULT_DATASET
-from trainers.config.loader import build_any_config, read_yaml, with_run_name
-from trainers.config.locations import make_paths_absolute, refuse_relative_storage
+from trainers.config.loader import build_any_config, read_yaml, shipped, with_run_name
+from trainers.config.locations import anchored, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import AnyConfig, ScriptConfig, TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, read_record, read_submitted
-from trainers.distributed.console import print_line
+from trainers.config.wording import counted, format_bytes, format_duration
+from trainers.distributed.console import opened_screen, print_line, show
+from trainers.distributed.console.events import Finished, Stage
+from trainers.distributed.console.screen import READING, START
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
 from trainers.pipeline import demo_run
+from trainers.pipeline.next_steps import next_steps
+from trainers.run_folder.run_register import registered
 from trainers.scripts.recipe import resolve_program
 
 EXAMPLES = """examples:
@@ -36,6 +42,7 @@ The flags of transformers' speech recognition scripts and of its Trainer are all
 means here, or why it is refused. Dashes and underscores are the same, and --x=False is off.
 """
 VERBS = ("train", "prepare", "evaluate", "check")
+LIBRARIES = "loading torch and transformers"
 # Ray sets it for the driver of a job.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
@@ -51,6 +58,8 @@ class TaskArguments:
         texts: With the verb prepare, report on the transcripts.
         debug: Take two batches through every stage, and keep nothing.
         demo: Nothing was given: run the demo recipe on the driver's node.
+        json: Print one JSON document per line, for programs.
+        command: What the user typed after the verb, of which at the end is made what may be done next. None: no advice.
     """
 
     config: Path | None = None
@@ -70,6 +79,8 @@ class TaskArguments:
     recordings_s: float = 60.0
     light: bool = False
     demo: bool = False
+    json: bool = False
+    command: Sequence[str] | None = None
     recipe: Mapping[str, Any] | None = None
 
 
@@ -112,6 +123,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--nbest", type=int, metavar="N", help="evaluate: give the N best hypotheses of each utterance")
     result.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, or a Ray started here)")
     result.add_argument("--no-ray", action="store_true", help="run in this process, without Ray")
+    result.add_argument("--json", action="store_true", help="print one JSON document per line, for programs")
     result.add_argument("--texts", action="store_true", help="with prepare, report on the transcripts")
     result.add_argument(
         "--attempt",
@@ -137,16 +149,22 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_task(arguments: TaskArguments) -> int:
     """Runs one verb; prints one message for what can go wrong, and returns the exit code."""
-    if arguments.demo:
-        print(demo_run.NOTICE, flush=True)
     STOP_SIGNAL.reset()
-    with STOP_SIGNAL.on_signals():
+    # Findings of checks are lines for another process.
+    screen: AbstractContextManager[None] = (
+        nullcontext() if arguments.verb == "check" else opened_screen(as_json=arguments.json)
+    )
+    with screen, STOP_SIGNAL.on_signals():
+        show(Stage(START, READING, is_told=False))
+        if arguments.demo:
+            show(demo_run.NOTICE)
         try:
             resolve_secrets(os.environ)
             config, changed = config_of(arguments)
-            if isinstance(config, ScriptConfig):
-                return run_script(arguments, config, changed)
-            return run_verb(arguments, config, changed)
+            with _remembered(arguments, config):
+                if isinstance(config, ScriptConfig):
+                    return run_script(arguments, config, changed)
+                return run_verb(arguments, config, changed)
         except StoppedError as stopped:
             print_line(str(stopped), sys.stderr)
             return STOP_SIGNAL.exit_code
@@ -159,6 +177,14 @@ def run_task(arguments: TaskArguments) -> int:
             return error.exit_code
 
 
+def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManager[None]:
+    """Has the run in this user's list, unless a service has it in its own, or nothing of it is kept."""
+    if given.verb != "train" or given.debug or given.attempt is not None or os.environ.get(CONFIG_VARIABLE):
+        return nullcontext()
+    address = given.address or os.environ.get("RAY_ADDRESS")
+    return registered(config, address=None if given.no_ray else address, no_ray=given.no_ray)
+
+
 def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
     """The config, and what was overridden in it, for the record.
 
@@ -167,9 +193,9 @@ def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
     Raises:
         ConfigError: one message with every problem.
     """
-    scope = _scope_of(arguments)
+    scope = scope_of(arguments)
     if not os.environ.get(CONFIG_VARIABLE):
-        return _config_by_hand(arguments, scope)
+        return config_by_hand(arguments, scope)
     given = [flag.option for flag, _ in script_line.given_flags(arguments.flags)]
     given += ["--config"] * (arguments.config is not None) + ["--set"] * bool(arguments.sets)
     if given:
@@ -180,20 +206,19 @@ def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
     return read_submitted(os.environ, Path.cwd()), read_record(Path.cwd())
 
 
-def _config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyConfig, list[str]]:
+def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyConfig, list[str]]:
     """File, then BUCKET_URI, then flags, then --set."""
     overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
     overrides += [parse_override(text) for text in arguments.sets]
     if arguments.config is not None:
-        content = dict(arguments.recipe) if arguments.recipe is not None else read_yaml(arguments.config)
-        origin = str(arguments.config) if arguments.recipe is None else "command line"
+        content, origin = _recipe_of(arguments.config, arguments.recipe)
     elif arguments.flags.get("model_size") or arguments.flags.get("model_name_or_path"):
         content, origin = script_line.base_of_flags(arguments.flags, overrides), "command line"
         if dict(content["data"].get("dataset", {})).get("name") == DEFAULT_DATASET:
             print_line(f"data: {DEFAULT_DATASET}, unless --dataset or --set data.train=… names another")
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    content = resolve_program(apply_overrides(content, overrides), os.environ)
+    content = resolve_program(apply_overrides(content, overrides), os.environ, print_line)
     config = build_any_config(content, origin=origin, scope=scope)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
@@ -201,7 +226,16 @@ def _config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCo
     return config, [f"{'.'.join(path)}={value}" for path, value in overrides]
 
 
-def _scope_of(given: TaskArguments) -> ConfigScope:
+def _recipe_of(path: Path, content: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
+    """A recipe, read from its file where it is not given, its paths counted from there; and what messages call it."""
+    if content is not None:
+        return dict(content), "command line"
+    # In a job, a relative storage path leads nowhere, from wherever it counts.
+    read = anchored(read_yaml(path), shipped(path).absolute().parent, storage=JOB_VARIABLE not in os.environ)
+    return read, str(path)
+
+
+def scope_of(given: TaskArguments) -> ConfigScope:
     """What the verb reads of its config.
 
     Raises:
@@ -231,6 +265,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     if given.debug:
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
+        show(Stage("imports", LIBRARIES))
         from trainers.pipeline.debug_run import debug  # noqa: PLC0415
 
         return debug(config)
@@ -240,9 +275,49 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
         subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
         return check(subject, given.only, light=given.light)
+    result_of(given, config, changed)
+    return 0
+
+
+def call(given: TaskArguments) -> Any:
+    """Does what a verb says, for a caller in Python; see `result_of`.
+
+    Raises:
+        RayscribeError: what stopped it.
+        Interruption: a signal did.
+    """
+    STOP_SIGNAL.reset()
+    with STOP_SIGNAL.on_signals():
+        resolve_secrets(os.environ)
+        return result_of(given, load(given), [*given.sets])
+
+
+def load(given: TaskArguments) -> TrainConfig:
+    """The config that a verb is called with from Python.
+
+    Raises:
+        ConfigError: one message with every problem; or the recipe is of a program.
+    """
+    config, _ = config_by_hand(given, scope_of(given))
+    if isinstance(config, ScriptConfig):
+        raise ConfigError("trainer is script: `rayscribe launch` runs programs; name the recipe of a training")
+    return config
+
+
+def result_of(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) -> Any:
+    """Trains, evaluates or prepares, with Ray or without; prints and gives a RunResult, or each split's prepared set.
+
+    Raises:
+        RayscribeError: what stopped it.
+    """
+    if given.verb == "evaluate":
+        from trainers.models.sources.run_models import find_model  # noqa: PLC0415
+
+        find_model(str(given.model), config.run.storage_options)
     if given.no_ray:
         _load(given, config)
         return _run(given, config, changed, _local_engine(config))
+    show(Stage("imports", "loading Ray"))
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
 
     # Again inside, since Ray takes SIGTERM for itself when it connects.
@@ -251,7 +326,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
         if given.demo:
             placement = demo_run.place_demo(config, driver_node())
-            print(placement.message, flush=True)
+            show(placement.message)
             changed = [*changed, *(f"{'.'.join(path)}={value}" for path, value in placement.overrides)]
             engine = RayEngine(placement.node_resources) if placement.num_workers else _local_engine(config)
             return _run(given, demo_run.apply_placement(config, placement), changed, engine)
@@ -267,6 +342,7 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
     if given.verb != "train" or given.debug or given.no_ray:
         wrong = "--debug" if given.debug else "--no-ray" if given.no_ray else f"--verb {given.verb}"
         raise ConfigError(f"{wrong}: a recipe with trainer: script runs a program on Ray, and does nothing else")
+    show(Stage("imports", "loading Ray"))
     from trainers.distributed.ray_connection import connected, package_of_job  # noqa: PLC0415
 
     with connected(config, given.address), STOP_SIGNAL.on_signals():
@@ -278,12 +354,12 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
             config,
             run_program,
             base=Path.cwd() if package is None else None,
-            package=package or "",
+            package=package,
             overrides=changed,
             attempt=given.attempt,
             expected=os.environ.get(CHECKPOINT_VARIABLE),
         )
-    print_line(result.headline)
+    show(Finished(result.headline, result.folder))
     return 0
 
 
@@ -293,6 +369,7 @@ def _load(given: TaskArguments, config: TrainConfig) -> None:
     Raises:
         ConfigError: what they say of the arguments.
     """
+    show(Stage("imports", LIBRARIES))
     from trainers.training.arguments import check_arguments, check_trackers  # noqa: PLC0415
 
     if given.verb == "train":
@@ -317,7 +394,7 @@ def _local_engine(config: TrainConfig) -> Any:
     return LocalEngine(config.scaling.backend)
 
 
-def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engine: Any) -> int:
+def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engine: Any) -> Any:
     from trainers.pipeline.evaluate import evaluate  # noqa: PLC0415
     from trainers.pipeline.fit import fit  # noqa: PLC0415
     from trainers.pipeline.splits import prepare_all  # noqa: PLC0415
@@ -328,21 +405,30 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
             raise ConfigError("data: names no data to prepare (--set data.train=my.csv)")
         for split, prepared in sets.items():
             counts = prepared.summary
+            stored = f"{format_duration(counts.duration_s)}, {format_bytes(counts.stored_bytes)}"
             print_line(
-                f"{split}: {counts.rows} rows · {counts.prepared} prepared ({counts.duration_s / 3600:.2f} h, "
-                f"{counts.stored_bytes / 1e6:.1f} MB) · {counts.quarantined} quarantined · {prepared.url}"
+                f"{split}: {counted(counts.rows, 'row')} · {counts.prepared} prepared ({stored}) · "
+                f"{counts.quarantined} quarantined · {prepared.url}"
             )
             if given.texts:
                 _report_texts(split, prepared.index)
-        return 0
+        _advise(given, config)
+        return sets
     if given.verb == "evaluate":
         assert given.model is not None
         result = evaluate(config, engine, model=given.model, split=given.split, nbest=given.nbest)
     else:
         expected = os.environ.get(CHECKPOINT_VARIABLE)
         result = fit(config, engine, overrides=changed, attempt=given.attempt, expected=expected)
-    print_line(result.headline)
-    return 0
+    show(Finished(result.headline, result.folder))
+    _advise(given, config, result.folder, result.split)
+    return result
+
+
+def _advise(given: TaskArguments, config: TrainConfig, folder: str = "", split: str = "") -> None:
+    if given.command is not None:
+        for line in next_steps(given.verb, given.command, config, folder, split):
+            show(line)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,14 @@
 """Which targets there are, and what renders each."""
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.kuberay import raycluster_file, rayjob_file
 from cluster_configs.rendering.ray_up import ray_up_file
 from cluster_configs.rendering.sge import sge_script
 from cluster_configs.rendering.slurm import slurm_script
+from cluster_configs.rendering.targets import KubernetesKind, Target
 from trainers.errors import ConfigError
-
-
-class Target(StrEnum):
-    """What a spec is rendered for."""
-
-    RAY_UP = "ray-up"
-    KUBERAY = "kuberay"
-    SLURM = "slurm"
-    SGE = "sge"
-
-
-class KubernetesKind(StrEnum):
-    """Which of KubeRay's resources."""
-
-    RAYCLUSTER = "raycluster"
-    RAYJOB = "rayjob"
-
 
 # By target, and for KubeRay by kind; the first of a target is its default.
 RENDERERS: Mapping[tuple[Target, KubernetesKind | None], Callable[[ClusterSpec], str]] = {

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from cluster_configs.providers.known_providers import provider_of
 from cluster_configs.rendering.cluster_spec import ClusterSpec
-from cluster_configs.rendering.render import RENDERERS, Target, render
+from cluster_configs.rendering.render import RENDERERS, render
+from cluster_configs.rendering.targets import Target
 from cluster_configs.validation import schema_rules
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.file_reader import READING, UnreadableError, read_cluster_file

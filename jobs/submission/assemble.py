@@ -12,11 +12,10 @@ from runtime_env.freeze import freeze, with_needed_packages
 from runtime_env.install_script import is_install_script, script_files
 from runtime_env.package import Package, pack
 from runtime_env.requirements import read_pins
-from runtime_env.tree import ENTRY, Tree, find_root, list_tree
+from runtime_env.tree import ENTRY, Tree, list_tree
 from trainers.config.optional_packages import packages_for
 from trainers.config.parts.data_location import SHIPPED
 from trainers.config.schema import ScriptConfig
-from trainers.config.storage_location import in_home
 from trainers.config.submitted import OVERRIDES_RECORD, write_record
 
 if TYPE_CHECKING:
@@ -44,20 +43,17 @@ class Bundle:
     runtime_env: RuntimeEnvPart
     extra: Mapping[str, bytes | Path]
     shipment: "Shipment | None" = None
-    needed: str | None = ENTRY
+    needed: str | None = None
 
 
-def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
+def collect_bundle(spec: JobSpec) -> Bundle:
     """Collects what is packaged with a recipe.
 
     Raises:
-        ConfigError: there is no task.py, or the working directory is too large; with the largest files. Or data
-            cannot be shipped, as for `ship`.
+        ConfigError: the working directory is too large; with the largest files. Or data cannot be shipped, as for
+            `ship`.
     """
-    requested, config = spec.job.runtime_env, spec.config
-    start = in_home(requested.working_dir) if requested.working_dir else start
-    # A program needs no task.py: its package is the folder in which it is started.
-    root = start.resolve() if isinstance(config, ScriptRunConfig) else find_root(start)
+    requested, config, root = spec.job.runtime_env, spec.config, spec.root
     constraints = root / CONSTRAINTS
     pins = read_pins(constraints.read_text(encoding="utf-8")) if constraints.is_file() else {}
     optional = () if isinstance(config, ScriptRunConfig) else packages_for(config)
@@ -69,13 +65,14 @@ def collect_bundle(spec: JobSpec, start: Path) -> Bundle:
     extra: dict[str, bytes | Path] = {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))}
     if isinstance(config, ScriptRunConfig):
         return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra, needed=program_of(config))
+    needed = ENTRY if spec.has_entry else None
     if not config.data.ship:
-        return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra)
+        return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra, needed=needed)
     from jobs.submission.shipped_data import ship  # noqa: PLC0415
 
     tree = list_tree(root, [*requested.excludes, *replaced, f"/{SHIPPED}/"])
     shipment = ship(config, tree)
-    return Bundle(root, tree, part, {**extra, **shipment.files}, shipment)
+    return Bundle(root, tree, part, {**extra, **shipment.files}, shipment, needed=needed)
 
 
 def program_of(config: AnyRunConfig) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -13,9 +13,12 @@ from jobs.addresses import CLUSTER_SCHEME
 from jobs.model import DEFAULT_QUEUE, Gang
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
-from trainers.config.config_scope import SHIPPED_FIELDS
-from trainers.config.loader import read_ds_config, read_yaml, with_run_name
+from runtime_env.tree import ENTRY, find_root
+from trainers.config.config_scope import SHIPPED_FIELDS, STORAGE_FIELDS
+from trainers.config.loader import read_ds_config, read_yaml, shipped, with_run_name
 from trainers.config.locations import (
+    anchored,
+    anchored_override,
     default_storage_path,
     expand_home,
     path_values,
@@ -24,12 +27,13 @@ from trainers.config.locations import (
     variables_in,
     with_variables,
 )
-from trainers.config.overrides import apply_overrides, copy_levels, parse_override
+from trainers.config.overrides import Override, apply_overrides, copy_levels, parse_override, value_at
 from trainers.config.parts.data_location import path_in
 from trainers.config.parts.part import URL, Part
 from trainers.config.parts.run_part import NAME
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA, ScalingPart
 from trainers.config.schema import ScriptConfig, TrainConfig, trainer_of
+from trainers.config.storage_location import in_home
 from trainers.config.validation import refuse, validated
 from trainers.scripts.recipe import resolve_program
 
@@ -73,7 +77,8 @@ class JobPart(Part):
         gt=0,
         le=3600,
         description="How long a stopped attempt may take to save its last checkpoint. Seconds. null: by the size of a "
-        "checkpoint, and from the second attempt on by the time that storing one took; 120 at least.",
+        "checkpoint, and from the second attempt on by the time that storing one took; 120 at least. Of a program: a "
+        "minute more than script.stop_grace_s, which it must exceed.",
     )
 
 
@@ -96,6 +101,17 @@ class ScriptRunConfig(ScriptConfig):
 
     job: JobPart = JobPart()  # type: ignore[assignment]
     _waits_for_others = model_validator(mode="after")(_refuse_itself)
+
+    @model_validator(mode="after")
+    def _program_has_its_grace(self) -> Self:
+        given, own = self.job.stop_grace_s, self.script.stop_grace_s
+        if given is not None and given <= own:
+            raise ValueError(
+                f"job.stop_grace_s is {given}, and script.stop_grace_s is {own}: the job would be killed before the "
+                "program has had its time to save, and what it saves is stored; leave job.stop_grace_s out, or set it "
+                "to more"
+            )
+        return self
 
 
 AnyRunConfig = RunConfig | ScriptRunConfig
@@ -125,10 +141,16 @@ def variables_of(job: JobPart) -> set[str]:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A recipe, resolved for submission: named, with paths that mean the same on every machine."""
+    """A recipe, resolved for submission: named, with paths that mean the same on every machine.
+
+    Attributes:
+        overrides: What the command line set, for the record.
+        root: The folder that travels with the run: paths that lead into it are relative to it.
+    """
 
     config: AnyRunConfig
     overrides: tuple[str, ...]
+    root: Path
 
     @property
     def job(self) -> JobPart:
@@ -139,42 +161,70 @@ class JobSpec:
         """Whether it runs an unmodified program, whose package needs nothing of ours."""
         return isinstance(self.config, ScriptRunConfig)
 
+    @property
+    def has_entry(self) -> bool:
+        """Whether it starts with a task.py of the folder that travels, as in a clone of the repository.
+
+        Otherwise it starts with Rayscribe's own code, which goes along.
+        """
+        return not self.is_script and (self.root / ENTRY).is_file()
+
 
 def load_spec(
     path: Path,
     overrides: Sequence[str],
     *,
+    here: Path | None = None,
     environment: Mapping[str, str] | None = None,
     now: datetime,
     is_local: Callable[[str | None], bool] = lambda address: False,
+    say: Callable[[str], None] = lambda note: None,
 ) -> JobSpec:
     """Resolves the recipe of a file, see `resolve_spec`."""
-    return resolve_spec(read_yaml(path), path, overrides, environment=environment, now=now, is_local=is_local)
+    return resolve_spec(
+        read_yaml(path),
+        path,
+        overrides,
+        base=shipped(path).absolute().parent,
+        here=here,
+        environment=environment,
+        now=now,
+        is_local=is_local,
+        say=say,
+    )
 
 
-def resolve_spec(
+def resolve_spec(  # noqa: PLR0913
     recipe: Mapping[str, Any],
     path: Path,
     overrides: Sequence[str],
     *,
+    base: Path | None = None,
+    here: Path | None = None,
     environment: Mapping[str, str] | None = None,
     now: datetime,
     is_local: Callable[[str | None], bool] = lambda address: False,
+    say: Callable[[str], None] = lambda note: None,
 ) -> JobSpec:
     """Resolves a recipe and its `key=value` overrides into the one config that is submitted.
 
     `path` is where the recipe is from: a run without a name has its name, and messages name it.
+    Relative paths in it count from `base`, those of overrides from `here`, the current folder unless it is given; so do
+    those of a recipe without a base.
     A path that names a variable, `${SPEECH}/train.csv`, takes its value here if it is set here; otherwise it must be
     one that the job will have, from `job.runtime_env.env_vars` or `secrets`, and is resolved on the node. A generated
     run name carries the time. Where the cluster of an address (None: the recipe names none) `is_local`, `~` and the
-    default storage path mean this user's home folder; that is asked only where it matters.
+    default storage path mean this user's home folder, and a relative storage path a folder here; that is asked only
+    where it matters. `say` takes notes on a program's line.
 
     Raises:
         ConfigError: one message with every problem.
     """
     known = os.environ if environment is None else environment
-    content = apply_overrides(recipe, [parse_override(text) for text in overrides])
-    content, unread = read_ds_config(resolve_program(content, known))
+    here = here or Path.cwd()
+    given = [parse_override(text) for text in overrides]
+    content, root = _anchored(recipe, given, base or here, here, is_local)
+    content, unread = read_ds_config(resolve_program(content, known, say))
     content, missing = _resolve_variables(content, known)
     kind = RUN_CONFIGS[trainer_of(content)]
     config, problems = validated(kind, content)
@@ -184,13 +234,45 @@ def resolve_spec(
     if isinstance(config, RunConfig) and config.data.ship:
         config = RunConfig.model_validate(expand_home(config.model_dump(mode="json"), SHIPPED_FIELDS))
     paths = [path_in(value) for _, _, value in path_values(config.model_dump())]
-    in_home = config.run.storage_path is None or any(path.startswith("~") for path in paths)
-    if in_home and is_local(config.job.address):
+    is_in_home = config.run.storage_path is None or any(path.startswith("~") for path in paths)
+    if is_in_home and is_local(config.job.address):
         content = expand_home(config.model_dump(mode="json"))
         content["run"]["storage_path"] = content["run"]["storage_path"] or default_storage_path()
         config = kind.model_validate(content)
     refuse(unresolved_paths(config, variables_of(config.job)), str(path))
-    return JobSpec(with_run_name(config, path, now), tuple(overrides))
+    return JobSpec(with_run_name(config, path, now), tuple(overrides), root)
+
+
+def _anchored(
+    recipe: Mapping[str, Any],
+    overrides: Sequence[Override],
+    base: Path,
+    here: Path,
+    is_local: Callable[[str | None], bool],
+) -> tuple[dict[str, Any], Path]:
+    """A recipe's content, overrides applied, and the folder that is packaged: paths are absolute, or count from there.
+
+    A relative storage path stays, to be refused, unless the cluster is here.
+    """
+
+    def applied(root: Path | None, *, storage: bool) -> dict[str, Any]:
+        given = [anchored_override(each, here, root, storage=storage) for each in overrides]
+        return apply_overrides(anchored(recipe, base, root, storage=storage), given)
+
+    absolute = applied(None, storage=True)
+    folder = value_at(absolute, ("job", "runtime_env", "working_dir"))
+    start = in_home(folder) if isinstance(folder, str) else here
+    # A program is started in the folder that is packaged.
+    root = start.resolve() if trainer_of(absolute) == "script" else find_root(start)
+    content = applied(root, storage=False)
+    address = value_at(content, ("job", "address"))
+    if _storage_in(content) != _storage_in(absolute) and is_local(address if isinstance(address, str) else None):
+        content = applied(root, storage=True)
+    return content, root
+
+
+def _storage_in(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    return [each for each in path_values(content) if each[:2] in STORAGE_FIELDS]
 
 
 def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:

@@ -2,25 +2,22 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 import yaml
 
-import cluster_configs
-import trainers
 from jobs.model import Gang, Run, submission_id_of
 from jobs.submission.job_spec import JobPart
 from jobs.submission.stop_grace import stop_grace_s
 from runtime_env.build import build_runtime_env
 from runtime_env.install_script import wrap_entrypoint
+from runtime_env.own_code import OWN_ENTRY
+from runtime_env.tree import ENTRY
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, GROWTH_VARIABLE, config_text, growth_text
 
 METADATA_UID = "rayscribe_run_uid"
-# What a driver and its workers import of ours. Ray sends folders once, by the hash of what is in them.
-CODE = tuple(str(Path(package.__path__[0])) for package in (trainers, cluster_configs))
 # Among Ray's logs, on each node that installs an attempt's packages.
 SETUP_LOG = "runtime_env_setup-{submission_id}.log"
 
@@ -77,19 +74,16 @@ def build_request(
     resume: str,
     checkpoint: str | None = None,
     legacy_recipe: str | None = None,
-    code: Sequence[str] = CODE,
+    code: str | None = None,
 ) -> SubmitRequest:
     """Builds what Ray is asked for an attempt.
 
     A `checkpoint` that the run is known to have must be there for the attempt to start. A package of version 0.1, whose
-    task.py takes its config from arguments only, has some `legacy_recipe`. The package of an unmodified program has no
-    task.py, so that folders with our `code` go with it.
+    task.py takes its config from arguments only, has some `legacy_recipe`. A run that does not start with a task.py of
+    its package has a `code`, Rayscribe's own as a zip; "" where the nodes have it.
     """
     job = JobPart.model_validate(run.config["job"])
-    is_script = run.config.get("trainer") == "script"
-    # -P: a module of the program's own package is not imported in place of one of ours.
-    entry = ["-P", "-m", "trainers.main"] if is_script else ["task.py"]
-    arguments = ["python", *entry, "--attempt", str(attempt)]
+    arguments = [*entry_words(own_code=code is not None), "--attempt", str(attempt)]
     # Ray would answer the very same environment with a failure that it remembers.
     variables = {"RAYSCRIBE_ATTEMPT": str(attempt)}
     if checkpoint is not None:
@@ -109,9 +103,11 @@ def build_request(
             stop_grace_s=stop_grace_s(run.config, run.progress),
             environment=variables,
             setup_log=SETUP_LOG.format(submission_id=submission_id),
-            modules=code if is_script else (),
+            code=code,
         ),
         metadata={
+            # The column of names in the dashboard's list of jobs.
+            "job_name": run.id,
             "rayscribe_run": run.id,
             METADATA_UID: run.uid,
             "rayscribe_attempt": str(attempt),
@@ -121,6 +117,11 @@ def build_request(
         run_folder=run.run_folder,
         resume=resume,
     )
+
+
+def entry_words(*, own_code: bool) -> list[str]:
+    """The words of a command line with which a driver starts."""
+    return ["python", *(OWN_ENTRY if own_code else (ENTRY,))]
 
 
 def _as_overrides(config: Mapping[str, Any]) -> Iterator[str]:

@@ -100,7 +100,14 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
 
 
 def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> RunRequest:
-    """Requests a run like another one that begins from one of its checkpoints, or from a folder or URL.
+    """Requests a run like another one of a queue, see `branched`."""
+    config = branched(run, checkpoint, name_exists)
+    config["job"] = {**config["job"], "depends_on": [], "address": run.address}
+    return RunRequest(config=config, package=run.package)
+
+
+def branched(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> dict[str, Any]:
+    """The config of a run that begins from one of the checkpoints of another, or from a folder or URL.
 
     It has a name and a folder of its own, so that nothing that the other run made later is overwritten.
 
@@ -112,9 +119,7 @@ def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> Run
     source = checkpoint if is_absolute(checkpoint) else f"{run.run_folder}/{CHECKPOINTS}/{checkpoint}"
     stem = re.sub(r"-from-\d+$", "", run.id)
     name = next(name for name in (f"{stem}-from-{number}" for number in count(1)) if not name_exists(name))
-    config: dict[str, Any] = {**run.config, "run": {**run.config["run"], "name": name, "resume": f"from:{source}"}}
-    config["job"] = {**config["job"], "depends_on": [], "address": run.address}
-    return RunRequest(config=config, package=run.package)
+    return {**run.config, "run": {**run.config["run"], "name": name, "resume": f"from:{source}"}}
 
 
 def _other_endpoints(config: AnyRunConfig) -> list[str]:

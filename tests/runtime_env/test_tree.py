@@ -59,9 +59,11 @@ def test_the_root_is_the_nearest_folder_with_an_entry(tmp_path: Path) -> None:
     assert find_root(tmp_path / "a") == tmp_path / "a"
 
 
-def test_no_entry_is_said_with_the_fix(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no task\.py in .*job\.runtime_env\.working_dir"):
-        find_root(tmp_path)
+def test_without_an_entry_it_is_the_folder_itself(tmp_path: Path) -> None:
+    grow(tmp_path, {"a/b/x": ""})
+    assert find_root(tmp_path / "a") == tmp_path / "a"
+    with pytest.raises(ConfigError, match=r"job\.runtime_env\.working_dir: .*/gone: no such folder"):
+        find_root(tmp_path / "gone")
 
 
 def test_sizes_and_the_right_to_run_are_listed(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def one_message(answer: subprocess.CompletedProcess[str]) -> str:
 
 def test_without_arguments_the_first_line_says_that_the_demo_recipe_runs(tmp_path: Path) -> None:
     ended = task(folder=tmp_path, RAY_ADDRESS="127.0.0.1:1")
-    assert ended.stdout.splitlines() == [NOTICE]
+    assert ended.stdout.splitlines()[0] == NOTICE
     assert ended.returncode == ResourceError.exit_code
     assert "127.0.0.1:1" in one_message(ended)
 
@@ -198,7 +198,7 @@ class TestBeforeTraining:
         path = write_rows(recipe.parent / "long.csv", [("long.wav", "a")])
         code, message = refused(recipe, capsys, f"data.test={path}")
         assert code == 3
-        assert "test: 1 clips are longer than the model's 3 s: long.wav (3.2 s)" in message
+        assert "test: 1 clip is longer than the model's 3 s: long.wav (3.2 s)" in message
 
     def test_transcripts_that_are_all_empty(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = write_rows(recipe.parent / "silent.csv", [("train/000.wav", ""), ("train/001.wav", " ")])
@@ -217,7 +217,7 @@ class TestBeforeTraining:
         add_languages(recipe.parent / "train.csv", ["Klingon", "sr", ""])
         code, message = refused(recipe, capsys)
         assert code == 2
-        assert "data.train: column language: 1 clips have the language 'Klingon'" in message
+        assert "data.train: column language: 1 clip has the language 'Klingon'" in message
         assert not [*(recipe.parent / "runs/prepared").glob("*.json")], "before anything is prepared"
 
     def test_weights_that_are_not_there(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,7 +245,7 @@ class TestVerbs:
         assert main(["--config", str(recipe), "--no-ray", "--verb", "prepare"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert any(line.startswith("train: 3 rows · 3 prepared") for line in lines)
-        assert any(line.startswith("validation: 1 rows · 1 prepared") for line in lines)
+        assert any(line.startswith("validation: 1 row · 1 prepared") for line in lines)
 
     @pytest.mark.parametrize("verb", ["train", "prepare", "check"])
     def test_a_storage_of_an_unknown_kind_is_refused_and_no_folder_is_made(

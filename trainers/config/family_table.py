@@ -15,11 +15,12 @@ from pydantic_core import PydanticCustomError
 from trainers.config.parts.model_part import ModelPart
 from trainers.plugins import with_plugins
 
+_MODELS = __package__.replace(".config", ".models")
 # New weights are of the first, unless the config says otherwise.
 FAMILIES = {
-    "whisper": "trainers.models.whisper.whisper_part:WhisperPart",
-    "ctc": "trainers.models.ctc.ctc_part:CtcPart",
-    "seq2seq": "trainers.models.seq2seq.seq2seq_part:Seq2SeqPart",
+    "whisper": f"{_MODELS}.whisper.whisper_part:WhisperPart",
+    "ctc": f"{_MODELS}.ctc.ctc_part:CtcPart",
+    "seq2seq": f"{_MODELS}.seq2seq.seq2seq_part:Seq2SeqPart",
 }
 
 

@@ -1,5 +1,6 @@
 """From YAML text to a TrainConfig, and back."""
 
+import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -32,19 +33,30 @@ class FileKind(NamedTuple):
     keys: str
 
 
-RECIPE = FileKind("recipe", "jobs/specs/whisper_micro.yaml", "run, data, model, training, …")
+RECIPE = FileKind("recipe", "whisper_micro (`rayscribe recipes` lists those that are shipped)", "run, data, model, …")
 
 
 # In the repository, and in an installed distribution alike.
 _ROOT = Path(__file__).parents[2]
-_SHIPPED = ("jobs/specs", "cluster_configs")
+_RECIPES = "jobs/specs"
+_SHIPPED = (_RECIPES, "cluster_configs")
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that this distribution has, by name."""
+    return {path.stem: path for path in sorted((_ROOT / _RECIPES).glob("*.yaml"))}
 
 
 def shipped(path: Path) -> Path:
     """The path, or where it names no file here, the file that this distribution has by that name.
 
-    So `jobs/specs/whisper_micro.yaml` is found from any folder, as `--help` and the documentation name it.
+    So `jobs/specs/whisper_micro.yaml` is found from any folder, and `whisper_micro` is that recipe, unless the current
+    folder has one of the name.
     """
+    if path.parent == Path() and not path.is_file():
+        name = path.name.removesuffix(".yaml")
+        own = Path(f"{name}.yaml")
+        return own if own.is_file() else shipped_recipes().get(name, path)
     ours = any(path.is_relative_to(folder) for folder in _SHIPPED) and ".." not in path.parts
     return _ROOT / path if ours and not path.exists() and (_ROOT / path).is_file() else path
 
@@ -58,7 +70,9 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     try:
         content = load_yaml_file(shipped(path))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; name a {kind.noun}, e.g. {kind.example}") from None
+        near = difflib.get_close_matches(path.stem, shipped_recipes(), n=3, cutoff=0.5) if kind == RECIPE else []
+        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise ConfigError(f"{path}: no such file; name a {kind.noun}, e.g. {kind.example}{meant}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: a folder; name the {kind.noun} in it, e.g. {path / f'{kind.noun}.yaml'}") from None
     except YamlError as error:

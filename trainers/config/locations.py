@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,11 +16,11 @@ from trainers.config.config_scope import (
     ConfigScope,
 )
 from trainers.config.family_table import family_parts
-from trainers.config.overrides import copy_levels
+from trainers.config.overrides import Override, apply_overrides, copy_levels, value_at
 from trainers.config.parts.data_location import path_in, with_path
 from trainers.config.parts.run_part import PREPARED
 from trainers.config.schema import AnyConfig, TrainConfig
-from trainers.config.storage_location import in_home, is_absolute
+from trainers.config.storage_location import in_home, is_absolute, unsupported_url
 from trainers.errors import ConfigError
 
 Config = TypeVar("Config", bound=AnyConfig)
@@ -29,6 +30,12 @@ RAY_DEFAULT_STORAGE = "~/ray_results"
 _HUB_IDS = (*(field for _, field in SOURCE_FIELDS), "rescoring_model")
 # Its members have fields of the same names as the data part.
 _MIX = "mix"
+# Further paths of a recipe, and whether one may be a name of the Hub; the others are read when the recipe is.
+_OTHER_PATHS: dict[tuple[str, ...], bool] = {
+    ("data", "dataset", "name"): True,
+    ("strategy", "ds_config"): False,
+    **{("job", "runtime_env", field): False for field in ("working_dir", "pip", "uv")},
+}
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -92,6 +99,50 @@ def set_path(content: dict[str, Any], part: str, field: str, value: str) -> None
     members = [dict(member) if isinstance(member, Mapping) else member for member in content[part][_MIX]]
     members[int(number)][name] = value
     content[part][_MIX] = members
+
+
+def anchored(
+    content: Mapping[str, Any], base: Path, root: Path | None = None, *, storage: bool = True
+) -> dict[str, Any]:
+    """A copy of a recipe's content, as far as it is one, in which relative paths do not count from `base` any more.
+
+    They are absolute, or relative to `root`, the folder of a package, if they lead into it; storage is in none, and
+    stays where `storage` is false. What begins with `~` or a variable stays, too, and so does a name of the Hub, unless
+    `base` has a folder of the name.
+    """
+    result = copy_levels(content)
+    for part, field, value in path_values(content):
+        name = field.rpartition(".")[2]
+        is_storage = (part, name) in STORAGE_FIELDS
+        move = partial(_moved, base=base, root=None if is_storage else root, is_name=name in _HUB_IDS)
+        if storage or not is_storage:
+            set_path(result, part, field, with_path(value, move))
+    for path, is_name in _OTHER_PATHS.items():
+        value = value_at(result, path)
+        if isinstance(value, str):
+            moved = _moved(value, base=base, root=root if is_name else None, is_name=is_name)
+            result = apply_overrides(result, [(path, moved)])
+    return result
+
+
+def as_written_to(file: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recipe's content, whose relative paths count from the current folder, as its file is to have it."""
+    folder, here = file.absolute().parent.resolve(), Path.cwd()
+    return content if folder == here else anchored(content, here, folder)
+
+
+def _moved(path: str, *, base: Path, root: Path | None, is_name: bool) -> str:
+    is_kept = is_absolute(path) or path.startswith(("~", "$")) or unsupported_url(path) is not None
+    if is_kept or (is_name and not (base / path).exists()):
+        return path
+    target = (base / path).resolve()
+    return str(target.relative_to(root) if root is not None and target.is_relative_to(root) else target)
+
+
+def anchored_override(override: Override, base: Path, root: Path | None = None, *, storage: bool = True) -> Override:
+    """The same of what the command line sets."""
+    path, _ = override
+    return path, value_at(anchored(apply_overrides({}, [override]), base, root, storage=storage), path)
 
 
 def expand_variables(

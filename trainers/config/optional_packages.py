@@ -17,12 +17,14 @@ class OptionalPackage:
         modules: Modules, any of which serves it.
         requirements: What pip installs for it.
         alternative: What to do without.
+        extra: The extra of ours that has them. None: none has.
     """
 
     value: str
     modules: tuple[str, ...]
     requirements: tuple[str, ...]
     alternative: str
+    extra: str | None = None
 
     @property
     def is_installed(self) -> bool:
@@ -30,7 +32,7 @@ class OptionalPackage:
 
     @property
     def problem(self) -> str:
-        wanted = " ".join(self.requirements)
+        wanted = " ".join(self.requirements) if self.extra is None else f"'rayscribe[{self.extra}]'"
         return (
             f"{self.value} needs the package {self.requirements[0]}, which is not installed: pip install {wanted} "
             f"(on a cluster: job.runtime_env.pip), or {self.alternative}"
@@ -38,10 +40,10 @@ class OptionalPackage:
 
 
 DEEPSPEED = OptionalPackage(
-    "strategy.name deepspeed", ("deepspeed",), ("deepspeed", "ninja"), "set strategy: {name: ddp}"
+    "strategy.name deepspeed", ("deepspeed",), ("deepspeed", "ninja"), "set strategy: {name: ddp}", "deepspeed"
 )
 BEAM_SEARCH = OptionalPackage(
-    "decode.method beam", ("flashlight",), ("flashlight-text",), "set decode: {method: greedy}"
+    "decode.method beam", ("flashlight",), ("flashlight-text",), "set decode: {method: greedy}", "lm"
 )
 
 

@@ -21,7 +21,7 @@ from trainers.config.parts.part import Part, Settings, is_new, trains
 from trainers.config.parts.run_part import RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.scoring_part import ScoringPart
-from trainers.config.parts.script_part import ScriptPart
+from trainers.config.parts.script_part import ScriptPart, is_python
 from trainers.config.parts.strategy.strategy_part import StrategyPart, refuse_contradictions
 from trainers.config.parts.training_part import TrainingPart
 from trainers.errors import ConfigError
@@ -162,6 +162,31 @@ class ScriptConfig(Part):
                 f"run.resume is {self.run.resume}, and only the program itself can begin from a checkpoint: set "
                 "run.resume: auto, and name the checkpoint in script.command as the program takes it, such as "
                 "--resume_from_checkpoint={s3:bucket/runs/sr/checkpoints/…/checkpoint-10/}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_nothing_without_effect(self) -> Self:
+        run, script, scaling = self.run, self.script, self.scaling
+        if run.seed != RunPart().seed:
+            raise ValueError(
+                f"run.seed is {run.seed}, which no program reads: leave it out, and give the seed in script.command as "
+                f"the program takes it, such as --seed {run.seed}"
+            )
+        if scaling.backend != ScalingPart().backend:
+            raise ValueError(
+                f"scaling.backend is {scaling.backend}, and a program sets up its own process group: leave it out, and "
+                f"give the backend in script.command, such as --ddp_backend {scaling.backend}"
+            )
+        if script.hpu_mode is not None and scaling.device != "hpu":
+            raise ValueError(
+                f"script.hpu_mode is {script.hpu_mode}, and no worker has a Gaudi: leave it out, or set "
+                "scaling.accelerator: hpu"
+            )
+        if script.python is not None and not (script.is_python or is_python(script.prepare or ("",))):
+            raise ValueError(
+                f"script.python is {script.python}, and script.command begins with {script.command[0]}, which no "
+                "interpreter runs: leave it out, or begin with a .py file or -m"
             )
         return self
 

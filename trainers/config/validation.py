@@ -1,7 +1,7 @@
 """Validation of a config against its model: one message that lists every problem with its field, value and fix."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -131,6 +131,16 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
         return [annotation]
     inner = () if get_origin(annotation) in (dict, list) else get_args(annotation)
     return [part for item in inner for part in _models_in(item)]
+
+
+def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
+    """Every key of a part and of the parts in it, as `training.max_steps`."""
+    for name, field in model.model_fields.items():
+        parts = _models_in(field.annotation)
+        if not (parts and isinstance(field.annotation, type)):
+            yield f"{above}{name}"
+        for part in parts:
+            yield from keys_of(part, f"{above}{name}.")
 
 
 def _kinds_of(part: type[BaseModel]) -> set[Any]:

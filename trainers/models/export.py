@@ -11,6 +11,7 @@ from trainers.config.parts.decode_part import FILE_FIELDS
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.model_source import ModelSource, SourceKind
 from trainers.config.schema import TrainConfig
+from trainers.config.wording import counted
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.families import family_of_folder
 from trainers.models.family import Family
@@ -60,7 +61,7 @@ def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint,
         if len(languages := test.get("languages", {})) > 1:
             header["language"] = [code for code in languages if code != NOT_NAMED]
             rows += [
-                f"| test, {code} ({score['scored']} utterances) | {_rates(score, '')} |"
+                f"| test, {code} ({counted(score['scored'], 'utterance')}) | {_rates(score, '')} |"
                 for code, score in languages.items()
             ]
         full = beyond(config.model, test)
@@ -79,7 +80,7 @@ def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint,
     trained = f", adapt.method {config.adapt.method}" if config.adapt.method != "full" else ""
     return (
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {config.run.name}\n\n"
-        f"Trained from {origin} with Rayscribe{trained}, {checkpoint.step} steps; the best checkpoint by "
+        f"Trained from {origin} with Rayscribe{trained}, {counted(checkpoint.step, 'step')}; the best checkpoint by "
         f"{config.checkpoint.score_attribute} on the validation set.\n\n"
         f"{table}\n\n{borrowed}{padding}"
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"

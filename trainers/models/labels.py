@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainers.config.wording import counted
 from trainers.data.joined_set import JoinedSet
 from trainers.data.prepared_set import PreparedSet
 from trainers.errors import ConfigError, DataError
@@ -221,7 +222,7 @@ def language_tokens(
         try:
             token = codec.language_token(processor, name)
         except ConfigError as error:
-            problems.append(f"{counts[name]} clips have the language {name!r} ({error})")
+            problems.append(f"{counted(counts[name], 'clip', 'has', 'have')} the language {name!r} ({error})")
         else:
             if token is not None:
                 tokens[name] = token

@@ -60,7 +60,8 @@ PROVIDER = Provider(MyPart, rules=RULES, metadata_service=Service, module="myclo
 '''
 PROGRAM = """
 import json, sys
-from cluster_configs.rendering.render import Target, render
+from cluster_configs.rendering.render import render
+from cluster_configs.rendering.targets import Target
 from cluster_configs.rendering.cluster_spec import build_cluster_spec
 from cluster_configs.validation.installed import read_installed
 from cluster_configs.validation.validator import validate

@@ -21,7 +21,8 @@ from ray.autoscaler._private.util import prepare_config
 from werkzeug.serving import make_server
 
 from cluster_configs.rendering.cluster_spec import load_cluster_spec
-from cluster_configs.rendering.render import Target, render
+from cluster_configs.rendering.render import render
+from cluster_configs.rendering.targets import Target
 from tests.s3 import AWS_VARIABLES, LOOPBACK, UNWANTED_VARIABLES
 from tests.test_architecture import ROOT
 

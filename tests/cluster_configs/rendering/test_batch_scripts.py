@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from cluster_configs.rendering.cluster_spec import load_cluster_spec
-from cluster_configs.rendering.render import Target, render
+from cluster_configs.rendering.render import render
+from cluster_configs.rendering.targets import Target
 from tests.test_architecture import ROOT
 from trainers.errors import ConfigError
 

@@ -15,7 +15,8 @@ from ray._private.ray_constants import DEFAULT_OBJECT_STORE_MEMORY_PROPORTION
 from ray.autoscaler._private.kuberay.autoscaling_config import _get_ray_resources_from_group_spec
 
 from cluster_configs.rendering.cluster_spec import build_cluster_spec
-from cluster_configs.rendering.render import KubernetesKind, Target, render, unused
+from cluster_configs.rendering.render import render, unused
+from cluster_configs.rendering.targets import KubernetesKind, Target
 from tests.cluster_configs.validation.custom_resources import custom_resource, schemas_folder, trimmed
 from tests.test_architecture import ROOT
 from trainers.config.overrides import apply_overrides, parse_override

@@ -13,7 +13,8 @@ from ray.autoscaler._private.command_runner import _with_environment_variables
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 from cluster_configs.rendering.cluster_spec import load_cluster_spec
-from cluster_configs.rendering.render import RENDERERS, KubernetesKind, Target, render
+from cluster_configs.rendering.render import RENDERERS, render
+from cluster_configs.rendering.targets import KubernetesKind, Target
 from tests.test_architecture import ROOT
 from trainers.config.loader import build_config, read_yaml
 from trainers.config.overrides import apply_overrides, parse_override
@@ -148,7 +149,8 @@ def test_on_gaudi_hosts_a_recipe_is_submitted_as_it_can_train_there() -> None:
     (command,) = re.findall(r"rayscribe submit (\S+) .*? (--set scaling.*)", comments)
     given = re.findall(r"--set (scaling\S+)", command[1])
     recipe = apply_overrides(read_yaml(ROOT / command[0]), [parse_override(text) for text in given])
-    assert build_config(recipe, origin="x").scaling.worker_resources["GPU"] == 0
+    places = {"BUCKET_URI": "/runs", "SPEECH": "/speech"}
+    assert build_config(recipe, origin="x", environment=places).scaling.worker_resources["GPU"] == 0
 
 
 @pytest.mark.parametrize("file", ["/run/x;id>intruder;#", "/run/`id>intruder`"])

@@ -21,7 +21,7 @@ def gathered(root: Path, script: str) -> Bundle:
     (root / SCRIPT).write_text(script)
     recipe = root / "sr.yaml"
     recipe.write_text(yaml.safe_dump({**CONTENT, "job": {"runtime_env": BY_SCRIPT}}))
-    return collect_bundle(load_spec(recipe, (), environment={}, now=NOW), root)
+    return collect_bundle(load_spec(recipe, (), here=root, environment={}, now=NOW))
 
 
 def test_the_run_s_install_script_takes_the_place_of_the_repository_s(tmp_path: Path) -> None:

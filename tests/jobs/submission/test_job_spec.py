@@ -56,6 +56,36 @@ def test_variables_in_a_mix_are_those_of_this_machine_or_of_the_job(tmp_path: Pa
         load(tmp_path, data=data, job=job)
 
 
+def test_paths_count_from_the_recipe_and_those_of_overrides_from_the_current_folder(tmp_path: Path) -> None:
+    for name in ("recipes", "work"):
+        (tmp_path / name).mkdir()
+    recipe, data = tmp_path / "recipes" / "sr.yaml", {"train": "train.csv", "validation": "../work/valid.csv"}
+    recipe.write_text(yaml.safe_dump({**CONTENT, "data": data}))
+    spec = load_spec(recipe, ["data.test=test.csv"], here=tmp_path / "work", environment={}, now=NOW)
+    assert spec.root == tmp_path / "work"
+    found = training_of(spec).data
+    # What travels is named as it is there; nothing else is the same for every node but an absolute path.
+    assert (found.train, found.validation, found.test) == (f"{recipe.parent}/train.csv", "valid.csv", "test.csv")
+    above = ["job.runtime_env.working_dir=.."]
+    spec = load_spec(recipe, above, here=tmp_path / "work", environment={}, now=NOW)
+    assert (spec.root, training_of(spec).data.train) == (tmp_path, "recipes/train.csv")
+    assert not spec.has_entry
+    (tmp_path / "task.py").touch()
+    spec = load_spec(recipe, [], here=tmp_path / "work", environment={}, now=NOW)
+    assert (spec.root, spec.has_entry) == (tmp_path, True), "a clone is what travels, from any folder in it"
+
+
+def test_a_relative_storage_path_is_a_folder_here_if_the_cluster_is(tmp_path: Path) -> None:
+    recipe = tmp_path / "sr.yaml"
+    recipe.write_text(yaml.safe_dump({**CONTENT, "run": {"name": "sr", "storage_path": "runs"}}))
+    spec = load_spec(recipe, [], here=Path("/"), environment={}, now=NOW, is_local=lambda address: True)
+    assert spec.config.run.storage_path == f"{tmp_path}/runs"
+    here = tmp_path / "work"
+    here.mkdir()
+    spec = load_spec(recipe, ["run.storage_path=r"], here=here, environment={}, now=NOW, is_local=lambda address: True)
+    assert spec.config.run.storage_path == f"{here}/r"
+
+
 def test_the_gang_is_all_workers_and_the_cpu_that_ray_data_needs(tmp_path: Path) -> None:
     assert gang_of(load(tmp_path).config.scaling).total == {"CPU": 9.0, "GPU": 2.0}
 
@@ -123,3 +153,12 @@ def test_a_run_does_not_wait_for_itself(tmp_path: Path) -> None:
 def test_an_address_is_a_url_without_credentials(tmp_path: Path, address: str) -> None:
     with pytest.raises(ConfigError, match=r"job\.address"):
         load(tmp_path, job={"address": address})
+
+
+def test_a_program_s_job_has_longer_to_stop_than_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "sr.yaml"
+    recipe = {"trainer": "script", "script": {"command": "train.py"}, "run": {"storage_path": "/runs"}}
+    path.write_text(yaml.safe_dump({**recipe, "job": {"stop_grace_s": 90}}))
+    with pytest.raises(ConfigError, match=r"job\.stop_grace_s is 90, and script\.stop_grace_s is 90: the job would be"):
+        load_spec(path, [], now=NOW)
+    assert load_spec(path, ["script.stop_grace_s=60"], now=NOW).job.stop_grace_s == 90

@@ -56,7 +56,7 @@ def root(tmp_path: Path) -> Path:
 def load(root: Path, data: dict[str, Any], **content: Any) -> JobSpec:
     recipe = root / "sr.yaml"
     recipe.write_text(yaml.safe_dump({**CONTENT, "data": {"ship": True, **data}, **content}))
-    return load_spec(recipe, (), environment={}, now=NOW)
+    return load_spec(recipe, (), here=root, environment={}, now=NOW)
 
 
 def unpacked(spec: JobSpec, bundle: Bundle, folder: Path) -> TrainConfig:
@@ -181,7 +181,7 @@ def test_the_job_has_the_same_utterances_when_the_folder_is_gone(
 ) -> None:
     spec = load(root, {"validation": f"{laptop}/valid.csv", **form(laptop)})
     expected = utterances(opened(training_of(spec).data))
-    bundle = collect_bundle(spec, root)
+    bundle = collect_bundle(spec)
     config = unpacked(spec, bundle, tmp_path / "node")
     shutil.rmtree(laptop)
     shutil.rmtree(tmp_path / "disk", ignore_errors=True)
@@ -194,7 +194,7 @@ def test_recordings_that_are_mixed_into_clips_are_shipped_too(laptop: Path, root
     (laptop / "noise.csv").write_text("path\nclips/a.wav\n")
     data = {**relative_paths(laptop), "validation": f"{laptop}/valid.csv"}
     spec = load(root, data, augment={"noise_manifest": f"{laptop}/noise.csv"})
-    config = unpacked(spec, collect_bundle(spec, root), tmp_path / "node")
+    config = unpacked(spec, collect_bundle(spec), tmp_path / "node")
     shutil.rmtree(laptop)
     assert config.augment.noise_manifest is not None
     (noise,) = open_mixed_sources(
@@ -211,7 +211,7 @@ def test_what_is_shipped_again_has_the_key_of_before_wherever_it_was_and_is_unpa
         data = {**relative_paths(laptop), "validation": f"{laptop}/valid.csv", "fingerprint": kind}
         spec = load(root, data)
         folder = tmp_path / session / "working_dir_files" / f"_ray_pkg_{package}"
-        config = unpacked(spec, collect_bundle(spec, root), folder)
+        config = unpacked(spec, collect_bundle(spec), folder)
         return prepared_key(opened(config.data), config.data)
 
     before = key("session_1", "0a")
@@ -225,7 +225,7 @@ def test_what_is_shipped_again_has_the_key_of_before_wherever_it_was_and_is_unpa
 def test_what_other_machines_have_stays_there(laptop: Path, root: Path) -> None:
     (laptop / "train.csv").write_text("path,text\ns3://bucket/a.wav,jedan\nclips/b.wav,dva\n")
     spec = load(root, {"train": f"{laptop}/train.csv", "validation": "s3://bucket/valid.csv"})
-    bundle = collect_bundle(spec, root)
+    bundle = collect_bundle(spec)
     config = run_request_of(spec, bundle, "ab" * 32).config
     assert (config["data"]["train"], config["data"]["validation"]) == (
         f"{SHIPPED}/train.jsonl",
@@ -242,7 +242,7 @@ def test_recordings_of_the_working_directory_are_packaged_once(laptop: Path, roo
     shutil.copytree(laptop, root / "speech")
     relative_paths(root / "speech")
     spec = load(root, {"train": "speech/train.csv", "validation": "speech/valid.csv"})
-    bundle = collect_bundle(spec, root)
+    bundle = collect_bundle(spec)
     assert {name for name in bundle.extra if name.startswith(SHIPPED)} == {
         f"{SHIPPED}/train.jsonl",
         f"{SHIPPED}/validation.jsonl",
@@ -255,7 +255,7 @@ def test_a_recording_that_two_manifests_name_is_packaged_once(laptop: Path, root
     shutil.copy(laptop / "clips" / "a.wav", laptop / "clips" / "b.wav")
     noise = {"noise_manifest": relative_paths(laptop)["train"]}
     spec = load(root, {**relative_paths(laptop), "validation": f"{laptop}/valid.csv"}, augment=noise)
-    files = collect_bundle(spec, root).extra
+    files = collect_bundle(spec).extra
     assert sorted(name.rpartition(".")[2] for name in files if name.startswith(SHIPPED)) == [
         *["jsonl"] * 3,
         *["wav"] * 3,
@@ -274,7 +274,7 @@ def test_the_home_folder_is_this_user_s(laptop: Path, root: Path, monkeypatch: p
 def test_what_is_not_read_of_a_manifest_is_told(laptop: Path, root: Path) -> None:
     (laptop / "train.csv").write_text("path,text,Speaker\nclips/a.wav,jedan,ana\n")
     spec = load(root, {"train": f"{laptop}/train.csv", "validation": f"{laptop}/valid.csv"})
-    shipment = collect_bundle(spec, root).shipment
+    shipment = collect_bundle(spec).shipment
     assert shipment is not None
     (warning,) = shipment.warnings
     assert "the column 'Speaker' is not read: rename it to 'speaker'" in warning
@@ -335,13 +335,13 @@ def test_what_cannot_be_carried_is_refused_by_name(name: str, laptop: Path, root
     form, message = REFUSED[name]
     job = {"runtime_env": {"env_vars": {"SPEECH": "/there"}}}
     with pytest.raises(RayscribeError, match=message):
-        collect_bundle(load(root, {"validation": f"{laptop}/valid.csv", **form(laptop)}, job=job), root)
+        collect_bundle(load(root, {"validation": f"{laptop}/valid.csv", **form(laptop)}, job=job))
 
 
 def test_an_error_in_a_mix_names_the_member(laptop: Path, root: Path) -> None:
     data = {"mix": [{"name": "mine", "train": f"{laptop}/gone.csv"}], "validation": f"{laptop}/valid.csv"}
     with pytest.raises(DataError, match=r"^data\.mix: mine: data\.train: \S+/gone\.csv: no such file"):
-        collect_bundle(load(root, data), root)
+        collect_bundle(load(root, data))
 
 
 def test_a_set_over_the_limit_is_refused_with_its_largest_recordings(
@@ -350,7 +350,7 @@ def test_a_set_over_the_limit_is_refused_with_its_largest_recordings(
     monkeypatch.setattr(tree, "LIMIT_BYTES", 3 * tree.MIB)
     monkeypatch.setattr("runtime_env.package.LIMIT_BYTES", 3 * tree.MIB)
     (laptop / "clips" / "b.wav").write_bytes(os.urandom(4 * tree.MIB))
-    bundle = collect_bundle(load(root, {**relative_paths(laptop), "validation": f"{laptop}/valid.csv"}), root)
+    bundle = collect_bundle(load(root, {**relative_paths(laptop), "validation": f"{laptop}/valid.csv"}))
     with pytest.raises(ConfigError) as refused:
         pack_bundle(bundle, tmp_path / "packages")
     for part in (
@@ -367,4 +367,4 @@ def test_a_set_that_no_package_could_hold_is_refused_before_it_is_read(laptop: P
     os.truncate(laptop / "clips" / "b.wav", 2**33)
     spec = load(root, {**relative_paths(laptop), "validation": f"{laptop}/valid.csv"})
     with pytest.raises(ConfigError, match=r"Largest: \S+/clips/b\.wav 8192\.0 MiB, .*set data\.ship: false"):
-        collect_bundle(spec, root)
+        collect_bundle(spec)

@@ -90,7 +90,7 @@ def test_a_language_without_a_token_is_refused_with_its_clips_and_the_fix(proces
     for each in (processor, None):
         with pytest.raises(ConfigError, match=r"2 clips have the language 'Klingon' \(Whisper has no token") as caught:
             language_tokens(FAMILY, each, wrong, "English")
-        assert "1 clips have the language 'qqq'" in str(caught.value)
+        assert "1 clip has the language 'qqq'" in str(caught.value)
         assert "--set data.use_language_column=false" in str(caught.value)
 
 
@@ -104,7 +104,7 @@ def test_an_english_only_model_takes_english_clips_alone(processor: Any) -> None
             return [ids[2:] for ids in super().encode_labels(processor, texts)]
 
     assert language_tokens(EnglishOnly(), processor, column("en", "English"), None) == {}
-    with pytest.raises(ConfigError, match=r"1 clips have the language 'sr' \(the model knows only English\)"):
+    with pytest.raises(ConfigError, match=r"1 clip has the language 'sr' \(the model knows only English\)"):
         language_tokens(EnglishOnly(), processor, column("en", "sr"), None)
 
 
@@ -115,7 +115,7 @@ def test_a_speech2text_has_the_languages_of_its_tokenizer(tmp_path: Path) -> Non
     processor = family.open_processor(model, None)
     of_german = processor.tokenizer.lang_code_to_id["de"]
     assert language_tokens(family, processor, column("German", "French", None), "fr") == {"German": of_german}
-    with pytest.raises(ConfigError, match=r"1 clips have the language 'sr' \(the model has tokens for de, es, fr"):
+    with pytest.raises(ConfigError, match=r"1 clip has the language 'sr' \(the model has tokens for de, es, fr"):
         language_tokens(family, processor, column("sr"), "fr")
 
 

@@ -47,7 +47,7 @@ def test_it_has_the_score_of_each_language() -> None:
     rates = {"wer": 1.0, "cer": 2.0, "ser": 3.0, "scored": 4, "utterances": 4}
     languages = {"en": {**rates, "scored": 3}, "sr": {**rates, "wer": None, "scored": 1}}
     card = model_card(wanted, WhisperFamily(), SCORED, {**rates, "languages": languages})
-    assert "| test, en (3 utterances) | 1.00 | 2.00 | 3.00 |\n| test, sr (1 utterances) | undefined | 2.00" in card
+    assert "| test, en (3 utterances) | 1.00 | 2.00 | 3.00 |\n| test, sr (1 utterance) | undefined | 2.00" in card
     assert "language:\n- en\n- sr\n" in card
 
 

@@ -1,10 +1,12 @@
 """Weights on the Hub: what may pass is tried again, and what will not is the config's."""
 
 import errno
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from huggingface_hub.utils._http import http_backoff
 from transformers import PretrainedConfig
 
 from tests.trainers.synthetic import config
@@ -138,3 +140,20 @@ class TestFaults:
 def test_the_exit_code_is_that_of_a_storage_which_a_service_tries_again() -> None:
     assert issubclass(StorageError, RayscribeError)
     assert StorageError.exit_code == 4
+
+
+def test_of_a_hub_that_does_not_respond_there_is_one_line(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("huggingface_hub.utils._http")
+    caplog.set_level(logging.WARNING)
+
+    def ask() -> None:
+        logger.warning("A key of the Hub is about to expire")
+        http_backoff("GET", "http://127.0.0.1:1", max_retries=2, base_wait_time=0.0)
+
+    with pytest.raises(StorageError, match="no connection"):
+        hub_errors.read_from_hub(ask, "model.name_or_path: somebody/whisper")
+    shown = "model.name_or_path: somebody/whisper: the Hub does not respond, and is asked again for a minute or two"
+    assert capsys.readouterr().out.splitlines() == [shown]
+    assert {record.getMessage() for record in caplog.records} <= {"A key of the Hub is about to expire"}

@@ -45,9 +45,9 @@ class ScoringPart(Part):
     metrics: dict[MetricName, MetricSource] = Field(
         default_factory=dict,
         description="Metrics of evaluate, each by a name of yours: `{mer: /shared/metrics/mer, deletions: "
-        "'trainers.scoring.metrics:ErrorRates'}`. " + SOURCES + "; or a name of the Hub that is in each node's cache, "
-        "since nothing is downloaded. It is code that runs. Its number is `eval_<name>` in metrics.jsonl, and may rank "
-        "checkpoints.",
+        "'rayscribe.trainers.scoring.metrics:ErrorRates'}`. " + SOURCES + "; or a name of the Hub that is in each "
+        "node's cache, since nothing is downloaded. It is code that runs. Its number is `eval_<name>` in "
+        "metrics.jsonl, and may rank checkpoints.",
     )
 
     def source_of(self, attribute: str | None) -> str | None:

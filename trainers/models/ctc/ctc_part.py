@@ -15,7 +15,7 @@ CtcArchitecture = Literal["wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2
 class CtcPart(NewModelPart):
     """A CTC model: pretrained weights, or sizes of a new one."""
 
-    implementation: ClassVar[str] = "trainers.models.ctc.ctc_family:CtcFamily"
+    implementation: ClassVar[str] = f"{__package__}.ctc_family:CtcFamily"
     unsupported: ClassVar[tuple[str, ...]] = (
         "training.generation_num_beams",
         "training.full_context_fraction",

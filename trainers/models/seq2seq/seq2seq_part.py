@@ -11,7 +11,7 @@ from trainers.config.parts.model_source import SourceText
 class Seq2SeqPart(ModelPart):
     """An encoder-decoder model other than Whisper, which begins with weights."""
 
-    implementation: ClassVar[str] = "trainers.models.seq2seq.seq2seq_family:Seq2SeqFamily"
+    implementation: ClassVar[str] = f"{__package__}.seq2seq_family:Seq2SeqFamily"
     unsupported: ClassVar[tuple[str, ...]] = (
         "decode.method",
         "training.full_context_fraction",

@@ -32,7 +32,7 @@ LEAST_WIDTH = 384
 class WhisperPart(NewModelPart):
     """A Whisper: released weights, or sizes of a new one."""
 
-    implementation: ClassVar[str] = "trainers.models.whisper.whisper_family:WhisperFamily"
+    implementation: ClassVar[str] = f"{__package__}.whisper_family:WhisperFamily"
     unsupported: ClassVar[tuple[str, ...]] = ("decode.method",)
     released: ClassVar[Mapping[str, str]] = {size: f"openai/whisper-{size}" for size in RELEASED}
     sizes: ClassVar[tuple[str, ...]] = (*NewModelPart.sizes, "decoder_layers", "num_mel_bins", "max_label_tokens")

@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
-
-from cluster_configs.providers.provider import CloudPart, Provider
-from cluster_configs.rendering.spec_parts import PoolPart, Word
-from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
-from cluster_configs.validation.yaml_nodes import Node
+from rayscribe.cluster_configs.providers.provider import CloudPart, Provider
+from rayscribe.cluster_configs.rendering.spec_parts import PoolPart, Word
+from rayscribe.cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
+from rayscribe.cluster_configs.validation.yaml_nodes import Node
 
 # Of Ray's provider `external`: the NodeProvider that starts and ends machines. The head imports it.
 MODULE = "campus_nodes.CampusNodeProvider"

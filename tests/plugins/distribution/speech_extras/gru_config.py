@@ -2,11 +2,10 @@
 
 import sys
 
+from rayscribe.trainers.data.frame_count import FrameCount
+from rayscribe.trainers.models.ctc.ctc_frames import MEL_INPUT, MEL_LEAST_SAMPLES, MEL_WINDOW
+from rayscribe.trainers.models.label_codec import Limits
 from transformers import AutoConfig, PretrainedConfig
-
-from trainers.data.frame_count import FrameCount
-from trainers.models.ctc.ctc_frames import MEL_INPUT, MEL_LEAST_SAMPLES, MEL_WINDOW
-from trainers.models.label_codec import Limits
 
 LIMITS = Limits(
     context_s=60.0,

@@ -6,6 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rayscribe.trainers.errors import ConfigError
+from rayscribe.trainers.models.ctc.ctc_part import CtcPart
+from rayscribe.trainers.models.ctc.ctc_scratch import for_tokenizer, new_tokenizer, processor_of
+from rayscribe.trainers.models.family import Family
+from rayscribe.trainers.models.label_codec import Limits
+from rayscribe.trainers.models.pretrained import open_pretrained
+from rayscribe.trainers.models.tokenizer_processor import code_or_name, tokenizer_fingerprint
 from transformers import (
     AutoFeatureExtractor,
     AutoModelForCTC,
@@ -15,13 +22,6 @@ from transformers import (
 
 from speech_extras.gru_config import LIMITS, GruConfig
 from speech_extras.gru_part import GruPart
-from trainers.errors import ConfigError
-from trainers.models.ctc.ctc_part import CtcPart
-from trainers.models.ctc.ctc_scratch import for_tokenizer, new_tokenizer, processor_of
-from trainers.models.family import Family
-from trainers.models.label_codec import Limits
-from trainers.models.pretrained import open_pretrained
-from trainers.models.tokenizer_processor import code_or_name, tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from speech_extras.gru_recognizer import GruRecognizer

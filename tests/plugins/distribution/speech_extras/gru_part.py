@@ -3,9 +3,8 @@
 from typing import ClassVar
 
 from pydantic import Field
-
-from trainers.config.parts.model_part import ModelPart, SizeEstimate
-from trainers.config.parts.part import Positive
+from rayscribe.trainers.config.parts.model_part import ModelPart, SizeEstimate
+from rayscribe.trainers.config.parts.part import Positive
 
 
 class GruPart(ModelPart):

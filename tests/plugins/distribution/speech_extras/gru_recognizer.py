@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import torch
+from rayscribe.trainers.models.ctc.ctc_recognizer import CtcRecognizer
+from rayscribe.trainers.models.family import Family
+from rayscribe.trainers.models.label_codec import Limits
+from rayscribe.trainers.models.pretrained import open_pretrained
 from transformers import AutoModelForCTC, PreTrainedModel, set_seed
 from transformers.modeling_outputs import CausalLMOutput
 
 from speech_extras.gru_config import LIMITS, GruConfig
 from speech_extras.gru_part import GruPart
-from trainers.models.ctc.ctc_recognizer import CtcRecognizer
-from trainers.models.family import Family
-from trainers.models.label_codec import Limits
-from trainers.models.pretrained import open_pretrained
 
 
 class GruForCTC(PreTrainedModel):

@@ -1,6 +1,6 @@
 """MER: word edits per hundred aligned words, those that are inserted among them, so that it never goes above 100."""
 
-from trainers.metrics.metric import EditCounts, Metric
+from rayscribe.trainers.metrics.metric import EditCounts, Metric
 
 
 class MatchErrorRate(Metric):

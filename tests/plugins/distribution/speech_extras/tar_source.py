@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
-
-from trainers.config.parts.part import Part
-from trainers.config.validation import refuse, validated
-from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, rows_of
-from trainers.data.sources.fingerprint import hash_of
-from trainers.data.sources.recording_readers import Row
-from trainers.errors import AudioError, DataError, StorageError
-from trainers.storage import Storage
+from rayscribe.trainers.config.parts.part import Part
+from rayscribe.trainers.config.validation import refuse, validated
+from rayscribe.trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, rows_of
+from rayscribe.trainers.data.sources.fingerprint import hash_of
+from rayscribe.trainers.data.sources.recording_readers import Row
+from rayscribe.trainers.errors import AudioError, DataError, StorageError
+from rayscribe.trainers.storage import Storage
 
 AUDIO = (".flac", ".wav")
 

@@ -1,0 +1,183 @@
+"""Rayscribe from Python; `rayscribe --help` lists the same as commands, and more.
+
+    import rayscribe
+
+    config = rayscribe.load_config("my.yaml", {"training.max_steps": 200})
+    result = rayscribe.train(config)
+    print(result.headline, result.totals["wer"])
+    run = rayscribe.submit("my.yaml", {"run.storage_path": "s3://bucket/runs"}, cluster="speech")
+
+A recipe is the path of a YAML file, or a config. Overrides are values by dotted names, as of `--set`. Relative paths
+in a file count from that file, all others from the current folder. What goes wrong is a `RayscribeError`, which names
+the thing, the value and the fix.
+"""
+
+import math
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Union
+
+from runtime_env.own_code import PACKAGES
+from runtime_env.own_code import VERSION as __version__
+from trainers.errors import RayscribeError
+
+if TYPE_CHECKING:
+    from jobs.model import Run
+    from trainers.config.schema import TrainConfig
+    from trainers.data.prepared_set import PreparedSet
+    from trainers.main import TaskArguments
+    from trainers.pipeline.evaluate import RunResult
+
+__all__ = ["RayscribeError", "__version__", "evaluate", "load_config", "main", "prepare", "submit", "train"]
+Recipe = Union[str, "os.PathLike[str]", "TrainConfig"]
+Overrides = Mapping[str, Any]
+
+
+def load_config(recipe: Recipe, overrides: Overrides | None = None) -> "TrainConfig":
+    """The config that a recipe resolves to, with absolute paths and a name of the run; every problem in one error."""
+    from trainers.main import load  # noqa: PLC0415
+
+    return load(_arguments(recipe, overrides))
+
+
+def train(
+    recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool = True
+) -> "RunResult":
+    """Prepares, trains, evaluates and exports, or continues what was interrupted.
+
+    Args:
+        recipe: What is trained.
+        overrides: Its fields that have other values.
+        address: A Ray cluster, host:port. None: RAY_ADDRESS, or a Ray that is started on this machine.
+        ray: Whether to use Ray. False: all happens in this process.
+    """
+    result: RunResult = _call(recipe, overrides, address=address, no_ray=not ray)
+    return result
+
+
+def prepare(
+    recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool = True
+) -> "dict[str, PreparedSet]":
+    """Decodes and stores each split, or finds it stored; for the arguments see `train`."""
+    sets: dict[str, PreparedSet] = _call(recipe, overrides, verb="prepare", address=address, no_ray=not ray)
+    return sets
+
+
+def evaluate(
+    recipe: Recipe,
+    overrides: Overrides | None = None,
+    *,
+    model: str,
+    split: str = "test",
+    nbest: int | None = None,
+    address: str | None = None,
+    ray: bool = True,
+) -> "RunResult":
+    """Scores a trained model on a split, into a new folder; for the other arguments see `train`.
+
+    Args:
+        recipe: Says of which data.
+        overrides: Its fields that have other values.
+        model: The folder of a run or of a model, or an id of the Hub.
+        split: train, validation or test.
+        nbest: How many hypotheses of each utterance are written. None: the best alone.
+        address: A Ray cluster.
+        ray: Whether to use Ray.
+    """
+    scored = {"model": model, "split": split, "nbest": nbest}
+    result: RunResult = _call(recipe, overrides, verb="evaluate", address=address, no_ray=not ray, **scored)
+    return result
+
+
+def submit(
+    recipe: str | os.PathLike[str],
+    overrides: Overrides | None = None,
+    *,
+    address: str | None = None,
+    cluster: str | None = None,
+    service: str | None = None,
+) -> "Run":
+    """Checks a recipe, packages the current folder, and queues it as a run, as `rayscribe submit` does.
+
+    Args:
+        recipe: What is trained, or the program that is run.
+        overrides: Its fields that have other values.
+        address: URL of the cluster's dashboard.
+        cluster: A cluster of `rayscribe cluster up`, by its name.
+        service: URL of a service. None: RAYSCRIBE_SERVICE, or a ledger of this machine, whose runs advance while a
+            command runs: this call returns when Ray has accepted the first attempt.
+    """
+    from jobs.cli.submit import submit_from_python  # noqa: PLC0415
+
+    return submit_from_python(Path(recipe), _sets(overrides), address, cluster, service)
+
+
+def main() -> int:
+    """The `rayscribe` command; gives its exit code."""
+    from jobs.cli.app import main as command  # noqa: PLC0415
+
+    return command()
+
+
+def _call(recipe: Recipe, overrides: Overrides | None, **options: Any) -> Any:
+    from trainers.main import call  # noqa: PLC0415
+
+    return call(_arguments(recipe, overrides, **options))
+
+
+def _arguments(recipe: Recipe, overrides: Overrides | None, **options: Any) -> "TaskArguments":
+    from trainers.main import TaskArguments  # noqa: PLC0415
+
+    sets = _sets(overrides)
+    if isinstance(recipe, (str, os.PathLike)):
+        return TaskArguments(Path(recipe), sets, **options)
+    return TaskArguments(Path("config"), sets, recipe=recipe.model_dump(mode="json"), **options)
+
+
+def _sets(overrides: Overrides | None) -> list[str]:
+    """As arguments of `--set`."""
+    import yaml  # noqa: PLC0415
+
+    def text(value: Any) -> str:
+        plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+        return yaml.safe_dump(plain, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
+
+    return [f"{name}={text(value)}" for name, value in (overrides or {}).items()]
+
+
+class _InRepository:
+    """Finds `rayscribe.trainers…` where the packages lie next to this file: the very modules `trainers…`."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        inner = name.removeprefix("rayscribe.")
+        real = find_spec(inner) if inner != name and inner.partition(".")[0] in PACKAGES else None
+        return real and ModuleSpec(name, _InRepository, origin=real.origin, loader_state=real)  # type: ignore[arg-type]
+
+    @staticmethod
+    def create_module(spec: ModuleSpec) -> ModuleType:
+        return import_module(spec.loader_state.name)
+
+    @staticmethod
+    def exec_module(module: ModuleType) -> None:
+        """It was executed under its own name, whose spec it gets back."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
+
+    @staticmethod
+    def get_code(name: str) -> Any:
+        """For `python -m`."""
+        real: Any = find_spec(name.removeprefix("rayscribe."))
+        return real.loader.get_code(real.name)
+
+
+# An installed distribution has the packages in a package of this name, see setup.py.
+if "__path__" not in globals():
+    __path__: list[str] = []
+    sys.meta_path.insert(0, _InRepository)

@@ -1,0 +1,28 @@
+"""Rayscribe's own code, as it travels next to a working directory that has no task.py to start with."""
+
+from pathlib import Path
+
+from runtime_env.credentials import file_looks_secret
+from runtime_env.tree import Tree, TreeFile
+
+VERSION = "0.1.0"
+# With what Python starts a driver of it. -P: a module of the user's own folder is not imported in place of one of ours.
+OWN_ENTRY = ("-P", "-m", "rayscribe.trainers.main")
+# What identifies the code without reading it. None: that of the repository, which may be any.
+RELEASE = VERSION if __name__.startswith("rayscribe.") else None
+# In the repository; an installed distribution has one package, `rayscribe`, in which they are.
+PACKAGES = ("cluster_configs", "jobs", "runtime_env", "trainers")
+
+
+def own_code() -> Tree:
+    """The code that runs here, with its names for Python as paths. Two of the same content make one package."""
+    root = Path(__file__).parents[__name__.count(".")]
+    folders = ("rayscribe",) if RELEASE else PACKAGES
+    paths = [root / "rayscribe.py", *(path for folder in folders for path in (root / folder).rglob("*"))]
+    kept = [path for path in paths if path.is_file() and not _is_left_out(path)]
+    files = (TreeFile(path.relative_to(root).as_posix(), path.stat().st_size, False) for path in kept)
+    return Tree(root, tuple(files), ())
+
+
+def _is_left_out(path: Path) -> bool:
+    return path.parent.name == "__pycache__" or path.name.startswith(".") or file_looks_secret(path.name)
