@@ -1,7 +1,6 @@
-"""What preflight checks: a recipe, the repository that is packaged with it, and the cluster that it is for."""
+"""What preflight checks: a recipe, the folder that is packaged with it, and the cluster that it is for."""
 
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.clusters.managed.cluster_endpoint import connect
@@ -20,16 +19,14 @@ if TYPE_CHECKING:
 class Context:
     """One preflight; what several checks need is read once."""
 
-    def __init__(
-        self, spec: JobSpec | None, root: Path | None, address: str | None, clusters: "Clusters | None", *, deep: bool
-    ):
+    def __init__(self, spec: JobSpec | None, address: str | None, clusters: "Clusters | None", *, deep: bool):
         """Sends no request yet.
 
-        Without a recipe, which needs the repository that is packaged, only the cluster is checked; without an address,
-        none is known, and without `clusters`, it is reached from the service alone. Checks that are `deep` may take
+        Without a recipe only the cluster is checked; without an address, none is known, and without `clusters`, it is
+        reached from the service alone. Checks that are `deep` may take
         minutes, and look on the nodes too, others about 20 seconds.
         """
-        self.spec, self.root, self.address, self.clusters, self.deep = spec, root, address, clusters, deep
+        self.spec, self.address, self.clusters, self.deep = spec, address, clusters, deep
 
     @property
     def on_this_machine(self) -> bool:
@@ -43,8 +40,8 @@ class Context:
     @cached_property
     def bundle(self) -> Bundle:
         """What is packaged; raises as `collect_bundle`."""
-        assert self.spec is not None and self.root is not None
-        return collect_bundle(self.spec, self.root)
+        assert self.spec is not None
+        return collect_bundle(self.spec)
 
     @cached_property
     def without_token(self) -> DashboardResponse | ClusterError:

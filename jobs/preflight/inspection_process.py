@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from jobs.preflight.context import Context
 from jobs.submission.job_spec import JobSpec
+from jobs.submission.ray_request import entry_words
 from trainers.config.locations import path_values, variables_in
 from trainers.config.submitted import CONFIG_VARIABLE, config_text
 from trainers.findings import Finding, Level
@@ -40,7 +41,7 @@ class InspectionProcess:
         if not self._unknown:
             self._process = subprocess.Popen(
                 command_of(context),
-                cwd=context.root,
+                cwd=context.spec.root,
                 env={
                     **os.environ,
                     **context.spec.job.runtime_env.env_vars,
@@ -76,8 +77,9 @@ class InspectionProcess:
 def command_of(context: Context) -> list[str]:
     """The command line of the process."""
     assert context.spec is not None
+    entry = entry_words(own_code=not context.spec.has_entry)[1:]
     seconds = DEEP_RECORDINGS_S if context.deep else QUICK_RECORDINGS_S
-    command = [sys.executable, "task.py", *check_arguments(GROUPS), "--light", "--recordings-s", f"{seconds:g}"]
+    command = [sys.executable, *entry, *check_arguments(GROUPS), "--light", "--recordings-s", f"{seconds:g}"]
     return command if context.on_this_machine else [*command, "--elsewhere"]
 
 

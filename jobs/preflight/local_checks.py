@@ -1,5 +1,6 @@
 """Checks of the package, and of where the run is kept; they make no requests."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from jobs.preflight.context import Context
 from jobs.scheduler.feasibility import Capacity
 from jobs.submission.assemble import program_of
 from jobs.submission.job_spec import ScriptRunConfig
-from runtime_env.tree import package_size
+from runtime_env.tree import A_LINK_OUT, Tree, package_size
 from trainers.config.config_scope import LM_FIELDS, SHIPPED_FIELDS
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.parts.data_location import path_in
@@ -26,8 +27,8 @@ def check_working_dir(context: Context) -> Iterator[Finding]:
 
 def check_packaged_data(context: Context) -> Iterator[Finding]:
     """Checks that files of the repository that the recipe names are packaged."""
-    assert context.spec is not None and context.root is not None
-    config = context.spec.config
+    assert context.spec is not None
+    config, root = context.spec.config, context.spec.root
     if isinstance(config, ScriptRunConfig):
         yield from _check_program(context, config)
         return
@@ -41,8 +42,8 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
     packed = {file.path for file in context.bundle.tree.files}
     for field, path in inside.items():
         name = Path(path).as_posix()
-        if not (context.root / path).exists():
-            yield problem(f"{field}: {path}: no such file in {context.root}; fix it (--set {field}=…)")
+        if not (root / path).exists():
+            yield problem(f"{field}: {path}: no such file in {root}; fix it (--set {field}=…)")
         elif name not in packed and not any(file.startswith(f"{name}/") for file in packed):
             yield problem(
                 f"{field}: {path} is not packaged, since .gitignore, .rayignore or job.runtime_env.excludes leaves "
@@ -63,6 +64,19 @@ def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Findin
             f"script.command: {program} is not packaged with {context.bundle.root}: start in the folder of the "
             "program, or set job.runtime_env.working_dir; what .gitignore and .rayignore name is left out"
         )
+    yield from _check_links(context.bundle.tree)
+
+
+def _check_links(tree: Tree) -> Iterator[Finding]:
+    """Public recipes link modules that several of them import, such as the preparation of a corpus."""
+    for item in tree.left_out:
+        if item.reason == A_LINK_OUT and item.path.endswith(".py"):
+            target = (tree.root / item.path).resolve()
+            above = Path(os.path.commonpath([tree.root, target]))
+            yield problem(
+                f"{item.path} is a link to {target}, which is not packaged with {tree.root}: start in {above} with "
+                f"--working-dir {tree.root.relative_to(above)} (script.working_dir), or put a copy in the link's place"
+            )
 
 
 def check_storage_path(context: Context) -> Iterator[Finding]:

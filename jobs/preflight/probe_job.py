@@ -13,10 +13,11 @@ from jobs.model import Gang
 from jobs.preflight.context import Context
 from jobs.preflight.inspection_process import check_arguments, parse_findings, unreported
 from jobs.submission.assemble import pack_bundle, run_request_of
-from jobs.submission.ray_request import METADATA_UID, SubmitRequest, build_request
+from jobs.submission.ray_request import METADATA_UID, SubmitRequest, build_request, entry_words
 from jobs.submission.run_request import run_of
 from runtime_env.install_script import wrap_entrypoint
-from runtime_env.package import Package
+from runtime_env.own_code import own_code
+from runtime_env.package import pack
 from trainers.errors import RayscribeError
 from trainers.findings import Finding, Level
 
@@ -40,7 +41,7 @@ def probe(context: Context) -> list[Finding]:
 
     try:
         with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
-            request = build_probe(context, pack_bundle(context.bundle, Path(folder)))
+            request = build_probe(context, Path(folder))
             job_info, lines = _run(context, request)
     except RayscribeError as error:
         return [of_probe(Level.ERROR, str(error))]
@@ -53,15 +54,19 @@ def probe(context: Context) -> list[Finding]:
     return [*map(_from_node, parse_findings(lines)), outcome, *map(_from_node, missing)]
 
 
-def build_probe(context: Context, package: Package) -> SubmitRequest:
-    """The request to Ray: the run's own first attempt, with checks instead of training."""
+def build_probe(context: Context, folder: Path) -> SubmitRequest:
+    """The request to Ray: the run's own first attempt, with checks instead of training; packages are in the folder."""
     assert context.spec is not None and context.address is not None
+    package = pack_bundle(context.bundle, folder)
+    code = None if context.spec.has_entry else pack(own_code(), folder, needed=None)
     address, uid = context.address, uuid.uuid4().hex
     run_request = run_request_of(context.spec, context.bundle, package.sha256)
     run = run_of(run_request, uid=uid, user=NAME, address_of=lambda _: address, now_s=0.0)
-    command = ["python", "task.py", *check_arguments(GROUPS)]
+    command = [*entry_words(own_code=code is not None), *check_arguments(GROUPS)]
     return replace(
-        build_request(run, 1, package=str(package.path), resume="nothing is trained"),
+        build_request(
+            run, 1, package=str(package.path), resume="nothing is trained", code=str(code.path) if code else None
+        ),
         submission_id=f"rayscribe-preflight-{run.id}-{uid[:8]}",
         entrypoint=wrap_entrypoint(context.bundle.runtime_env, shlex.join(command)),
         gang=Gang(num_workers=0, resources_per_worker={}),

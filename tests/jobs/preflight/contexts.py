@@ -110,7 +110,7 @@ def spec_in(root: Path, changes: Mapping[str, Any] | None = None, **job: Any) ->
     path = root / "recipe.yaml"
     changes = {"run.name": "mine", "run.storage_path": "s3://bucket/runs", **(changes or {})}
     path.write_text(yaml.safe_dump({**content(changes), "job": job}))
-    return load_spec(path, [], now=NOW, is_local=lambda address: True)
+    return load_spec(path, [], here=root, now=NOW, is_local=lambda address: True)
 
 
 def context_of(
@@ -123,7 +123,7 @@ def context_of(
 ) -> Context:
     """A recipe in a small repository, for a cluster."""
     root = repository(folder)
-    return Context(spec_in(root, changes), root, address, clusters or clusters_of({"CPU": 8.0}), deep=deep)
+    return Context(spec_in(root, changes), address, clusters or clusters_of({"CPU": 8.0}), deep=deep)
 
 
 def named(checks: Sequence[Check[Context]], name: str) -> Check[Context]:

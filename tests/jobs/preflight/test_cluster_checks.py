@@ -178,7 +178,7 @@ class TestResources:
 
 def test_without_a_recipe_only_the_cluster_is_looked_at() -> None:
     with dashboard_at() as dashboard:
-        findings = run_preflight(None, root=None, clusters=clusters_of({"CPU": 8.0}), address=dashboard.url, deep=True)
+        findings = run_preflight(None, clusters=clusters_of({"CPU": 8.0}), address=dashboard.url, deep=True)
     assert [finding.check for finding in findings] == ["cluster", "open_dashboard", "versions"]
 
 

@@ -20,7 +20,6 @@ from trainers.errors import ConfigError
         ({"checkpoint.checkpoint_score_attribute": "test_wer"}, "checkpoint.checkpoint_score_attribute: "),
         ({"data.test": "/data/valid.csv"}, "test is /data/valid.csv, which is also trained on or chooses the model"),
         ({"data.validation": "/data/train.csv"}, "train and validation are both /data/train.csv"),
-        ({"run.storage_path": "runs"}, "run.storage_path is runs, a relative path inside a Ray job"),
     ],
 )
 def test_a_recipe_with_it_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -78,8 +78,8 @@ class TestProcess:
                 }
             )
         )
-        spec = load_spec(recipe, [], environment={}, now=NOW)
-        assert findings_of(Context(spec, root, None, None, deep=False))["storage"].text == "/mnt/speech"
+        spec = load_spec(recipe, [], here=root, environment={}, now=NOW)
+        assert findings_of(Context(spec, None, None, deep=False))["storage"].text == "/mnt/speech"
 
     def test_what_only_the_nodes_know_is_not_looked_for_here(self, tmp_path: Path) -> None:
         root = tmp_path / "repository"
@@ -92,8 +92,8 @@ class TestProcess:
                 {**content({"data.train": "${WHERE}/train.csv", "run.storage_path": "/mnt/runs"}), "job": secret}
             )
         )
-        spec = load_spec(recipe, [], environment={}, now=NOW)
-        found = findings_of(Context(spec, root, None, None, deep=False))
+        spec = load_spec(recipe, [], here=root, environment={}, now=NOW)
+        found = findings_of(Context(spec, None, None, deep=False))
         assert {finding.text for finding in found.values()} == {"the recipe names WHERE, which only the nodes know"}
 
 
@@ -137,10 +137,10 @@ class TestWhole:
 
     def preflight(self, recipe: Path, *sets: str, **options: Any) -> dict[str, list[Finding]]:
         """Findings by check."""
-        spec = load_spec(recipe, sets, now=NOW)
+        spec = load_spec(recipe, sets, here=ROOT, now=NOW)
         asked: dict[str, Any] = {"clusters": None, "address": None, "deep": True, **options}
         found: dict[str, list[Finding]] = {}
-        for finding in run_preflight(spec, root=ROOT, **asked):
+        for finding in run_preflight(spec, **asked):
             found.setdefault(finding.check, []).append(finding)
         return found
 

@@ -3,9 +3,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from jobs.preflight.context import Context
 from jobs.preflight.local_checks import CHECKS
-from tests.jobs.preflight.contexts import clusters_of, context_of, dashboard_at, named, repository, single_finding
+from jobs.submission.job_spec import load_spec
+from tests.jobs.preflight.contexts import NOW, clusters_of, context_of, dashboard_at, named, repository, single_finding
 from trainers.findings import run_check
 
 WORKING_DIR = named(CHECKS, "working_dir")
@@ -28,13 +31,6 @@ class TestWorkingDir:
         assert "Ray takes a zip of less than 100 MiB" in finding.text
         assert "weights.bin 101.0 MiB" in finding.text
         assert ".rayignore" in finding.text
-
-    def test_no_entry_is_an_error(self, tmp_path: Path) -> None:
-        context = context_of(tmp_path)
-        (tmp_path / "repository" / "task.py").unlink()
-        finding = single_finding(WORKING_DIR, context)
-        assert finding.level == "error"
-        assert "no task.py in" in finding.text
 
 
 class TestPackagedData:
@@ -71,6 +67,29 @@ class TestPackagedData:
 
     def test_absolute_paths_are_others_business(self, tmp_path: Path) -> None:
         assert single_finding(PACKAGED_DATA, context_of(tmp_path)).level == "ok"
+
+
+class TestPackagedProgram:
+    def test_a_module_that_is_linked_from_outside_is_named_with_the_folder_to_start_in(self, tmp_path: Path) -> None:
+        corpus = tmp_path / "Corpus"
+        recipe = corpus / "ASR" / "CTC"
+        recipe.mkdir(parents=True)
+        (recipe / "train.py").touch()
+        (corpus / "corpus_prepare.py").touch()
+        (recipe / "corpus_prepare.py").symlink_to("../../corpus_prepare.py")
+        (recipe / "notes.txt").symlink_to("../../notes.txt")
+        script = {"trainer": "script", "run": {"name": "mine", "storage_path": "s3://bucket/runs"}, "job": {}}
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump({**script, "script": {"command": ["train.py"]}, "scaling": {}}))
+        context = Context(
+            load_spec(path, [], here=recipe, now=NOW, is_local=lambda address: True),
+            None,
+            clusters_of(NODE),
+            deep=False,
+        )
+        packaged, linked = run_check(PACKAGED_DATA, context)
+        assert (packaged.level, linked.level) == ("ok", "error")
+        assert f"start in {corpus} with --working-dir ASR/CTC" in linked.text
 
 
 class TestStoragePath:
