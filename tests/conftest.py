@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -14,6 +15,9 @@ from trainers.storage.own_folder import own_temporary_folder
 
 pytest_plugins = ["tests.object_stores", "tests.s3", "tests.web", "tests.postgres", "tests.hosts.summary"]
 
+# Runs that tests start are not in the list of whoever runs them.
+STATE = tempfile.TemporaryDirectory(prefix="rayscribe-state-")
+os.environ.setdefault("RAYSCRIBE_HOME", STATE.name)
 # Threads of one process that wait for one another keep the cores from the other processes; torch reads it on import.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # DeepSpeed's operators, which take half a minute to compile: once for all tests, also those with a temporary folder of

@@ -17,7 +17,16 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("jobs", "trainers", "runtime_env", "cluster_configs")
 # What each package may import next to itself; what those may import follows. A name stands for all that is below it.
 MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
-    "jobs.cli": ("jobs.api", "jobs.preflight", "cluster_configs.rendering", "cluster_configs.validation"),
+    # What Python programs call.
+    "rayscribe": ("jobs.cli", "jobs.model", "trainers", "runtime_env"),
+    "jobs.cli": (
+        "jobs.recipes",
+        "jobs.api",
+        "jobs.preflight",
+        "trainers.distributed.console",
+        "cluster_configs.rendering",
+        "cluster_configs.validation",
+    ),
     "jobs.cli.train": ("trainers.main",),
     # The part of scoring that counts, and loads no heavy library.
     "jobs.cli.score": (
@@ -27,23 +36,34 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "trainers.scoring.transcripts",
     ),
     "jobs.cli.data": ("trainers.data.sources.formats",),
-    "jobs.cli.launch_command": ("trainers.main",),
-    "jobs.cli.demo": ("trainers.distributed.local_ray",),
+    "jobs.cli.programs.launch_command": ("trainers.main",),
+    "jobs.cli.programs.import_command": ("trainers.scripts.launchers",),
+    # What a folder of recordings and a machine have, and how a recipe of it is written.
+    "jobs.recipes": (
+        "cluster_configs.rendering.commented_yaml",
+        "trainers.config",
+        "trainers.data.sources",
+        "trainers.data.audio",
+        "trainers.distributed.hardware",
+        "trainers.inspection.recordings",
+        "trainers.storage.json_files",
+        "trainers.errors",
+    ),
     "jobs.api": ("jobs.service",),
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
     "jobs.preflight": ("jobs.clusters", "trainers.findings"),
-    "jobs.ledger": ("jobs.scheduler", "jobs.submission", "jobs.paths", "jobs.machine"),
+    "jobs.ledger": ("jobs.scheduler", "jobs.submission", "jobs.paths", "trainers.distributed.machine"),
     # A file of `ray up` that people write is read by one parser.
     "jobs.clusters": (
         "jobs.scheduler",
         "jobs.submission",
         "jobs.paths",
-        "jobs.machine",
+        "trainers.distributed.machine",
         "trainers.distributed.local_ray",
         "cluster_configs.validation.shell_commands",
     ),
     "jobs.scheduler": ("jobs.model",),
-    # What is sent along with a program that knows nothing of ours, and how its line is read.
+    # How a program's line is read.
     "jobs.submission": (
         "jobs.model",
         "jobs.addresses",
@@ -51,18 +71,15 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "trainers.config",
         "trainers.run_folder.layout",
         "trainers.scripts.recipe",
-        "trainers",
-        "cluster_configs",
     ),
     # Manifests are read, and the recordings that they name.
     "jobs.submission.shipped_data": ("trainers.data.sources", "trainers.storage"),
     "jobs.model": ("jobs.lifecycle", "jobs.errors"),
     "jobs.lifecycle": (),
-    "jobs.machine": (),
-    "jobs.paths": ("jobs.errors", "trainers.config.storage_location"),
+    "jobs.paths": ("jobs.errors", "trainers.distributed.machine"),
     "jobs.addresses": (),
     "jobs.errors": ("trainers.errors",),
-    "task": ("trainers.main",),
+    "task": ("trainers.main", "trainers.distributed.console"),
     "trainers.main": ("trainers.pipeline",),
     "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts"),
     # What the Trainer makes of a config's arguments is known only to what builds them.
@@ -85,7 +102,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "trainers.distributed": ("trainers.config", "trainers.findings"),
     # A provider has its notices next to the rest of it.
     "trainers.distributed.preemption_agent": ("cluster_configs.providers",),
-    "trainers.storage": ("trainers.config",),
+    "trainers.storage": ("trainers.config", "trainers.distributed.console"),
     "trainers.config": ("trainers.metrics",),
     "trainers.metrics": ("trainers.plugins",),
     "trainers.findings": ("trainers.errors",),
@@ -117,6 +134,7 @@ LIGHT = (
     "trainers.scripts.outputs.restore",
     "trainers.scripts.outputs.sync",
     "task",
+    "rayscribe",
     *(part.partition(":")[0] for part in FAMILIES.values()),
 )
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -131,7 +149,7 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {module_of(path): path for path in [*FILES, ROOT / "task.py"]}
+MODULES = {module_of(path): path for path in [*FILES, ROOT / "task.py", ROOT / "rayscribe.py"]}
 
 
 @cache

@@ -1,5 +1,20 @@
 """The `rayscribe` command. It does not import torch; the training code is imported when a command needs it."""
 
-from jobs.cli.app import main
+import contextlib
+import sys
+from collections.abc import Sequence
 
-__all__ = ["main"]
+from trainers.distributed.console import opened_for
+
+# Commands that take long, and whether their standard output is for others: what they do is then told on standard error.
+LONG = {"train": False, "prepare": False, "evaluate": False, "submit": True, "resume": True}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command, see `app`; one that takes long shows that it has started before anything slow is imported."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    name = words[0] if words else ""
+    with opened_for(words[1:], to_stderr=LONG[name]) if name in LONG else contextlib.nullcontext():
+        from jobs.cli.app import main as run  # noqa: PLC0415
+
+        return run(words)

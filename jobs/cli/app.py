@@ -6,11 +6,15 @@ import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Annotated
 
 import typer
 
-from jobs.cli import cluster_commands, data, import_command, launch_command, runs, score, serve, submit, train
+from jobs.cli import cluster_commands, data, demo, recipes, runs, score, serve, submit, train
 from jobs.cli.output import printable
+from jobs.cli.programs import import_command, launch_command
+from runtime_env.own_code import VERSION
+from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, RayscribeError, StorageError
 
 app = typer.Typer(
@@ -29,6 +33,9 @@ OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=.*", re.DOTALL)
 TAKES_A_LINE = ("launch", "import-command")
 LOCAL, JOBS, CLUSTERS, SERVICE = "Local", "Jobs", "Clusters", "Service"
 for command, name, panel in (
+    (demo.demo, "demo", LOCAL),
+    (recipes.init, "init", LOCAL),
+    (recipes.recipes, "recipes", LOCAL),
     (train.train, "train", LOCAL),
     (train.prepare, "prepare", LOCAL),
     (train.evaluate, "evaluate", LOCAL),
@@ -44,6 +51,7 @@ for command, name, panel in (
     (runs.wait, "wait", JOBS),
     (runs.stop, "stop", JOBS),
     (submit.resume, "resume", JOBS),
+    (runs.forget, "forget", JOBS),
     (runs.usage, "usage", JOBS),
     (serve.serve, "serve", SERVICE),
 ):
@@ -55,6 +63,21 @@ app.add_typer(cluster_commands.cluster, name="cluster", rich_help_panel=CLUSTERS
 app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rayscribe {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; expected errors are printed as one message."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -64,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _refuse_bare_overrides(sys.argv[1:] if arguments is None else arguments)
         app(arguments, prog_name="rayscribe")
     except RayscribeError as error:
-        print(printable(f"error: {error}"), file=sys.stderr)
+        print_line(printable(f"error: {error}"), sys.stderr)
         return error.exit_code
     except OSError as error:
         if error.errno not in (*FULL, *FORBIDDEN):
@@ -74,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = f"cannot be written: {error.strerror}: free some, or choose another disk (RAYSCRIBE_HOME, TMPDIR)"
         else:
             text = f"cannot be used: {error.strerror}: change its rights, or choose another folder (RAYSCRIBE_HOME)"
-        print(printable(f"error: {what} {text}"), file=sys.stderr)
+        print_line(printable(f"error: {what} {text}"), sys.stderr)
         return StorageError.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1

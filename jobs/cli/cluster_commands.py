@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import yaml
 
-from cluster_configs.rendering.cluster_spec import load_cluster_spec
-from cluster_configs.rendering.render import Target, render
+from cluster_configs.rendering.targets import Target
 from jobs.addresses import cluster_address
 from jobs.cli import cluster_files
+from jobs.cli.completion import complete_cluster
 from jobs.cli.connect import JsonOption, ServiceOption, open_session
 from jobs.cli.output import as_json
 from jobs.clusters.managed.cluster_endpoint import connect
@@ -45,7 +45,12 @@ LOCAL_NAME = "local"
 UNFINISHED = RunFilter(states=[state for state in RunState if not state.ended])
 PAGE = 500
 NameArgument = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="Name of the cluster. Default: the only one that is known.")
+    str | None,
+    typer.Argument(
+        metavar="[NAME]",
+        help="Name of the cluster. Default: the only one that is known.",
+        autocompletion=complete_cluster,
+    ),
 ]
 
 
@@ -119,6 +124,9 @@ def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
     if not isinstance(content, dict) or {"cluster_name", "pools", "ray_up"}.isdisjoint(content):
         raise ConfigError(f"{file}: neither a file of `ray up` (cluster_name, provider, …) nor a spec (name, pools, …)")
     if "pools" in content or "cluster_name" not in content:
+        from cluster_configs.rendering.cluster_spec import load_cluster_spec  # noqa: PLC0415
+        from cluster_configs.rendering.render import render  # noqa: PLC0415
+
         rendered: dict[str, Any] = yaml.safe_load(render(load_cluster_spec(file, overrides), Target.RAY_UP))
         return rendered
     if overrides:
@@ -149,6 +157,7 @@ def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_
     typer.echo(f"{record.name} is up{'' if started else ' already'}: {record.dashboard}")
     typer.echo(f"submit to it: rayscribe submit RECIPE --cluster {record.name} (without, if it is the only cluster)")
     _print_exports(record, record.dashboard or "")
+    typer.echo(f"its dashboard: rayscribe cluster dashboard {record.name}")
 
 
 @cluster.command("down")
@@ -256,22 +265,24 @@ def dashboard(
         int | None, typer.Option(min=1024, max=65535, help="Port on this machine. Default: any free one.")
     ] = None,
 ) -> None:
-    """Forward a cluster's dashboard to this machine until Ctrl-C.
+    """Show how a cluster's dashboard is opened; one elsewhere is forwarded to this machine until Ctrl-C.
 
-    Plain Ray commands work through it, with the variables that it prints.
+    A browser asks for the token once, and keeps it for 30 days. Plain Ray commands work with the variables.
 
     Example: rayscribe cluster dashboard speech --port 8265
     """
     found = _cluster(name)
     record = found.record
     if found.dashboard is not None:
-        typer.echo(f"dashboard of {record.name}: {found.dashboard}")
+        if found.has_ended():
+            raise ConflictError(f"{record.name} has no dashboard: {found.ended_text}")
+        print_dashboard(record, found.dashboard)
         _print_exports(record, found.dashboard)
         return
     tunnel = found.tunnel(port)
     try:
         tunnel.ensure()
-        typer.echo(f"dashboard of {record.name}: {tunnel.url}")
+        print_dashboard(record, tunnel.url)
         _print_exports(record, tunnel.url)
         typer.echo("Ctrl-C ends the forward", err=True)
         while True:
@@ -333,8 +344,16 @@ def _managed(record: "Record") -> "ManagedCluster":
     return LocalCluster(record) if record.kind == "local" else RayUpCluster(record)
 
 
+def print_dashboard(record: "ClusterRecord", url: str) -> None:
+    """Shows how a browser opens a dashboard; the token itself stays out of terminals that others may read later."""
+    typer.echo(f"dashboard of {record.name}: {url}\n  a browser asks once for the token: cat {_shown(record)}")
+
+
 def _print_exports(record: "ClusterRecord", url: str) -> None:
-    path = record.token_path
-    shown = f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
     typer.echo(f"for Ray's own commands (ray job submit, …):\n  export RAY_API_SERVER_ADDRESS={url}")
-    typer.echo(f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shown}")
+    typer.echo(f"  export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={_shown(record)}")
+
+
+def _shown(record: "ClusterRecord") -> str:
+    path = record.token_path
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

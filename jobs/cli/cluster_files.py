@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cluster_configs.rendering.cluster_spec import load_cluster_spec
-from cluster_configs.rendering.render import KubernetesKind, Target, unused
-from cluster_configs.rendering.render import render as rendered
+from cluster_configs.rendering.targets import KubernetesKind, Target
 from jobs.cli.connect import JsonOption
 from jobs.cli.output import as_json, echo
 from trainers.config.loader import shipped
@@ -37,6 +35,11 @@ def render(
 
     Example: rayscribe cluster render my.yaml --target kuberay --kind rayjob > rayjob.yaml
     """
+    # Imported here: other commands need none of it, and it takes as long to import as all the rest.
+    from cluster_configs.rendering.cluster_spec import load_cluster_spec  # noqa: PLC0415
+    from cluster_configs.rendering.render import render as rendered  # noqa: PLC0415
+    from cluster_configs.rendering.render import unused  # noqa: PLC0415
+
     cluster = load_cluster_spec(spec, overrides)
     typer.echo(rendered(cluster, target, kind), nl=False)
     for line in unused(cluster, target):

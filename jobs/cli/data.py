@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from trainers.config.wording import counted
 from trainers.errors import ConfigError
 
 data = typer.Typer(help="Make manifests of corpora as they are published.", no_args_is_help=True)
@@ -55,7 +56,7 @@ def common_voice(  # noqa: PLR0913, PLR0917 -- one parameter per option
         source, out, tables, language=language, rules=rules, disjoint_speakers=disjoint_speakers, log=typer.echo
     )
     for split, counts in made.counts.items():
-        typer.echo(f"{split}: {counts.kept} clips · {made.manifests[split]}")
+        typer.echo(f"{split}: {counted(counts.kept, 'clip')} · {made.manifests[split]}")
         for line in counts.lines():
             typer.echo(f"{split}: {line}")
     for (one, other), count in made.shared.items():

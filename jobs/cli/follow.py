@@ -11,6 +11,8 @@ from jobs.cli.output import echo
 from jobs.errors import ClusterError
 from jobs.lifecycle import RunState
 from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run
+from trainers.distributed.console import screen
+from trainers.distributed.console.events import Stage, StageEnded
 from trainers.errors import StorageError
 
 Show = Callable[[LogLine], None]
@@ -45,9 +47,9 @@ class Follower:
 
     def run_to_end(self, *, states: bool) -> Run:
         """Follows until the run has ended and its last line has been shown; `states` are printed on standard error."""
-        self._session.operations.run(self._run_id)
+        self._session.runs.run(self._run_id)
         self._session.wait_until(lambda: self._step(states))
-        return self._session.operations.run(self._run_id)
+        return self._session.runs.run(self._run_id)
 
     def show_new(self) -> None:
         """Shows the output so far; prints a notice if there is none."""
@@ -59,7 +61,7 @@ class Follower:
             echo(f"no output of {source} in attempt {self._attempt} of {self._run_id}", err=True)
 
     def _step(self, states: bool) -> bool:
-        run = self._session.operations.run(self._run_id)
+        run = self._session.runs.run(self._run_id)
         if states:
             self._status.print_changes(run)
         finished = run.state.ended or self._only_attempt is not None
@@ -97,10 +99,11 @@ class Follower:
                 return
 
     def _page(self) -> LogPage:
-        page = self._session.operations.logs(
-            self._run_id, attempt=self._attempt, source=self._source, cursor=self._cursor
-        )
+        page = self._session.runs.logs(self._run_id, attempt=self._attempt, source=self._source, cursor=self._cursor)
         self._attempt, self._cursor = page.attempt, page.cursor
+        if page.lines:
+            # The log tells from now on that it goes on.
+            screen.show(StageEnded())
         for line in page.lines:
             self._show(line)
         sys.stdout.flush()
@@ -123,6 +126,8 @@ class StatusPrinter:
         # The driver's last line reports a success in more detail.
         if run.state != RunState.SUCCEEDED and (run.state, detail) != self._printed:
             echo(f"{run.id}: {run.state} · {run.reason}", err=True)
+            if not run.state.ended:
+                screen.show(Stage(run.id, str(run.state), is_told=False))
             self._printed = (run.state, detail)
 
 
@@ -131,14 +136,14 @@ def wait_for_end(session: CommandSession, run_id: str) -> Run:
     status = StatusPrinter()
 
     def ended() -> bool:
-        run = session.operations.run(run_id)
+        run = session.runs.run(run_id)
         if not run.state.ended:
             status.print_changes(run)
         return run.state.ended
 
-    session.operations.run(run_id)
+    session.runs.run(run_id)
     session.wait_until(ended)
-    return session.operations.run(run_id)
+    return session.runs.run(run_id)
 
 
 def print_line(line: LogLine, *, err: bool = False) -> None:

@@ -1,18 +1,37 @@
 """Prints runs, attempts, events and usage as text, and as JSON."""
 
+import contextlib
+import os
 import re
+import shlex
+import shutil
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
 
 import typer
+from rich.cells import cell_len, set_cell_size
 
+from jobs.lifecycle import RunState
 from jobs.model import Attempt, AttemptState, Event, Run
-from trainers.config.durations import format_duration
+from trainers.config.wording import counted, format_duration
+from trainers.errors import ConfigError
 from trainers.storage.json_files import to_json
 
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace FILE where it is there already.")]
 LONGEST_REASON = 100
+STATE = "STATE"
+# Of states by what they mean; those of a run that is on its way are as other text.
+COLORS: dict[str, str] = {
+    RunState.SUCCEEDED: "green",
+    RunState.FAILED: "red",
+    **dict.fromkeys((RunState.STOPPED, RunState.RETRYING, RunState.PREEMPTED), "yellow"),
+    **dict.fromkeys((RunState.PREPARING_DATA, RunState.TRAINING, RunState.EVALUATING), "cyan"),
+}
 # What moves the cursor, colors or clears (ECMA-48), and what renames the window or writes the clipboard (xterm).
 _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
 # Other control characters but tab and line feed, and those that change the direction of text.
@@ -37,6 +56,27 @@ def as_json(content: Any) -> None:
     typer.echo(to_json(content, "the output", indent=2, default=lambda item: item.model_dump(mode="json")))
 
 
+def write_file(path: Path, text: str, option: str, *, force: bool) -> None:
+    """Writes the file that an option names, completely or not at all.
+
+    Raises:
+        ConfigError: it is there already, and is not to be replaced; or it cannot be written.
+    """
+    target = path.resolve()
+    if target.exists() and not (force and target.is_file()):
+        fix = "add --force to replace it, or name another file" if target.is_file() else "name a file"
+        raise ConfigError(f"{option} {path}: is there already: {fix}")
+    part = target.with_name(f".{target.name}.{uuid4().hex}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: {error.strerror or error}: name a file that can be written") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
 def runs_table(runs: Sequence[Run]) -> None:
     """Prints one line per run."""
     now_s = time.time()
@@ -44,15 +84,23 @@ def runs_table(runs: Sequence[Run]) -> None:
         (
             run.id,
             run.state.value,
-            run.queue,
-            str(run.priority),
+            run.queue or "-",
+            str(run.priority) if run.queue else "-",
             run.user,
-            format_duration((run.ended_s or now_s) - run.submitted_s),
+            format_duration(max(0.0, now_s - run.submitted_s)),
+            wer_cell(run),
             _short(run.reason),
         )
         for run in runs
     ]
-    _table(("RUN", "STATE", "QUEUE", "PRIORITY", "USER", "AGE", "REASON"), rows)
+    _table(("RUN", STATE, "QUEUE", "PRIORITY", "USER", "AGE", "WER", "REASON"), rows)
+
+
+def wer_cell(run: Run) -> str:
+    """The WER on the test set, else the best one on the validation set, else the last one; "" where none is known."""
+    known = run.progress
+    found = (known.test_wer, known.best_wer, known.wer) if known is not None else ()
+    return next((f"{wer:.2f}%" for wer in found if wer is not None), "")
 
 
 def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
@@ -60,9 +108,8 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     echo(f"{run.id}: {run.state} · {run.reason}")
     total = ", ".join(f"{value:g} {name}" for name, value in run.gang.total.items())
     lines = {
-        "submitted": f"{clock(run.submitted_s)} by {run.user}, queue {run.queue}, priority {run.priority}",
-        "cluster": run.address,
-        "gang": f"{run.gang.num_workers} workers, {total} in total",
+        **_origin(run),
+        "gang": f"{counted(run.gang.num_workers, 'worker')}, {total} in total",
         "run folder": run.run_folder,
     }
     if run.depends_on:
@@ -75,6 +122,14 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
         echo(f"  {name:<11}{text}")
     for attempt in attempts:
         echo(f"  {attempt_line(attempt)}")
+
+
+def _origin(run: Run) -> dict[str, str]:
+    """How and where it was started; without a queue, the cluster may be a Ray of its own."""
+    if run.queue:
+        by = f"{clock(run.submitted_s)} by {run.user}, queue {run.queue}, priority {run.priority}"
+        return {"submitted": by, "cluster": run.address}
+    return {"started": f"{clock(run.submitted_s)} by {run.user}, without a queue", "cluster": run.address or "its own"}
 
 
 def attempt_line(attempt: Attempt) -> str:
@@ -110,10 +165,55 @@ def usage_table(by: str, rows: Iterable[Any]) -> None:
     )
 
 
+def next_steps(run: Run, service: str | None) -> list[str]:
+    """What a user may do with a run now, as lines; commands in it work as they stand."""
+    of_service = ["--service", service] if service else []
+
+    def command(*words: str) -> str:
+        return shlex.join(["rayscribe", *words, *of_service])
+
+    if not run.state.ended:
+        return [f"follow it: {command('logs', run.id, '--follow')}", f"stop it: {command('stop', run.id)}"]
+    lines = [f"what it printed: {command('logs', run.id)}", f"what happened to it: {command('events', run.id)}"]
+    if run.state != RunState.SUCCEEDED:
+        return [*lines, f"continue it: {command('resume', run.id, '--follow')}"]
+    return [*lines, f"its model and scores: {run.run_folder}"]
+
+
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    for row in [head, *rows]:
-        echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    """Prints a table: on a terminal within its width, with states in color."""
+    on_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal else None
+    with_color = on_terminal and not os.environ.get("NO_COLOR")
+    for line in table_lines(head, rows, width=width, with_color=with_color):
+        typer.echo(line)
+
+
+def table_lines(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, with_color: bool = False
+) -> list[str]:
+    """A table's lines, which are cut at `width` cells of a terminal; states in the color of what they mean."""
+    table = [[printable(cell).replace("\n", " ") for cell in row] for row in [head, *rows]]
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        padded = [set_cell_size(cell, size) for cell, size in zip(row, widths, strict=True)]
+        line = "  ".join(padded).rstrip()
+        if width is not None and cell_len(line) > width:
+            line = f"{set_cell_size(line, width - 1)}…"
+        lines.append(_colored(line, head, padded) if with_color else line)
+    return lines
+
+
+def _colored(line: str, head: Sequence[str], padded: Sequence[str]) -> str:
+    """The line with its state in color, unless it is cut off."""
+    if STATE not in head:
+        return line
+    column = head.index(STATE)
+    start, state = sum(len(cell) + 2 for cell in padded[:column]), padded[column].rstrip()
+    if state not in COLORS or not line.startswith(state, start):
+        return line
+    return f"{line[:start]}{typer.style(state, fg=COLORS[state])}{line[start + len(state) :]}"
 
 
 def _short(text: str) -> str:

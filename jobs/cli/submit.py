@@ -1,6 +1,7 @@
 """rayscribe submit, resume, preflight: check a recipe and queue it as a run."""
 
 import math
+import os
 import time
 import uuid
 from dataclasses import dataclass
@@ -14,19 +15,26 @@ import typer
 import yaml
 
 from jobs.addresses import cluster_address, is_loopback_url
-from jobs.cli.connect import CommandSession, JsonOption, ServiceOption, open_session
+from jobs.cli.completion import complete_cluster, complete_recipe, complete_run
+from jobs.cli.connect import SERVICE_VARIABLE, CommandSession, JsonOption, ServiceOption, open_session
 from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line, print_text
-from jobs.cli.output import as_json, echo
-from jobs.cli.train import Overrides, Spec
+from jobs.cli.output import as_json, echo, next_steps
+from jobs.cli.train import Overrides, Spec, continue_run
 from jobs.clusters.managed.cluster_record import default_address, is_local_address, read_record
-from jobs.errors import NotFoundError, PreflightError
+from jobs.errors import ConflictError, NotFoundError, PreflightError
 from jobs.model import Run
-from jobs.paths import current_user, make_private_folder
+from jobs.paths import current_user
+from jobs.preflight import summary
+from jobs.preflight.summary import SIGNS
 from jobs.submission.job_spec import NO_CLUSTER, JobSpec, load_spec
-from jobs.submission.ray_request import CODE, build_request
-from jobs.submission.run_request import branch, run_of
+from jobs.submission.ray_request import build_request
+from jobs.submission.run_request import branch, branched, run_of
 from trainers.config.storage_location import is_absolute
+from trainers.distributed.console import screen
+from trainers.distributed.console.events import Stage, StageEnded
+from trainers.distributed.machine import make_private_folder
 from trainers.errors import ConfigError
+from trainers.findings import Level
 
 if TYPE_CHECKING:
     from jobs.submission.assemble import Bundle
@@ -47,13 +55,13 @@ ClusterOption = Annotated[
         envvar="RAYSCRIBE_CLUSTER",
         metavar="NAME",
         help="A cluster of `rayscribe cluster up`, by its name. Default: the only one, if no address is given.",
+        autocompletion=complete_cluster,
     ),
 ]
 FollowOption = Annotated[
     bool, typer.Option("--follow", "-f", help="Show states and logs until the run has ended; exit with its exit code.")
 ]
 UNNAMED_ADDRESS = "<the service's default>"
-SIGNS = {"ok": "✓", "warning": "!", "error": "✗", "skipped": "-"}
 
 
 def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
@@ -82,7 +90,7 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
     address = named_address(address, cluster, service)
     given = _all_overrides(overrides, priority, address)
     how = Submission(service, follow, dry_run, skip_preflight, json_output)
-    submit_spec(load_spec(spec, given, now=datetime.now(UTC), is_local=how.is_local), how)
+    submit_spec(load_spec(spec, given, now=datetime.now(UTC), is_local=how.is_local, say=partial(echo, err=True)), how)
 
 
 @dataclass(frozen=True)
@@ -104,28 +112,60 @@ class Submission:
 def submit_spec(found: JobSpec, how: Submission) -> None:
     """Packages, checks and queues a run, and reports on it."""
     # Imported here: packaging uses Ray's own exclusion rules, and other commands do not need to import Ray.
-    from jobs.submission.assemble import collect_bundle, pack_bundle, run_request_of  # noqa: PLC0415
+    from jobs.submission.assemble import collect_bundle  # noqa: PLC0415
 
-    bundle = collect_bundle(found, Path.cwd())
+    screen.show(Stage("package", "collecting files"))
+    bundle = collect_bundle(found)
     if bundle.shipment is not None and (how.dry_run or how.skip_preflight):
         for line in bundle.shipment.warnings:
-            typer.echo(f"{SIGNS['warning']} {line}", err=True)
+            typer.echo(f"{SIGNS[Level.WARNING]} {line}", err=True)
     if how.dry_run:
         _dry_run(found, bundle, how.service, how.json_output)
         return
     if not how.skip_preflight:
-        _preflight(found, bundle.root)
+        screen.show(Stage("preflight", "checking the recipe"))
+        _preflight(found)
+    screen.show(Stage("submit", "packaging and submitting"))
     with open_session(how.service) as session:
-        make_private_folder(session.packages)
-        package = pack_bundle(bundle, session.packages)
-        if not session.operations.has_package(package.sha256):
-            session.operations.put_package(package.sha256, package.path)
-        run = session.operations.submit(run_request_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
-        _report(session, run, how.follow, how.json_output)
+        _report(session, queue_bundle(session, found, bundle), how.follow, how.json_output, how.service)
+
+
+def queue_bundle(session: CommandSession, found: JobSpec, bundle: "Bundle") -> Run:
+    """Packages and queues a run."""
+    from jobs.submission.assemble import pack_bundle, run_request_of  # noqa: PLC0415
+
+    make_private_folder(session.packages)
+    package = pack_bundle(bundle, session.packages)
+    if not session.operations.has_package(package.sha256):
+        session.operations.put_package(package.sha256, package.path)
+    return session.operations.submit(run_request_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
+
+
+def submit_from_python(
+    recipe: Path, overrides: list[str], address: str | None, cluster: str | None, service: str | None
+) -> Run:
+    """Packages, checks and queues a run; without a service, waits until Ray has accepted its first attempt."""
+    from jobs.submission.assemble import collect_bundle  # noqa: PLC0415
+
+    service = service or os.environ.get(SERVICE_VARIABLE)
+    how = Submission(service)
+    given = _all_overrides(overrides, None, named_address(address, cluster, service))
+    found = load_spec(recipe, given, now=datetime.now(UTC), is_local=how.is_local)
+    _preflight(found)
+    with open_session(service) as session:
+        run = queue_bundle(session, found, collect_bundle(found))
+        return _first_attempt(session, run.id) if session.standalone else run
 
 
 def resume(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Name of a failed or stopped run.")],
+    run_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A failed or stopped run, by its name, folder or URL.",
+            autocompletion=complete_run,
+        ),
+    ],
     checkpoint: Annotated[
         str | None,
         typer.Option(
@@ -138,26 +178,38 @@ def resume(
 ) -> None:
     """Continue a failed or stopped run from its last complete checkpoint.
 
-    With --from, start a new run from another checkpoint.
+    With --from, start a new run from another checkpoint. A run that was started without a queue is continued in this
+    process, as it was started.
 
     Example: rayscribe resume whisper-sr --follow
     Example: rayscribe resume whisper-sr --from checkpoint-4000-a1-3f9c2e
     """
     with open_session(service) as session:
-        if checkpoint is None:
-            run = session.operations.resume(run_id)
-        else:
-            source_run = session.operations.run(run_id)
+        source_run, found = session.runs.run(run_id), session.runs.find(run_id)
+        if checkpoint is not None:
             _check_checkpoint(source_run, checkpoint)
-            run_request = branch(source_run, checkpoint, lambda name: _run_exists(session, name))
-            run = session.operations.submit(run_request, idempotency_key=uuid.uuid4().hex)
-        _report(session, run, follow, json_output)
+        if isinstance(found, str):
+            if checkpoint is None:
+                run = session.operations.resume(found)
+            else:
+                run_request = branch(source_run, checkpoint, partial(_run_exists, session))
+                run = session.operations.submit(run_request, idempotency_key=uuid.uuid4().hex)
+            _report(session, run, follow, json_output, service)
+            return
+        config = None if checkpoint is None else branched(source_run, checkpoint, partial(_run_exists, session))
+    if json_output:
+        raise ConfigError(f"--json: {source_run.id} was started without a queue, and is continued here: leave it out")
+    raise typer.Exit(continue_run(source_run, found, config))
 
 
 def preflight(
     spec: Annotated[
         Path | None,
-        typer.Argument(metavar="[SPEC]", help="Recipe. Without one, only this machine and the cluster are checked."),
+        typer.Argument(
+            metavar="[SPEC]",
+            help="Recipe. Without one, only this machine and the cluster are checked.",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
     overrides: Overrides = [],  # noqa: B006
     address: AddressOption = None,
@@ -172,10 +224,8 @@ def preflight(
     """
     address = named_address(address, cluster, None)
     if spec is None:
-        findings = _findings(None, None, address, deep=True)
+        findings = _findings(None, address, deep=True)
     else:
-        from jobs.submission.assemble import collect_bundle  # noqa: PLC0415
-
         # Without an address, this machine is checked.
         found = load_spec(
             spec,
@@ -183,12 +233,12 @@ def preflight(
             now=datetime.now(UTC),
             is_local=lambda named: _is_local(named, None, ask=False),
         )
-        findings = _findings(found, collect_bundle(found, Path.cwd()).root, found.job.address, deep=True)
+        findings = _findings(found, found.job.address, deep=True)
     if json_output:
         as_json(findings)
     else:
-        for finding in findings:
-            typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}")
+        for text in summary.lines(findings):
+            echo(text)
     _raise_on_errors(findings)
 
 
@@ -248,7 +298,7 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
         1,
         package=f"<packages>/{run.package}.zip",
         resume=resume_text,
-        code=[f"<rayscribe>/{Path(folder).name}" for folder in CODE],
+        code=None if spec.has_entry else "<packages>/<rayscribe>.zip",
     )
     built: dict[str, Any] = {"root": str(bundle.root), "files": package.files, "zip_bytes": package.size_bytes}
     if bundle.shipment is not None:
@@ -260,8 +310,9 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
         typer.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000), nl=False)
 
 
-def _report(session: CommandSession, run: Run, follow: bool, json_output: bool) -> None:
+def _report(session: CommandSession, run: Run, follow: bool, json_output: bool, service: str | None) -> None:
     """Prints the submitted run; follows it, or waits for its first attempt without a service."""
+    session.runs.mean_queued(run.id)
     if not json_output:
         echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
     try:
@@ -277,12 +328,16 @@ def _report(session: CommandSession, run: Run, follow: bool, json_output: bool) 
             f"\n{run.id} remains in the ledger: rayscribe wait {run.id}{hint}, or rayscribe stop {run.id}", err=True
         )
         raise typer.Exit(130) from None
+    screen.show(StageEnded())
     if json_output:
         as_json(run)
     elif not follow:
         echo(f"{run.id}: {run.state} · {run.reason}")
         if session.standalone and not run.state.ended:
             typer.echo(f"without a service, it only advances while a command runs: rayscribe wait {run.id}")
+    if not json_output:
+        for line in next_steps(run, service):
+            echo(line, err=True)
     if follow or run.state.ended:
         raise typer.Exit(exit_code_of(run))
 
@@ -315,13 +370,15 @@ def _check_checkpoint(run: Run, checkpoint: str) -> None:
 
 def _run_exists(session: CommandSession, name: str) -> bool:
     try:
-        session.operations.run(name)
+        session.runs.find(name)
     except NotFoundError:
         return False
+    except ConflictError:
+        pass  # there are several
     return True
 
 
-def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, deep: bool) -> "list[Finding]":
+def _findings(spec: JobSpec | None, address: str | None, *, deep: bool) -> "list[Finding]":
     from jobs.preflight.runner import run_preflight  # noqa: PLC0415
 
     clusters, known = None, _known_address(address, None)
@@ -330,14 +387,14 @@ def _findings(spec: JobSpec | None, root: Path | None, address: str | None, *, d
         from jobs.clusters.registry import Clusters  # noqa: PLC0415
 
         clusters = Clusters()
-    return run_preflight(spec, root=root, clusters=clusters, address=known, deep=deep)
+    return run_preflight(spec, clusters=clusters, address=known, deep=deep)
 
 
-def _preflight(spec: JobSpec, root: Path) -> None:
-    findings = _findings(spec, root, spec.job.address, deep=False)
+def _preflight(spec: JobSpec) -> None:
+    findings = _findings(spec, spec.job.address, deep=False)
     for finding in findings:
         if finding.level in ("warning", "error"):
-            typer.echo(f"{SIGNS[finding.level]} {finding.check}: {finding.text}", err=True)
+            typer.echo(summary.line(finding), err=True)
     _raise_on_errors(findings)
 
 
@@ -345,4 +402,4 @@ def _raise_on_errors(findings: "list[Finding]") -> None:
     errors = sum(finding.level == "error" for finding in findings)
     if errors:
         count = "1 error" if errors == 1 else f"{errors} errors"
-        raise PreflightError(f"preflight found {count}; fix those marked {SIGNS['error']}, or use --no-preflight")
+        raise PreflightError(f"preflight found {count}; fix those marked {SIGNS[Level.ERROR]}, or use --no-preflight")

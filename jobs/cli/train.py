@@ -1,22 +1,43 @@
 """The commands that run without a queue: train, prepare, evaluate."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from jobs.addresses import cluster_address
+from jobs.cli.completion import complete_cluster, complete_key, complete_recipe, complete_run
+from jobs.cli.connect import ServiceOption, open_session
 from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import RayUpRecord, read_record, record_at
+from jobs.errors import ConflictError, NotFoundError
+from jobs.lifecycle import RunState
+from jobs.model import Run
+from trainers.config.storage_location import in_home
 from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
+from trainers.run_folder.layout import CONFIG
+from trainers.run_folder.run_register import Registered
 
-Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="Recipe, e.g. jobs/specs/whisper_micro.yaml.")]
+Spec = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SPEC",
+        help="Recipe: a file, or the name of a shipped one, e.g. whisper_micro.",
+        autocompletion=complete_recipe,
+    ),
+]
 Overrides = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a field, e.g. training.max_steps=200; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a field, e.g. training.max_steps=200; repeatable.",
+        autocompletion=complete_key,
+    ),
 ]
 Address = Annotated[
     str | None,
@@ -27,8 +48,13 @@ Address = Annotated[
 ]
 Cluster = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="A cluster of this machine that `rayscribe cluster up --local` has started."),
+    typer.Option(
+        metavar="NAME",
+        help="A cluster of this machine that `rayscribe cluster up --local` has started.",
+        autocompletion=complete_cluster,
+    ),
 ]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON document per line, for programs.")]
 WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Run in this process, without Ray.")]
 
 
@@ -42,6 +68,7 @@ def train(
         bool,
         typer.Option("--debug", help="Take two batches through every stage, in this process, and keep nothing."),
     ] = False,
+    json_lines: JsonLines = False,
 ) -> None:
     """Prepare, train, evaluate and export, without a queue.
 
@@ -49,8 +76,9 @@ def train(
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    ray = joined(address, cluster)
-    raise typer.Exit(run_task(TaskArguments(spec, overrides, verb="train", address=ray, no_ray=no_ray, debug=debug)))
+    typed = _typed(spec, overrides, address, cluster, no_ray=no_ray)
+    arguments = TaskArguments(spec, overrides, verb="train", address=joined(address, cluster), no_ray=no_ray)
+    raise typer.Exit(run_task(replace(arguments, debug=debug, json=json_lines, command=typed)))
 
 
 def prepare(
@@ -63,6 +91,7 @@ def prepare(
         bool,
         typer.Option("--texts", help="Report on the transcripts: characters, mixed scripts, texts of odd lengths."),
     ] = False,
+    json_lines: JsonLines = False,
 ) -> None:
     """Decode and store all splits, and print the counts.
 
@@ -72,15 +101,20 @@ def prepare(
 
     Example: rayscribe prepare my.yaml --texts
     """
+    typed = _typed(spec, overrides, address, cluster, no_ray=no_ray)
     arguments = TaskArguments(spec, overrides, verb="prepare", address=joined(address, cluster), no_ray=no_ray)
-    raise typer.Exit(run_task(replace(arguments, texts=texts)))
+    raise typer.Exit(run_task(replace(arguments, texts=texts, json=json_lines, command=typed)))
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913, PLR0917 -- one parameter per option
     spec: Spec,
     model: Annotated[
         str,
-        typer.Option(metavar="FOLDER", help="Folder of a run or of a model, or an id of the Hub; no name of a run."),
+        typer.Option(
+            metavar="RUN|FOLDER|ID",
+            help="A run, by its name, folder or URL; a folder with a model; or an id of the Hub.",
+            autocompletion=complete_run,
+        ),
     ],
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     nbest: Annotated[
@@ -91,13 +125,60 @@ def evaluate(
     address: Address = None,
     cluster: Cluster = None,
     no_ray: WithoutRay = False,
+    service: ServiceOption = None,
+    json_lines: JsonLines = False,
 ) -> None:
     """Score a trained model on a split, into a new folder.
 
-    Example: rayscribe evaluate my.yaml --model ~/ray_results/whisper-digits --set data.test=other/test.csv
+    Example: rayscribe evaluate my.yaml --model whisper-digits --set data.test=other/test.csv
     """
+    typed = _typed(spec, overrides, address, cluster, no_ray=no_ray)
+    model = model_of(model, service)
     arguments = TaskArguments(spec, overrides, verb="evaluate", address=joined(address, cluster), no_ray=no_ray)
-    raise typer.Exit(run_task(replace(arguments, model=model, split=split, nbest=nbest)))
+    arguments = replace(arguments, model=model, split=split, nbest=nbest)
+    raise typer.Exit(run_task(replace(arguments, json=json_lines, command=typed)))
+
+
+def _typed(spec: Path, overrides: list[str], address: str | None, cluster: str | None, *, no_ray: bool) -> list[str]:
+    """What all three commands take, as it was typed."""
+    options = [("--set", each) for each in overrides] + [("--address", address), ("--cluster", cluster)]
+    words = [word for name, value in options if value is not None for word in (name, value)]
+    return [str(spec), *words, *(["--no-ray"] if no_ray else [])]
+
+
+def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) -> int:
+    """Runs a run without a queue again, as it was started, or a new one of a config; gives the exit code.
+
+    Raises:
+        ConflictError: it runs, or has succeeded. ConfigError: the working directory of its program is gone.
+    """
+    if config is None and (not run.state.ended or run.state == RunState.SUCCEEDED):
+        done = run.state == RunState.SUCCEEDED
+        fix = "nothing is left to do" if done else f"stop it first: `rayscribe stop {run.id}`"
+        raise ConflictError(f"run {run.id} is {run.state}; only a failed or stopped run is resumed: {fix}")
+    folder = Path(known.folder)
+    if folder.is_dir():
+        os.chdir(folder)
+    elif known.config.get("trainer") == "script":
+        raise ConfigError(f"{run.id} runs a program in {folder}, which is not there: make that folder")
+    recipe = known.config if config is None else config
+    again = TaskArguments(Path(CONFIG), recipe=recipe, address=joined(known.address, None), no_ray=known.no_ray)
+    return run_task(again)
+
+
+def model_of(text: str, service: str | None) -> str:
+    """What `--model` names: the folder of a run of this name, or the text itself where it is a location or a Hub id.
+
+    Raises:
+        NotFoundError: there is no such run; ConflictError: several runs have this name.
+    """
+    if "/" in text or in_home(text).exists():
+        return text
+    with open_session(service) as session:
+        try:
+            return session.runs.run(text).run_folder
+        except NotFoundError as error:
+            raise NotFoundError(f"--model {text}: {error} (ids of the Hub are OWNER/NAME)") from None
 
 
 def joined(address: str | None, cluster: str | None) -> str | None:

@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, Run
 from jobs.service import standalone
 from tests.jobs.sample import CONTENT, sample_run
+from tests.jobs.service.direct.registry import register, train
 from trainers.errors import ConfigError, StorageError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -81,11 +83,58 @@ def test_each_command_s_help_says_what_it_does_and_has_an_example(name: str) -> 
 
 def test_a_list_has_a_line_for_each_run_with_its_reason(ledger: Ledger) -> None:
     lines = run("list").output.splitlines()
-    assert lines[0].split() == ["RUN", "STATE", "QUEUE", "PRIORITY", "USER", "AGE", "REASON"]
+    assert lines[0].split() == ["RUN", "STATE", "QUEUE", "PRIORITY", "USER", "AGE", "WER", "REASON"]
     assert any("position 1 in queue default · waits for the cluster at http://127.0.0.1:9" in line for line in lines)
     assert any(line.startswith("old") and "STOPPED" in line for line in lines)
     assert "old" not in run("list", "--state", "queued").output
     assert "old" not in run("list", "--tag", "serbian").output
+
+
+def test_a_list_has_the_runs_without_a_queue_too(ledger: Ledger, tmp_path: Path) -> None:
+    now_s = time.time()
+    known = register(tmp_path, "by-hand", created_s=now_s - 9000, started_s=now_s - 60, ended_s=now_s, exit_code=130)
+    train(known, tmp_path, wer=12.5)
+    first, *_ = run("list").output.splitlines()[1:]
+    name, state, queue, priority, _, *age, wer = first.split()[:10]
+    assert (name, state, queue, priority, wer) == ("by-hand", "STOPPED", "-", "-", "12.50%")
+    assert age[:2] == ["2", "h"], "since it was first started"
+    assert "started    " in run("status", "by-hand").output
+    assert run("wait", known.url).exit_code == 130
+    assert run("forget", "by-hand").output == f"forgotten: {known.url}\n"
+    assert "by-hand" not in run("list").output
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("status ", ["by-hand", "sr", "old"]),
+        ("evaluate x.yaml --model s", ["sr"]),
+        ("train x.yaml --set training.max_s", ["training.max_steps="]),
+        ("submit x.yaml --set job.runtime_env.p", ["job.runtime_env.pip="]),
+        ("train jobs/specs/whisper_m", ["jobs/specs/whisper_micro.yaml"]),
+        ("submit x.yaml --cluster m", ["mine"]),
+    ],
+)
+def test_a_shell_completes_runs_keys_recipes_and_clusters(
+    ledger: Ledger, tmp_path: Path, line: str, expected: list[str]
+) -> None:
+    register(tmp_path, "by-hand")
+    LocalRecord(name="mine", created_s=1.0).write()
+    words = f"rayscribe {line}"
+    variables = {"_RAYSCRIBE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    shown = CliRunner().invoke(app, [], prog_name="rayscribe", env=variables).output.split()
+    assert shown == expected
+
+
+def test_an_unknown_run_to_score_is_found_before_ray_starts(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, message = run_failing(capsys, "evaluate", "jobs/specs/whisper_micro.yaml", "--model", "olt")
+    assert code == 21
+    assert message.startswith("error: --model olt: no run is named olt: did you mean old?")
+    code, message = run_failing(capsys, "evaluate", "jobs/specs/whisper_micro.yaml", "--model", str(tmp_path))
+    assert code == ConfigError.exit_code
+    assert message.endswith("has the run finished?\n")
 
 
 def test_a_list_does_not_wait_for_a_cluster_that_hangs(
@@ -157,15 +206,12 @@ def test_errors_name_the_thing_and_the_fix_and_have_their_own_exit_code(
     assert "Traceback" not in message
 
 
-def test_a_missing_task_py_and_a_missing_cluster_are_reported_before_any_request(
+def test_a_missing_cluster_is_reported_before_any_request(
     ledger: Ledger, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = tmp_path / "sr.yaml"
     recipe.write_text(yaml.safe_dump(CONTENT | {"run": {"name": "new", "storage_path": str(tmp_path / "runs")}}))
     monkeypatch.chdir(tmp_path)
-    code, message = run_failing(capsys, "submit", str(recipe))
-    assert (code, "no task.py in" in message) == (2, True)
-    (tmp_path / "task.py").write_text("")
     code, message = run_failing(capsys, "submit", str(recipe), "--no-preflight")
     assert (code, "no Ray cluster is named: give --address" in message) == (2, True)
     assert {item.id for item in ledger.runs().runs} == {"sr", "old"}

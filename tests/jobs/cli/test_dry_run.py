@@ -60,7 +60,7 @@ def test_the_request_is_printed_completely(name: str, tmp_path: Path, monkeypatc
     root = tmp_path / "repository"
     (root / "specs").mkdir(parents=True)
     (root / "task.py").write_text("print('trains')\n")
-    (root / "requirements.txt").write_text("jiwer==4.0.0\nnum2words==0.5.14\n")
+    (root / "specs/requirements.txt").write_text("jiwer==4.0.0\nnum2words==0.5.14\n")
     (tmp_path / "speech").mkdir()
     for split in ("train", "valid"):
         (tmp_path / f"speech/{split}.csv").write_text(f"path,text\n{split}.wav,jedan\n")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import typer
 
 from jobs.cli import app as app_module
 from jobs.cli import connect as connections
@@ -16,6 +17,7 @@ from jobs.errors import ServiceError
 from jobs.lifecycle import RunState
 from jobs.model import LogLine, LogPage, Run
 from tests.jobs.sample import sample_run
+from trainers.distributed.console import opened_screen
 from trainers.errors import StorageError
 
 
@@ -169,3 +171,17 @@ def test_a_submission_to_a_cluster_that_does_not_respond_says_once_how_to_leave_
     session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
     assert submit._first_attempt(session, "sr").state == RunState.STOPPED
     assert capsys.readouterr().err.count("waits until the run starts; Ctrl-C leaves it queued") == 1
+
+
+def test_a_followed_run_ends_with_what_may_be_done_next(capsys: pytest.CaptureFixture[str]) -> None:
+    live, over = sample_run(state=RunState.QUEUED), sample_run(state=RunState.FAILED, attempt=1, exit_code=7)
+    operated, nothing = (
+        cast(Any, FakeOperations([live, live, over], {1: [page(1, "one"), page(1, ended=True)]})),
+        lambda: None,
+    )
+    session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=False)
+    with opened_screen(to_stderr=True), pytest.raises(typer.Exit) as ended:
+        submit._report(session, live, follow=True, json_output=False, service=None)
+    printed = capsys.readouterr()
+    assert (ended.value.exit_code, printed.out.splitlines()[1:]) == (7, ["one"])
+    assert printed.err.splitlines()[-1] == "continue it: rayscribe resume sr --follow"

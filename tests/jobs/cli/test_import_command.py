@@ -288,12 +288,19 @@ def test_what_has_no_effect_is_a_note_and_no_failure() -> None:
     assert [line for line in result.stderr.splitlines() if line.startswith("note: torchrun --log_dir x: ")]
 
 
-def test_words_after_two_dashes_a_file_and_standard_input_are_the_same(tmp_path: Path) -> None:
+def test_words_after_two_dashes_a_file_and_standard_input_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     text = imported(WHISPER_HINDI).stdout
     file = tmp_path / "hindi.yaml"
     words = shlex.split(WHISPER_HINDI.replace("\\\n", " "))
     assert imported("--out", str(file), "--", *words).stdout == ""
     assert file.read_text(encoding="utf-8") == text
+    assert main(["import-command", SHORT, "--out", str(file)]) == 2
+    assert file.read_text(encoding="utf-8") == text
+    assert main(["import-command", SHORT, "--force", "--out", str(file)]) == 0
+    assert file.read_text(encoding="utf-8") != text
     assert CliRunner().invoke(app, ["import-command", "-"], input=WHISPER_HINDI).stdout == text
 
 

@@ -139,7 +139,7 @@ def test_a_language_without_spaces_shows_cer_first_and_says_why(tmp_path: Path) 
     said, heard = written(tmp_path / "said.txt", "กินน้ำ\n"), written(tmp_path / "heard.txt", "กินน้า\n")
     lines = run(heard, "--reference", said, "--language", "th").output.splitlines()
     assert lines == [
-        "CER 16.7%, WER 100.0% on 1 utterances · CER ranks: th is written without spaces between words"
+        "CER 16.7%, WER 100.0% on 1 utterance · CER ranks: th is written without spaces between words"
         " · normalizer basic 1",
         "  1 words: 0 insertions, 0 deletions, 1 substitutions",
         "  6 characters: 0 insertions, 0 deletions, 1 substitutions",
@@ -181,7 +181,7 @@ def test_an_evaluation_of_ours_is_scored_again_and_its_details_are_lines_of_an_e
 def test_references_without_words_have_no_rate(tmp_path: Path) -> None:
     said, heard = written(tmp_path / "said.txt", "...\n"), written(tmp_path / "heard.txt", "uh\n")
     assert scored(heard, "--reference", said)["total"]["wer"] is None
-    assert run(heard, "--reference", said).output.startswith("WER undefined on 1 utterances · normalizer basic 1")
+    assert run(heard, "--reference", said).output.startswith("WER undefined on 1 utterance · normalizer basic 1")
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
-from jobs.cli.output import echo
+from jobs.cli.output import ForceOption, echo, write_file
 from jobs.submission.job_spec import JobPart
 from trainers.config.flags.script_recipe import ScriptRecipe, recipe_of_script
+from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override
 from trainers.config.validation import validated
-from trainers.errors import ConfigError
 from trainers.scripts.launchers.launch_line import LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
@@ -57,6 +57,7 @@ def import_command(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the recipe there. Default: standard output.")
     ] = None,
+    force: ForceOption = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with code 1 where something was not carried over.")
     ] = False,
@@ -75,7 +76,7 @@ def import_command(
     """
     if line == ["-"]:
         line = [sys.stdin.read()]
-    text, left_out, notes = recipe_text(split_line(line[0]) if len(line) == 1 else line)
+    text, left_out, notes = recipe_text(split_line(line[0]) if len(line) == 1 else line, out)
     for note in notes:
         echo(f"note: {note}", err=True)
     for item in left_out:
@@ -83,16 +84,13 @@ def import_command(
     if out is None:
         typer.echo(text, nl=False)
     else:
-        try:
-            out.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"--out {out}: {error.strerror or error}: name a file that can be written") from None
+        write_file(out, text, "--out", force=force)
     if strict and left_out:
         raise typer.Exit(NOT_ALL)
 
 
-def recipe_text(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
-    """The recipe of a line, what of it is not carried over, and what has no effect anyway.
+def recipe_text(words: Sequence[str], out: Path | None = None) -> tuple[str, list[str], list[str]]:
+    """The recipe of a line, as its file has it, what of it is not carried over, and what has no effect anyway.
 
     Raises:
         ConfigError: the line cannot be understood, or its script has no recipe that does the same.
@@ -105,7 +103,8 @@ def recipe_text(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
         overrides.append((("job", "runtime_env", "env_vars"), variables))
     recipe = recipe_of_script(script, line.program.arguments, overrides)
     left_out = [*left_out, *more, *recipe.left_out]
-    return to_commented_yaml(recipe.content, COMMENTS, _head(script, recipe, left_out)), left_out, [*line.notes]
+    content = recipe.content if out is None else as_written_to(out, recipe.content)
+    return to_commented_yaml(content, COMMENTS, _head(script, recipe, left_out)), left_out, [*line.notes]
 
 
 def _head(script: str, recipe: ScriptRecipe, left_out: Sequence[str]) -> str:

@@ -10,16 +10,18 @@ import typer
 import yaml
 
 from jobs.cli.connect import JsonOption, ServiceOption
+from jobs.cli.output import ForceOption, write_file
 from jobs.cli.submit import AddressOption, ClusterOption, FollowOption, Submission, named_address, submit_spec
 from jobs.cli.train import Overrides, joined
-from jobs.submission.job_spec import find_literal_secrets, resolve_spec
+from jobs.submission.job_spec import ScriptRunConfig, find_literal_secrets, resolve_spec
+from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override, apply_overrides, parse_override
 from trainers.config.schema import trainer_of
 from trainers.config.strict_loading import load_yaml
-from trainers.config.validation import refuse
+from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
-from trainers.scripts.recipe import resolve_program
+from trainers.scripts.recipe import placement_note, resolve_program
 
 Line = Annotated[
     list[str], typer.Argument(metavar="PROGRAM…", help="The program with its arguments, or a line with its launcher.")
@@ -66,6 +68,7 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     env: Env = [],  # noqa: B006
     overrides: Overrides = [],  # noqa: B006
     write: Write = None,
+    force: ForceOption = False,
     submit: Submit = False,
     address: AddressOption = None,
     cluster: ClusterOption = None,
@@ -96,16 +99,15 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
         "script.env": _variables(env) or None,
     }
     recipe = _recipe({key: value for key, value in given.items() if value is not None}, overrides)
+    how = Submission(service, follow, dry_run, skip_preflight, json_output)
+    _refuse_contradictions(how, write, submit=submit, force=force)
+    at = named_address(address, cluster, service) if write is not None or submit or dry_run else None
     if write is not None:
-        text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-        typer.echo(text, nl=False) if str(write) == "-" else write.write_text(text, encoding="utf-8")
+        placed = apply_overrides(recipe, [(("job", "address"), at)] if at is not None else [])
+        _write(dict(as_written_to(write, placed)), write, force=force)
     elif submit or dry_run:
-        how = Submission(service, follow, dry_run, skip_preflight, json_output)
-        at = named_address(address, cluster, service)
         chosen = [f"job.address={at}"] if at is not None else []
         submit_spec(resolve_spec(recipe, _origin(recipe), chosen, now=datetime.now(UTC), is_local=how.is_local), how)
-    elif follow or service or skip_preflight or json_output:
-        raise ConfigError("--follow, --service, --no-preflight and --json are of submitted runs: add --submit")
     else:
         arguments = TaskArguments(_origin(recipe), recipe=recipe, address=joined(address, cluster))
         raise typer.Exit(run_task(arguments))
@@ -123,6 +125,25 @@ def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
     return recipe
 
 
+def _refuse_contradictions(how: Submission, write: Path | None, *, submit: bool, force: bool) -> None:
+    submits = submit or how.dry_run
+    if write is not None and submits:
+        raise ConfigError("--write writes the recipe, to be submitted later: leave out --submit and --dry-run")
+    if not submits and (how.follow or how.service or how.skip_preflight or how.json_output):
+        raise ConfigError("--follow, --service, --no-preflight and --json are of submitted runs: add --submit")
+    if force and write is None:
+        raise ConfigError("--force replaces the file of --write: name it, or leave --force out")
+
+
+def _write(recipe: dict[str, Any], path: Path, *, force: bool) -> None:
+    refuse(validated(ScriptRunConfig, recipe)[1], "launch")
+    text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+    else:
+        write_file(path, text, "--write", force=force)
+
+
 def _origin(recipe: Mapping[str, Any]) -> Path:
     """The file that the recipe could be from: a run without a name has its name."""
     words = recipe["script"]["command"]
@@ -132,9 +153,12 @@ def _origin(recipe: Mapping[str, Any]) -> Path:
 def _workers(num_workers: int | None, nproc_per_node: int | None, nnodes: int | None) -> int | None:
     if num_workers is not None and (nproc_per_node or nnodes):
         raise ConfigError("--num-workers is the total, and --nproc-per-node with --nnodes give it, too: keep one")
-    if nproc_per_node is None:
-        return num_workers if nnodes is None else nnodes
-    return nproc_per_node * (nnodes or 1)
+    if nproc_per_node is None and nnodes is None:
+        return num_workers
+    each, nodes = nproc_per_node or 1, nnodes or 1
+    if nodes > 1:
+        typer.echo(placement_note("--nproc-per-node", each, each * nodes), err=True)
+    return each * nodes
 
 
 def _variables(pairs: list[str]) -> dict[str, str]:

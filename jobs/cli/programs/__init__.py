@@ -1,0 +1,1 @@
+"""Commands for programs and command lines that work already: launch, import-command."""

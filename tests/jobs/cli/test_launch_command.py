@@ -1,0 +1,58 @@
+"""`rayscribe launch`: options that fit together, and recipes that are written whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from jobs.cli.app import app, main
+
+LINE = ["--", "torchrun", "--nproc_per_node", "2", "train.py", "--name", "it's one"]
+
+
+def test_a_recipe_is_written_and_replaced_only_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.yaml"
+    assert main(["launch", "--write", str(file), "--address", "http://ray:8265", *LINE]) == 0
+    content = yaml.safe_load(file.read_text())
+    assert content["script"]["command"] == ["train.py", "--name", "it's one"]
+    assert (content["scaling"], content["job"]) == ({"num_workers": 2}, {"address": "http://ray:8265"})
+    assert main(["launch", "--write", str(file), "--", "other.py"]) == 2
+    assert "run.yaml: is there already: add --force" in capsys.readouterr().err
+    assert yaml.safe_load(file.read_text()) == content
+    assert main(["launch", "--write", str(file), "--force", "--", "other.py"]) == 0
+    assert yaml.safe_load(file.read_text())["script"]["command"] == ["other.py"]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--write", "no/run.yaml"], "--write no/run.yaml: No such file or directory: name a file that can be written"),
+        (["--write", ".", "--force"], "--write .: is there already: name a file"),
+        (["--write", "run.yaml", "--set", "script.stop_grace_s=0"], "script.stop_grace_s"),
+        (["--write", "run.yaml", "--set", "job.prioritty=1"], "job.prioritty: unknown key"),
+        (["--write", "run.yaml", "--submit"], "leave out --submit"),
+        (["--force"], "--force replaces the file of --write"),
+    ],
+)
+def test_what_cannot_be_written_leaves_nothing(
+    options: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", *options, *LINE]) == 2
+    assert problem in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_so_many_processes_on_each_node_are_said_to_be_a_number() -> None:
+    options = ["--nproc-per-node", "4", "--nnodes", "2", "--write", "-"]
+    result = CliRunner().invoke(app, ["launch", *options, "--", "train.py"])
+    assert yaml.safe_load(result.stdout)["scaling"] == {"num_workers": 8}
+    assert "--nproc-per-node says 4 on each node: Ray Train knows 8 workers in total" in result.stderr

@@ -1,0 +1,30 @@
+"""Tables of commands: within the terminal's width, with states in color."""
+
+from jobs.cli.output import table_lines
+
+HEAD = ("RUN", "STATE", "REASON")
+ROWS = [("FAILED-sr", "FAILED", "no room"), ("語彙", "QUEUED", "waits\nfor \x1b[31m2 GPU")]
+
+
+def test_columns_are_as_wide_as_what_a_terminal_shows_of_them() -> None:
+    assert table_lines(HEAD, ROWS) == [
+        "RUN        STATE   REASON",
+        "FAILED-sr  FAILED  no room",
+        "語彙       QUEUED  waits for 2 GPU",
+    ]
+
+
+def test_lines_are_cut_at_the_terminal_s_width() -> None:
+    assert table_lines(HEAD, ROWS, width=22) == [
+        "RUN        STATE   RE…",
+        "FAILED-sr  FAILED  no…",
+        "語彙       QUEUED  wa…",
+    ]
+
+
+def test_a_state_is_in_its_color_and_no_name_that_is_like_one() -> None:
+    _, failed, queued = table_lines(HEAD, ROWS, with_color=True)
+    assert failed == "FAILED-sr  \x1b[31mFAILED\x1b[0m  no room"
+    assert "\x1b" not in queued
+    assert "\x1b" not in table_lines(HEAD, ROWS, width=14, with_color=True)[1], "a part of a state is none"
+    assert table_lines(("QUEUE", "HOURS"), [("FAILED", "1")], with_color=True)[1] == "FAILED  1"
