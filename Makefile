@@ -1,12 +1,13 @@
 # make setup     a virtual environment with everything, pinned
-# make demo      train and score a tiny recognizer on this machine, through a Ray job
+# make demo      train and score a tiny recognizer on this machine, through a Ray job (ARGS=--keep-ray: its Ray goes on)
 # make test      the unit tests, and on a real Ray: a training, a kill and resume, a queued run
 # make test-all  what CI runs: all tests but the long ones
 # make test-long all tests, with all examples of the property tests: before a release
 # make check     lint, format and types
 # make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
+# make speechbrain  the environment of SpeechBrain with which the long tests launch its recipes; 7 GB, see docs/speechbrain.md
 # make chaos     fifty random failures of hosts during trainings, checked; as root (SEED=… FAILURES=50)
-# make docs      the reference pages of docs/, from the code
+# make docs      the reference pages and pictures of docs/, from the code, and the site of it all, site/index.html
 # make monitoring  Prometheus, and Grafana where it is installed, for the Rays and the service of this machine (ARGS=…)
 # make bench     ratios against the stock recipe
 # make test-gpu  what needs a GPU, with this machine's own Python, torch and transformers (PYTHON=…); see docs/gpu.md
@@ -17,19 +18,24 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
 VENV ?= .venv
+SPEECHBRAIN_VENV ?= .venv-speechbrain
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-for-demo
 # Else hundreds of processes that tests start would compile the project each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup check format requirements docs test test-all test-long chaos demo monitoring bench test-gpu bench-gpu
+.PHONY: setup check format requirements docs test test-all test-long speechbrain chaos demo monitoring bench test-gpu bench-gpu
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# The demo needs no DeepSpeed, and nothing that only development needs.
+$(STAMP): EXTRAS := dev,demo,deepspeed,lm
+$(DEMO_STAMP): EXTRAS := demo
+$(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 15) else f"Python 3.11 to 3.14 is needed, not {v.major}.{v.minor}: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev,demo,deepspeed,lm]'
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 check: setup
@@ -55,17 +61,26 @@ test-all: setup
 test-long: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
+speechbrain: $(SPEECHBRAIN_VENV)/.installed
+
+# Its torch is an older one than ours, and torchaudio loads next to a build for CUDA only; it runs without a GPU, too.
+$(SPEECHBRAIN_VENV)/.installed: tests/programs/speechbrain/requirements.txt
+	test -x $(SPEECHBRAIN_VENV)/bin/python || $(PYTHON) -m venv $(SPEECHBRAIN_VENV)
+	$(SPEECHBRAIN_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	touch $@
+
 chaos: setup
 	$(BIN)/python -m tests.hosts.chaos.campaign --failures $(or $(FAILURES),50) $(if $(SEED),--seed $(SEED))
 
-demo: setup
-	$(BIN)/python -m jobs.cli.demo
+demo: $(if $(wildcard $(STAMP)),setup,$(DEMO_STAMP))
+	$(BIN)/rayscribe demo $(ARGS)
 
 monitoring: setup
 	exec $(BIN)/python -m cluster_configs.monitoring.start_monitoring $(ARGS)
 
 docs: setup
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: setup
 	$(BIN)/python -m tests.benchmarks

@@ -84,6 +84,7 @@ class RayHosts:
         """Variables of a user of the cluster on this machine."""
         return {
             "HOME": str(self.folder),
+            "RAYSCRIBE_HOME": str(self.folder / ".rayscribe"),
             "AWS_ENDPOINT_URL": self.endpoint,
             **AWS_VARIABLES,
         }

@@ -1,6 +1,7 @@
 """`--debug`: every stage of a recipe, small, in a folder that is gone afterwards."""
 
 import json
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -100,6 +101,19 @@ def test_a_ctc_model_without_a_vocabulary_learns_one(
 
 
 @pytest.mark.long
+def test_the_command_that_init_prints_runs_its_recipe(
+    tones: Path, tmp_path: Path, hub_whisper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    made = runner.invoke(command_line, ["init", str(tones), "--language", "Serbian", "--model", str(hub_whisper)])
+    command = next(line for line in made.output.splitlines() if line.endswith("keeps nothing"))
+    answer = runner.invoke(command_line, shlex.split(command, comments=True)[1:])
+    assert answer.exit_code == 0
+    assert stages_in(answer.output) == [*STAGES, "all stages work"]
+
+
+@pytest.mark.long
 class TestDeepSpeed:
     """A training of DeepSpeed's has a process of its own."""
 
@@ -113,7 +127,7 @@ class TestDeepSpeed:
         assert debug(tones, tmp_path, {"strategy": {"name": "deepspeed", "zero_stage": 2}}) == 0
         output = capfd.readouterr().out
         assert stages_in(output) == [*STAGES, "all stages work"]
-        assert "1 workers with deepspeed ZeRO-2" in output
+        assert "1 worker with deepspeed ZeRO-2" in output
         assert "resuming from checkpoint-1-" in output
         assert [*temporary.iterdir()] == []
 

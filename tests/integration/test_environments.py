@@ -139,8 +139,8 @@ def test_a_secret_is_used_on_the_node_and_leaves_no_trace_anywhere_else(
     node: RayNode, service: str, repository: Path, tmp_path: Path
 ) -> None:
     recipe = write_recipe(repository, tmp_path, {"secrets": {"WANDB_API_KEY": {"file": str(tmp_path / "secret")}}})
-    found = load_spec(recipe, [], environment={}, now=datetime.now(UTC))
-    bundle = collect_bundle(found, repository)
+    found = load_spec(recipe, [], here=repository, environment={}, now=datetime.now(UTC))
+    bundle = collect_bundle(found)
     package = pack_bundle(bundle, tmp_path / "outbox")
     seen: list[str] = []
     with Client(service, token=(tmp_path / "home/token").read_text().strip()) as client:
@@ -174,8 +174,8 @@ def test_a_secret_that_is_written_into_a_recipe_is_refused_everywhere_without_a_
 ) -> None:
     token = (tmp_path / "home/token").read_text().strip()
     recipe = write_recipe(repository, tmp_path, {})
-    found = load_spec(recipe, [], environment={}, now=datetime.now(UTC))
-    bundle = collect_bundle(found, repository)
+    found = load_spec(recipe, [], here=repository, environment={}, now=datetime.now(UTC))
+    bundle = collect_bundle(found)
     run_request = run_request_of(found, bundle, "ab" * 32).model_dump(mode="json")
     run_request["config"]["job"]["runtime_env"]["env_vars"] = {"WANDB_API_KEY": SECRET}
     answer = httpx.post(f"{service}/v1/runs", json=run_request, headers={"Authorization": f"Bearer {token}"})

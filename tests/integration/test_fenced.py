@@ -20,7 +20,7 @@ from tests.s3 import FaultProxy
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.errors import FencedError
 from trainers.main import main
-from trainers.pipeline.evaluate import find_model
+from trainers.models.sources.run_models import find_model
 from trainers.run_folder.checkpoints import list_checkpoints
 from trainers.run_folder.journal import Journal, State, accepted_metrics, deduplicate
 from trainers.run_folder.layout import CHECKPOINTS, METRICS, RESULT, RunFolder

@@ -1,6 +1,7 @@
 """Whole runs without Ray: what a run folder holds, and what may be continued."""
 
 import json
+import shlex
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,14 +11,18 @@ import datasets
 import numpy as np
 import pytest
 from transformers import WhisperForConditionalGeneration, WhisperTokenizer, pipeline
+from typer.testing import CliRunner
 
+from jobs.cli.app import app
 from tests.trainers.synthetic import config, speechlike, write_corpus
+from trainers.config.loader import to_yaml
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ConfigError, DataError, DivergedError, FencedError, ResumeError
 from trainers.main import main
+from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import LocalEngine
-from trainers.pipeline.evaluate import evaluate, find_model
+from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.training.loop import build as worker_build
 from trainers.training.worker import finish as worker_finish
@@ -253,7 +258,7 @@ def test_a_data_set_of_parquet_files_is_a_door(tones: Path, tmp_path: Path) -> N
 def test_a_validation_clip_longer_than_the_model_is_refused_by_id(tones: Path, tmp_path: Path) -> None:
     long = write_corpus(tmp_path, ["too long"], durations_s=[1.5], name="long")
     wanted = small(tones, tmp_path, {"model.max_context_s": 1, "data.validation": str(long)})
-    with pytest.raises(DataError, match=r"validation: 1 clips are longer than the model's 1 s: long/000.wav \(1.5 s\)"):
+    with pytest.raises(DataError, match=r"validation: 1 clip is longer than the model's 1 s: long/000.wav \(1.5 s\)"):
         fit(wanted, LocalEngine())
 
 
@@ -298,3 +303,25 @@ def test_weights_in_a_folder_transcribe_the_config_s_language(tones: Path, tmp_p
         lines = (Path(result.folder) / "evaluation/test.jsonl").read_bytes().splitlines()
         said.append([json.loads(line)["hypothesis"] for line in lines])
     assert said[0] != said[1], "neither is left to guess the language of each clip"
+
+
+def test_what_a_training_says_may_be_done_next_can_be_done(tones: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "my recipe.yaml"
+    recipe.write_text(to_yaml(small(tones, tmp_path, {"training.save_steps": 4})), encoding="utf-8")
+
+    def rayscribe(*words: str) -> list[str]:
+        ended = CliRunner().invoke(app, words)
+        assert ended.exit_code == 0, ended.output
+        return ended.stdout.splitlines()
+
+    advice = dict(line.split(": ", 1) for line in rayscribe("train", str(recipe), "--no-ray")[-4:])
+    assert Path(advice["each test utterance with its hypothesis"]).is_file()
+    assert any("on validation (6 utterances)" in line for line in rayscribe(*words_of(advice["score another split"])))
+    assert any(line.startswith("step 24/24 ·") for line in rayscribe(*words_of(advice["train on, twice as long"])))
+
+
+def words_of(command: str) -> list[str]:
+    """What a shell gives the program."""
+    program, *words = shlex.split(command)
+    assert program == "rayscribe"
+    return words

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -165,6 +166,30 @@ def test_a_cluster_with_a_working_job_is_not_ended_by_accident(user: User) -> No
     assert list(logs.glob("*/job-driver-sleeps.log"))
     assert [path.name for path in (user.home / ".rayscribe/clusters").iterdir()] == ["local"]
     assert "start one with `rayscribe cluster up --local`" in user.run("cluster", "down", code=21)
+
+
+@pytest.mark.long
+def test_the_demo_s_ray_goes_on_with_the_run_s_name_in_its_dashboard_until_the_user_ends_it(tmp_path: Path) -> None:
+    user = User(tmp_path)
+    small = ["training.max_steps=4", "training.eval_steps=4", "training.save_steps=4", "run.name=small-demo"]
+    small += [f"run.storage_path={tmp_path}/runs", "data.demo.train_utterances=40", "data.demo.validation_utterances=4"]
+    sets = [word for item in [*small, "data.demo.test_utterances=4"] for word in ("--set", item)]
+    try:
+        shown = user.run("demo", "--keep-ray", *sets)
+        token = tmp_path / ".rayscribe/clusters/demo.token"
+        assert "a browser asks once for the token: cat ~/.rayscribe/clusters/demo.token" in shown
+        assert token.read_text() not in shown
+        dashboard = re.search(r"dashboard of demo: (http\S+)", user.run("cluster", "dashboard", "demo"))
+        assert dashboard is not None
+        headers = {"Authorization": f"Bearer {token.read_text()}"}
+        cookie = requests.post(f"{dashboard[1]}/api/authenticate", headers=headers, timeout=60).cookies
+        jobs = requests.get(f"{dashboard[1]}/api/jobs/", cookies=cookie, timeout=60).json()
+        assert [job["metadata"]["job_name"] for job in jobs] == ["small-demo"]
+        listed = user.run("list").splitlines()[1]
+        assert "small-demo" in listed and "SUCCEEDED" in listed and "%" in listed
+    finally:
+        user.run("cluster", "down", "demo", "--force", "--no-logs")
+    assert user.run("cluster", "status").startswith("no cluster was started")
 
 
 def test_a_start_whose_agent_s_port_is_taken_names_the_port_and_who_holds_it(

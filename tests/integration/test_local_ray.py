@@ -27,7 +27,7 @@ from trainers.distributed.ray_connection import connected
 with connected(config({})):
     print(ray.get(ray.remote(lambda: os.environ.get("RAY_AUTH_TOKEN", "none")).remote()))
 """
-# The same, and what Ray Train's tab of the dashboard shows of a training; its worker needs no torch.
+# The same, and what the dashboard knows of a training, and of the job that it is; its worker needs no torch.
 TAB = """
 import json, os, sys, urllib.request
 import ray
@@ -36,14 +36,19 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from tests.trainers.synthetic import config
 from trainers.distributed.ray_connection import connected
 
-with connected(config({})):
+with connected(config({"run": {"name": "mine"}})):
     named = RunConfig(name="mine", storage_path=sys.argv[1])
     DataParallelTrainer(lambda: None, scaling_config=ScalingConfig(num_workers=1), run_config=named).fit()
-    url = f"http://{ray._private.worker.get_dashboard_url()}/api/train/v2/runs/v1"
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"})
     print(ray.get(ray.remote(lambda: os.environ.get("RAY_AUTH_TOKEN", "none")).remote()))
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        print([(run["name"], run["status"]) for run in json.load(answer)["train_runs"]])
+
+    def known(path):
+        url = f"http://{ray._private.worker.get_dashboard_url()}/api/{path}"
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    print([(run["name"], run["status"]) for run in known("train/v2/runs/v1")["train_runs"]])
+    print([(job["metadata"]["job_name"], job["status"]) for job in known("jobs/")])
 """
 JOIN = """
 import ray
@@ -100,11 +105,12 @@ def started_in(home: Path) -> str:
 
 
 def test_a_local_ray_shows_its_trainings_and_writes_no_token_for_others_to_find(tmp_path: Path) -> None:
-    token, runs = printed_by(TAB, str(tmp_path / "runs"), HOME=str(tmp_path)).splitlines()[-2:]
+    token, runs, jobs = printed_by(TAB, str(tmp_path / "runs"), HOME=str(tmp_path)).splitlines()[-3:]
     # The Ray is closed to others all the same.
     assert len(token) == 64
     assert not (tmp_path / ".ray").exists()
     assert runs == "[('mine', 'FINISHED')]"
+    assert jobs == "[('mine', 'RUNNING')]"
 
 
 def printed_by(script: str, *arguments: str, **added: str) -> str:

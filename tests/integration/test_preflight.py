@@ -32,10 +32,10 @@ def recipe(tmp_path: Path) -> Path:
 
 def preflight(clusters: Clusters, head: RayHead, recipe: Path, *sets: str, **options: Any) -> dict[str, list[Finding]]:
     """Findings by check."""
-    spec = load_spec(recipe, sets, now=NOW)
+    spec = load_spec(recipe, sets, here=REPOSITORY, now=NOW)
     found: dict[str, list[Finding]] = {}
     deep = options.get("deep", False)
-    for finding in run_preflight(spec, root=REPOSITORY, clusters=clusters, address=head.dashboard, deep=deep):
+    for finding in run_preflight(spec, clusters=clusters, address=head.dashboard, deep=deep):
         found.setdefault(finding.check, []).append(finding)
     return found
 

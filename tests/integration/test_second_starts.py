@@ -247,7 +247,7 @@ class TestRecordings:
         wanted = self._started(tmp_path, monkeypatch)
         replaced = sorted((tmp_path / "speech").rglob("*.wav"))[0]
         write_recording(replaced, speechlike(0.9, seed=77))
-        with pytest.raises(ResumeError, match=rf"1 recordings have changed since: {replaced}"):
+        with pytest.raises(ResumeError, match=rf"1 recording has changed since: {replaced}"):
             fit(wanted, LocalEngine())
 
     @pytest.mark.parametrize("field", ["augment.noise_manifest", "augment.rir_manifest"])
@@ -260,7 +260,7 @@ class TestRecordings:
         wanted = self._started(tmp_path, monkeypatch, {field: str(manifest)})
         own = noise.read_bytes()
         write_recording(noise, speechlike(0.4, seed=6))
-        with pytest.raises(ResumeError, match=rf"{field}\.content: (.|\n)*1 recordings have changed since: {noise}"):
+        with pytest.raises(ResumeError, match=rf"{field}\.content: (.|\n)*1 recording has changed since: {noise}"):
             fit(wanted, LocalEngine())
         noise.write_bytes(own)
         manifest.write_text("path\nhum.wav\n./hum.wav\n")

@@ -28,8 +28,8 @@ def request_of(name: str, tree: Path, corpus: Path, address: str) -> SubmitReque
     folder = tree.parent
     sets = ["data.ship=true", *(f"data.{split}={corpus}/{split}.csv" for split, _ in SPLITS), f"run.name={name}"]
     sets += [f"run.storage_path={folder}/runs", *(f"training.{each}_steps=2" for each in ("max", "save", "eval"))]
-    spec = load_spec(tree / "recipe.yaml", sets, environment={}, now=datetime.now(UTC))
-    bundle = collect_bundle(spec, tree)
+    spec = load_spec(tree / "recipe.yaml", sets, here=tree, environment={}, now=datetime.now(UTC))
+    bundle = collect_bundle(spec)
     package = pack_bundle(bundle, folder / "packages")
     run_request = run_request_of(spec, bundle, package.sha256)
     run = run_of(run_request, uid=name, user="ana", address_of=lambda _: address, now_s=0.0)

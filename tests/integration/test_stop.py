@@ -1,5 +1,6 @@
 """A request to stop, without Ray: what is left, and that going on from it is as an undisturbed one."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import psutil
 import pytest
 import yaml
 
+from jobs.cli import main as rayscribe
 from tests.integration.driver_process import TIMEOUT_S
 from tests.integration.forked_process import REPOSITORY
 from tests.jobs.ledger.builders import wait_until
@@ -188,11 +190,29 @@ def test_a_stopped_training_goes_on_as_if_nobody_had_asked(
     assert results[0].result["best_step"] == results[1].result["best_step"]
 
 
-def test_a_stopped_ctc_training_goes_on_as_if_nobody_had_asked(ctc_runs: RunSetup) -> None:
+def test_a_stopped_ctc_training_goes_on_by_its_name_as_if_nobody_had_asked(
+    ctc_runs: RunSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
     with pytest.MonkeyPatch.context() as patch:
         at_step(patch, 5, request_stop)
         assert ctc_runs.run("stopped") == 143
-    assert ctc_runs.run("stopped") == 0
+    capfd.readouterr()
+    assert rayscribe(["list"]) == 0
+    assert "STOPPED" in capfd.readouterr().out
+    assert rayscribe(["resume", "stopped"]) == 0
+    capfd.readouterr()
+    assert rayscribe(["status", "stopped", "--json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["run"]["state"] == "SUCCEEDED"
+    assert [attempt["cause"] for attempt in shown["attempts"]] == ["STOPPED", "SUCCEEDED"]
+    scoring = [str(ctc_runs.recipe), "--no-ray", "--set", f"run.storage_path={ctc_runs.storage_path}"]
+    assert rayscribe(["evaluate", *scoring, "--model", "stopped"]) == 0
+    first = ctc_runs.checkpoints("stopped")[0].name
+    assert rayscribe(["resume", "stopped", "--from", first]) == 0
+    assert Journal(ctc_runs.folder("stopped-from-1")).read().finished is not None
+    best = min(checkpoint.metrics["eval_wer"] for checkpoint in ctc_runs.checkpoints("stopped") if checkpoint.metrics)
+    assert shown["run"]["progress"]["best_wer"] == best
     assert ctc_runs.numbers("stopped") == ctc_runs.numbers("calm")
     assert ctc_runs.weights("stopped") == ctc_runs.weights("calm")
 

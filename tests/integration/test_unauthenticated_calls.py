@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from cluster_configs.rendering.cluster_spec import load_cluster_spec
-from cluster_configs.rendering.render import Target, render
+from cluster_configs.rendering.render import render
+from cluster_configs.rendering.targets import Target
 from jobs.clusters.managed.cluster_record import ensure_token
 from tests.integration.guarded_nodes import HEAD, WORKER
 from tests.test_architecture import ROOT
@@ -49,7 +50,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip(f"this machine gives no namespaces: {tried.stderr.strip()}")
     folder = tmp_path_factory.mktemp("nodes")
     with pytest.MonkeyPatch.context() as own:
-        own.setenv("HOME", str(folder / "client"))
+        own.setenv("RAYSCRIBE_HOME", str(folder / "client" / ".rayscribe"))
         made = ensure_token("speech")
         assert stat.S_IMODE(made.stat().st_mode) == 0o600
         assert ensure_token("speech").read_bytes() == made.read_bytes()

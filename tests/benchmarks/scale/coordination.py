@@ -163,7 +163,7 @@ def _work(session: ThreadSession, *, folder: RunFolder, attempt: int) -> None:
     writer = GroupWriter.of(folder, attempt, "after")
     take_over(staging, writer, RetentionPolicy(3, "eval_wer"), session, managed_by_service=True)
     assert starting_point(staging, writer, session) is not None
-    log = MetricsLog(writer, session.print_from_main)
+    log = MetricsLog(writer, session.show_from_main)
     for step in range(LINES):
         if session.is_main_process:
             log.write({"step": step})

@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from cluster_configs.rendering.cluster_spec import load_cluster_spec
-from cluster_configs.rendering.render import Target, render
+from cluster_configs.rendering.render import render
+from cluster_configs.rendering.targets import Target
 from tests.integration.batch import grid_engine, slurm_cluster
 from tests.integration.batch.grid_engine import GridEngine
 from tests.integration.batch.machines import Machine
