@@ -8,13 +8,16 @@ from trainers.distributed.console import opened_for
 
 # Commands that take long, and whether their standard output is for others: what they do is then told on standard error.
 LONG = {"train": False, "prepare": False, "evaluate": False, "submit": True, "resume": True}
+# With these they print one document, and nothing else.
+OF_PROGRAMS = {"--json", "--dry-run"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command, see `app`; one that takes long shows that it has started before anything slow is imported."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     name = words[0] if words else ""
-    with opened_for(words[1:], to_stderr=LONG[name]) if name in LONG else contextlib.nullcontext():
+    tells = name in LONG and not (LONG[name] and OF_PROGRAMS.intersection(words))
+    with opened_for(words[1:], to_stderr=LONG[name]) if tells else contextlib.nullcontext():
         from jobs.cli.app import main as run  # noqa: PLC0415
 
         return run(words)

@@ -15,6 +15,7 @@ import requests
 
 from jobs.clusters.managed.cluster_record import LocalRecord, all_records
 from jobs.clusters.managed.local_cluster import up
+from jobs.clusters.managed.ray_up_content import IDLE_STOP
 from trainers.distributed import local_ray
 from trainers.distributed.local_ray import processes_of
 from trainers.errors import ResourceError
@@ -133,7 +134,7 @@ def test_an_idle_stop_may_be_added_to_a_cluster_that_runs_and_changed(user: User
     watches: list[str] = []
     while watches != ["500"] and time.monotonic() < end:
         lines = [process.cmdline() for process in processes_of(folder)]
-        watches = [line[line.index("--minutes") + 1] for line in lines if "jobs.clusters.idle_stop" in line]
+        watches = [line[line.index("--minutes") + 1] for line in lines if IDLE_STOP in line]
         time.sleep(0.1)
     assert watches == ["500"]
     assert "it ends after 500 min without jobs, as before" in user.run("cluster", "up", "--local")
