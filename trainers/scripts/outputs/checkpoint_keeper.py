@@ -48,7 +48,7 @@ class _Waiting:
 
 
 class CheckpointKeeper:
-    """Keeps the checkpoints of one output folder."""
+    """Keeps the checkpoints of one output folder; `before_entry` stores what a program needs next to one."""
 
     def __init__(
         self,
@@ -59,8 +59,9 @@ class CheckpointKeeper:
         others: PartCollector,
         say: Callable[[str], None],
         watch: Watch,
+        before_entry: Callable[[], None] = lambda: None,
     ):
-        self._folder, self._layouts, self._watch = folder, layouts, watch
+        self._folder, self._layouts, self._watch, self._before_entry = folder, layouts, watch, before_entry
         self._writer, self._retention, self._others, self._say = writer, retention, others, say
         # What needs no storing: it is stored, or was there before the program began.
         self._done: dict[str, Signature] = {}
@@ -176,6 +177,7 @@ class CheckpointKeeper:
             files = store_files(snapshot.root, snapshot.files, storage.sub(self._waiting.folder))
             snapshot.check()
             files |= self._others.collect(wanted)
+            self._before_entry()
             enter(replace(checkpoint, files=dict(sorted(files.items()))), self._writer, self._retention)
         except ChangedError as error:
             # What the program has written in its place is new, and is stored once it is complete.

@@ -88,7 +88,15 @@ class OutputSync:
         self._keeper: CheckpointKeeper | None = None
         if self.writer is not None:
             self._keeper = CheckpointKeeper(
-                self.folder, self.layouts, self.writer, self.retention, self._collector, self._say_once, watch
+                self.folder,
+                self.layouts,
+                self.writer,
+                self.retention,
+                self._collector,
+                self._say_once,
+                watch,
+                # A log goes on where the checkpoint does.
+                before_entry=self._send_small,
             )
         self._stopping = threading.Event()
         # One node alone shares none.
@@ -150,7 +158,7 @@ class OutputSync:
         keeper.say_what_is_left()
         self._collector.end()
         if not ended_well:
-            self._try(lambda: self._files.send_small(self._own_folder), tries=1)
+            self._send_small()
         else:
             assert self.writer is not None
             outputs = self.run_folder.storage.sub(f"{self.writer.group.outputs}/{FILES}")
@@ -167,7 +175,7 @@ class OutputSync:
         if ended_well:
             self._try(lambda: self._files.send_all(self._own_folder))
         else:
-            self._try(lambda: self._files.send_small(self._own_folder), tries=1)
+            self._send_small()
 
     def _keep_loop(self) -> None:
         while self._fenced is None and not self._stopping.wait(POLL_S):
@@ -176,11 +184,14 @@ class OutputSync:
     def _keep(self) -> None:
         if time.monotonic() >= self._small_files_s + SMALL_FILES_S:
             self._small_files_s = time.monotonic()
-            self._try(lambda: self._files.send_small(self._own_folder), tries=1)
+            self._send_small()
         if self._keeper is not None:
             self._keeper.keep_new(has_ended=False)
         else:
             self._server.serve(has_ended=False)
+
+    def _send_small(self) -> None:
+        self._try(lambda: self._files.send_small(self._own_folder), tries=1)
 
     def _sharing(self) -> FileSharer | FileReceiver:
         storage = self.run_folder.storage

@@ -121,6 +121,19 @@ def test_all_that_a_program_writes_gets_to_the_run_folder(run: RunFolder, node: 
     assert [item.name for item in node.out.parent.iterdir()] == ["out"]
 
 
+def test_a_checkpoint_is_entered_after_the_log_that_goes_with_it(
+    run: RunFolder, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "SMALL_FILES_S", 3600.0)
+    node.sync.start()
+    node.out.mkdir(parents=True)
+    (node.out / "train_log.txt").write_text("epoch: 1")
+    write_trainer_checkpoint(node.out, 10)
+    wait_until(lambda: steps(run) == [10], "the checkpoint")
+    assert stored(run, "outputs") == {"train_log.txt": b"epoch: 1"}
+    node.sync.finish(ended_well=True)
+
+
 def test_after_a_bad_end_its_checkpoint_and_its_small_files_are_there(run: RunFolder, node: Node) -> None:
     node.sync.start()
     write_trainer_checkpoint(node.out, 10)
