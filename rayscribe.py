@@ -120,7 +120,7 @@ def submit(
 
 def main() -> int:
     """The `rayscribe` command; gives its exit code."""
-    from jobs.cli.app import main as command  # noqa: PLC0415
+    from jobs.cli import main as command  # noqa: PLC0415
 
     return command()
 

@@ -96,9 +96,10 @@ def read_all(terminal: int) -> Iterator[bytes]:
     "command",
     [
         "from jobs.cli import main; main(['train', 'recipe.yaml'])",
+        "import rayscribe; sys.argv = ['rayscribe', 'train', 'recipe.yaml']; rayscribe.main()",
         "import runpy; runpy.run_path('task.py', run_name='__main__')",
     ],
-    ids=["rayscribe", "task.py"],
+    ids=["rayscribe", "installed", "task.py"],
 )
 def test_the_first_line_comes_before_anything_slow_is_imported(command: str) -> None:
     blocked = f"import sys; sys.modules |= dict.fromkeys({SLOW!r}); "
