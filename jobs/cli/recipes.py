@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.output import echo
+from jobs.cli.output import echo, write_file
 from jobs.recipes.shipped_recipes import list_shipped
 from trainers.config.loader import read_yaml, shipped_recipes
 from trainers.errors import ConfigError
@@ -71,7 +71,7 @@ def init(
         raise ConfigError(f"{', '.join(there)}: there already: name another file (--out other.yaml), or give --force")
     for path, text in made.texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_file(path, text, "--out", force=force)
     _report(made)
 
 

@@ -30,6 +30,7 @@ from jobs.submission.job_spec import NO_CLUSTER, JobSpec, load_spec
 from jobs.submission.ray_request import build_request
 from jobs.submission.run_request import branch, branched, run_of
 from trainers.config.storage_location import is_absolute
+from trainers.config.wording import counted
 from trainers.distributed.console import screen
 from trainers.distributed.console.events import Stage, StageEnded
 from trainers.distributed.machine import make_private_folder
@@ -124,7 +125,7 @@ def submit_spec(found: JobSpec, how: Submission) -> None:
         return
     if not how.skip_preflight:
         screen.show(Stage("preflight", "checking the recipe"))
-        _preflight(found)
+        _preflight(found, bundle)
     screen.show(Stage("submit", "packaging and submitting"))
     with open_session(how.service) as session:
         _report(session, queue_bundle(session, found, bundle), how.follow, how.json_output, how.service)
@@ -151,9 +152,10 @@ def submit_from_python(
     how = Submission(service)
     given = _all_overrides(overrides, None, named_address(address, cluster, service))
     found = load_spec(recipe, given, now=datetime.now(UTC), is_local=how.is_local)
-    _preflight(found)
+    bundle = collect_bundle(found)
+    _preflight(found, bundle)
     with open_session(service) as session:
-        run = queue_bundle(session, found, collect_bundle(found))
+        run = queue_bundle(session, found, bundle)
         return _first_attempt(session, run.id) if session.standalone else run
 
 
@@ -378,7 +380,9 @@ def _run_exists(session: CommandSession, name: str) -> bool:
     return True
 
 
-def _findings(spec: JobSpec | None, address: str | None, *, deep: bool) -> "list[Finding]":
+def _findings(
+    spec: JobSpec | None, address: str | None, *, deep: bool, bundle: "Bundle | None" = None
+) -> "list[Finding]":
     from jobs.preflight.runner import run_preflight  # noqa: PLC0415
 
     clusters, known = None, _known_address(address, None)
@@ -387,11 +391,11 @@ def _findings(spec: JobSpec | None, address: str | None, *, deep: bool) -> "list
         from jobs.clusters.registry import Clusters  # noqa: PLC0415
 
         clusters = Clusters()
-    return run_preflight(spec, clusters=clusters, address=known, deep=deep)
+    return run_preflight(spec, clusters=clusters, address=known, deep=deep, bundle=bundle)
 
 
-def _preflight(spec: JobSpec) -> None:
-    findings = _findings(spec, spec.job.address, deep=False)
+def _preflight(spec: JobSpec, bundle: "Bundle") -> None:
+    findings = _findings(spec, spec.job.address, deep=False, bundle=bundle)
     for finding in findings:
         if finding.level in ("warning", "error"):
             typer.echo(summary.line(finding), err=True)
@@ -401,5 +405,6 @@ def _preflight(spec: JobSpec) -> None:
 def _raise_on_errors(findings: "list[Finding]") -> None:
     errors = sum(finding.level == "error" for finding in findings)
     if errors:
-        count = "1 error" if errors == 1 else f"{errors} errors"
-        raise PreflightError(f"preflight found {count}; fix those marked {SIGNS[Level.ERROR]}, or use --no-preflight")
+        raise PreflightError(
+            f"preflight found {counted(errors, 'error')}; fix those marked {SIGNS[Level.ERROR]}, or use --no-preflight"
+        )

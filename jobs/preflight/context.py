@@ -19,14 +19,23 @@ if TYPE_CHECKING:
 class Context:
     """One preflight; what several checks need is read once."""
 
-    def __init__(self, spec: JobSpec | None, address: str | None, clusters: "Clusters | None", *, deep: bool):
+    def __init__(
+        self,
+        spec: JobSpec | None,
+        address: str | None,
+        clusters: "Clusters | None",
+        *,
+        deep: bool,
+        bundle: Bundle | None = None,
+    ):
         """Sends no request yet.
 
         Without a recipe only the cluster is checked; without an address, none is known, and without `clusters`, it is
-        reached from the service alone. Checks that are `deep` may take
-        minutes, and look on the nodes too, others about 20 seconds.
+        reached from the service alone. Checks that are `deep` may take minutes, and look on the nodes too, others about
+        20 seconds. A `bundle` that was collected already is taken as what is packaged.
         """
         self.spec, self.address, self.clusters, self.deep = spec, address, clusters, deep
+        self._collected = bundle
 
     @property
     def on_this_machine(self) -> bool:
@@ -41,7 +50,7 @@ class Context:
     def bundle(self) -> Bundle:
         """What is packaged; raises as `collect_bundle`."""
         assert self.spec is not None
-        return collect_bundle(self.spec)
+        return self._collected or collect_bundle(self.spec)
 
     @cached_property
     def without_token(self) -> DashboardResponse | ClusterError:

@@ -11,17 +11,23 @@ from jobs.preflight.probe_job import probe
 from jobs.submission.job_spec import JobSpec
 from trainers.findings import Check, Finding, Level, run_check
 
-PACKAGED, MANIFESTS = "packaged_data", "manifests"
-
 if TYPE_CHECKING:
     from jobs.clusters.registry import Clusters
+    from jobs.submission.assemble import Bundle
+
+PACKAGED, MANIFESTS = "packaged_data", "manifests"
 
 
 def run_preflight(
-    spec: JobSpec | None, *, clusters: "Clusters | None", address: str | None, deep: bool
+    spec: JobSpec | None,
+    *,
+    clusters: "Clusters | None",
+    address: str | None,
+    deep: bool,
+    bundle: "Bundle | None" = None,
 ) -> list[Finding]:
     """Looks for errors before a job runs; see Context. A check that finds one, or that fails itself, raises nothing."""
-    context = Context(spec, address, clusters, deep=deep)
+    context = Context(spec, address, clusters, deep=deep, bundle=bundle)
     if spec is None:
         return list(run_cluster_checks(cluster_checks.WITHOUT_RECIPE, context))
     if spec.is_script:

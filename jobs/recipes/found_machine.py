@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from trainers.config.wording import counted
 from trainers.distributed.hardware import CUDA, ROCM, SMI_TIMEOUT_S, devices_here
 
 QUERY = ["--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
@@ -40,7 +41,7 @@ class Machine:
     def __str__(self) -> str:
         names = dict.fromkeys(f"{gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB)" for gpu in self.gpus)
         gpus = f"{len(self.gpus)} × {', '.join(names)}" if names else "no GPU"
-        return f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}, {self.memory_bytes / 2**30:.0f} GiB of memory, {gpus}"
+        return f"{counted(self.cpus, 'CPU')}, {self.memory_bytes / 2**30:.0f} GiB of memory, {gpus}"
 
 
 def look_at_machine(root: Path = Path("/")) -> Machine:

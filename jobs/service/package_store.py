@@ -15,6 +15,7 @@ class PackageStore:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._own_code = ""
 
     def path(self, sha256: str) -> Path:
         """Where a package is, or would be; ConfigError for what is no SHA-256, so that no other file can be named."""
@@ -45,8 +46,13 @@ class PackageStore:
         return has_entry(self.path(sha256))
 
     def put_own_code(self) -> str:
-        """Stores the code that runs here, and gives its SHA-256; the same code is there only once."""
-        return pack(own_code(), self.folder, needed=None).sha256
+        """Stores the code that runs here, and gives its SHA-256; the same code is there only once.
+
+        It is read once, as the code of a process does not change.
+        """
+        if not self._own_code or not self.has(self._own_code):
+            self._own_code = pack(own_code(), self.folder, needed=None).sha256
+        return self._own_code
 
     def code_of(self, run: Run) -> str | None:
         """The zip of the code that a run starts with, checked; None: it has that in its package.

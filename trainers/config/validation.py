@@ -13,6 +13,7 @@ from trainers.config.parts.part import UNSUPPORTED_URL, URL
 from trainers.config.parts.run_part import NAME, RESUME
 from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
 from trainers.config.storage_location import without_password
+from trainers.config.wording import counted
 from trainers.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -47,8 +48,9 @@ def validated(
 def refuse(problems: Sequence[str], origin: str) -> None:
     """Raises a ConfigError with every problem, if there is one."""
     if problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise ConfigError(f"{origin}: {count}\n" + "\n".join(f"  - {problem}" for problem in problems))
+        raise ConfigError(
+            f"{origin}: {counted(len(problems), 'problem')}\n" + "\n".join(f"  - {problem}" for problem in problems)
+        )
 
 
 def _describe(problem: Any, model: type[BaseModel]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from trainers.errors import StorageError
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.backend import GroupMember
+from trainers.scripts.node_paths import replace_paths
 from trainers.scripts.script_task import ScriptTask
 from trainers.storage.own_folder import locked, own_temporary_folder
 
@@ -21,8 +22,7 @@ from trainers.storage.own_folder import locked, own_temporary_folder
 PURPOSE, INPUTS = "scripts", "inputs"
 # Of the file next to a folder that its keeper holds as long as it lives.
 HELD = ".held"
-# Files in which paths of a node are replaced, up to a size that only lists of files have.
-_TEXTS = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
+# Larger files are no lists of files.
 _MOST_TEXT_BYTES = 256 << 20
 _PATH_OF_NODE = re.compile(
     rb"""/[^\s"',:;=]*/rayscribe-(?:(?P<group>scripts)-\d+/[0-9a-f]{16}-a\d+-\w+-\w+|(?P<inputs>inputs)-\d+)(?=/)"""
@@ -112,13 +112,9 @@ class NodeFolder:
 
         Many recipes write absolute paths into their manifests.
         """
-        if file.suffix.lower() not in _TEXTS or file.stat().st_size > _MOST_TEXT_BYTES:
-            return
-        own, inputs = str(self.own).encode(), str(own_temporary_folder(INPUTS)).encode()
-        content = file.read_bytes()
-        changed = _PATH_OF_NODE.sub(lambda match: own if match["group"] else inputs, content)
-        if changed != content:
-            file.write_bytes(changed)
+        if file.stat().st_size <= _MOST_TEXT_BYTES:
+            own, inputs = str(self.own).encode(), str(own_temporary_folder(INPUTS)).encode()
+            replace_paths(file, _PATH_OF_NODE, lambda match: own if match["group"] else inputs)
 
     def note_end(self, local_rank: int, *, well: bool) -> None:
         """Says to the keeper of this node that the program of a rank has ended, and whether with exit code 0."""

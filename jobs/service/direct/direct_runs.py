@@ -75,7 +75,9 @@ class DirectRuns:
 
     def attempts(self, known: Registered) -> list[Attempt]:
         """The newest attempts, by number; none where the folder cannot be read."""
-        run = self.run(known)
+        return self._attempts_of(self.run(known), known)
+
+    def _attempts_of(self, run: Run, known: Registered) -> list[Attempt]:
         try:
             return self._folders.read(run, lambda folder: _attempts(folder, run, known))
         except UNREADABLE:
@@ -92,7 +94,7 @@ class DirectRuns:
         if run.attempt == 0:
             raise ConflictError(f"{run.id} has no attempt yet ({run.state}: {run.reason})")
         number = attempt if attempt is not None else run.attempt
-        chosen = next((item for item in self.attempts(known) if item.number == number), None)
+        chosen = next((item for item in self._attempts_of(run, known) if item.number == number), None)
         if chosen is None:
             raise NotFoundError(f"{run.id} has no attempt {number}: it has {run.attempt}")
         return read_logs(self._folders, run, chosen, source=source, cursor=cursor, driver_log=_no_driver_log)

@@ -20,6 +20,7 @@ from trainers.config.parts.script_part import ScriptPart
 from trainers.errors import DamagedError, ProgramError, RayscribeError, StorageError
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.board import Board
+from trainers.scripts.node_paths import replace_paths
 from trainers.scripts.outputs.output_folder import output_folder_of
 from trainers.storage import Storage, sha256_of
 from trainers.storage.base import clean_key, in_parallel
@@ -34,8 +35,6 @@ _POLLS_OF_BOARD = 20
 _READY = "ready"
 # Of files that are no package's, the most that is read to tell whether one has changed.
 _HASHED_BYTES = 16 << 20
-# In which the main process's node may be named: on other nodes the folder can be another one.
-_TEXTS = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
 
 Run = Callable[[Sequence[str], Path, Mapping[str, str]], int]
 
@@ -216,7 +215,7 @@ def _fetch(storage: Storage, into: Path, say: Callable[[str], None]) -> None:
         local, sha256 = into / clean_key(name), files[name]["sha256"]
         if local.is_file() and sha256_of(local) == sha256:
             return
-        part = local.with_name(f".{uuid4().hex}")
+        part = local.with_name(f".{uuid4().hex}{local.suffix}")
         try:
             # Twice: what went wrong on the way here is no damage.
             if not any(_download(source, name, part) == sha256 for _ in range(2)):
@@ -224,8 +223,8 @@ def _fetch(storage: Storage, into: Path, say: Callable[[str], None]) -> None:
                     f"{source.url(name)} differs from its SHA-256: delete {storage.url(MANIFEST)}, and the data is "
                     "prepared again"
                 )
-            if manifest["folder"] != str(into) and local.suffix.lower() in _TEXTS:
-                part.write_bytes(moved.sub(lambda _: str(into).encode(), part.read_bytes()))
+            if manifest["folder"] != str(into):
+                replace_paths(part, moved, lambda _: str(into).encode())
             part.replace(local)
         finally:
             part.unlink(missing_ok=True)
