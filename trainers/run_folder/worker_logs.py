@@ -223,8 +223,9 @@ class _Copy:
 
 def _finish(copy: _Copy, folder: RunFolder) -> None:
     with contextlib.suppress(OSError, StorageError):
-        if copy.take_all(to_the_end=True):
-            folder.storage.upload_file(copy.log, copy.key)
+        copy.take_all(to_the_end=True)
+        # An empty one, too: without it nobody could tell a worker that printed nothing from one whose log is lost.
+        folder.storage.upload_file(copy.log, copy.key)
         copy.remove()
 
 

@@ -2,6 +2,7 @@
 
 words    prints from Python, from C, and to the bare descriptors, then ends
 raises   prints and raises inside the block
+nothing  prints nothing inside the block
 waits    prints, says on the file <run folder>/ready that it has, prints more, and waits to be killed
 """
 
@@ -15,7 +16,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.worker_logs import WorkerLog
 from trainers.storage import open_storage
 
-WHAT = {"words", "raises", "waits"}
+WHAT = {"words", "raises", "nothing", "waits"}
 
 
 def main(folder: str, what: str) -> None:
@@ -24,6 +25,8 @@ def main(folder: str, what: str) -> None:
     Path(folder).mkdir(exist_ok=True)
     print("before the block", flush=True)
     with WorkerLog(RunFolder(open_storage(folder)), 2, rank=1, group="abc"):
+        if what == "nothing":
+            return
         print("from Python", flush=True)
         print("to stderr", file=sys.stderr, flush=True)
         os.write(1, "to the descriptor: č\n".encode())

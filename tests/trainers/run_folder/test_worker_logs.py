@@ -88,6 +88,14 @@ def test_everything_that_is_printed_in_the_block_is_kept(
     assert not node_files(tmp_path)
 
 
+def test_a_worker_that_prints_nothing_keeps_an_empty_log(
+    folder: RunFolder, start: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    start("nothing").wait(DEADLINE_S)
+    assert kept(folder) == ""
+    assert not node_files(tmp_path)
+
+
 def test_a_living_process_is_followed_and_a_killed_one_loses_no_last_word(
     folder: RunFolder, start: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
