@@ -96,6 +96,7 @@ def test_a_job_trains_on_two_workers_and_ends_with_its_score(jobs: RayJobs, ray_
     assert ranks_shown(ray_head, "tiny-a1") == [0, 1]
 
 
+@pytest.mark.long
 def test_the_dashboard_shows_a_training_by_the_command(ray_head: RayHead, tmp_path: Path) -> None:
     sets = [item for item in TINY if not item.startswith("run.name")]
     sets += [f"run.storage_path={tmp_path}", "run.name=by-command", "scaling.num_workers=1"]

@@ -48,7 +48,7 @@ def output_of(jobs: RayJobs, request: SubmitRequest) -> str:
     return output
 
 
-def test_a_job_trains_on_what_was_shipped_and_another_one_finds_it_prepared(
+def test_a_job_prepares_what_was_shipped_and_another_one_finds_it_prepared(
     ray_head: RayHead, training_tree: Path, tones: Path, tmp_path: Path
 ) -> None:
     corpus = Path(shutil.copytree(tones, tmp_path / "laptop"))
@@ -57,7 +57,9 @@ def test_a_job_trains_on_what_was_shipped_and_another_one_finds_it_prepared(
     again = request_of("shipped-again", training_tree, corpus, ray_head.dashboard)
     shutil.rmtree(corpus)
     jobs = RayJobs(ray_head.dashboard)
-    assert "on test (6 utterances)" in output_of(jobs, first).strip().splitlines()[-1]
+    output = output_of(jobs, replace(first, entrypoint=PREPARE))
+    for split, count in SPLITS:
+        assert f"{split}: {count} rows · {count} prepared" in output
     output = output_of(jobs, replace(again, entrypoint=PREPARE))
     for split, count in SPLITS:
         assert f"prepare {split}: already prepared, {count} clips" in output
@@ -76,7 +78,8 @@ def test_a_node_with_a_temporary_folder_of_its_own_reads_what_was_shipped(
         cluster.add_node(num_cpus=4, temp_dir=folder)
         request = request_of("shipped-far", training_tree, corpus, head.dashboard)
         shutil.rmtree(corpus)
-        output = output_of(RayJobs(head.dashboard), replace(request, entrypoint=PREPARE))
+        output = output_of(RayJobs(head.dashboard), request)
+        assert "on test (6 utterances)" in output.strip().splitlines()[-1]
         assert list(Path(folder).glob("*/runtime_resources/working_dir_files/_ray_pkg_*/rayscribe-data/*.wav"))
     for split, count in SPLITS:
         assert f"{split}: {count} rows · {count} prepared" in output

@@ -260,15 +260,6 @@ def check_as_undisturbed(runs: TorchrunRuns, name: str, strategy: str) -> None:
     assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(name).items())
 
 
-def test_a_killed_run_goes_on_as_the_undisturbed_one(runs: TorchrunRuns) -> None:
-    code, said = runs.run(runs.start("killed", "zero3", rank=1, kill="step", step=SAVE_STEPS + 3))
-    assert code != 0, said
-    code, said = runs.run(runs.start("killed", "zero3"))
-    assert code == 0, said
-    assert said.count(f"resuming from checkpoint-{SAVE_STEPS}-a1-") == 1
-    check_as_undisturbed(runs, "killed", "zero3")
-
-
 @pytest.mark.long
 def test_killed_runs_of_each_strategy_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
     starts = [
