@@ -45,7 +45,7 @@ LEGEND = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer clips, steps and rounds, no limits: for trying out")
+    parser.add_argument("--quick", action="store_true", help="fewer clips, steps, rounds and rows: for trying out")
     parser.add_argument("--smoke", action="store_true", help="next to nothing: only for seeing that it runs")
     parser.add_argument("--only", nargs="+", choices=COMPARISONS, default=list(COMPARISONS), help="what to compare")
     chosen = parser.parse_args(arguments)

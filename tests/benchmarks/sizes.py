@@ -12,11 +12,13 @@ class Sizes:
 
     Attributes:
         our_clips: Clips that Rayscribe prepares in a turn.
-        stock_clips: Clips that the stock recipe prepares in a turn; fewer, as its figure is a rate.
+        stock_clips: Clips that the stock recipe prepares in a turn; fewer, as its figure is a rate, and no fewer than
+            `score_clips`, since it scores them.
         score_clips: Clips scored in a turn; a multiple of ranks × `score_batch`, so that no rank pads its share.
         rounds: Turns of each side.
         starts: Starts of each command.
         limits: Whether bare loops, codecs alone and a bare TorchTrainer are sides, too.
+        variants: Whether each comparison has all of its rows, and not only the one that stands for the others.
         train_batch: Utterances of one forward pass of one rank.
         turn_steps: Optimizer steps in a turn at 30 s.
         short_turn_clips: Clips in a turn of training in buckets.
@@ -38,6 +40,7 @@ class Sizes:
     rounds: int = 3
     starts: int = 2
     limits: bool = True
+    variants: bool = True
     train_batch: int = 4
     turn_steps: int = 1
     short_turn_clips: int = 240
@@ -85,10 +88,12 @@ QUICK = Sizes(
     rounds=2,
     starts=1,
     limits=False,
+    variants=False,
     short_turn_clips=64,
     short_score_batches=1,
-    ctc_turn_steps=4,
-    ctc_clips=128,
+    ctc_turn_steps=2,
+    ctc_clips=64,
+    d_model=256,
     encoder_layers=1,
     decoder_layers=1,
 )

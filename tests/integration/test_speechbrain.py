@@ -3,15 +3,18 @@
 `make speechbrain` makes their environment; RAYSCRIBE_TEST_SPEECHBRAIN names another one.
 """
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.docs.page_run import PageRun
 from tests.integration.driver_process import RayHead
 from tests.integration.launch_user import LaunchUser, two_nodes
 from tests.programs.known_programs import KnownProgram
@@ -22,6 +25,8 @@ from trainers.storage import open_storage
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "speechbrain.md"
+INSTALLING = ("make ", "export ", "cp -r ")
 RECIPES = ROOT / "tests" / "programs" / "speechbrain"
 ENVIRONMENT = Path(setting("RAYSCRIBE_TEST_SPEECHBRAIN", str(ROOT / ".venv-speechbrain")))
 # Where there are no GPUs.
@@ -145,3 +150,17 @@ def test_a_recipe_that_fine_tunes_a_language_model_goes_on_from_its_own_checkpoi
     epochs, wer = run.scores(tmp_path / "kept")
     assert sorted(set(epochs)) == [1, 2, 3, 4]
     assert wer < 50
+
+
+def test_each_line_of_the_page_does_what_it_shows(python: str, speech_data: Path, tmp_path: Path) -> None:
+    folder = recipe("train_ctc", speech=speech_data / "fsdd").copy_to(tmp_path / "digits")
+    home = tmp_path / "home"
+    home.mkdir()
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {**os.environ, "HOME": str(home), "RAYSCRIBE_HOME": str(home / "rayscribe"), "PY": python, "PATH": path}
+    reader = PageRun(folder, variables, {folder: "/home/ana/digits", home: "/home/ana"}, INSTALLING)
+    try:
+        reader.run(PAGE)
+    finally:
+        # Where the page's own line was not reached.
+        reader.result_of("rayscribe cluster down local --force")

@@ -57,16 +57,21 @@ class Bench:
         return self._start(name, "bare_ray", None, {"model": "model", "work": "bare-ray"}, (), 1)
 
     def features(self) -> Path:
-        """Features that the stock recipe has stored, for what it trains on and scores."""
-        folder = self.folder / "features"
-        if not folder.exists():
-            sizes = self.sizes
-            clips = max(sizes.stock_clips, sizes.score_clips)
-            options = ("--num-proc", 2, "--clips", clips, "--batch", sizes.train_batch, "--features", folder)
-            side = self.stock("stock, features", "prepare", *options)
+        """Features that the stock recipe trains on and scores: those that it stored in its first turn of preparing."""
+        first = self._features(2) / "0"
+        if not first.exists():
+            side = self.stock_preparation(2)
             with running([side]):
                 side.turn()
-        return folder / "0"
+        return first
+
+    def stock_preparation(self, processes: int) -> Side:
+        """Starts a side of the stock recipe that stores features by so many processes."""
+        options = ("--num-proc", processes, "--clips", self.sizes.stock_clips, "--batch", self.sizes.train_batch)
+        return self.stock(f"stock, num_proc={processes}", "prepare", *options, "--features", self._features(processes))
+
+    def _features(self, processes: int) -> Path:
+        return self.folder / f"features-{processes}"
 
     def _start(
         self, name: str, module: str, verb: str | None, paths: dict[str, str], arguments: Sequence[object], ranks: int

@@ -13,29 +13,24 @@ PREPARE_GOAL, FIRST_GOAL, BUCKET_GOAL, LIMIT_GOAL, STORED_GOAL_GB = 15, 10, 0.7,
 def compare_preparation(bench: Bench) -> list[Row]:
     """The faster of two stock recipes is compared, and what decoding, encoding and log-mel alone take on all cores."""
     sizes = bench.sizes
-    stock_arguments = ("--clips", sizes.stock_clips, "--batch", sizes.train_batch)
-    both, single = (
-        bench.stock(f"stock, num_proc={count}", "prepare", "--num-proc", count, *stock_arguments, "--features", folder)
-        for count in (2, 1)
-        for folder in (bench.folder / f"features-{count}",)
-    )
+    stocks = [bench.stock_preparation(count) for count in ((2, 1) if sizes.variants else (2,))]
     prepare = bench.ours("preparation", "prepare", ranks=1)
     read = bench.ours("reading", "read", "--batch", sizes.train_batch)
     bare = bench.bare("codecs and log-mel alone", "codecs", "--clips", sizes.stock_clips)
     with serving(bench.speech.folder) as endpoint:
-        bucket = bench.ours("preparation from a bucket", "prepare", "--endpoint", endpoint, ranks=1)
-        sides = [side for side in (prepare, bucket, read, both, single, bare) if side is not None]
+        from_bucket = ("preparation from a bucket", "prepare", "--endpoint", endpoint)
+        bucket = bench.ours(*from_bucket, ranks=1) if sizes.variants else None
+        sides = [side for side in (prepare, bucket, read, *stocks, bare) if side is not None]
         with running(sides):
             alternate(sides, sizes.rounds)
-    for side in (both, single):
+    for side in stocks:
         bench.say(f"{side.name}: " + _parts(side, "map_s", "read_s"))
     for side in (prepare, bucket):
+        if side is None:
+            continue
         bench.say(f"{side.name}: Ray's start {side.turns[0]['ray_s']:.1f} s · {_parts(side, 'prepare_s')}")
     bench.say(f"{read.name}: {_parts(read, 'read_s', 'bucketed_s')}")
-    stock = max((_stock_rates(both), _stock_rates(single)), key=median)
-    disk_rates, bucket_rates = (
-        [turn["clips"] / turn["prepare_s"] for turn in side.turns[1:]] for side in (prepare, bucket)
-    )
+    stock = max((_stock_rates(side) for side in stocks), key=median)
     ours = [
         turn["clips"] / (turn["prepare_s"] + reading["read_s"])
         for turn, reading in zip(prepare.turns, read.turns, strict=True)
@@ -47,15 +42,23 @@ def compare_preparation(bench: Bench) -> list[Row]:
         Row(f"{what} (Ray's start included)", [with_start], stock[:1]),
         Row(f"{what} (Ray up, first use)", ours[:1], stock[:1], least_ratio=FIRST_GOAL),
         Row(f"{what} (Ray up, in use)", ours[1:], stock[1:], least_ratio=PREPARE_GOAL),
-        Row("prepare, clips/s stored from a bucket : from disk", bucket_rates, disk_rates, least_ratio=BUCKET_GOAL),
     ]
-    gb_ours, gb_stock = (side.total("stored_bytes") / 1e9 / (side.total("audio_s") / 3600) for side in (prepare, both))
+    if bucket is not None:
+        stored = "prepare, clips/s stored from a bucket : from disk"
+        rows.append(Row(stored, _stored_rates(bucket), _stored_rates(prepare), least_ratio=BUCKET_GOAL))
+    gb_ours, gb_stock = (
+        side.total("stored_bytes") / 1e9 / (side.total("audio_s") / 3600) for side in (prepare, stocks[0])
+    )
     rows.append(Row("stored, GB an hour of speech", [gb_ours], [gb_stock], "low", most=STORED_GOAL_GB, digits=3))
     if bare is not None:
         bench.say(f"{bare.name}: {_parts(bare, 'encode_s', 'decode_s', 'log_mel_s')}")
         limit = [turn["clips"] / (turn["encode_s"] + turn["decode_s"] + turn["log_mel_s"]) for turn in bare.turns]
         rows.append(Row(f"{what}, in use : {bare.name}", ours[1:], limit[1:], least_ratio=LIMIT_GOAL))
-    return [*rows, *memory_rows(bench, "prepare", prepare, both)]
+    return [*rows, *memory_rows(bench, "prepare", prepare, stocks[0])]
+
+
+def _stored_rates(side: Side) -> list[float]:
+    return [turn["clips"] / turn["prepare_s"] for turn in side.turns[1:]]
 
 
 def _stock_rates(side: Side) -> list[float]:

@@ -16,7 +16,7 @@ def compare_scoring(bench: Bench) -> list[Row]:
     ours = bench.ours("Rayscribe", "evaluate", *common)
     bare = bench.bare("bare loop", "score", *common, *bare_steps(sizes.score_clips, sizes.score_batch))
     in_buckets = (*tokens, "--context", sizes.short_context_s)
-    batches = (sizes.score_batch, sizes.short_score_batch)
+    batches = (sizes.score_batch, sizes.short_score_batch)[0 if sizes.variants else 1 :]
     short: list[Side | None] = []
     for batch in batches:
         arguments = ("--batch", batch, *in_buckets)
