@@ -7,6 +7,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from trainers.distributed.console import Event
 from trainers.distributed.coordinator import EndRequest
 from trainers.distributed.ray_connection import COORDINATOR_TIMEOUT_S, end_request, living_nodes
 from trainers.errors import LostWorkerError
@@ -56,9 +57,9 @@ class CoordinatorBoard:
         self._coordinator_id = coordinator_id
         return value
 
-    def say(self, line: str) -> None:
-        """Prints a line in the driver's log."""
-        self._coordinator.add_event.remote(line)
+    def show(self, event: Event) -> None:
+        """Has the driver show an event, such as a line."""
+        self._coordinator.add_event.remote(event)
 
     def say_all(self, lines: list[str]) -> None:
         self._coordinator.add_events.remote(lines)

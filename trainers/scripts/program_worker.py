@@ -10,6 +10,7 @@ from signal import SIGKILL, SIGTERM, Signals
 from typing import Any, NamedTuple
 
 from trainers.config.secrets import resolve_secrets
+from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
 from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
 from trainers.errors import FencedError, FollowingError, LostWorkerError, RayscribeError, RegroupError, ScriptError
@@ -229,7 +230,7 @@ class _Rank:
         given = self.task.config.script.sync_dir
         found = node.work / given if given is not None else output_folder_of(words, node.work)
         if found is None and self.member.context.rank == 0:
-            self.board.say(
+            self.board.show(
                 "script: no argument names its output folder, so nothing that it writes is kept: set script.sync_dir "
                 "(rayscribe launch --sync-dir)"
             )
@@ -254,7 +255,7 @@ class _Rank:
             if found is not None:
                 given_back = give_back_files(self.folder, self.task.attempt, output, node.localize)
                 if context.rank == 0:
-                    self.board.say(f"script: continues from {found.path} in {output}")
+                    self.board.show(f"script: continues from {found.path} in {output}")
         return _Output(output, shared, given_back)
 
     def _sync(self, output: Path, node: NodeFolder, shared: frozenset[int], status: StatusWriter) -> OutputSync:
@@ -290,7 +291,7 @@ class _Rank:
         outputs.write_json(RESULT, {"trainer": "script", "attempt": self.task.attempt, "metrics": asdict(progress)})
 
     def _say(self, line: str) -> None:
-        self.board.say(f"[{self.name}] {line}")
+        self.board.show(f"[{self.name}] {line}")
 
 
 class _Run:
@@ -316,6 +317,7 @@ class _Run:
         """
         if self._rank.member.context.rank == 0:
             self._rank.board.set_phase(STOPPABLE)
+            self._rank.board.show(Stage("program", "running", is_told=False))
         program = start(self._take)
         code = program.wait(lambda: self._look(program))
         self._show()

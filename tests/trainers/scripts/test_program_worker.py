@@ -11,6 +11,7 @@ from tests.trainers.run_folder.writers import begin, group_of
 from tests.trainers.scripts.outputs.programs import DictBoard, write_trainer_checkpoint
 from tests.trainers.scripts.outputs.test_restore import keep
 from trainers.config.schema import ScriptConfig
+from trainers.distributed.console import Event
 from trainers.distributed.coordinator import EndRequest
 from trainers.errors import FollowingError, RegroupError, ScriptError, StorageError
 from trainers.run_folder.checkpoints import list_checkpoints
@@ -46,8 +47,9 @@ class GroupBoard(DictBoard):
     def try_post(self, topic: str, value: Any) -> None:
         self.post(topic, value)
 
-    def say(self, line: str) -> None:
-        self.lines.append(line)
+    def show(self, event: Event) -> None:
+        if isinstance(event, str):
+            self.lines.append(event)
 
     def say_all(self, lines: list[str]) -> None:
         self.lines += lines

@@ -165,6 +165,10 @@ class Watch:
             self._since[path] = (signature, now_s)
         return signature, now_s - self._since[path][1]
 
+    def restart(self) -> None:
+        """Forgets since when: what happened meanwhile says nothing of the paths."""
+        self._since.clear()
+
 
 def _number_in_name(path: Path) -> int | None:
     numbers = re.findall(r"\d+", path.name)
@@ -243,13 +247,13 @@ def _is_speechbrain(path: str) -> bool:
     return re.fullmatch(r"(?:.+/)?CKPT\+[^/]+", path) is not None
 
 
-def _has_ckpt_yaml(path: Path) -> bool:
-    return (path / "CKPT.yaml").is_file()
+def _has_ckpt_yaml_and_more(path: Path) -> bool:
+    return (path / "CKPT.yaml").is_file() and any(file.name != "CKPT.yaml" for file in files_of(path))
 
 
 _KNOWN = (
     CheckpointLayout(_is_huggingface, _number_in_name, _has_trainer_state, has_last_file=True),
     # Each rank loads the best one before a test, or the mean of several; and all delete one together, so that a rank
     # that does not find it leaves the others waiting.
-    CheckpointLayout(_is_speechbrain, _speechbrain_step, _has_ckpt_yaml, is_read_by_all=True),
+    CheckpointLayout(_is_speechbrain, _speechbrain_step, _has_ckpt_yaml_and_more, is_read_by_all=True),
 )

@@ -64,6 +64,12 @@ class FileSharer:
         self._known = set(files.sizes())
         self._asked = self._offered = 0
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the program waits for what it has asked for."""
+        is_asked = (self._requests / f"asked-{self._asked + 1}").exists()
+        return is_asked or (self._asked > 0 and not (self._requests / f"shared-{self._asked}").exists())
+
     def serve(self) -> None:
         """Shares what is new, if the program waits for it, which goes on in any case.
 

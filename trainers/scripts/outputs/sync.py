@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trainers.errors import FencedError, RayscribeError, StorageError
@@ -81,9 +82,9 @@ class OutputSync:
     node: NodeFolder
 
     def __post_init__(self) -> None:
-        watch = Watch()
+        self._watch = Watch()
         self._collector = PartCollector(self.board, self.others, self._say_once, self.is_gone)
-        self._server = PartServer(self.folder, self.run_folder, self.board, self.node_number, self.others, watch)
+        self._server = PartServer(self.folder, self.run_folder, self.board, self.node_number, self.others, self._watch)
         self._files = OutputFiles(self.folder, self.layouts)
         self._keeper: CheckpointKeeper | None = None
         if self.writer is not None:
@@ -94,13 +95,13 @@ class OutputSync:
                 self.retention,
                 self._collector,
                 self._say_once,
-                watch,
+                self._watch,
                 # A log goes on where the checkpoint does.
                 before_entry=self._send_small,
             )
         self._stopping = threading.Event()
         # One node alone shares none.
-        self._serve_files: Callable[[], None] = lambda: None
+        self._sharing: FileSharer | FileReceiver | None = None
         self._progress = ScriptProgress()
         self._last_line = ""
         self._fenced: FencedError | None = None
@@ -117,8 +118,8 @@ class OutputSync:
             self._keeper.begin()
             loops.append(self._progress_loop)
         if self.others or self.writer is None:
-            self._serve_files = self._sharing().serve
-            loops.append(self._share_loop)
+            self._sharing = self._begin_sharing()
+            loops.append(partial(self._share_loop, self._sharing.serve))
         self._threads = [threading.Thread(target=loop, name="outputs", daemon=True) for loop in loops]
         for thread in self._threads:
             thread.start()
@@ -169,7 +170,8 @@ class OutputSync:
     def _finish_other(self, *, ended_well: bool) -> None:
         end_s = time.monotonic() + END_TIMEOUT_S
         while not (self._server.is_done() or self.is_gone(0)) and time.monotonic() < end_s:
-            self._try(self._serve_files, tries=1)
+            if self._sharing is not None:
+                self._try(self._sharing.serve, tries=1)
             self._try(lambda: self._server.serve(has_ended=True, ended_well=ended_well), tries=1)
             time.sleep(POLL_S)
         if ended_well:
@@ -185,15 +187,18 @@ class OutputSync:
         if time.monotonic() >= self._small_files_s + SMALL_FILES_S:
             self._small_files_s = time.monotonic()
             self._send_small()
-        if self._keeper is not None:
-            self._keeper.keep_new(has_ended=False)
-        else:
+        if self._keeper is None:
             self._server.serve(has_ended=False)
+        elif isinstance(self._sharing, FileSharer) and self._sharing.is_awaited:
+            # The program may wait in the middle of a checkpoint, which is no more complete for not changing meanwhile.
+            self._watch.restart()
+        else:
+            self._keeper.keep_new(has_ended=False)
 
     def _send_small(self) -> None:
         self._try(lambda: self._files.send_small(self._own_folder), tries=1)
 
-    def _sharing(self) -> FileSharer | FileReceiver:
+    def _begin_sharing(self) -> FileSharer | FileReceiver:
         storage = self.run_folder.storage
         if self.writer is None:
             return FileReceiver(self._files, storage, self.board, self.node_number, self.node.localize)
@@ -201,9 +206,9 @@ class OutputSync:
         key = f"{self.writer.group.outputs}/{SHARED}"
         return FileSharer(files, storage, key, self.board, self.others, self.node.requests, self._stopping)
 
-    def _share_loop(self) -> None:
+    def _share_loop(self, serve: Callable[[], None]) -> None:
         while not self._stopping.wait(SHARE_POLL_S):
-            self._guard(self._serve_files)
+            self._guard(serve)
 
     def _progress_loop(self) -> None:
         pause_s = POLL_S

@@ -56,6 +56,13 @@ def test_those_of_speechbrain_have_the_steps_of_the_brain_and_no_last_file(tmp_p
     ]
 
 
+def test_one_of_speechbrain_has_more_than_what_is_written_first(tmp_path: Path) -> None:
+    path = write_brain_checkpoint(tmp_path, 20)
+    for file in path.glob("*.ckpt"):
+        file.unlink()
+    assert [item.is_marked_whole for item in find(tmp_path, KNOWN)] == [False]
+
+
 @pytest.mark.parametrize(("counter", "step"), [("7", 7), ("current_epoch: 7\nbest_epoch: 2\n", 7), ("", None)])
 def test_without_a_brain_the_epoch_counter_says_the_step(tmp_path: Path, counter: str, step: int | None) -> None:
     path = write_brain_checkpoint(tmp_path, 20)

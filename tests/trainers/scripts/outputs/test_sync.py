@@ -1,6 +1,7 @@
 """What a program writes gets to the run folder, while it runs and after it; faults of the storage do not stop it."""
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.trainers.scripts.outputs.programs import (
     DictBoard,
     begin_trainer_checkpoint,
     save_archive,
+    write_brain_checkpoint,
     write_trainer_checkpoint,
 )
 from trainers.errors import FencedError, StorageError
@@ -32,6 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits that are shorter than those for programs, which take seconds to write a checkpoint."""
     for module, name, seconds in (
         (layouts, "MARKED_STABLE_S", 0.1),
+        (layouts, "UNMARKED_STABLE_S", 0.1),
         (parts, "MARKED_STABLE_S", 0.1),
         (parts, "POLL_S", 0.01),
         (sync, "POLL_S", 0.02),
@@ -214,6 +217,37 @@ def test_nodes_that_share_nothing_keep_one_checkpoint_and_their_own_files(
     assert "checkpoint-10/rng_state_1.pth" in list_checkpoints(run)[0].files
     assert stored(run, "outputs") == {"node-1/log.txt": b"of node 1"}
     assert [each.said for each in nodes] == [[], []]
+
+
+def test_a_checkpoint_is_not_complete_while_the_program_waits_at_a_barrier_within(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    board = DictBoard()
+    main, other = (Node(run, tmp_path / f"node-{number}", board, number, 2) for number in range(2))
+    path = write_brain_checkpoint(tmp_path, 20)
+    last = path / "optimizer.ckpt"
+    content = last.read_bytes()
+    last.unlink()
+    main.sync.start()
+    requests = tmp_path / "node-0" / "requests"
+    requests.mkdir(parents=True)
+    (requests / "asked-1").touch()
+    shutil.move(path, main.out / "save" / path.name)
+    for line in ("one", "two", "three"):
+        # Each is stored after as long as a checkpoint is unchanged before it is complete.
+        (main.out / "log.txt").write_text(line)
+        wait_until(lambda line=line: stored(run, "outputs").get("log.txt") == line.encode(), "the log")
+    assert steps(run) == []
+    other.sync.start()
+    wait_until((requests / "shared-1").exists, "the end of the barrier")
+    (main.out / "save" / path.name / last.name).write_bytes(content)
+    wait_until(lambda: steps(run) == [20], "the checkpoint")
+    (found,) = list_checkpoints(run)
+    assert any(name.endswith(last.name) for name in found.files)
+    with ThreadPoolExecutor() as pool:
+        for ended in [pool.submit(each.sync.finish, ended_well=True) for each in (other, main)]:
+            ended.result()
+    assert steps(run) == [20]
 
 
 def test_a_node_that_is_lost_is_not_waited_for(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
