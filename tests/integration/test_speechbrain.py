@@ -32,7 +32,9 @@ ENVIRONMENT = Path(setting("RAYSCRIBE_TEST_SPEECHBRAIN", str(ROOT / ".venv-speec
 # Where there are no GPUs.
 ON_CPU = ("--device=cpu", "--distributed_backend=gloo")
 EPOCH = re.compile(r"^epoch: (\d+).* - train loss: .* - valid loss: .*valid WER: \S+$", re.MULTILINE)
-BEGUN, CONTINUED = "Going into epoch 1\n", "Loading a checkpoint from results/"
+# In the log of a worker, which the driver's log repeats.
+BEGUN = re.compile(r"^\[rank-0\] .*Going into epoch 1$", re.MULTILINE)
+CONTINUED = "Loading a checkpoint from results/"
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,9 @@ def test_a_ctc_recipe_goes_on_from_its_own_checkpoints(
     run.goes_on_after(run.kill_worker)
     run.goes_on_after(run.kill_driver)
     assert "WER " in run.finish()
-    assert run.logs.count(BEGUN) == 1
+    assert len(BEGUN.findall(run.logs)) == 1
     epochs, wer = run.scores(tmp_path / "kept")
-    assert sorted(set(epochs)) == [1, 2, 3, 4, 5]
+    assert sorted(set(epochs)) == [1, 2, 3, 4, 5, 6, 7]
     assert wer < 30
 
 
@@ -146,7 +148,7 @@ def test_a_recipe_that_fine_tunes_a_language_model_goes_on_from_its_own_checkpoi
     run.submit(python)
     run.goes_on_after(run.kill_worker)
     assert "WER " in run.finish()
-    assert run.logs.count(BEGUN) == 1
+    assert len(BEGUN.findall(run.logs)) == 1
     epochs, wer = run.scores(tmp_path / "kept")
     assert sorted(set(epochs)) == [1, 2, 3, 4]
     assert wer < 50
