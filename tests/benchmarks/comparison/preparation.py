@@ -25,9 +25,7 @@ def compare_preparation(bench: Bench) -> list[Row]:
             alternate(sides, sizes.rounds)
     for side in stocks:
         bench.say(f"{side.name}: " + _parts(side, "map_s", "read_s"))
-    for side in (prepare, bucket):
-        if side is None:
-            continue
+    for side in [prepare] if bucket is None else [prepare, bucket]:
         bench.say(f"{side.name}: Ray's start {side.turns[0]['ray_s']:.1f} s · {_parts(side, 'prepare_s')}")
     bench.say(f"{read.name}: {_parts(read, 'read_s', 'bucketed_s')}")
     stock = max((_stock_rates(side) for side in stocks), key=median)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,10 @@ def node(run: RunFolder, tmp_path: Path) -> Node:
 
 def steps(run: RunFolder) -> list[int]:
     return [item.step for item in list_checkpoints(run)]
+
+
+def is_stored(run: RunFolder, prefix: str, files: dict[str, bytes]) -> bool:
+    return stored(run, prefix) == files
 
 
 def stored(run: RunFolder, prefix: str) -> dict[str, bytes]:
@@ -236,7 +241,7 @@ def test_a_checkpoint_is_not_complete_while_the_program_waits_at_a_barrier_withi
     for line in ("one", "two", "three"):
         # Each is stored after as long as a checkpoint is unchanged before it is complete.
         (main.out / "log.txt").write_text(line)
-        wait_until(lambda line=line: stored(run, "outputs").get("log.txt") == line.encode(), "the log")
+        wait_until(partial(is_stored, run, "outputs", {"log.txt": line.encode()}), "the log")
     assert steps(run) == []
     other.sync.start()
     wait_until((requests / "shared-1").exists, "the end of the barrier")
