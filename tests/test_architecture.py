@@ -29,7 +29,9 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     ),
     "jobs.cli.train": ("trainers.main",),
     # The part of scoring that counts, and loads no heavy library.
-    "jobs.cli.score": (
+    "jobs.cli.results": (
+        "trainers.metrics.known_metrics",
+        "trainers.scoring.comparison",
         "trainers.scoring.error_rate",
         "trainers.scoring.normalizers",
         "trainers.scoring.ranking",
@@ -129,6 +131,7 @@ LIGHT = (
     "trainers.pipeline.launch",
     "trainers.pipeline.on_ray.script_run",
     "trainers.scripts.launchers.line_parser",
+    "trainers.scoring.comparison.comparison",
     "trainers.scripts.inputs.fetch",
     "trainers.scripts.inputs.prepare",
     "trainers.scripts.outputs.restore",

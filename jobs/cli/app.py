@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli import cluster_commands, data, demo, recipes, runs, score, serve, submit, train
+from jobs.cli import cluster_commands, data, demo, recipes, runs, serve, submit, train
 from jobs.cli.output import printable
 from jobs.cli.programs import import_command, launch_command
+from jobs.cli.results import compare_command, score_command
 from runtime_env.own_code import VERSION
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, RayscribeError, StorageError
@@ -39,7 +40,8 @@ for command, name, panel in (
     (train.train, "train", LOCAL),
     (train.prepare, "prepare", LOCAL),
     (train.evaluate, "evaluate", LOCAL),
-    (score.score, "score", LOCAL),
+    (score_command.score, "score", LOCAL),
+    (compare_command.compare, "compare", LOCAL),
     (launch_command.launch, "launch", JOBS),
     (import_command.import_command, "import-command", LOCAL),
     (submit.preflight, "preflight", JOBS),

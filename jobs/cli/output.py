@@ -93,7 +93,7 @@ def runs_table(runs: Sequence[Run]) -> None:
         )
         for run in runs
     ]
-    _table(("RUN", STATE, "QUEUE", "PRIORITY", "USER", "AGE", "WER", "REASON"), rows)
+    print_table(("RUN", STATE, "QUEUE", "PRIORITY", "USER", "AGE", "WER", "REASON"), rows)
 
 
 def wer_cell(run: Run) -> str:
@@ -156,7 +156,7 @@ def clock(at_s: float) -> str:
 
 def usage_table(by: str, rows: Iterable[Any]) -> None:
     """Prints one line per key."""
-    _table(
+    print_table(
         (by.upper(), "ATTEMPTS", "HOURS", "CPU-HOURS", "GPU-HOURS"),
         [
             (row.key, str(row.attempts), f"{row.wall_hours:.2f}", f"{row.cpu_hours:.2f}", f"{row.gpu_hours:.2f}")
@@ -180,7 +180,7 @@ def next_steps(run: Run, service: str | None) -> list[str]:
     return [*lines, f"its model and scores: {run.run_folder}"]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table: on a terminal within its width, with states in color."""
     on_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None

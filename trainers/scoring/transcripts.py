@@ -4,8 +4,10 @@
 - `.trn` (NIST): the words, then the id in parentheses at the end of the line. Lines that begin with `;;` are comments.
 - `.jsonl`, `.json`: an object a line, with `id` and the text; so are our own evaluation/<split>.jsonl, which have both
   texts.
+- `.csv` (commas or semicolons), `.tsv`: a header, with `id` and the text by the names that JSON has.
 """
 
+import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +18,11 @@ from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError, DataError
 from trainers.scoring.error_rate import UtteranceScore, differences, score_utterance
 
-# Keys of the text in a line of JSON, the first that is there: ours, those of NeMo, of manifests.
+# Keys of the text in a line of JSON or a row of CSV, the first that is there: ours, those of NeMo, of manifests.
 HYPOTHESIS_KEYS = ("hypothesis", "pred_text", "text")
 REFERENCE_KEYS = ("reference", "text")
 DURATION_KEYS = ("duration_s", "duration")
+SUFFIXES = (".txt", ".trn", ".jsonl", ".json", ".csv", ".tsv")
 
 _TRN_LINE = re.compile(r"(?P<text>.*)\((?P<id>[^()]*)\)\s*")
 _TRN_ALTERNATIVES = re.compile(r"\{[^{}]*/[^{}]*\}")
@@ -77,13 +80,16 @@ def score_transcripts(
 
 def _read(path: Path, keys: Sequence[str]) -> Transcripts:
     suffix = path.suffix.lower()
-    if suffix not in (".txt", ".trn", ".jsonl", ".json"):
-        raise ConfigError(f"{path}: the extension {suffix!r} is not known: name it .txt, .trn or .jsonl")
+    if suffix not in SUFFIXES:
+        raise ConfigError(f"{path}: the extension {suffix!r} is not known: name it .txt, .trn, .jsonl or .csv")
     lines = _lines(path)
     if suffix == ".txt":
         rows: Iterator[tuple[str, str, float | None]] = ((str(number), line, None) for number, line in lines)
+    elif suffix == ".trn":
+        rows = _trn_rows(path, lines)
     else:
-        rows = _trn_rows(path, lines) if suffix == ".trn" else _json_rows(path, lines, keys)
+        records = _table(path, lines, suffix) if suffix in (".csv", ".tsv") else _objects(path, lines)
+        rows = _rows(path, records, keys)
     texts: dict[str, str] = {}
     durations_s: dict[str, float] = {}
     for id, text, duration_s in rows:
@@ -128,16 +134,32 @@ def _trn_rows(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[st
         yield match["id"].strip(), match["text"], None
 
 
-def _json_rows(
-    path: Path, lines: Sequence[tuple[int, str]], keys: Sequence[str]
-) -> Iterator[tuple[str, str, float | None]]:
+def _objects(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
     for number, line in lines:
         if not line.strip():
             continue
         try:
-            item: Any = load_json(line)
+            yield number, load_json(line)
         except ValueError as error:
             raise DataError(f"{path}: line {number} is not JSON ({error}): write one object a line") from None
+
+
+def _table(path: Path, lines: Sequence[tuple[int, str]], suffix: str) -> Iterator[tuple[int, Any]]:
+    head = lines[0][1] if lines else ""
+    delimiter = "\t" if suffix == ".tsv" else ";" if ";" in head and "," not in head else ","
+    reader = csv.DictReader((f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True)
+    try:
+        yield from ((reader.line_num, row) for row in reader)
+    except csv.Error as error:
+        raise DataError(
+            f"{path}: line {reader.line_num} is not CSV ({error}): quote fields as spreadsheets do"
+        ) from None
+
+
+def _rows(
+    path: Path, records: Iterator[tuple[int, Any]], keys: Sequence[str]
+) -> Iterator[tuple[str, str, float | None]]:
+    for number, item in records:
         if not isinstance(item, dict) or not isinstance(item.get("id"), str | int):
             raise DataError(f"{path}: line {number} has no id: write an object with an `id` and the text a line")
         text = next((item[key] for key in keys if key in item), None)

@@ -1,0 +1,1 @@
+"""What runs came to: commands that compare and show results."""

@@ -1,0 +1,205 @@
+"""rayscribe compare: whether one recognizer is better than another."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.cli.completion import complete_run
+from jobs.cli.connect import CommandSession, JsonOption, ServiceOption, open_session
+from jobs.cli.output import ForceOption, as_json, echo, print_table, write_file
+from jobs.errors import NotFoundError
+from jobs.service.run_folders import folder_of
+from trainers.config.storage_location import in_home, is_url
+from trainers.config.wording import counted
+from trainers.errors import ConfigError
+from trainers.run_folder.layout import EVALUATION, RunFolder
+from trainers.storage import open_storage
+from trainers.storage.json_files import to_jsonl
+
+if TYPE_CHECKING:
+    from trainers.scoring.comparison.bootstrap import Interval
+    from trainers.scoring.comparison.comparison import Comparison, Paired
+    from trainers.scoring.comparison.systems import System
+
+SIGNIFICANT = 0.05
+# Of a p that is shown as a number.
+LEAST = 0.001
+LONGEST_NAME = LONGEST_VALUE = 28
+
+
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SYSTEM…",
+        help="Runs by name, folder or URL; folders of `rayscribe evaluate`; files of any system's output.",
+        autocompletion=complete_run,
+    ),
+]
+Split = Annotated[str, typer.Option(metavar="SPLIT", help="Which score of the runs: test or validation.")]
+Reference = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The transcripts, where no run has them.", show_default=False)
+]
+NormalizerName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Score all again with it. Default: the one that the runs were scored with."),
+]
+MetricName = Annotated[
+    str | None, typer.Option(metavar="NAME", help="wer or cer. Default: the one that ranks in the runs' language.")
+]
+Details = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line of JSON for each utterance there.")]
+
+
+def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
+    names: Names,
+    split: Split = "test",
+    reference: Reference = None,
+    normalizer: NormalizerName = None,
+    metric: MetricName = None,
+    details: Details = None,
+    force: ForceOption = False,
+    service: ServiceOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Compare recognizers on the same utterances: scores, paired tests, wins and losses, what differs in the recipes.
+
+    Each system is compared with the first. The test is NIST's matched pairs sentence-segment word error test (MAPSSWE,
+    as sc_stats computes it); intervals are 95% bootstrap intervals over utterances. A file has hypotheses by utterance
+    id: .jsonl or .csv with `id` and `hypothesis` (or `pred_text`, `text`), or .trn (`the words (id)`); the references
+    are those of the runs. Exits with code 3 where the systems were not scored on the same utterances and references,
+    and with code 2 where their normalizers differ.
+
+    Example: rayscribe compare whisper-sr whisper-sr-lora
+
+    Example: rayscribe compare whisper-sr s3://bucket/runs/ctc-sr other_system.csv --details utterances.jsonl
+
+    Example: rayscribe compare a.trn b.trn --reference references.trn --normalizer whisper_english --json
+    """
+    # Imported here: other commands need no aligner, and start faster without.
+    from trainers.metrics.known_metrics import CER, WER  # noqa: PLC0415
+    from trainers.scoring.comparison.comparison import compare as compare_systems  # noqa: PLC0415
+    from trainers.scoring.comparison.systems import (  # noqa: PLC0415
+        common_normalizer,
+        common_references,
+        differing_settings,
+    )
+    from trainers.scoring.ranking import ranking_rate  # noqa: PLC0415
+
+    if len(names) < 2 or len({*names}) < len(names):
+        raise ConfigError(f"compare {' '.join(names)}: name at least two systems, each once")
+    systems = _opened(names, split, reference, service)
+    language = next((system.language for system in systems if system.language), None)
+    name = metric or ranking_rate(language)
+    chosen = {known.name: known for known in (WER, CER)}.get(name)
+    if chosen is None:
+        raise ConfigError(f"--metric {name}: systems are compared by wer or cer")
+    used = common_normalizer(systems, normalizer)
+    found = compare_systems(systems, common_references(systems, used), used, chosen)
+    settings = differing_settings(systems)
+    if details is not None:
+        write_file(details, to_jsonl(found.utterances(), str(details)), "--details", force=force)
+    if json_output:
+        as_json({**found.to_json_dict(), "split": split, "differing_settings": settings})
+    else:
+        _show(found, settings, systems)
+
+
+def _opened(names: Sequence[str], split: str, reference: Path | None, service: str | None) -> "list[System]":
+    from trainers.scoring.comparison.systems import System  # noqa: PLC0415
+
+    opened = {name: System.of_file(_shown(name, names), in_home(name), reference) for name in names if _is_file(name)}
+    if len(opened) < len(names):
+        with open_session(service) as session:
+            for name in names:
+                if name not in opened:
+                    opened[name] = System.of_folder(_shown(name, names), _folder(session, name), split)
+    return [opened[name] for name in names]
+
+
+def _is_file(name: str) -> bool:
+    from trainers.scoring.transcripts import SUFFIXES  # noqa: PLC0415
+
+    path = in_home(name)
+    return not is_url(name) and path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+def _shown(name: str, names: Sequence[str]) -> str:
+    """The last part of a path or URL, where no other ends with the same."""
+    last = _last(name)
+    return last if [_last(other) for other in names].count(last) == 1 else name
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2]
+
+
+def _folder(session: CommandSession, name: str) -> RunFolder:
+    """The folder of a run, or of what `rayscribe evaluate` wrote."""
+    try:
+        return folder_of(session.runs.run(name))
+    except NotFoundError:
+        url = name.rstrip("/") if is_url(name) else str(in_home(name).absolute())
+        folder = RunFolder(open_storage(url, confined=True)) if is_url(name) or Path(url).is_dir() else None
+        if folder is None or not folder.storage.list_files(EVALUATION):
+            raise
+        return folder
+
+
+def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence["System"]) -> None:
+    """Prints the comparison as a person reads it."""
+    length = found.systems[0].counts.reference_length
+    echo(f"{counted(len(found.ids), 'utterance')}, {length:,} {found.units} · normalizer {found.normalizer}")
+    by_name = {pair.name: pair for pair in found.paired}
+    rows = [
+        (
+            _cut(score.name, LONGEST_NAME),
+            "-" if score.rate is None else f"{score.rate:.2f}%",
+            _bounds(score.interval),
+            *(_cells(by_name[score.name]) if score.name in by_name else ("-",) * 5),
+        )
+        for score in found.systems
+    ]
+    head = ("SYSTEM", found.metric.upper(), "95%", "DIFFERENCE", "95%", "P", "BETTER", "WORSE")
+    print_table(head, rows)
+    for pair in found.paired:
+        echo(_verdict(pair, found.systems[0].name, found.units))
+    if settings:
+        echo("what differs:")
+        fields = ("FIELD", *(_cut(system.name, LONGEST_NAME) for system in systems))
+        values = [(name, *(_cut(_text(value), LONGEST_VALUE) for value in of)) for name, of in settings.items()]
+        print_table(fields, values)
+
+
+def _cells(pair: "Paired") -> tuple[str, ...]:
+    difference = "-" if pair.difference is None else f"{pair.difference:+.2f}"
+    return difference, _bounds(pair.interval, "+"), _p(pair.test.p), str(pair.wins), str(pair.losses)
+
+
+def _verdict(pair: "Paired", first: str, units: str) -> str:
+    """`b has significantly fewer errors than a: p = 0.003, z = 2.97 (matched pairs, 865 segments of words)`."""
+    test = pair.test
+    how = f"matched pairs, {counted(test.segments, 'segment')} of {units}"
+    if test.p is None or test.z is None:
+        return f"{pair.name} and {first}: no test; each segment has the same difference ({how})"
+    p = f"p < {LEAST}" if test.p < LEAST else f"p = {test.p:.3f}"
+    if test.p >= SIGNIFICANT:
+        return f"{pair.name} and {first} do not differ significantly: {p}, z = {test.z:.2f} ({how})"
+    fewer = "fewer" if test.z > 0 else "more"
+    return f"{pair.name} has significantly {fewer} errors than {first}: {p}, z = {test.z:.2f} ({how})"
+
+
+def _bounds(found: "Interval | None", sign: str = "") -> str:
+    return "-" if found is None else f"{found.low:{sign}.2f} … {found.high:{sign}.2f}"
+
+
+def _p(p: float | None) -> str:
+    return "-" if p is None else f"<{LEAST}" if p < LEAST else f"{p:.3f}"
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"

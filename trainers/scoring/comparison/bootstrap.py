@@ -1,0 +1,68 @@
+"""Confidence intervals of error rates, by drawing utterances, or speakers, again and again.
+
+Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation"; the percentile
+interval. Systems share each draw, so that their difference has an interval of its own, which is much the narrower one.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+LEVEL = 0.95
+RESAMPLES = 5000
+SEED = 0
+# Bounds the memory that drawing takes.
+DRAWN_AT_ONCE = 1 << 21
+
+
+class Interval(NamedTuple):
+    """The bounds of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def resampled_rates(
+    errors: npt.ArrayLike, lengths: npt.ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED
+) -> npt.NDArray[np.float64]:
+    """Error rates in percent, of shape (systems, resamples).
+
+    Args:
+        errors: Whole numbers of shape (systems, N), of N utterances, or sums of N speakers.
+        lengths: Units in their references, of shape (N,).
+        resamples: How often N of them are drawn.
+        seed: Of the random numbers.
+    """
+    columns = np.vstack([np.asarray(errors), np.asarray(lengths)])
+    count = columns.shape[1]
+    generator = np.random.default_rng(seed)
+    at_once = max(1, DRAWN_AT_ONCE // count)
+    sums = []
+    for start in range(0, resamples, at_once):
+        drawn = generator.integers(0, count, (min(at_once, resamples - start), count))
+        sums.append([column[drawn].sum(axis=1) for column in columns])
+    totals = np.concatenate(sums, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rates: npt.NDArray[np.float64] = 100 * totals[:-1] / totals[-1]
+    return rates
+
+
+def interval(values: npt.NDArray[np.float64]) -> Interval | None:
+    """The percentile interval of resampled values, without draws in which no reference has a unit; None: all are."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return None
+    low, high = np.percentile(finite, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return Interval(float(low), float(high))
+
+
+def sums_by(names: Sequence[str], columns: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """The columns, of shape (K, utterances), summed for each different name: (K, names)."""
+    different, positions = np.unique(np.asarray(names), return_inverse=True)
+    values = np.asarray(columns)
+    sums = np.zeros((len(values), len(different)), dtype=np.int64)
+    for row, column in zip(sums, values, strict=True):
+        np.add.at(row, positions, column)
+    return sums

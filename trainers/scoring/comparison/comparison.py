@@ -1,0 +1,134 @@
+"""Systems compared with the first of them, utterance by utterance. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from trainers.metrics.metric import EditCounts, Metric
+from trainers.scoring.comparison.bootstrap import LEVEL, RESAMPLES, SEED, Interval, interval, resampled_rates
+from trainers.scoring.comparison.matched_pairs import MatchedPairs, matched_pairs
+from trainers.scoring.comparison.systems import System
+from trainers.scoring.error_rate import count_edits
+from trainers.scoring.normalizers import Normalizer
+
+
+@dataclass(frozen=True)
+class SystemScore:
+    """A system's own score, with its bootstrap interval over utterances."""
+
+    name: str
+    counts: EditCounts
+    rate: float | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A system against the first.
+
+    Attributes:
+        difference: Its rate less that of the first, percentage points.
+        interval: Bootstrap interval of the difference; both systems share each draw.
+        wins: Utterances in which it has fewer errors than the first.
+        losses: Those in which it has more.
+        ties: All others.
+        test: Whether the difference may be chance.
+    """
+
+    name: str
+    difference: float | None
+    interval: Interval | None
+    wins: int
+    losses: int
+    ties: int
+    test: MatchedPairs
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Systems on one set, by one metric.
+
+    Attributes:
+        ids: Of the utterances.
+        errors: Of each system, its errors in each utterance.
+        paired: Of each system but the first.
+    """
+
+    metric: str
+    units: str
+    normalizer: Normalizer
+    ids: Sequence[str]
+    references: Sequence[str]
+    hypotheses: Sequence[Sequence[str]]
+    errors: Sequence[Sequence[int]]
+    systems: Sequence[SystemScore]
+    paired: Sequence[Paired]
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """All but the utterances."""
+        scores = {
+            score.name: {
+                **asdict(score.counts),
+                "errors": score.counts.errors,
+                "rate": score.rate,
+                "interval": score.interval,
+            }
+            for score in self.systems
+        }
+        return {
+            "metric": self.metric,
+            **self.normalizer.to_json_dict(),
+            "utterances": len(self.ids),
+            self.units: self.systems[0].counts.reference_length,
+            "bootstrap": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "over": "utterances"},
+            "systems": scores,
+            "against": self.systems[0].name,
+            "paired": {pair.name: _without_name(pair) for pair in self.paired},
+        }
+
+    def utterances(self) -> Iterator[dict[str, Any]]:
+        """One record an utterance: the normalized texts, and the errors of each system."""
+        names = [system.name for system in self.systems]
+        for number, (id, reference) in enumerate(zip(self.ids, self.references, strict=True)):
+            yield {
+                "id": id,
+                "reference": reference,
+                "hypotheses": {name: texts[number] for name, texts in zip(names, self.hypotheses, strict=True)},
+                "errors": {name: counts[number] for name, counts in zip(names, self.errors, strict=True)},
+            }
+
+
+def compare(
+    systems: Sequence[System], references: Mapping[str, str], normalize: Normalizer, metric: Metric
+) -> Comparison:
+    """Compares systems that were checked, see `systems.common_references`, whose normalized texts are given."""
+    ids = [*references]
+    texts = [[normalize(system.hypotheses[id]) for id in ids] for system in systems]
+    counts = [[count_edits(metric, references[id], text) for id, text in zip(ids, own, strict=True)] for own in texts]
+    errors = np.array([[item.errors for item in own] for own in counts])
+    rates = resampled_rates(errors, [item.reference_length for item in counts[0]])
+    scores = [
+        SystemScore(system.name, total, metric.rate(total), interval(drawn))
+        for system, total, drawn in zip(systems, (sum(own, EditCounts()) for own in counts), rates, strict=True)
+    ]
+    units = [metric.cut(references[id]) for id in ids]
+    cut = [[metric.cut(text) for text in own] for own in texts]
+    paired = []
+    for number, score in enumerate(scores[1:], start=1):
+        fewer = errors[number] - errors[0]
+        difference = None if score.rate is None or scores[0].rate is None else score.rate - scores[0].rate
+        test = matched_pairs(zip(units, cut[0], cut[number], strict=True))
+        wins, losses = int((fewer < 0).sum()), int((fewer > 0).sum())
+        ties = len(ids) - wins - losses
+        of_both = interval(rates[number] - rates[0])
+        paired.append(Paired(score.name, difference, of_both, wins, losses, ties, test))
+    lines = [references[id] for id in ids]
+    return Comparison(metric.name, metric.units, normalize, ids, lines, texts, errors.tolist(), scores, paired)
+
+
+def _without_name(pair: Paired) -> dict[str, Any]:
+    content = asdict(pair)
+    del content["name"]
+    return {**content, "interval": pair.interval}

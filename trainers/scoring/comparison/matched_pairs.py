@@ -1,0 +1,82 @@
+"""The matched-pairs sentence-segment word error test (MAPSSWE) of two systems on the same utterances.
+
+Gillick and Cox 1989, "Some statistical issues in the comparison of speech recognition algorithms", as NIST's sc_stats
+computes it (SCTK, src/sclite/mtchprs.c). Errors of neighboring words depend on each other, so the errors are counted
+in segments: a segment ends where both systems have two units in a row right.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from trainers.scoring.comparison.nist_alignment import Pair, align
+
+# Units in a row that both systems have right, and that so end a segment: NIST's default.
+GOOD_UNITS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedPairs:
+    """The result of a test; H0: the mean difference of the errors in a segment is 0.
+
+    Attributes:
+        segments: In which at least one system has an error.
+        mean: Of the differences of errors, first system less second.
+        deviation: Their standard deviation (n - 1).
+        z: The statistic. None: each segment has the same difference, so that there is no deviation to compare with.
+        p: Probability, under H0, of a statistic that is at least as far from 0; two-sided.
+    """
+
+    segments: int
+    mean: float
+    deviation: float
+    z: float | None
+    p: float | None
+
+
+def matched_pairs(utterances: Iterable[tuple[Sequence[str], Sequence[str], Sequence[str]]]) -> MatchedPairs:
+    """Tests two systems by the units of each utterance's reference, first and second hypothesis."""
+    differences = [
+        first - second
+        for reference, one, other in utterances
+        if one != reference or other != reference
+        for first, second in segments_of(align(reference, one), align(reference, other))
+    ]
+    count = len(differences)
+    mean = math.fsum(differences) / count if count else 0.0
+    squares = math.fsum((difference - mean) ** 2 for difference in differences)
+    if squares == 0:
+        same = mean == 0
+        return MatchedPairs(count, mean, 0.0, 0.0 if same else None, 1.0 if same else None)
+    deviation = math.sqrt(squares / (count - 1))
+    z = mean / (deviation / math.sqrt(count))
+    return MatchedPairs(count, mean, deviation, z, math.erfc(abs(z) / math.sqrt(2)))
+
+
+def segments_of(first: Sequence[Pair], second: Sequence[Pair]) -> Iterator[tuple[int, int]]:
+    """Errors of both systems in each segment of one utterance, by their alignments with the same reference."""
+    errors = [0, 0]
+    good = GOOD_UNITS
+    for units in zip(_by_unit(first), _by_unit(second), strict=True):
+        for system, (inserted, is_right) in enumerate(units):
+            errors[system] += inserted + (is_right is False)
+        if any(inserted for inserted, _ in units):
+            good = 0
+        good = good + 1 if all(is_right for _, is_right in units) else 0
+        if good >= GOOD_UNITS and errors != [0, 0]:
+            yield errors[0], errors[1]
+            errors = [0, 0]
+    if errors != [0, 0]:
+        yield errors[0], errors[1]
+
+
+def _by_unit(pairs: Sequence[Pair]) -> Iterator[tuple[int, bool | None]]:
+    """Of each unit of the reference, the insertions before it and whether it is right; at the end, those after all."""
+    inserted = 0
+    for unit, other in pairs:
+        if unit is None:
+            inserted += 1
+        else:
+            yield inserted, unit == other
+            inserted = 0
+    yield inserted, None
