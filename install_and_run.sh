@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=4e79bb501b3745b1
+key=a94a211d6a77a44c
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -86,6 +86,7 @@ httpx==0.28.1
 httpx2==2.16.2
 huggingface-hub==2.4.0
 idna==3.20
+importlib-metadata==8.9.0
 indexed-gzip==1.10.3
 indic-numtowords==1.1.0
 jinja2==3.1.6
@@ -134,6 +135,7 @@ pyasn1-modules==0.4.2
 pycparser==3.12
 pydantic==2.14.3
 pydantic-core==2.50.4
+pygal==3.1.3
 pygments==2.21.0
 python-dateutil==2.9.0.post0
 python-discovery==1.9.5
@@ -175,6 +177,7 @@ whisper-normalizer==0.1.15
 wrapt==2.5.2
 xxhash==4.1.0
 yarl==1.25.1
+zipp==4.1.2
 END OF REQUIREMENTS
     local python=$environment/bin/python
     if [[ $tool == pip ]]; then

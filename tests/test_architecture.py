@@ -31,6 +31,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     # The part of scoring that counts, and loads no heavy library.
     "jobs.cli.results": (
         "trainers.metrics.known_metrics",
+        "trainers.report.page",
         "trainers.scoring.comparison",
         "trainers.scoring.error_rate",
         "trainers.scoring.normalizers",
@@ -83,9 +84,10 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.errors": ("trainers.errors",),
     "task": ("trainers.main", "trainers.distributed.console"),
     "trainers.main": ("trainers.pipeline",),
-    "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts"),
+    "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts", "trainers.report"),
     # What the Trainer makes of a config's arguments is known only to what builds them.
     "trainers.inspection": ("trainers.models", "trainers.training.arguments"),
+    "trainers.report": ("trainers.scoring",),
     "trainers.training": ("trainers.scoring", "trainers.models"),
     "trainers.scripts": ("trainers.run_folder",),
     "trainers.scripts.recipe": ("trainers.scripts.launchers", "trainers.scripts.inputs.placeholders"),
@@ -131,6 +133,7 @@ LIGHT = (
     "trainers.pipeline.launch",
     "trainers.pipeline.on_ray.script_run",
     "trainers.scripts.launchers.line_parser",
+    "trainers.report.page",
     "trainers.scoring.comparison.comparison",
     "trainers.scripts.inputs.fetch",
     "trainers.scripts.inputs.prepare",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
+from trainers.distributed.console import is_main_process, print_line
 from trainers.errors import RayscribeError
 from trainers.pipeline.attempt import AttemptRequest, begin
 from trainers.pipeline.engine import Engine
@@ -43,7 +44,21 @@ def fit(
             engine.train(task, folder)
         result = _result_of(folder, task, config.model)
         final.headline = result.headline
+    if task is not None and is_main_process():
+        _report(folder)
     return result
+
+
+def _report(folder: RunFolder) -> None:
+    """Writes the run's page; a run without it is as good."""
+    try:
+        # Imported here: what draws is slow to load, and needed once.
+        from trainers.report.page import write_report  # noqa: PLC0415
+
+        write_report(folder)
+    except Exception as error:
+        again = f"rayscribe report {folder.url}"
+        print_line(f"warning: the page of the run was not written ({type(error).__name__}: {error}): try {again}")
 
 
 def _result_of(folder: RunFolder, task: TrainTask | None, model: ModelPart) -> RunResult:

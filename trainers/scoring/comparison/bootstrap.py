@@ -1,7 +1,7 @@
 """Confidence intervals of error rates, by drawing utterances, or speakers, again and again.
 
 Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation"; the percentile
-interval. Systems share each draw, so that their difference has an interval of its own, which is much the narrower one.
+interval. Systems share each draw, so that the interval of their difference knows that they fail on the same utterances.
 """
 
 from collections.abc import Sequence

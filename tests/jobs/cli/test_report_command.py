@@ -1,0 +1,43 @@
+"""`rayscribe report`: where the page of a run is written."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jobs.cli.app import main
+
+FINISHED = Path(__file__).parents[2] / "trainers" / "run_folder" / "earlier_versions" / "version_0_1" / "finished"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run that nobody has registered."""
+    monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "small"
+    shutil.copytree(FINISHED, folder)
+    shutil.copy(folder / "attempts" / "1" / "config.yaml", folder)
+    return folder
+
+
+def test_the_page_is_written_into_the_run_folder_and_again_over_itself(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(["report", str(run)]) == 0
+        assert capsys.readouterr().out == f"written: {run}/report.html\n"
+    assert "<h1>small</h1>" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_file_that_is_named_is_not_replaced_unasked(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = run.parent / "page.html"
+    assert main(["report", str(run), "--out", str(page)]) == 0
+    assert "<h1>small</h1>" in page.read_text(encoding="utf-8") and not (run / "report.html").exists()
+    assert main(["report", str(run), "--out", str(page)]) == 2
+    assert "is there already: add --force" in capsys.readouterr().err
+    assert main(["report", str(run), "--out", str(page), "--force"]) == 0
+
+
+def test_a_run_that_is_not_there_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run.parent / "none")]) == 21
+    assert "no run is in" in capsys.readouterr().err

@@ -1,0 +1,212 @@
+"""The page of a run: what it shows, that it is one file that runs nothing, and that no text of others gets into it."""
+
+import base64
+import csv
+import json
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import soundfile
+import yaml
+
+from tests.trainers.prepared import prepared_train
+from tests.trainers.run_folder.writers import begin, first_group, group_of
+from tests.trainers.synthetic import write_corpus
+from trainers.errors import ConfigError
+from trainers.report import page
+from trainers.report.page import REPORT, report_html, write_report
+from trainers.run_folder.journal import Journal
+from trainers.run_folder.layout import RunFolder
+from trainers.scoring.error_rate import score_texts
+from trainers.scoring.normalizers import normalizer_named
+from trainers.storage import open_storage
+
+EARLIER = Path(__file__).parents[1] / "run_folder" / "earlier_versions" / "version_0_1"
+HOSTILE = '<script>alert("x")</script>'
+TEXTS = ["one two three", "four five six seven", f"eight {HOSTILE} & 'nine'", "ten"]
+HYPOTHESES = ["one too three", "four five six seven", f"eight <img src=x onerror=alert(1)> & {HOSTILE}", ""]
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the text of each kind of element."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(html)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and data.strip():
+            self.texts.setdefault(self._open[-1], []).append(" ".join(data.split()))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def evaluated(folder: RunFolder, split: str, ids: Sequence[str]) -> None:
+    normalize = normalizer_named("none")
+    total, scores = score_texts(HYPOTHESES, TEXTS, normalize, ids=ids, durations_s=[0.5, 3.0, 7.5, 0.6])
+    totals = {**total.to_json_dict(), "loss": 1.25, **normalize.to_json_dict()}
+    folder.write_evaluation(split, totals, (score.to_json_dict() for score in scores))
+
+
+def add_speakers(manifest: Path, speakers: Sequence[str]) -> Path:
+    with manifest.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    with manifest.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*header, "speaker"])
+        writer.writerows([*row, speaker] for row, speaker in zip(rows, speakers, strict=True))
+    return manifest
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    """A run in its second attempt, with two validations, whose newest checkpoint has a score."""
+    manifest = write_corpus(tmp_path / "corpus", TEXTS, durations_s=[0.5, 3.0, 7.5, 0.6], name="validation")
+    prepared = prepared_train(add_speakers(manifest, ["ann", "ann", "bob", "bob"]), str(tmp_path / "prepared"))
+    folder = RunFolder(open_storage(str(tmp_path / "my <run>")))
+    first_group(folder)
+    folder.write_json("attempts/1/attempt.json", {"started": "2026-11-26T07:00:00+00:00", "host": "n1", "changes": []})
+    ended = {"phase": "ENDED", "detail": f"LostNodeError: n1 {HOSTILE}", "step": 4, "at_s": 1795676400.0 + 3600}
+    folder.write_json("attempts/1/status.json", ended)
+    writer = group_of(begin(folder), "y")
+    began = {"started": "2026-11-26T09:00:00+00:00", "host": "n2", "changes": ["scaling.num_workers: 1 → 2"]}
+    folder.write_json("attempts/2/attempt.json", began)
+    for step in range(1, 9):
+        line = {"step": step, "attempt": 2, "loss": 6.0 / step, "learning_rate": 1e-3, "clips_per_s": 40.0}
+        folder.storage.append_line(writer.group.metrics_key, json.dumps(line))
+    for step in (4, 8):
+        line = {"step": step, "attempt": 2, "eval_loss": 1.0, "eval_wer": 80.0 / step, "eval_cer": 40.0 / step}
+        folder.storage.append_line(writer.group.metrics_key, json.dumps(line))
+    checkpoint = {"name": "checkpoint-8-a2-y", "step": 8, "attempt": 2, "metrics": {}, "created": "x", "files": {}}
+    writer.append(lambda _: {"kind": "checkpoint", "checkpoint": checkpoint, "removes": []})
+    ids = prepared.index["id"].to_pylist()
+    evaluated(folder.sub("scored"), "validation", ids)
+    for name in ("validation.json", "validation.jsonl"):
+        content = folder.storage.read_bytes(f"scored/evaluation/{name}")
+        folder.storage.write_bytes(f"checkpoints/checkpoint-8-a2-y/{name}", content)
+    config = {"run": {"name": "x"}, "model": {"language": "English"}, "scaling": {"use_gpu": True}}
+    folder.storage.write_bytes("config.yaml", yaml.safe_dump(config).encode())
+    folder.storage.write_bytes("overrides.yaml", yaml.safe_dump(["training.max_steps=8"]).encode())
+    folder.write_json("environment.json", {"data": {"validation": prepared.key}, "packages": {"rayscribe": "0.1.0"}})
+    left_out = [{"split": "train", "id": f"u{n}", "reason": f"u{n}: {n}.5 s is longer than 30 s"} for n in (31, 44, 50)]
+    folder.write_jsonl("quarantine.jsonl", left_out)
+    return folder
+
+
+def texts_of(html: str) -> dict[str, list[str]]:
+    return Page(html).texts
+
+
+def test_the_page_is_one_file_that_runs_no_script_and_fetches_nothing(run: RunFolder) -> None:
+    parsed = Page(report_html(run))
+    assert parsed.all("script") == parsed.all("link") == parsed.all("iframe") == parsed.all("img") == []
+    assert not [name for _, attributes in parsed.elements for name in attributes if name.startswith("on")]
+    sources = [value for _, attributes in parsed.elements for key in ("src", "href", "xlink:href")
+               if (value := attributes.get(key)) is not None]  # fmt: skip
+    assert all(source.startswith(("#", "data:audio/flac;base64,")) for source in sources)
+    policy = next(found for found in parsed.all("meta") if found.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in (policy["content"] or "")
+
+
+def test_texts_of_others_are_escaped(run: RunFolder) -> None:
+    html = report_html(run)
+    assert HOSTILE not in html and "<img" not in html and "my <run>" not in html
+    texts = texts_of(html)
+    assert texts["h1"] == ["my <run>"]
+    assert any(HOSTILE in text for text in texts["ins"])
+    assert any(HOSTILE in text for text in texts["td"])
+
+
+def test_scores_slices_and_the_worst_utterances_are_shown_with_their_recordings(run: RunFolder, tmp_path: Path) -> None:
+    html = report_html(run)
+    parsed = Page(html)
+    assert "Score on validation" in parsed.texts["h2"]
+    assert [text for text in parsed.texts["h3"] if text.startswith("By")] == ["By duration", "By speaker"]
+    assert {"0 to 2 s", "2 to 5 s", "5 to 10 s", "ann", "bob", "WER", "CER"} <= {*parsed.texts["th"]}
+    assert parsed.texts["del"][-1] == "two" and "too" in parsed.texts["ins"]
+    # One of each utterance with an error; the bytes are those of the prepared set.
+    audio = parsed.all("audio")
+    assert len(audio) == 3
+    for found, duration_s in zip(audio, (7.5, 0.6, 0.5), strict=True):
+        flac = base64.b64decode((found["src"] or "").partition(",")[2])
+        (tmp_path / "x.flac").write_bytes(flac)
+        assert soundfile.info(tmp_path / "x.flac").duration == pytest.approx(duration_s)
+
+
+def test_recordings_are_left_out_beyond_what_a_page_may_have(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MAX_AUDIO_BYTES", 40_000)
+    assert len(Page(report_html(run)).all("audio")) == 2
+
+
+def test_curves_attempts_quarantine_and_config_are_shown(run: RunFolder) -> None:
+    parsed = Page(report_html(run))
+    drawings = [str(found["aria-label"]) for found in parsed.all("svg")]
+    assert any(
+        text.startswith("Loss, nats per label: training from 6 at step 1 to 0.75 at step 8") for text in drawings
+    )
+    assert any("WER from 20 at step 4 to 10 at step 8" in text for text in drawings)
+    cells = parsed.texts["td"]
+    assert f"LostNodeError: n1 {HOSTILE}" in cells
+    assert "changed: scaling.num_workers: 1 → 2" in cells
+    # An hour of one worker.
+    assert "1.00" in cells
+    assert "…: … s is longer than … s" in cells and "u31" in cells
+    assert "training.max_steps=8" in parsed.texts["code"]
+    assert any("use_gpu: true" in text for text in parsed.texts["pre"])
+
+
+def test_each_table_has_a_caption_and_each_section_its_heading(run: RunFolder) -> None:
+    parsed = Page(report_html(run))
+    assert len(parsed.texts["caption"]) == len(parsed.all("table")) > 0
+    ids = [found["id"] for _, found in parsed.elements if "id" in found]
+    assert len(ids) == len({*ids})
+    assert all(found["aria-labelledby"] in ids for found in parsed.all("section"))
+    assert all((found["href"] or "")[1:] in ids for found in parsed.all("a"))
+
+
+def test_a_finished_run_shows_the_scores_of_its_result(run: RunFolder) -> None:
+    journal = Journal(run)
+    ids = ["a", "b", "c", "d"]
+    evaluated(run.sub("attempts/2/outputs-y"), "test", ids)
+    entry = {"kind": "finished", "attempt": 2, "outputs": "attempts/2/outputs-y", "files": []}
+    result: dict[str, Any] = {"best_checkpoint": "checkpoint-8-a2-y", "best_step": 8, "finished": "2026"}
+    journal.append(lambda _: {**entry, "result": result})
+    write_report(run)
+    texts = texts_of(run.storage.read_bytes(REPORT).decode())
+    assert "Score on test" in texts["h2"] and "the best checkpoint is of step 8" in texts["dd"]
+    # Nothing is known of the test set's clips here.
+    assert "By speaker" not in texts["h3"]
+
+
+def test_a_run_of_version_0_1_has_a_page_and_an_empty_folder_has_none(tmp_path: Path) -> None:
+    texts = texts_of(report_html(RunFolder(open_storage(str(EARLIER / "finished")))))
+    assert {"Score on test", "Score on validation", "Curves", "Data", "Attempts", "Config"} <= {*texts["h2"]}
+    with pytest.raises(ConfigError, match="no run has begun here"):
+        report_html(RunFolder(open_storage(str(tmp_path / "empty"))))
+
+
+def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
+    folder = RunFolder(open_storage(str(tmp_path / "begun")))
+    begin(folder)
+    texts = texts_of(report_html(folder))
+    assert texts["h2"] == ["Data", "Attempts", "Config"]

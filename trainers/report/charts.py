@@ -1,0 +1,130 @@
+"""Charts as static SVG, whose colors are those of the page: in light, in dark and in print."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pygal
+from markupsafe import Markup
+from pygal.etree import etree
+from pygal.style import Style
+
+# More are not seen.
+POINTS = 400
+BINS = 12
+# Lines differ by more than their color.
+DASHES = ("", "10, 5", "3, 4")
+STYLE = Style(
+    background="transparent",
+    plot_background="transparent",
+    foreground="var(--text)",
+    foreground_strong="var(--text)",
+    foreground_subtle="var(--line)",
+    guide_stroke_color="var(--line)",
+    major_guide_stroke_color="var(--line)",
+    colors=("var(--series-1)", "var(--series-2)", "var(--series-3)"),
+    font_family="system-ui, sans-serif",
+    label_font_size=16,
+    major_label_font_size=16,
+    legend_font_size=17,
+    title_font_size=17,
+    opacity=1,
+    stroke_opacity=1,
+    stroke_width=3,
+)
+SHAPE: Mapping[str, Any] = {
+    "style": STYLE,
+    "width": 640,
+    "height": 340,
+    "js": (),
+    "disable_xml_declaration": True,
+    "legend_at_bottom": True,
+    "show_x_guides": False,
+    "margin": 8,
+}
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing, and what it shows in words."""
+
+    svg: Markup
+    caption: str
+
+
+def curves(metrics: Sequence[Row]) -> list[Chart]:
+    """What metrics.jsonl has by step: loss, error rates, learning rate, speed and padding, as far as it has them."""
+    wanted: tuple[tuple[str, Mapping[str, str], Callable[[float], float]], ...] = (
+        ("Loss, nats per label", {"training": "loss", "validation": "eval_loss"}, float),
+        ("Error rates on validation, percent", {"WER": "eval_wer", "CER": "eval_cer", "SER": "eval_ser"}, float),
+        ("Learning rate", {"learning rate": "learning_rate"}, float),
+        ("Clips per second", {"clips/s": "clips_per_s"}, float),
+        ("Padding, percent of the input", {"padding": "padding"}, lambda part: 100 * part),
+    )
+    drawn = []
+    for title, fields, scale in wanted:
+        series = {name: _series(metrics, field, scale) for name, field in fields.items()}
+        found = {name: points for name, points in series.items() if points}
+        if found:
+            drawn.append(_curve(title, found))
+    return drawn
+
+
+def durations(split: str, values_s: Sequence[float]) -> Chart:
+    """How many clips of a split have which duration."""
+    longest = max(values_s)
+    step = next(step for step in (0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 600, math.inf) if longest / step <= BINS)
+    counts = [0] * (int(longest / step) + 1) if math.isfinite(step) else [0]
+    for value in values_s:
+        counts[int(value / step)] += 1
+    chart = pygal.Bar(show_legend=False, x_title="seconds", **SHAPE)
+    chart.x_labels = [f"{place * step:g}" for place in range(len(counts))]
+    chart.add("clips", counts)
+    text = f"Durations of {split}: {len(values_s):,} clips, from {min(values_s):.2f} to {longest:.2f} s"
+    return Chart(_svg(chart, text), f"Durations of {split}: clips by length, from the number of seconds below a bar on")
+
+
+def _series(metrics: Sequence[Row], field: str, scale: Callable[[float], float]) -> list[tuple[int, float]]:
+    points = [(row["step"], scale(row[field])) for row in metrics if isinstance(row.get(field), int | float)]
+    every = -(-len(points) // POINTS) if points else 1
+    # With the last one.
+    return points[::-1][::every][::-1]
+
+
+def _curve(title: str, series: Mapping[str, Sequence[tuple[int, float]]]) -> Chart:
+    chart = pygal.XY(
+        show_legend=len(series) > 1,
+        x_title="step",
+        x_value_formatter=lambda step: f"{step:,.0f}",
+        value_formatter=lambda value: f"{value:.4g}",
+        **SHAPE,
+    )
+    for (name, points), dashes in zip(series.items(), DASHES, strict=False):
+        chart.add(name, points, show_dots=len(points) < 3, stroke_style={"width": 3, "dasharray": dashes})
+    text = f"{title}: {'; '.join(f'{name} {_ends(points)}' for name, points in series.items())}"
+    return Chart(_svg(chart, text), text)
+
+
+def _ends(points: Sequence[tuple[int, float]]) -> str:
+    """`from 5.7 at step 25 to 0.6 at step 200`."""
+    (first, before), (last, after) = points[0], points[-1]
+    if first == last:
+        return f"{after:.4g} at step {last:,}"
+    return f"from {before:.4g} at step {first:,} to {after:.4g} at step {last:,}"
+
+
+def _svg(chart: Any, text: str) -> Markup:
+    """The drawing without its script, as an image that `text` describes."""
+    root = chart.render_tree()
+    for parent in [*root.iter()]:
+        for child in [*parent]:
+            # What only its script uses, by ids that other drawings of a page have, too.
+            child.attrib.pop("id", None)
+            if str(child.tag).endswith(("script", "title", "desc")):
+                parent.remove(child)
+    root.set("role", "img")
+    root.set("aria-label", text)
+    return Markup(etree.tostring(root, encoding="unicode"))

@@ -1,0 +1,195 @@
+"""The page of a run: one file that needs no network and runs no script. What it shows of others' texts is escaped."""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from trainers.config.wording import counted, format_duration
+from trainers.report.charts import curves, durations
+from trainers.report.prepared_clips import ClipSet, clip_sets
+from trainers.report.run_record import AttemptRecord, RunRecord, SplitRecord
+from trainers.report.score_section import ScoreSection, Utterance, score_section
+from trainers.run_folder.layout import RunFolder
+
+REPORT = "report.html"
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_CHARACTERS = 200
+REASONS = 50
+# Of all recordings in the page together, before they are written as text.
+MAX_AUDIO_BYTES = 4_000_000
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+
+@dataclass(frozen=True)
+class ReasonCount:
+    """Rows of a split that were left out for one reason, whatever the numbers in it."""
+
+    split: str
+    reason: str
+    rows: int
+    first: str
+
+
+def write_report(folder: RunFolder) -> None:
+    """Writes the page into the run folder.
+
+    Raises:
+        RayscribeError: no run is in it, or a file of it is damaged; or it cannot be written.
+    """
+    folder.storage.write_bytes(REPORT, report_html(folder).encode())
+
+
+def report_html(folder: RunFolder) -> str:
+    """The page of a run, as its folder is now; raises as `write_report`."""
+    record = RunRecord.of(folder)
+    sets = clip_sets(folder, record.config, record.environment.get("data") or {})
+    scores = [_scored(found, record, sets) for found in record.splits]
+    hours = _device_hours(record.attempts)
+    drawn = curves(record.metrics)
+    sections = [("curves", "Curves")] if drawn else []
+    sections += [(f"score-{score.split}", f"Score on {score.split}") for score in scores]
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"code_point": ord, "clock": _clock}
+    return environment.get_template("report.html.j2").render(
+        name=folder.name,
+        url=folder.url,
+        read=record.read,
+        version=(record.environment.get("packages") or {}).get("rayscribe") or "",
+        css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        standing=_standing(record),
+        sections=[*sections, ("data", "Data"), ("attempts", "Attempts"), ("config", "Config")],
+        numbers=[*_numbers(record, scores, sets, hours)],
+        scores=scores,
+        charts=drawn,
+        clip_sets=[_described(found) for found in sets],
+        data_charts=[durations(found.split, found.durations_s) for found in sets if found.durations_s],
+        most_characters=MOST_CHARACTERS,
+        quarantine=_reasons(record.quarantine),
+        attempts=[*zip(record.attempts, hours, strict=True)],
+        device=_device(record.config),
+        overrides=record.overrides,
+        config=_as_yaml(record.config),
+        environment=_as_yaml(record.environment),
+        duration=format_duration,
+    )
+
+
+def _scored(found: SplitRecord, record: RunRecord, sets: Sequence[ClipSet]) -> ScoreSection:
+    """A split's score, with speakers and recordings where its prepared set is on a disk of this machine."""
+    prepared = next((each for each in sets if each.split == found.split), None)
+    speakers = prepared.speakers() if prepared is not None else {}
+    section = score_section(
+        found.split, found.of, found.totals, found.rows, language=record.language, speakers=speakers
+    )
+    if prepared is None:
+        return section
+    recordings = prepared.recordings({item.id for item in section.worst})
+    return replace(section, worst=[*_with_audio(section.worst, recordings)])
+
+
+def _with_audio(utterances: Sequence[Utterance], recordings: Mapping[str, bytes]) -> Iterator[Utterance]:
+    left = MAX_AUDIO_BYTES
+    for item in utterances:
+        flac = recordings.get(item.id, b"")
+        if flac and len(flac) <= left:
+            left -= len(flac)
+            yield replace(item, audio=f"data:audio/flac;base64,{base64.b64encode(flac).decode()}")
+        else:
+            yield item
+
+
+def _standing(record: RunRecord) -> str:
+    """How far the run is, in one line."""
+    result = record.state.finished
+    if result is not None:
+        return f"finished {_clock(str(result.result.get('finished', '')))}, by attempt {result.attempt}"
+    last = record.attempts[-1]
+    reason = f": {last.reason}" if last.reason else ""
+    return f"not finished · attempt {last.number}, {last.phase}{reason}"
+
+
+def _numbers(
+    record: RunRecord, scores: Sequence[ScoreSection], sets: Sequence[ClipSet], hours: Sequence[float | None]
+) -> Iterator[tuple[str, str, str]]:
+    """What a reader looks for first: label, value, and what belongs to it."""
+    for score in scores:
+        best = score.rates[0]
+        rate = "undefined" if best.rate is None else f"{best.rate:.2f}%"
+        by = best.by_utterance
+        yield f"{best.metric.upper()} on {score.split}", rate, f"{by.low:.2f} to {by.high:.2f}%" if by else ""
+    steps = [row["step"] for row in record.metrics]
+    if steps:
+        best_step = record.state.finished.result.get("best_step") if record.state.finished is not None else None
+        yield "Steps", f"{max(steps):,}", "" if best_step is None else f"the best checkpoint is of step {best_step:,}"
+    trained = next((found for found in sets if found.split == "train"), None)
+    if trained is not None:
+        audio = format_duration(sum(trained.durations_s))
+        yield "Training audio", audio, counted(len(trained.durations_s), "clip")
+    known = [value for value in hours if value is not None]
+    if known:
+        yield f"{_device(record.config)}-hours", f"{sum(known):.2f}", counted(len(record.attempts), "attempt")
+
+
+def _device_hours(attempts: Sequence[AttemptRecord]) -> list[float | None]:
+    return [
+        None if item.took_s is None or item.workers is None else item.took_s * item.workers / 3600 for item in attempts
+    ]
+
+
+def _device(config: Mapping[str, Any]) -> str:
+    """What a worker holds one of."""
+    scaling = config.get("scaling") or {}
+    accelerator = scaling.get("accelerator")
+    if accelerator == "hpu":
+        return "HPU"
+    return "GPU" if scaling.get("use_gpu") or accelerator not in (None, "cpu") else "Worker"
+
+
+def _described(found: ClipSet) -> dict[str, Any]:
+    quantiles_s = np.percentile(found.durations_s, [0, 50, 100]).tolist() if found.durations_s else []
+    return {
+        "split": found.split,
+        "rows": found.rows,
+        "clips": len(found.durations_s),
+        "quarantined": found.quarantined,
+        "total_s": sum(found.durations_s),
+        "quantiles_s": quantiles_s,
+        "characters": found.characters.most_common(),
+        "key": found.prepared.key,
+    }
+
+
+def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[ReasonCount]:
+    """Rows that were left out by split and reason, the most frequent first."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in quarantine:
+        reason = str(row.get("reason", "")).replace(str(row.get("id", "")) or "\0", "…")
+        found.setdefault((str(row.get("split", "")), _NUMBER.sub("…", reason)), []).append(row)
+    counts = [
+        ReasonCount(split, reason if len(rows) > 1 else str(rows[0].get("reason", "")), len(rows), str(rows[0]["id"]))
+        for (split, reason), rows in found.items()
+    ]
+    return sorted(counts, key=lambda item: -item.rows)[:REASONS]
+
+
+def _clock(at: str) -> str:
+    """A time of a run folder, for people: `2026-11-26 07:25:39 UTC`."""
+    return at.replace("T", " ").replace("+00:00", " UTC")
+
+
+def _as_yaml(content: Any) -> str:
+    return yaml.safe_dump(content, allow_unicode=True, sort_keys=False)

@@ -1,0 +1,92 @@
+"""What a prepared set says of a run's clips: durations and texts, speakers, and the recordings themselves."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from trainers.config.storage_location import StorageOptions, is_url
+from trainers.data.prepared_set import PreparedSet, find, shard_name
+from trainers.errors import RayscribeError
+from trainers.run_folder.layout import RunFolder
+from trainers.storage import open_storage
+
+PREPARED = "prepared"
+
+
+@dataclass(frozen=True)
+class ClipSet:
+    """One split as it was prepared.
+
+    Attributes:
+        rows: Of its manifest.
+        quarantined: Rows that could not be decoded.
+        durations_s: Of each clip.
+        characters: How often each is in the texts.
+    """
+
+    split: str
+    rows: int
+    quarantined: int
+    durations_s: Sequence[float]
+    characters: Counter[str]
+    prepared: PreparedSet
+
+    @property
+    def hours(self) -> float:
+        return sum(self.durations_s) / 3600
+
+    def speakers(self) -> dict[str, str]:
+        """The speaker of each clip that has one, by id; nothing where the set is not on a disk of this machine."""
+        found: dict[str, str] = {}
+        for shard in sorted({*self.prepared.index["shard"].to_pylist()}):
+            for table in self._shard(shard):
+                rows = zip(table["id"].to_pylist(), table["speaker"].to_pylist(), strict=True)
+                found |= {id: speaker for id, speaker in rows if speaker}
+        return found
+
+    def recordings(self, ids: Collection[str]) -> dict[str, bytes]:
+        """FLAC files by id; nothing where the set is not on a disk of this machine."""
+        index = self.prepared.index
+        places = zip(index["id"].to_pylist(), index["shard"].to_pylist(), index["row"].to_pylist(), strict=True)
+        return {
+            id: table["audio"][row].as_py()["bytes"]
+            for id, shard, row in places
+            if id in ids
+            for table in self._shard(shard)
+        }
+
+    def _shard(self, shard: int) -> Iterator[pa.Table]:
+        if is_url(self.prepared.url):
+            return
+        # Mapped: only the columns that are used are read.
+        with pa.memory_map(str(Path(self.prepared.url) / shard_name(shard))) as source:
+            yield pa.ipc.open_stream(source).read_all()
+
+
+def clip_sets(folder: RunFolder, config: Mapping[str, Any], keys: Mapping[str, str]) -> list[ClipSet]:
+    """The prepared sets of a run that can be read from here, by the hashes of its environment.json."""
+    return [found for split, key in keys.items() if (found := _clip_set(folder, config, split, key)) is not None]
+
+
+def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str) -> ClipSet | None:
+    beside = f"{folder.url.rpartition('/')[0]}/{PREPARED}"
+    # A run folder that was copied may have its prepared sets next to it.
+    for url in dict.fromkeys(((config.get("data") or {}).get("cache_dir") or beside, beside)):
+        try:
+            options = StorageOptions.of(config["run"])
+            prepared = find(open_storage(url, options), key, options)
+            if prepared is None:
+                continue
+            index, summary = prepared.index, prepared.summary
+        # A report has what can be read; the set may be on another machine, or gone.
+        except (RayscribeError, OSError, pa.ArrowException, LookupError, ValueError):
+            continue
+        characters: Counter[str] = Counter()
+        for text in index["text"].to_pylist():
+            characters.update(text)
+        return ClipSet(split, summary.rows, summary.quarantined, index["duration_s"].to_pylist(), characters, prepared)
+    return None

@@ -1,0 +1,225 @@
+"""A scored split as a report shows it: rates with intervals, slices, the worst utterances, confusions. Pure."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainers.metrics.known_metrics import CER, WER
+from trainers.metrics.metric import EditCounts, Metric
+from trainers.scoring.comparison.bootstrap import Interval, interval, resampled_rates, sums_by
+from trainers.scoring.comparison.nist_alignment import Pair, align
+from trainers.scoring.normalizers import NORMALIZERS, Normalizer
+from trainers.scoring.ranking import ranking_rate
+
+# Of one page, whatever the size of the set.
+WORST = 20
+CONFUSIONS = 20
+SLICES = 25
+RESAMPLES = 1000
+BOUNDS_S = (0, 2, 5, 10, 20, 30)
+EDITS = ("insertions", "deletions", "substitutions")
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Rate:
+    """An error rate in percent, and its 95% bootstrap intervals.
+
+    Attributes:
+        by_speaker: Over speakers, which is the wider one where their rates differ. None: they are not known.
+    """
+
+    metric: str
+    units: str
+    counts: EditCounts
+    rate: float | None
+    by_utterance: Interval | None
+    by_speaker: Interval | None
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The utterances that have something in common."""
+
+    name: str
+    utterances: int
+    duration_s: float
+    rate: float | None
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Utterances by one thing; of many values those with the most errors are shown."""
+
+    by: str
+    shown: Sequence[Slice]
+    different: int
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One utterance, its words aligned: pairs of the reference's and the hypothesis's."""
+
+    id: str
+    pairs: Sequence[Pair]
+    errors: int
+    length: int
+    duration_s: float | None
+    speaker: str | None
+    audio: str | None = None
+
+
+@dataclass(frozen=True)
+class ScoreSection:
+    """All of one split.
+
+    Attributes:
+        ranking: Name of the metric by which recognizers of the language are told apart.
+        speakers: How many are known.
+        words: What was recognized instead of which word, None for nothing, and how often.
+        characters: The same of characters, within words that were recognized as others.
+    """
+
+    split: str
+    of: str
+    totals: Mapping[str, Any]
+    scored: int
+    ranking: str
+    speakers: int
+    rates: Sequence[Rate]
+    slices: Sequence[Slices]
+    worst: Sequence[Utterance]
+    words: Sequence[tuple[Pair, int]]
+    characters: Sequence[tuple[Pair, int]]
+
+
+def score_section(
+    split: str,
+    of: str,
+    totals: Mapping[str, Any],
+    rows: Sequence[Row],
+    *,
+    language: str | None,
+    speakers: Mapping[str, str],
+) -> ScoreSection:
+    """Evaluates the rows of evaluation/<split>.jsonl, with the speaker of each that is known by its id."""
+    ranking = {WER.name: WER, CER.name: CER}[ranking_rate(language)]
+    names = [speakers.get(row["id"]) for row in rows]
+    rates = [_rate(metric, rows, names) for metric in dict.fromkeys((ranking, WER, CER))]
+    normalize = NORMALIZERS.get(str(totals.get("normalizer")), NORMALIZERS["none"])
+    words, characters = _confusions(rows, normalize)
+    return ScoreSection(
+        split,
+        of,
+        totals,
+        len(rows),
+        ranking.name,
+        len({*filter(None, names)}),
+        rates,
+        [*_all_slices(rows, names, ranking)],
+        [_utterance(row, normalize, speakers) for row in _worst(rows, ranking)],
+        words.most_common(CONFUSIONS),
+        characters.most_common(CONFUSIONS),
+    )
+
+
+def _counts(row: Row, metric: Metric) -> EditCounts:
+    insertions, deletions, substitutions = (int(row.get(f"{metric.prefix}{name}", 0)) for name in EDITS)
+    return EditCounts(insertions, deletions, substitutions, int(row.get(metric.units, 0)))
+
+
+def _columns(rows: Iterable[Row], metric: Metric) -> np.ndarray:
+    """Errors and lengths, of shape (2, utterances)."""
+    counts = [_counts(row, metric) for row in rows]
+    return np.array([[item.errors for item in counts], [item.reference_length for item in counts]])
+
+
+def _rate(metric: Metric, rows: Sequence[Row], speakers: Sequence[str | None]) -> Rate:
+    total = sum((_counts(row, metric) for row in rows), EditCounts())
+    columns = _columns(rows, metric)
+    by_speaker = None
+    if all(speakers) and len({*speakers}) > 1:
+        by_speaker = _interval(sums_by([str(name) for name in speakers], columns))
+    return Rate(metric.name, metric.units, total, metric.rate(total), _interval(columns), by_speaker)
+
+
+def _interval(columns: np.ndarray) -> Interval | None:
+    return interval(resampled_rates(columns[:1], columns[1], resamples=RESAMPLES)[0])
+
+
+def _all_slices(rows: Sequence[Row], speakers: Sequence[str | None], metric: Metric) -> Iterator[Slices]:
+    languages = [row.get("language") for row in rows]
+    durations = [_length_class(row.get("duration_s")) for row in rows]
+    if len({*languages}) > 1:
+        yield _slices("language", rows, languages, metric, lambda found: found.name)
+    if any(durations):
+        shortest = {_length_class(bound): bound for bound in BOUNDS_S}
+        yield _slices("duration", rows, durations, metric, lambda found: shortest.get(found.name, -1))
+    if any(speakers):
+        yield _slices("speaker", rows, speakers, metric, lambda found: -(found.rate or 0.0))
+
+
+def _slices(
+    by: str, rows: Sequence[Row], names: Sequence[str | None], metric: Metric, order: Callable[[Slice], Any]
+) -> Slices:
+    of_each: dict[str, list[Row]] = {}
+    for row, name in zip(rows, names, strict=True):
+        of_each.setdefault(name or "not known", []).append(row)
+    # Which of them are shown is decided before an interval is drawn for each.
+    largest = sorted(of_each, key=lambda name: -int(_columns(of_each[name], metric)[0].sum()))[:SLICES]
+    found = [_slice(name, of_each[name], metric) for name in largest]
+    return Slices(by, sorted(found, key=order), len(of_each))
+
+
+def _slice(name: str, rows: Sequence[Row], metric: Metric) -> Slice:
+    total = sum((_counts(row, metric) for row in rows), EditCounts())
+    duration_s = sum(row.get("duration_s") or 0.0 for row in rows)
+    drawn = _interval(_columns(rows, metric)) if len(rows) > 1 else None
+    return Slice(name, len(rows), duration_s, metric.rate(total), drawn)
+
+
+def _length_class(duration_s: float | None) -> str | None:
+    """`5 to 10 s`, `30 s and more`."""
+    if duration_s is None:
+        return None
+    low = max(bound for bound in BOUNDS_S if bound <= duration_s)
+    longer = [bound for bound in BOUNDS_S if bound > low]
+    return f"{low} to {longer[0]} s" if longer else f"{low} s and more"
+
+
+def _worst(rows: Sequence[Row], metric: Metric) -> list[Row]:
+    """Those with the most errors; of as many, the shorter reference first."""
+
+    def badness(row: Row) -> tuple[int, int]:
+        counts = _counts(row, metric)
+        return counts.errors, -counts.reference_length
+
+    return [row for row in sorted(rows, key=badness, reverse=True)[:WORST] if badness(row)[0]]
+
+
+def _utterance(row: Row, normalize: Normalizer, speakers: Mapping[str, str]) -> Utterance:
+    counts = _counts(row, WER)
+    pairs = align(normalize(row["reference"]).split(), normalize(row["hypothesis"]).split())
+    duration_s = row.get("duration_s")
+    return Utterance(row["id"], pairs, counts.errors, counts.reference_length, duration_s, speakers.get(row["id"]))
+
+
+def _confusions(rows: Iterable[Row], normalize: Normalizer) -> tuple[Counter[Pair], Counter[Pair]]:
+    """Pairs of words that differ, and of characters within words that were recognized as others."""
+    words: Counter[Pair] = Counter()
+    for row in rows:
+        if _counts(row, WER).errors:
+            pairs = align(normalize(row["reference"]).split(), normalize(row["hypothesis"]).split())
+            words.update(pair for pair in pairs if pair[0] != pair[1])
+    characters: Counter[Pair] = Counter()
+    for (word, other), count in words.items():
+        if word is not None and other is not None:
+            for pair in align(word, other):
+                if pair[0] != pair[1]:
+                    characters[pair] += count
+    return words, characters
