@@ -28,7 +28,7 @@ from trainers.training.loop import build as worker_build
 from trainers.training.worker import finish as worker_finish
 
 FILES = """
-config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json
+config.yaml overrides.yaml environment.json experiment.json metrics.jsonl quarantine.jsonl result.json report.html
 evaluation/test.json evaluation/test.jsonl evaluation/validation.json evaluation/validation.jsonl
 model/model.safetensors model/README.md attempts/1/attempt.json journal/00000001.json
 """.split()  # noqa: SIM905
@@ -90,6 +90,11 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     # A metric of the recipe's sees each utterance once, as the error rates do.
     assert all(score["metrics"] == {"deletions": score["deletions"]} for score in (test, validation))
     scored = [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines() if b"eval_wer" in line]
+    logged = [
+        json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines() if b"clips_per_s" in line
+    ]
+    assert logged and all(0 <= line["padding"] < 1 for line in logged)
+    assert "Padding, percent of the input" in (folder / "report.html").read_text(encoding="utf-8")
     assert validation["deletions"] in [line["eval_deletions"] for line in scored]
     assert all(line["eval_deletions"] >= 0 for line in scored)
 

@@ -117,7 +117,7 @@ class ProgressReport(TrainerCallback):
         self._log, self._status, self._metrics = log, status, tuple(metrics)
         self._durations_s, self._attempt = durations_s, attempt
         self._since = self._shown_s = 0.0
-        self._steps, self._clips, self._audio_s, self._speed = 0, 0, 0.0, 0.0
+        self._steps, self._clips, self._audio_s, self._padded_s, self._speed = 0, 0, 0.0, 0.0, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._session.show_from_main(TRAINING)
@@ -125,10 +125,11 @@ class ProgressReport(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Counts the utterances of the step, and requests a score after the last step."""
-        rows = self._plan.batch(state.global_step - 1).rows
+        batch = self._plan.batch(state.global_step - 1)
         self._steps += 1
-        self._clips += len(rows)
-        self._audio_s += float(self._durations_s[rows].sum())
+        self._clips += len(batch.rows)
+        self._audio_s += float(self._durations_s[batch.rows].sum())
+        self._padded_s += len(batch.rows) * batch.edge_s
         left = state.max_steps - state.global_step
         eta_s = left / self._speed if self._speed else None
         self._status.update(Phase.TRAINING, step=state.global_step, max_steps=state.max_steps, eta_s=eta_s)
@@ -204,13 +205,15 @@ class ProgressReport(TrainerCallback):
         measured = {
             "clips_per_s": round(self._clips / elapsed, 3),
             "audio_s_per_s": round(self._audio_s / elapsed, 3),
+            # Speed changes make clips longer than they are here.
+            "padding": round(max(0.0, 1 - self._audio_s / self._padded_s), 4) if self._padded_s else 0.0,
         }
         self._restart()
         return measured
 
     def _restart(self) -> None:
         self._since = time.monotonic()
-        self._steps, self._clips, self._audio_s = 0, 0, 0.0
+        self._steps, self._clips, self._audio_s, self._padded_s = 0, 0, 0.0, 0.0
 
     def _write(self, step: int, epoch: float, numbers: Mapping[str, float]) -> None:
         line = {"step": step, "epoch": round(epoch, 4), "attempt": self._attempt, "time": now()}
