@@ -30,7 +30,9 @@ _HIGHEST_RATE_HZ = 384_000
 
 # A recording is one utterance; this many values (all channels) are 46 minutes of 48 kHz stereo. The limit
 # keeps hours of compressed silence in a small file from taking the node's memory.
-_MAX_DECODED_VALUES = 2**28
+UTTERANCE_VALUES = 2**28
+# What is cut after it is decoded: 6 hours of 48 kHz stereo.
+RECORDING_VALUES = 2**31
 _BLOCK_VALUES = 2**22
 # What libsndfile gives (SF_COUNT_MAX) where the header leaves the length open.
 _UNKNOWN_FRAMES = 2**62
@@ -94,7 +96,13 @@ class _SoundFile(io.BytesIO):
         return super().seek(offset, whence)
 
 
-def decode(source: bytes, *, name: str, sampling_rate_hz: int = SAMPLING_RATE_HZ) -> np.ndarray:
+def decode(
+    source: bytes,
+    *,
+    name: str,
+    sampling_rate_hz: int = SAMPLING_RATE_HZ,
+    most_values: int = UTTERANCE_VALUES,
+) -> np.ndarray:
     """Decode a recording to mono samples at the wanted rate.
 
     Channels are averaged, then soxr (quality "HQ") resamples; what passes full scale is clipped. T is soxr's
@@ -104,6 +112,7 @@ def decode(source: bytes, *, name: str, sampling_rate_hz: int = SAMPLING_RATE_HZ
         source: The bytes of the encoded file, in any container that libsndfile or FFmpeg knows.
         name: The file's name or address; only its extension is used, in messages.
         sampling_rate_hz: The wanted rate.
+        most_values: The most values, of all channels, that a recording may have.
 
     Returns:
         float32 samples (T,) in [-1, 1], T > 0.
@@ -113,7 +122,7 @@ def decode(source: bytes, *, name: str, sampling_rate_hz: int = SAMPLING_RATE_HZ
     """
     if not source:
         raise AudioError("the file is empty (0 bytes)")
-    samples, rate_hz = _read(source, name)
+    samples, rate_hz = _read(source, name, most_values)
     if not len(samples):
         raise AudioError("holds no samples")
     peak = max(float(samples.max()), -float(samples.min()))  # NaN wins in max and min, and fails the next test.
@@ -130,23 +139,28 @@ def decode(source: bytes, *, name: str, sampling_rate_hz: int = SAMPLING_RATE_HZ
 
 
 def encode_flac(samples: np.ndarray, sampling_rate_hz: int) -> bytes:
-    """Encode float mono samples (T,), T > 0, as a 16-bit FLAC clip.
-
-    Each sample is clipped to [-1, 1], multiplied by 32768, rounded to the nearest integer (ties to even) and
-    held to 32767: samples that came from 16 bits become the same 16 bits again.
-    """
-    scaled = np.rint(np.clip(samples, -1, 1) * _INT16_SCALE)
-    integers = np.minimum(scaled, 32_767).astype(np.int16)
+    """Encode float mono samples (T,), T > 0, as a 16-bit FLAC clip, see `to_int16`."""
     file = io.BytesIO()
     soundfile.write(
         file,
-        integers,
+        to_int16(samples),
         sampling_rate_hz,
         format="FLAC",
         subtype="PCM_16",
         compression_level=_FLAC_COMPRESSION_LEVEL,
     )
     return file.getvalue()
+
+
+def to_int16(samples: np.ndarray) -> np.ndarray:
+    """Give float samples (T,) as they are stored, int16 (T,).
+
+    Each is clipped to [-1, 1], multiplied by 32768, rounded to the nearest integer (ties to even) and held to 32767:
+    samples that came from 16 bits become the same 16 bits again.
+    """
+    scaled = np.rint(np.clip(samples, -1, 1) * _INT16_SCALE)
+    integers: np.ndarray = np.minimum(scaled, 32_767).astype(np.int16)
+    return integers
 
 
 def decode_flac(data: bytes) -> np.ndarray:
@@ -162,7 +176,7 @@ def decode_flac(data: bytes) -> np.ndarray:
     return np.asarray(samples, dtype=np.int16)
 
 
-def _read(source: bytes, name: str) -> tuple[np.ndarray, int]:
+def _read(source: bytes, name: str, most_values: int) -> tuple[np.ndarray, int]:
     """Return float32 mono samples (T,) at the file's own rate, and that rate in Hz."""
     containers.refuse_joined(source)
     containers.refuse_more_than_declared(source)
@@ -172,19 +186,19 @@ def _read(source: bytes, name: str) -> tuple[np.ndarray, int]:
         _check_rate(rate_hz)
         return _mono(integers.astype(np.float32) / _INT16_SCALE), rate_hz
     try:
-        return _read_with_soundfile(source)
+        return _read_with_soundfile(source, most_values)
     except _UnreadableError as error:
         if error.is_damage:
             reason = f"ends in the middle or is damaged: not all of {error.promised} frames can be decoded ({error})"
             raise AudioError(reason) from error
         first = error
     try:
-        return _read_with_av(source, promised=first.promised)
+        return _read_with_av(source, most_values, promised=first.promised)
     except _UnreadableError as second:
         raise AudioError(_reason(source, name, first, second)) from second
 
 
-def _read_with_soundfile(source: bytes) -> tuple[np.ndarray, int]:
+def _read_with_soundfile(source: bytes, most_values: int) -> tuple[np.ndarray, int]:
     blocks: list[np.ndarray] = []
     frames = promised = 0
     try:
@@ -197,7 +211,7 @@ def _read_with_soundfile(source: bytes) -> tuple[np.ndarray, int]:
             block_frames = _BLOCK_VALUES // file.channels
             while len(block := file.read(block_frames, dtype="int32" if flac else "float32", always_2d=True)):
                 frames += len(block)
-                _check_size(frames * file.channels)
+                _check_size(frames * file.channels, most_values)
                 if flac:
                     flac.add(block)
                     block = block.astype(np.float32) / _INT32_SCALE
@@ -217,7 +231,7 @@ def _read_with_soundfile(source: bytes) -> tuple[np.ndarray, int]:
         raise _UnreadableError(str(error), frames, promised) from error
 
 
-def _read_with_av(source: bytes, promised: int) -> tuple[np.ndarray, int]:
+def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np.ndarray, int]:
     """Decode with FFmpeg; `promised` frames are what libsndfile found declared, 0 where it did not know the format."""
     try:
         # As large as all else that decoding needs, and only for what libsndfile does not read.
@@ -248,7 +262,7 @@ def _read_with_av(source: bytes, promised: int) -> tuple[np.ndarray, int]:
                         raise AudioError(f"changes from {rate_hz} to {frame.sample_rate} Hz midway: store one rate")
                     rate_hz = frame.sample_rate
                     frames += frame.samples
-                    _check_size(frames * frame.layout.nb_channels)
+                    _check_size(frames * frame.layout.nb_channels, most_values)
                     values = frame.to_ndarray()
                     values = values.T if frame.format.is_planar else values.reshape(-1, frame.layout.nb_channels)
                     if flac:
@@ -316,9 +330,9 @@ def _check_rate(rate_hz: int) -> None:
         raise AudioError(f"a sampling rate of {rate_hz} Hz is outside {_LOWEST_RATE_HZ}..{_HIGHEST_RATE_HZ} Hz")
 
 
-def _check_size(values: int) -> None:
-    if values > _MAX_DECODED_VALUES:
-        raise AudioError(f"decodes to more than {_MAX_DECODED_VALUES} samples: cut it into utterances first")
+def _check_size(values: int, most_values: int) -> None:
+    if values > most_values:
+        raise AudioError(f"decodes to more than {most_values} samples: cut it into utterances first")
 
 
 def _reason(source: bytes, name: str, first: _UnreadableError, second: _UnreadableError) -> str:

@@ -1,5 +1,6 @@
 """How many outputs a convolutional encoder gives for a clip. Pure, so that lengths are checked without a model."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,11 @@ class FrameCount:
         for layer in self.layers:
             lengths = (lengths + 2 * layer.padding - layer.kernel) // layer.stride + 1
         return np.maximum(lengths, 0)
+
+    @property
+    def stride(self) -> int:
+        """Samples from one output to the next."""
+        return math.prod(layer.stride for layer in self.layers)
 
     @property
     def least_samples(self) -> int:

@@ -29,7 +29,7 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import StorageOptions
 from trainers.config.wording import counted
-from trainers.data.audio import SAMPLING_RATE_HZ, decode, encode_flac
+from trainers.data.audio import SAMPLING_RATE_HZ, UTTERANCE_VALUES, decode, encode_flac
 from trainers.data.joined_set import JoinedMember, JoinedSet, joined_key
 from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
 from trainers.data.sources.data_source import SourceSplit
@@ -115,16 +115,19 @@ class ShardTask:
         rows = block.to_pylist()
         finished = {shard: stored_results(storage, shard) for shard in dict.fromkeys(map(_shard, rows))}
         results = [result for of_shard in finished.values() for result in of_shard or ()]
-        if groups := _by_recording([row for row in rows if finished[_shard(row)] is None]):
-            with_recordings = zip(groups, self.reader.read([group[0] for group in groups]), strict=True)
-            for shard, of_shard in groupby(with_recordings, key=lambda pair: _shard(pair[0][0])):
-                results += self._write_shard(storage, shard, of_shard)
+        unfinished = [row for row in rows if finished[_shard(row)] is None]
+        with_samples = decoded(unfinished, self.reader, self.options.sampling_rate_hz)
+        for shard, of_shard in groupby(with_samples, key=lambda pair: _shard(pair[0])):
+            results += self._write_shard(storage, shard, of_shard)
         return pa.Table.from_pylist(results, schema=RESULT_SCHEMA)
 
     def _write_shard(
-        self, storage: Storage, shard: int, with_recordings: Iterable[tuple[list[Row], bytes | AudioError]]
+        self, storage: Storage, shard: int, with_samples: Iterable[tuple[Row, np.ndarray | AudioError]]
     ) -> list[dict[str, Any]]:
-        made = [pair for rows, source in with_recordings for pair in self._clips(rows, source)]
+        made = [
+            (row, samples if isinstance(samples, AudioError) else self._clip(row, samples))
+            for row, samples in with_samples
+        ]
         stored: list[dict[str, Any]] = []
         results: list[dict[str, Any]] = []
         # Clips of one recording were made together.
@@ -146,25 +149,7 @@ class ShardTask:
         assert counted is not None
         return counted
 
-    def _clips(
-        self, rows: Sequence[Row], source: bytes | AudioError
-    ) -> Iterator[tuple[Row, dict[str, Any] | AudioError]]:
-        """Of each row of one recording its clip, or why there is none."""
-        try:
-            if isinstance(source, AudioError):
-                raise source
-            recording = decode(source, name=str(rows[0]["audio"]), sampling_rate_hz=self.options.sampling_rate_hz)
-        except AudioError as error:
-            yield from ((row, error) for row in rows)
-            return
-        for row in rows:
-            try:
-                yield row, self._clip(row, recording)
-            except AudioError as error:
-                yield row, error
-
-    def _clip(self, row: Row, recording: np.ndarray) -> dict[str, Any]:
-        samples = _part_of(row, recording, self.options.sampling_rate_hz)
+    def _clip(self, row: Row, samples: np.ndarray) -> dict[str, Any]:
         return {
             "id": row["id"],
             "audio": {"bytes": encode_flac(samples, self.options.sampling_rate_hz), "path": None},
@@ -172,6 +157,32 @@ class ShardTask:
             "speaker": row["speaker"],
             "duration_s": len(samples) / self.options.sampling_rate_hz,
         }
+
+
+def decoded(
+    rows: Sequence[Row], reader: RecordingReader, rate_hz: int, *, most_values: int = UTTERANCE_VALUES
+) -> Iterator[tuple[Row, np.ndarray | AudioError]]:
+    """Gives of each row its samples, float32 (T,), or why there are none; a recording with several of a shard once.
+
+    Rows of one shard are given together, those of one recording next to each other. For `most_values` see `decode`.
+    """
+    groups = _by_recording(rows)
+    for group, source in zip(groups, reader.read([each[0] for each in groups]) if groups else (), strict=True):
+        try:
+            if isinstance(source, AudioError):
+                raise source
+            name = str(group[0]["audio"])
+            recording = decode(source, name=name, sampling_rate_hz=rate_hz, most_values=most_values)
+        except AudioError as error:
+            yield from ((row, error) for row in group)
+            continue
+        for row in group:
+            try:
+                samples = _part_of(row, recording, rate_hz)
+            except AudioError as error:
+                yield row, error
+            else:
+                yield row, samples
 
 
 def stored_results(storage: Storage, shard: int) -> list[dict[str, Any]] | None:
@@ -199,7 +210,7 @@ def _shard(row: Row) -> int:
     return int(row["shard"])
 
 
-def _by_recording(rows: list[Row]) -> list[list[Row]]:
+def _by_recording(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows in groups of which the recording is decoded once: a shard's segments of it, each other row by itself."""
     groups: dict[tuple[int, str | int], list[Row]] = {}
     for row in rows:

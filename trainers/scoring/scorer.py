@@ -1,24 +1,21 @@
 """Scores a recognizer on a prepared set: every utterance once, in its own bucket, wherever it is computed."""
 
-import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from trainers.data.batch_plan import bucket_of
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.gauges import error_rate
-from trainers.distributed.out_of_memory import is_out_of_memory
 from trainers.distributed.session import Session
 from trainers.errors import ScoringError
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.labels import Labels
 from trainers.models.recognizer import Decoding, Recognition, Recognizer
+from trainers.scoring.batches import BatchRecognizer, batches_of
 from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_texts, total_by, total_by_language
 from trainers.scoring.normalizers import Normalizer, normalizer_named
 from trainers.scoring.recipe_metrics import RecipeMetrics
@@ -159,7 +156,7 @@ class Scorer:
         self._recognizer = recognizer
         self._session = session
         self._reader = clips.prepared.reader(cache_bytes)
-        self._features = recognizer.new_features()
+        self._batches = BatchRecognizer(recognizer)
         self._index = clips.prepared.index
         self._durations_s = self._index["duration_s"].to_numpy()
 
@@ -179,7 +176,6 @@ class Scorer:
         model = self._recognizer.model
         was_training = model.training
         model.eval()
-        self._features.to(model.device)
         batches = self._own_batches(options)
         total_clips = sum(len(positions) for positions, _ in batches)
         counter = ProgressCounter(
@@ -193,7 +189,7 @@ class Scorer:
                 gave_up = cut_short()
                 if gave_up:
                     break
-                hypotheses += self._recognize_halving(positions, edge_s, options)
+                hypotheses += self._recognize(positions, edge_s, options)
                 if what:
                     counter.advance(len(positions))
         finally:
@@ -210,40 +206,19 @@ class Scorer:
 
     def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float | None]]:
         """This rank's batches: each of one bucket, the costliest first, dealt out in turn."""
-        edges_s = options.edges_s or tuple(np.unique(self._durations_s[self._rows]).tolist())
-        buckets = bucket_of(self._durations_s[self._rows], edges_s)
-        batches: list[tuple[np.ndarray, float | None]] = []
-        for bucket in sorted(set(buckets.tolist()), reverse=True):
-            members = self._rows[buckets == bucket]
-            members = members[np.argsort(-self._durations_s[members], kind="stable")]
-            edge_s = edges_s[bucket] if options.edges_s is not None and not options.to_longest else None
-            for start in range(0, len(members), options.batch_size):
-                batches.append((members[start : start + options.batch_size], edge_s))
+        batches = batches_of(
+            self._durations_s,
+            self._rows,
+            options.edges_s,
+            to_longest=options.to_longest,
+            batch_size=options.batch_size,
+        )
         return batches[self._session.rank :: self._session.world_size]
 
-    def _recognize_halving(
-        self, positions: np.ndarray, edge_s: float | None, options: ScoringOptions
-    ) -> list[_Hypothesis]:
-        """Halves the batch where memory does not suffice; a single utterance that does not fit is an error."""
-        try:
-            return self._recognize(positions, edge_s, options)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if len(positions) == 1 or not is_out_of_memory(error):
-                raise
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        half = len(positions) // 2
-        return [
-            *self._recognize_halving(positions[:half], edge_s, options),
-            *self._recognize_halving(positions[half:], edge_s, options),
-        ]
-
     def _recognize(self, positions: np.ndarray, edge_s: float | None, options: ScoringOptions) -> list[_Hypothesis]:
-        device = self._recognizer.model.device
-        clips = [torch.from_numpy(self._reader.read(position)).to(device) for position in positions]
+        clips = [self._reader.read(position) for position in positions]
         labels = [self._labels[position] for position in positions]
-        recognized = self._recognizer.recognize(self._features.inputs(clips, edge_s), labels, options.decoding)
+        recognized = self._batches.recognize(clips, labels, edge_s, options.decoding)
         return [
             _Hypothesis(int(position), recognition, len(self._labels[position]))
             for position, recognition in zip(positions, recognized, strict=True)

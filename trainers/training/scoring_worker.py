@@ -40,7 +40,7 @@ def score_task(task: ScoreTask, session: Session) -> None:
     session.show_from_main(LOADING)
     config = task.config
     folder = RunFolder(open_storage(task.folder_url, config.run.storage_options))
-    recognizer = _open_model(task, session)
+    recognizer = open_model(config, task.model, session)
     for note in recognizer.notes:
         session.show_from_main(f"model: {note}")
     session.show_from_main(Stage(task.split, "scoring"))
@@ -50,31 +50,42 @@ def score_task(task: ScoreTask, session: Session) -> None:
     session.barrier("writing the scores")
 
 
-def _open_model(task: ScoreTask, session: Session) -> Recognizer:
-    if not is_absolute(task.model):
-        return _open_source(task, session)
-    parent, _, name = task.model.rpartition("/")
+def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
+    """Opens a finished model, with the language and task of a config where it has them. Every rank calls it.
+
+    Args:
+        config: See above; the weights that it names are not opened.
+        model: A folder or URL of the run's storage with a model, or another source, such as a Hub id.
+        session: This rank.
+
+    Raises:
+        ConfigError: it cannot be opened.
+        StorageError: it cannot be read.
+    """
+    if not is_absolute(model):
+        return _open_source(config, model, session)
+    parent, _, name = model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as folder:
-        storage, local = open_storage(parent, task.config.run.storage_options), f"{folder}/model"
+        storage, local = open_storage(parent, config.run.storage_options), f"{folder}/model"
         storage.download_folder(name, Path(local))
         try:
             fetch_base(storage, Path(local), trains=False)
             local = str(merge_folder(Path(local)))
-            return _load(task.config, local)
+            return _load(config, local)
         except (ConfigError, DamagedError) as error:
-            raise type(error)(f"--model {task.model}: {str(error).replace(local, 'it')}") from error
+            raise type(error)(f"the model {model}: {str(error).replace(local, 'it')}") from error
 
 
-def _open_source(task: ScoreTask, session: Session) -> Recognizer:
+def _open_source(config: TrainConfig, model: str, session: Session) -> Recognizer:
     """A model that is no folder and no URL of the run's storage, such as a Hub id."""
-    part = task.config.model
-    revision = part.revision if task.model == part.name_or_path else None
-    named = ModelPart(name_or_path=task.model, revision=revision, allow_pickle=part.allow_pickle)
-    config = task.config.model_copy(update={"model": named})
-    pins = session.broadcast(lambda: pin_sources(config), "resolving the model")
-    opened = open_once_a_node(config, pins, session)
+    part = config.model
+    revision = part.revision if model == part.name_or_path else None
+    named = ModelPart(name_or_path=model, revision=revision, allow_pickle=part.allow_pickle)
+    source = config.model_copy(update={"model": named})
+    pins = session.broadcast(lambda: pin_sources(source), "resolving the model")
+    opened = open_once_a_node(source, pins, session)
     with opened.named_in_errors():
-        return _load(task.config, str(opened.folder))
+        return _load(config, str(opened.folder))
 
 
 def _load(config: TrainConfig, folder: str) -> Recognizer:

@@ -48,9 +48,9 @@ class TestSegments:
     ) -> None:
         decoded: list[str] = []
 
-        def counting(source: bytes, *, name: str, sampling_rate_hz: int) -> np.ndarray:
+        def counting(source: bytes, *, name: str, **options: Any) -> np.ndarray:
             decoded.append(name)
-            return decode(source, name=name, sampling_rate_hz=sampling_rate_hz)
+            return decode(source, name=name, **options)
 
         monkeypatch.setattr("trainers.data.preparation.decode", counting)
         made = self.prepare(folder, segments)

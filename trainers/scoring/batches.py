@@ -1,0 +1,71 @@
+"""Recognizes clips in batches of a length, which are halved where memory does not suffice."""
+
+import gc
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from trainers.data.batch_plan import bucket_of
+from trainers.distributed.out_of_memory import is_out_of_memory
+from trainers.models.recognizer import Decoding, Recognition, Recognizer
+
+
+def batches_of(
+    durations_s: np.ndarray, rows: np.ndarray, edges_s: Sequence[float] | None, *, to_longest: bool, batch_size: int
+) -> list[tuple[np.ndarray, float | None]]:
+    """Batches of clips, each of one bucket and what it is padded to, the costliest first.
+
+    Args:
+        durations_s: Of all clips.
+        rows: Those that are recognized.
+        edges_s: See `ScoringOptions`, as the others.
+        to_longest: See there.
+        batch_size: See there.
+    """
+    known_edges_s = edges_s or tuple(np.unique(durations_s[rows]).tolist())
+    buckets = bucket_of(durations_s[rows], known_edges_s)
+    batches: list[tuple[np.ndarray, float | None]] = []
+    for bucket in sorted(set(buckets.tolist()), reverse=True):
+        members = rows[buckets == bucket]
+        members = members[np.argsort(-durations_s[members], kind="stable")]
+        edge_s = known_edges_s[bucket] if edges_s is not None and not to_longest else None
+        for start in range(0, len(members), batch_size):
+            batches.append((members[start : start + batch_size], edge_s))
+    return batches
+
+
+class BatchRecognizer:
+    """A recognizer with what computes its input, on its device."""
+
+    def __init__(self, recognizer: Recognizer):
+        self._recognizer = recognizer
+        self._features = recognizer.new_features()
+
+    def recognize(
+        self,
+        clips: Sequence[np.ndarray],
+        labels: Sequence[Sequence[int]],
+        edge_s: float | None,
+        decoding: Decoding,
+    ) -> list[Recognition]:
+        """Recognizes a batch, see `Recognizer.recognize`; a single clip that does not fit is an error.
+
+        `clips` are int16 samples, `edge_s` as of `Features.inputs`.
+        """
+        try:
+            device = self._recognizer.model.device
+            given = [torch.from_numpy(clip).to(device) for clip in clips]
+            inputs = self._features.to(device).inputs(given, edge_s)
+            return self._recognizer.recognize(inputs, labels, decoding)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if len(clips) == 1 or not is_out_of_memory(error):
+                raise
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        half = len(clips) // 2
+        return [
+            *self.recognize(clips[:half], labels[:half], edge_s, decoding),
+            *self.recognize(clips[half:], labels[half:], edge_s, decoding),
+        ]
