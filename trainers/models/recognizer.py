@@ -69,6 +69,7 @@ class Decoding:
         autocast: Lower precision of the computation, or None for float32.
         as_written: Whether hypotheses are compared as they are written, so that no text may be suppressed.
         beam: How CTC outputs are searched. None: their best path is taken.
+        word_times: Whether the time of each word is given, by a model that `Recognizer.gives_word_times`.
     """
 
     max_length: int
@@ -77,6 +78,7 @@ class Decoding:
     autocast: torch.dtype | None = None
     as_written: bool = False
     beam: Beam | None = None
+    word_times: bool = False
 
     def describe(self) -> dict[str, Any]:
         """What stands as `decoding` in the record of a score."""
@@ -109,6 +111,14 @@ class Alternative:
     avg_logprob: float
 
 
+class Word(NamedTuple):
+    """A word of a hypothesis, and when it is spoken. Seconds from the clip's beginning."""
+
+    text: str
+    start_s: float
+    end_s: float
+
+
 @dataclass(frozen=True)
 class Recognition:
     """A model's result for one utterance.
@@ -124,6 +134,7 @@ class Recognition:
         nbest: Where it was asked for, hypotheses of a beam search, the best by its own score first.
         best_path: With the hypothesis of a beam search of CTC outputs, that of their best path.
         alternative_hypotheses: Those under the other weights of `Beam`.
+        words: Where it was asked for, the words of the hypothesis in their order.
     """
 
     text: str
@@ -132,6 +143,7 @@ class Recognition:
     nbest: tuple[Alternative, ...] | None = None
     best_path: str | None = None
     alternative_hypotheses: tuple[str, ...] = ()
+    words: tuple[Word, ...] | None = None
 
 
 class Target(NamedTuple):
@@ -213,6 +225,11 @@ class Recognizer(ABC):
     @abstractmethod
     def limits(self) -> Limits:
         """What it can take in and give out."""
+
+    @property
+    def gives_word_times(self) -> bool:
+        """Whether it knows when each word of a hypothesis is spoken."""
+        return False
 
     def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
         """See `LabelCodec`."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,16 @@ from transformers import AutoConfig, AutoModelForCTC, set_seed
 from trainers.config.optional_packages import BEAM_SEARCH
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import StorageOptions
+from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.features import LENGTHS, ExtractorFeatures
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_alignment import align
 from trainers.models.ctc.ctc_frames import limits_of
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import regularization
 from trainers.models.ctc.decoding.decode_files import local_files
+from trainers.models.ctc.decoding.lexicon import delimiter_of
 from trainers.models.ctc.decoding.rescoring import CausalScorer
 from trainers.models.ctc.sample_convolutions import with_sample_convolutions
 from trainers.models.decoder_labels import padded
@@ -33,6 +38,7 @@ from trainers.models.recognizer import (
     Recognition,
     Recognizer,
     Target,
+    Word,
 )
 
 
@@ -49,6 +55,10 @@ class CtcRecognizer(Recognizer):
     @property
     def collate_labels(self) -> LabelCollator:
         return pad_labels
+
+    @property
+    def gives_word_times(self) -> bool:
+        return True
 
     def counted_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Utterances where each counts alike, else labels."""
@@ -87,10 +97,27 @@ class CtcRecognizer(Recognizer):
         logprobs = logits.float().log_softmax(dim=-1)
         losses = self._losses(logprobs, targets, lengths, zero_infinity=True).tolist()
         own = [row[:size] for row, size in zip(logprobs, self._frames(lengths).tolist(), strict=True)]
-        greedy = [self._best_path(row, loss) for row, loss in zip(own, losses, strict=True)]
-        if decoding.beam is None:
-            return greedy
-        return [_searched(row, item, decoding.beam, decoding.nbest) for row, item in zip(own, greedy, strict=True)]
+        found = [self._best_path(row, loss) for row, loss in zip(own, losses, strict=True)]
+        if (beam := decoding.beam) is not None:
+            found = [_searched(row, item, beam, decoding.nbest) for row, item in zip(own, found, strict=True)]
+        return [self._with_words(*each) for each in zip(found, own, strict=True)] if decoding.word_times else found
+
+    def _with_words(self, item: Recognition, logprobs: torch.Tensor) -> Recognition:
+        """The same with the times of its words, by the likeliest alignment to the clip's own outputs, (T, V)."""
+        frames = self.limits.frames
+        assert frames is not None, "it gives an output for each of them"
+        words = item.text.split()
+        # The tokens of each word, a space before it among them, are those that it adds.
+        lengths = [len(ids) for ids in self.encode_labels([" ".join(words[:end]) for end in range(len(words) + 1)])]
+        (labels,) = self.encode_labels([" ".join(words)])
+        spans = align(logprobs.cpu().numpy(), labels, self.model.config.pad_token_id)
+        delimiter, stride_s = delimiter_of(self.processor.tokenizer), frames.stride / SAMPLING_RATE_HZ
+        timed = []
+        for word, (start, end) in zip(words, pairwise(lengths), strict=True):
+            own = [spans[place] for place in range(start, end) if labels[place] != delimiter]
+            if own:
+                timed.append(Word(word, own[0][0] * stride_s, own[-1][1] * stride_s))
+        return replace(item, words=tuple(timed))
 
     def _best_path(self, logprobs: torch.Tensor, loss: float) -> Recognition:
         best, path = logprobs.max(dim=-1)
@@ -102,7 +129,9 @@ class CtcRecognizer(Recognizer):
         """The same where clips are too short for one output: they have the empty hypothesis, and cost nothing."""
         rows = torch.nonzero(audible).flatten().tolist()
         others = ("",) * (len(how.beam.weights) - 1) if how.beam is not None else ()
-        empty = Recognition("", 0.0, 0.0, best_path=None if how.beam is None else "", alternative_hypotheses=others)
+        best_path = None if how.beam is None else ""
+        words = () if how.word_times else None
+        empty = Recognition("", 0.0, 0.0, best_path=best_path, alternative_hypotheses=others, words=words)
         found = [empty] * len(labels)
         if rows:
             part = {name: value[audible] for name, value in inputs.items()}

@@ -22,24 +22,26 @@ def model_in(address: str, storage_options: StorageOptions) -> str | None:
     return None
 
 
-def find_model(model: str, storage_options: StorageOptions) -> str:
+def find_model(model: str, storage_options: StorageOptions, argument: str = "--model") -> str:
     """The folder or URL that holds the model of a run, or the text itself where it is one, or a Hub id.
 
-    A run's is the one that its journal names, not the copy at the root that people see.
+    A run's is the one that its journal names, not the copy at the root that people see. Messages begin with `argument`.
 
     Raises:
         ConfigError: a folder or URL was given that holds no model.
     """
     if problem := unsupported_url(model):
-        raise ConfigError(f"--model {model}: {problem}")
+        raise ConfigError(f"{argument} {model}: {problem}")
     local = in_home(model)
     if not is_url(model) and not local.exists():
         if local.is_absolute() or model.startswith("."):
-            raise ConfigError(f"--model {model}: no such folder; give a run folder, or a folder with a model")
+            raise ConfigError(f"{argument} {model}: no such folder; give a run folder, or a folder with a model")
         return model
     found = model_in(model.rstrip("/") if is_url(model) else str(local.resolve()), storage_options)
     if found is None:
-        raise ConfigError(f"--model {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?")
+        raise ConfigError(
+            f"{argument} {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?"
+        )
     return found
 
 

@@ -30,6 +30,7 @@ from trainers.models.recognizer import (
     Recognition,
     Recognizer,
     Target,
+    Word,
 )
 from trainers.models.whisper.full_context_matching import FullContextMatching, input_frames
 from trainers.models.whisper.generation_processors import GenerationRecorder, NoTimestamps
@@ -42,6 +43,7 @@ from trainers.models.whisper.whisper_generation import (
 )
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import regularization
+from trainers.models.whisper.word_alignment import has_alignment_heads, word_times
 
 
 class WhisperRecognizer(Recognizer):
@@ -58,6 +60,10 @@ class WhisperRecognizer(Recognizer):
     def collate_labels(self) -> LabelCollator:
         config = self.model.config
         return partial(pad_labels, start_id=config.decoder_start_token_id, pad_id=config.pad_token_id)
+
+    @property
+    def gives_word_times(self) -> bool:
+        return has_alignment_heads(self.model)
 
     def with_input_length(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         return input_frames(self.model, inputs["input_features"].shape[-1])
@@ -108,9 +114,14 @@ class WhisperRecognizer(Recognizer):
             nbest: list[tuple[Alternative, ...] | None] = [None] * len(losses)
             if decoding.nbest is not None:
                 nbest = [*self._nbest(encoded, prompts, decoding.nbest, options)]
+            words: list[tuple[Word, ...] | None] = [None] * len(losses)
+            if decoding.word_times:
+                rows = [self._without_end(row) for row in tokens.tolist()]
+                output = BaseModelOutput(encoded.last_hidden_state)
+                words = [*word_times(model, self.processor.tokenizer, output, prompts, rows)]
         return [
-            Recognition(item.text, loss, item.avg_logprob, others)
-            for item, loss, others in zip(best, losses, nbest, strict=True)
+            Recognition(item.text, loss, item.avg_logprob, others, words=timed)
+            for item, loss, others, timed in zip(best, losses, nbest, words, strict=True)
         ]
 
     def _languages(self, labels: Sequence[Sequence[int]]) -> dict[str, list[str]]:
@@ -156,9 +167,13 @@ class WhisperRecognizer(Recognizer):
     def _hypotheses(self, tokens: torch.Tensor, limit: int) -> tuple[list[str], list[list[int]]]:
         """Texts of tokens (R, T), and the tokens that were generated of each, with its end token where it has one."""
         end_id = self.model.generation_config.eos_token_id
-        rows = [without_end(row, {self.model.generation_config.pad_token_id, end_id}) for row in tokens.tolist()]
+        rows = [self._without_end(row) for row in tokens.tolist()]
         texts = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return [text.strip() for text in texts], [row if len(row) == limit else [*row, end_id] for row in rows]
+
+    def _without_end(self, tokens: Sequence[int]) -> list[int]:
+        generation = self.model.generation_config
+        return without_end(tokens, {generation.pad_token_id, generation.eos_token_id})
 
 
 def cache_options(device: torch.device) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -17,15 +16,13 @@ from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.models.adaptation.base_weights import fingerprint
 from trainers.models.families import model_config_for_scoring
-from trainers.training import scoring_worker
-from trainers.training.tasks import ScoreTask
+from trainers.training.scoring_worker import open_model
 
 
 def opened(name: str, **model: Any) -> Any:
     """The network that is scored."""
     recipe = config({"model": {"name_or_path": HUB_ID, "family": "ctc", **model}})
-    task = ScoreTask(recipe, cast(Any, SimpleNamespace()), "test", name, "/nowhere")
-    return scoring_worker._open_model(task, LocalSession.of_this_process()).model
+    return open_model(recipe, name, LocalSession.of_this_process()).model
 
 
 def test_one_of_the_hub_is_scored_by_its_safetensors(hub: WebServer, on_hub: str, ctc_folder: Path) -> None:
