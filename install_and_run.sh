@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=a94a211d6a77a44c
+key=643195e74e67cd08
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -172,6 +172,7 @@ typing-inspection==0.4.5
 urllib3==2.8.0
 uvicorn==0.54.0
 virtualenv==21.15.7
+webrtcvad-wheels==2.0.14.post1
 werkzeug==3.1.9
 whisper-normalizer==0.1.15
 wrapt==2.5.2

@@ -15,7 +15,7 @@ the thing, the value and the fix.
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -33,8 +33,19 @@ if TYPE_CHECKING:
     from trainers.data.prepared_set import PreparedSet
     from trainers.main import TaskArguments
     from trainers.pipeline.evaluate import RunResult
+    from trainers.pipeline.transcription.transcription import TranscriptionResult
 
-__all__ = ["RayscribeError", "__version__", "evaluate", "load_config", "main", "prepare", "submit", "train"]
+__all__ = [
+    "RayscribeError",
+    "__version__",
+    "evaluate",
+    "load_config",
+    "main",
+    "prepare",
+    "submit",
+    "train",
+    "transcribe",
+]
 Recipe = Union[str, "os.PathLike[str]", "TrainConfig"]
 Overrides = Mapping[str, Any]
 
@@ -93,6 +104,57 @@ def evaluate(
     scored = {"model": model, "split": split, "nbest": nbest}
     result: RunResult = _call(recipe, overrides, verb="evaluate", address=address, no_ray=not ray, **scored)
     return result
+
+
+def transcribe(  # noqa: PLR0913 -- as the command
+    model: str,
+    files: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]",
+    overrides: Overrides | None = None,
+    *,
+    out: "str | os.PathLike[str] | None" = None,
+    format: str | None = None,
+    max_segment_s: float | None = None,
+    pause_s: float = 0.5,
+    words: bool = True,
+    address: str | None = None,
+    num_workers: int | None = None,
+    ray: bool = False,
+) -> "TranscriptionResult":
+    """Transcribes recordings with a trained model; the transcripts are in the result, or in a folder.
+
+    Recordings that cannot be read are in its `quarantined`, by their ids, with the reason.
+
+    Args:
+        model: The folder of a run or of a model, or an id of the Hub.
+        files: A recording, a folder of them or a manifest; or several recordings.
+        overrides: Fields of the run's recipe that have other values.
+        out: A file for one recording; or a folder or URL, which a second call goes on with. None: nothing is written.
+        format: txt, srt, vtt or jsonl, which a folder has in any case. None: by the file's ending, or jsonl.
+        max_segment_s: Longer recordings are cut at pauses. None: what the model takes, at most 30 s.
+        pause_s: A pause of this length separates two segments. Seconds.
+        words: Whether times of words are given, where the model knows them.
+        address: A Ray cluster.
+        num_workers: How many processes transcribe on Ray. None: all that fit.
+        ray: Whether to use Ray, which writes to a folder.
+    """
+    from trainers.pipeline.transcription.transcription_command import transcribe_request  # noqa: PLC0415
+    from trainers.pipeline.transcription.transcription_request import TranscriptionRequest  # noqa: PLC0415
+
+    inputs = [files] if isinstance(files, (str, os.PathLike)) else files
+    request = TranscriptionRequest(
+        model,
+        [os.fspath(each) for each in inputs],
+        _sets(overrides),
+        out=None if out is None else os.fspath(out),
+        format=format,
+        max_segment_s=max_segment_s,
+        pause_s=pause_s,
+        words=words,
+        ray=ray or address is not None,
+        address=address,
+        num_workers=num_workers,
+    )
+    return transcribe_request(request)
 
 
 def submit(

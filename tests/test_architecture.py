@@ -38,6 +38,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "trainers.scoring.ranking",
         "trainers.scoring.transcripts",
     ),
+    "jobs.cli.results.transcribe_command": ("trainers.pipeline.transcription",),
     "jobs.cli.data": ("trainers.data.sources.formats",),
     "jobs.cli.programs.launch_command": ("trainers.main",),
     "jobs.cli.programs.import_command": ("trainers.scripts.launchers",),

@@ -9,6 +9,7 @@ RayscribeError                 anything that we raise on purpose; its text names
 ├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
 │   └── DamagedError           a checkpoint is incomplete, and will stay so
 ├── ResourceError              the cluster can never hold what the config asks for
+├── QuarantinedError           recordings could not be transcribed; all others were
 ├── ScoringError               the ids that were scored are not those that were asked for, or a score is no number
 ├── DivergedError              the loss or a weight is no longer a finite number; earlier checkpoints are stored
 ├── ProgramError               the code, a library or a value of the config is wrong in a way that no check covers
@@ -89,6 +90,13 @@ class ScoringError(RayscribeError):
     """The scored ids are not exactly those of the data set, or a score is not a finite number."""
 
     exit_code = 7
+    final = True
+
+
+class QuarantinedError(RayscribeError):
+    """Some recordings could not be transcribed; all others were, and their transcripts are written."""
+
+    exit_code = 15
     final = True
 
 

@@ -25,8 +25,9 @@ from trainers.config.wording import counted, format_bytes, format_duration
 from trainers.distributed.console import opened_screen, print_line, show
 from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.console.screen import READING, START
+from trainers.distributed.exit_code import exit_code_of
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import ConfigError, Interruption, RayscribeError, StoppedError
+from trainers.errors import ConfigError
 from trainers.pipeline import demo_run
 from trainers.pipeline.next_steps import next_steps
 from trainers.run_folder.run_register import registered
@@ -148,33 +149,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run_task(arguments: TaskArguments) -> int:
-    """Runs one verb; prints one message for what can go wrong, and returns the exit code."""
-    STOP_SIGNAL.reset()
+    """Runs one verb, see `exit_code_of`."""
     # Findings of checks are lines for another process.
     screen: AbstractContextManager[None] = (
         nullcontext() if arguments.verb == "check" else opened_screen(as_json=arguments.json)
     )
-    with screen, STOP_SIGNAL.on_signals():
+    with screen:
         show(Stage(START, READING, is_told=False))
         if arguments.demo:
             show(demo_run.NOTICE)
-        try:
-            resolve_secrets(os.environ)
-            config, changed = config_of(arguments)
-            with _remembered(arguments, config):
-                if isinstance(config, ScriptConfig):
-                    return run_script(arguments, config, changed)
-                return run_verb(arguments, config, changed)
-        except StoppedError as stopped:
-            print_line(str(stopped), sys.stderr)
-            return STOP_SIGNAL.exit_code
-        except KeyboardInterrupt as stopped:
-            left = (stopped if isinstance(stopped, Interruption) else Interruption()).left
-            print_line(f"stopped; {left}", sys.stderr)
-            return STOP_SIGNAL.exit_code
-        except RayscribeError as error:
-            print_line(f"error: {error}", sys.stderr)
-            return error.exit_code
+        return exit_code_of(partial(_run_task, arguments))
+
+
+def _run_task(arguments: TaskArguments) -> int:
+    resolve_secrets(os.environ)
+    config, changed = config_of(arguments)
+    with _remembered(arguments, config):
+        if isinstance(config, ScriptConfig):
+            return run_script(arguments, config, changed)
+        return run_verb(arguments, config, changed)
 
 
 def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainers.distributed.console import opened_for
 
 # Commands that take long, and whether their standard output is for others: what they do is then told on standard error.
-LONG = {"train": False, "prepare": False, "evaluate": False, "submit": True, "resume": True}
+LONG = {"train": False, "prepare": False, "evaluate": False, "transcribe": True, "submit": True, "resume": True}
 # With these they print one document, and nothing else.
 OF_PROGRAMS = {"--json", "--dry-run"}
 

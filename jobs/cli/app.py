@@ -13,7 +13,7 @@ import typer
 from jobs.cli import cluster_commands, data, demo, recipes, runs, serve, submit, train
 from jobs.cli.output import printable
 from jobs.cli.programs import import_command, launch_command
-from jobs.cli.results import compare_command, report_command, score_command
+from jobs.cli.results import compare_command, report_command, score_command, transcribe_command
 from runtime_env.own_code import VERSION
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, RayscribeError, StorageError
@@ -40,6 +40,7 @@ for command, name, panel in (
     (train.train, "train", LOCAL),
     (train.prepare, "prepare", LOCAL),
     (train.evaluate, "evaluate", LOCAL),
+    (transcribe_command.transcribe, "transcribe", LOCAL),
     (score_command.score, "score", LOCAL),
     (compare_command.compare, "compare", LOCAL),
     (report_command.report, "report", LOCAL),

@@ -166,8 +166,8 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
     return run_task(again)
 
 
-def model_of(text: str, service: str | None) -> str:
-    """What `--model` names: the folder of a run of this name, or the text itself where it is a location or a Hub id.
+def model_of(text: str, service: str | None, argument: str = "--model") -> str:
+    """What an argument names: the folder of a run of this name, or the text itself where it is a location or a Hub id.
 
     Raises:
         NotFoundError: there is no such run; ConflictError: several runs have this name.
@@ -178,7 +178,7 @@ def model_of(text: str, service: str | None) -> str:
         try:
             return session.runs.run(text).run_folder
         except NotFoundError as error:
-            raise NotFoundError(f"--model {text}: {error} (ids of the Hub are OWNER/NAME)") from None
+            raise NotFoundError(f"{argument} {text}: {error} (ids of the Hub are OWNER/NAME)") from None
 
 
 def joined(address: str | None, cluster: str | None) -> str | None:

@@ -269,7 +269,7 @@ def test_a_checkpoint_that_was_copied_without_its_base_is_not_scored(with_adapte
     elsewhere = with_adapter.model_copy(
         update={"run": with_adapter.run.model_copy(update={"storage_path": str(tmp_path)})}
     )
-    with pytest.raises(DamagedError, match=rf"--model {copied}: .*/base-\w+: is missing, and the run began with it"):
+    with pytest.raises(DamagedError, match=rf"the model {copied}: .*/base-\w+: is missing, and the run began with it"):
         evaluate(elsewhere, LocalEngine(), model=str(copied), split="test")
 
 

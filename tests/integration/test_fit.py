@@ -301,7 +301,7 @@ def test_weights_in_a_folder_transcribe_the_config_s_language(tones: Path, tmp_p
         model = {"init": "pretrained", "name_or_path": "openai/whisper-tiny", "language": language}
         wanted = small(tones, tmp_path, {"model": model, "training.generation_max_length": 4})
         if language is None:
-            with pytest.raises(ConfigError, match=r"--model .*: model\.language is missing: it is multilingual"):
+            with pytest.raises(ConfigError, match=r"the model .*: model\.language is missing: it is multilingual"):
                 evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")
             continue
         result = evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")

@@ -1,0 +1,265 @@
+"""Recordings and manifests transcribed without Ray: as in scoring, cut, written, gone on with, and what goes wrong."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import srt
+import yaml
+
+import rayscribe
+from jobs.cli import main
+from tests.trainers.pipeline.transcription.tiny_models import CTC, TEXTS, write_ctc, write_whisper
+from tests.trainers.synthetic import RATE_HZ, config, speechlike, write_corpus, write_recording, write_rows
+from trainers.errors import QuarantinedError, ResumeError
+from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.evaluate import evaluate
+from trainers.pipeline.transcription import transcription
+from trainers.pipeline.transcription.transcriber import TranscribeTask
+from trainers.pipeline.transcription.transcription import transcribe_in_process
+from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder
+from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
+
+DURATIONS_S = [0.5, 0.7, 1.0]
+# Of a model without a run, whose config would say it.
+OF_WHISPER = {"model.language": "English", "model.max_context_s": 3, "training.generation_max_length": 8}
+
+
+@pytest.fixture(scope="module")
+def ctc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_ctc(tmp_path_factory.mktemp("ctc") / "model")
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whisper(tmp_path_factory.mktemp("whisper") / "model", alignment_heads=[[0, 0], [0, 1]])
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("speech"), TEXTS, durations_s=DURATIONS_S, name="test")
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four seconds of loud sound, of which a second and a half in the middle are silent."""
+    samples = np.concatenate([speechlike(1.5, 1), np.zeros(round(1.5 * RATE_HZ), np.int16), speechlike(1.0, 2)])
+    return write_recording(tmp_path_factory.mktemp("talk") / "talk.wav", samples)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """Of all shards."""
+    parts = sorted((folder / "transcripts").glob("part-*.jsonl"))
+    return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+
+
+class TestAsInScoring:
+    @pytest.mark.parametrize("family", ["ctc", "whisper"])
+    def test_clips_have_the_hypotheses_that_an_evaluation_has(
+        self, family: str, manifest: Path, tmp_path: Path, request: pytest.FixtureRequest
+    ) -> None:
+        model = str(request.getfixturevalue(family))
+        overrides = OF_WHISPER if family == "whisper" else {}
+        changes = {**overrides, "data.test": str(manifest), "run.storage_path": str(tmp_path)}
+        changes |= {"model": CTC} if family == "ctc" else {}
+        scored = evaluate(config(changes), LocalEngine(), model=model, split="test")
+        expected = [json.loads(line) for line in Path(scored.folder, "evaluation/test.jsonl").read_text().splitlines()]
+        assert any(row["hypothesis"] for row in expected)
+        found = rayscribe.transcribe(model, manifest, overrides).transcripts
+        assert [(each.id, each.text) for each in found] == [(row["id"], row["hypothesis"]) for row in expected]
+        means = [segment.avg_logprob for each in found for segment in each.segments]
+        assert means == pytest.approx([row["avg_logprob"] for row in expected], abs=1e-5)
+
+    def test_a_runs_recipe_says_how_its_model_decodes(self, tmp_path: Path) -> None:
+        run = config({"model": CTC, "training.generation_max_length": 9, "decode.method": "beam", "scoring": {}})
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(run.model_dump(mode="json")))
+        found = transcription_config(
+            TranscriptionRequest(str(tmp_path), ["a.wav"], ["decode.beam_size=7", "run.s3_region=eu-west-1"])
+        )
+        assert (found.decode.method, found.decode.beam_size) == ("beam", 7)
+        assert found.training.generation_max_length == 9
+        assert (found.model.family, found.run.s3_region, found.run.name) == ("ctc", "eu-west-1", None)
+        assert (found.data.train, found.data.validation) == (None, None)
+
+
+class TestLongRecordings:
+    def test_they_are_cut_at_pauses_and_words_have_times_in_their_segments(self, ctc: Path, talk: Path) -> None:
+        found = rayscribe.transcribe(str(ctc), talk, max_segment_s=2)
+        (transcript,) = found.transcripts
+        assert transcript.duration_s == 4.0
+        spans = [(segment.start_s, segment.end_s) for segment in transcript.segments]
+        assert len(spans) >= 2 and all(end - start <= 2 for start, end in spans)
+        silent = [(end, start) for (_, end), (start, _) in pairwise(spans) if start > end]
+        assert any(end > 1.5 and start < 3.0 for end, start in silent), "the silence is in a segment"
+        for segment in transcript.segments:
+            words = segment.words
+            assert words is not None
+            assert [word.text for word in words] == segment.text.split()
+            times = [segment.start_s, *(at for word in words for at in (word.start_s, word.end_s)), segment.end_s]
+            assert times == sorted(times)
+        assert any(segment.words for segment in transcript.segments)
+
+    def test_a_whisper_that_names_alignment_heads_gives_times_of_words(
+        self, whisper: Path, talk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with_heads = rayscribe.transcribe(str(whisper), talk, OF_WHISPER, max_segment_s=2)
+        (transcript,) = with_heads.transcripts
+        for segment in transcript.segments:
+            assert segment.words is not None
+            assert "".join(word.text for word in segment.words) == "".join(segment.text.split())
+            times = [word.start_s for word in segment.words]
+            assert times == sorted(times) and all(segment.start_s <= at <= segment.end_s for at in times)
+        assert "know them" not in capsys.readouterr().out
+        plain = write_whisper(tmp_path / "plain")
+        without = rayscribe.transcribe(str(plain), talk, OF_WHISPER, max_segment_s=2)
+        assert [segment.words for segment in without.transcripts[0].segments] == [None] * len(transcript.segments)
+        assert without.transcripts[0].text == transcript.text
+        assert "words have none: this model does not know them" in capsys.readouterr().out
+
+    def test_no_segment_is_longer_than_the_model_takes(self, whisper: Path, talk: Path) -> None:
+        found = rayscribe.transcribe(str(whisper), talk, OF_WHISPER, max_segment_s=30, words=False).transcripts[0]
+        assert found.segments and all(each.end_s - each.start_s <= 3 for each in found.segments)
+
+
+class TestTheCommand:
+    def test_it_prints_a_recording_and_writes_subtitles(
+        self, ctc: Path, talk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["transcribe", str(ctc), str(talk), "--max-segment-s", "2"]) == 0
+        printed = capsys.readouterr()
+        assert printed.out.strip() and "audio per second" in printed.err
+        out = tmp_path / "talk.srt"
+        assert main(["transcribe", str(ctc), str(talk), "--max-segment-s", "2", "--out", str(out)]) == 0
+        cues = list(srt.parse(out.read_text(), ignore_errors=False))
+        assert " ".join(cue.content for cue in cues).split() == printed.out.split()
+        assert capsys.readouterr().out == ""
+
+    def test_what_cannot_be_read_is_named_and_the_rest_is_transcribed(
+        self, ctc: Path, talk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        damaged = tmp_path / "damaged.wav"
+        damaged.write_bytes(b"RIFF....WAVE")
+        arguments = ["transcribe", str(ctc), str(damaged), str(talk), "gone.wav", "--format", "jsonl"]
+        assert main(arguments) == QuarantinedError.exit_code == 15
+        printed = capsys.readouterr()
+        rows = [json.loads(line) for line in printed.out.splitlines()]
+        assert [(row["id"], "error" in row) for row in rows] == [
+            (str(damaged), True),
+            (str(talk), False),
+            ("gone.wav", True),
+        ]
+        assert "2 of 3 recordings could not be transcribed" in printed.err
+        assert "gone.wav: no such file" in printed.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["{talk}", "--format", "doc"], "--format doc: one of txt, srt, vtt, jsonl"),
+            (["{talk}", "--out", "a.srt", "--format", "vtt"], "--out a.srt is a .srt file, and --format is vtt"),
+            (
+                ["{talk}", "--address", "head:1"],
+                "--address and --num-workers are of Ray, whose nodes write to a folder",
+            ),
+            (["{talk}", "--json"], "--json tells what is done to a folder"),
+            (["{talk}", "--pause-s", "0"], "--pause-s 0: give seconds above 0"),
+            (["{talk}", "--out", "nowhere/a.srt"], "--out nowhere/a.srt: there is no such folder"),
+            (["{talk}", "gone.wav", "--out", "a.srt"], "--out a.srt is one file, and there are 2 recordings"),
+            (["{talk}", "--set", "decode.methd=beam"], "decode.methd: unknown key"),
+            (["gone.csv"], "gone.csv: no such manifest"),
+            (["gone.csv", "{talk}"], "give one manifest, or recordings"),
+            (["{empty}"], "a folder without recordings"),
+        ],
+    )
+    def test_what_cannot_be_is_refused_with_the_argument(
+        self,
+        arguments: list[str],
+        words: str,
+        ctc: Path,
+        talk: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "empty").mkdir()
+        given = [text.format(talk=talk, empty=tmp_path / "empty") for text in arguments]
+        assert main(["transcribe", str(ctc), *given]) in (2, 3)
+        assert words in " ".join(capsys.readouterr().err.split())
+        assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+    def test_a_model_that_is_not_there_is_named(self, talk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["transcribe", "./gone", str(talk)]) == 2
+        assert "MODEL ./gone: no such folder" in capsys.readouterr().err
+
+
+class TestFolders:
+    ROWS = 7
+
+    @pytest.fixture
+    def rows(self, tmp_path: Path) -> Path:
+        """Recordings with no transcripts, of which one is gone."""
+        names = []
+        for number in range(self.ROWS):
+            path = write_recording(tmp_path / "speech" / f"{number}.wav", speechlike(0.4, seed=number))
+            names.append((str(path), ""))
+        Path(names[4][0]).unlink()
+        return write_rows(tmp_path / "rows.csv", names)
+
+    @pytest.fixture(autouse=True)
+    def small_shards(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(transcription, "ROWS_PER_SHARD", 2)
+
+    def test_one_that_was_cut_short_goes_on_and_has_each_row_once(
+        self, ctc: Path, rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / "out"
+        request = TranscriptionRequest(str(ctc), [str(rows)], out=str(out), format="srt", ray=False)
+
+        def dies(blocks: Sequence[pa.Table], task: TranscribeTask, folder: TranscriptionFolder) -> Iterator[pa.Table]:
+            found = transcribe_in_process(blocks, task, folder)
+            yield next(found)
+            yield next(found)
+            raise RuntimeError("killed")
+
+        with pytest.raises(RuntimeError, match="killed"):
+            transcription.transcribe(request, transcription_config(request), dies)
+        assert not (out / "result.json").exists()
+        begun = {path: path.stat().st_mtime_ns for path in (out / "transcripts").iterdir()}
+        assert len(begun) == 2
+        assert main(["transcribe", str(ctc), str(rows), "--out", str(out), "--format", "srt", "--no-ray"]) == 15
+        assert "4 of 7 recordings are there from an earlier start" in capsys.readouterr().err
+        assert {path: path.stat().st_mtime_ns for path in begun} == begun
+        lines = lines_of(out)
+        assert [Path(line["id"]).name for line in lines] == [f"{number}.wav" for number in range(self.ROWS)]
+        assert [number for number, line in enumerate(lines) if "error" in line] == [4]
+        (bad,) = [json.loads(line) for line in (out / "quarantine.jsonl").read_text().splitlines()]
+        assert bad == lines[4]
+        totals = json.loads((out / "result.json").read_text())
+        assert (totals["recordings"], totals["quarantined"]) == (self.ROWS, 1)
+        assert totals["audio_s"] == pytest.approx(0.4 * (self.ROWS - 1))
+        written = sorted(path.name for path in out.rglob("*.srt"))
+        assert written == [f"{number}.srt" for number in range(self.ROWS) if number != 4]
+
+    def test_a_folder_of_another_request_is_left_as_it_is(self, ctc: Path, rows: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        first = rayscribe.transcribe(str(ctc), rows, out=out)
+        assert (first.recordings, len(first.quarantined)) == (self.ROWS, 1)
+        again = rayscribe.transcribe(str(ctc), rows, out=out)
+        assert (again.recordings, again.audio_s, again.quarantined) == (self.ROWS, 0.0, first.quarantined)
+        before = lines_of(out)
+        with pytest.raises(ResumeError, match=r"holds transcripts of another request \(pause_s differ"):
+            rayscribe.transcribe(str(ctc), rows, out=out, pause_s=0.7)
+        assert lines_of(out) == before
+
+    def test_each_line_has_what_the_transcript_has(self, ctc: Path, talk: Path, tmp_path: Path) -> None:
+        (one,) = rayscribe.transcribe(str(ctc), talk, max_segment_s=2).transcripts
+        rayscribe.transcribe(str(ctc), talk.parent, out=tmp_path, max_segment_s=2)
+        (line,) = lines_of(tmp_path)
+        assert line == json.loads(json.dumps(one.to_json_dict())) | {"id": str(talk)}
+        assert set(line) == {"id", "audio", "text", "duration_s", "segments"}
+        assert set(line["segments"][0]) == {"text", "start_s", "end_s", "avg_logprob", "words"}

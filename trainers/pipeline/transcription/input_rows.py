@@ -1,0 +1,109 @@
+"""The rows of what is to be transcribed: recordings, folders of them, or one manifest."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+
+from trainers.config.parts.data_location import MANIFEST, DataLocation, with_path
+from trainers.config.parts.data_part import DataPart
+from trainers.config.storage_location import StorageOptions, in_home, is_remote, unreadable_url
+from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
+from trainers.data.sources.data_source import ROW_SCHEMA, table_of
+from trainers.data.sources.formats.known_formats import read_rows
+from trainers.data.sources.manifest_fields import AUDIO_ENDINGS
+from trainers.data.sources.manifest_source import open_manifest
+from trainers.data.sources.path_prefixes import with_prefixes
+from trainers.errors import ConfigError, DataError
+
+ARGUMENT = "FILES"
+MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
+# Names of what is written of rows.
+NAME = pa.field("name", pa.string())
+
+
+def is_manifest(text: str) -> bool:
+    """Whether it names rows and not a recording."""
+    return DataLocation.parse(text).format != MANIFEST or text.lower().endswith(MANIFEST_ENDINGS)
+
+
+def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOptions) -> LocatedRows:
+    """The rows of recordings, of folders of them, or of a manifest; each with a name for what is written of it.
+
+    Raises:
+        ConfigError: they contradict each other, or a folder has no recordings.
+        DataError: a manifest is missing or wrong.
+        StorageError: a bucket cannot be read.
+    """
+    files = SourceFiles(storage_options, None, data.encoding)
+    if not any(map(is_manifest, inputs)):
+        return _named(files.locate(table_of(_recordings(inputs)), {}))
+    if len(inputs) > 1:
+        raise ConfigError(f"{ARGUMENT}: {', '.join(inputs)}: give one manifest, or recordings")
+    where = DataLocation.parse(with_path(inputs[0], _absolute))
+    if where.format == MANIFEST:
+        if files.read(where.path) is None:
+            raise DataError(f"{ARGUMENT}: {where.path}: no such manifest: name one that is there")
+        use_languages = data.use_language_column is not False
+        manifest = open_manifest(
+            ARGUMENT, where.path, (data.audio_column_name, None), files, use_languages=use_languages
+        )
+        table, problems = manifest.table, manifest.problems
+    else:
+        rows = read_rows(where, "test", files)
+        table, problems = rows.table, rows.problems
+    table, _ = with_prefixes(table, data.path_prefix)
+    if data.use_language_column is False:
+        place = ROW_SCHEMA.get_field_index("language")
+        table = table.set_column(place, ROW_SCHEMA.field(place), pa.nulls(len(table), pa.string()))
+    return _named(files.locate(table, problems))
+
+
+def _recordings(inputs: Sequence[str]) -> list[dict[str, str]]:
+    found: dict[str, str] = {}
+    for text in inputs:
+        if is_remote(text) or not in_home(text).is_dir():
+            if problem := unreadable_url(text):
+                raise ConfigError(f"{ARGUMENT}: {text}: {problem}")
+            found[text] = _absolute(text)
+            continue
+        endings = {f".{ending}" for ending in AUDIO_ENDINGS}
+        inside = sorted(path for path in in_home(text).rglob("*") if path.suffix.lower() in endings)
+        if not inside:
+            raise ConfigError(f"{ARGUMENT}: {text}: a folder without recordings (*.{', *.'.join(AUDIO_ENDINGS)})")
+        found |= {str(path): str(path.absolute()) for path in inside}
+    return [{"id": name, "audio": location, "text": ""} for name, location in found.items()]
+
+
+def _absolute(path: str) -> str:
+    return path if is_remote(path) else str(Path(in_home(path)).absolute())
+
+
+def _named(rows: LocatedRows) -> LocatedRows:
+    names = pa.array(names_of(rows.table["id"].to_pylist()), pa.string())
+    return LocatedRows(rows.table.append_column(NAME, names), rows.reader, rows.files)
+
+
+def names_of(ids: Sequence[str]) -> list[str]:
+    """A relative path for each id, all different: without the ending of a recording, unless another has it, too."""
+    full = [str(PurePosixPath(*_parts(name))) for name in ids]
+    short = [_without_ending(name) for name in full]
+    short_counts = Counter(short)
+    found: dict[str, None] = {}
+    for row, (few, name) in enumerate(zip(short, full, strict=True)):
+        chosen = few if short_counts[few] == 1 else name
+        while chosen in found:
+            chosen = f"{chosen}-{row}"
+        found[chosen] = None
+    return [*found]
+
+
+def _parts(name: str) -> list[str]:
+    path = name.partition("://")[2] or name
+    return [part for part in path.split("/") if part not in ("", ".", "..")] or ["recording"]
+
+
+def _without_ending(name: str) -> str:
+    stem, dot, ending = name.rpartition(".")
+    return stem if dot and stem and ending.lower() in AUDIO_ENDINGS else name

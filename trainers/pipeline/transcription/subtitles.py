@@ -1,0 +1,96 @@
+"""Transcripts as text and as subtitles: SubRip (SRT) and WebVTT. Pure."""
+
+import html
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from trainers.models.recognizer import Word
+from trainers.pipeline.transcription.transcript import Segment, Transcript
+from trainers.storage.json_files import to_jsonl
+
+# As broadcasters have it: two lines of 42 characters, and not longer than one can look at them.
+LINE_CHARACTERS, CUE_LINES, CUE_S = 42, 2, 7.0
+# A pause between words that ends a cue, and the shortest time that one is shown.
+CUE_PAUSE_S, LEAST_CUE_S = 1.0, 0.001
+
+
+class Cue(NamedTuple):
+    """A text that is shown for a time. Seconds from the recording's beginning."""
+
+    start_s: float
+    end_s: float
+    text: str
+
+
+def to_txt(transcript: Transcript) -> str:
+    """One line a segment."""
+    return "".join(f"{segment.text}\n" for segment in transcript.segments if segment.text)
+
+
+def to_srt(transcript: Transcript) -> str:
+    """SubRip."""
+    return "\n".join(
+        f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{_lines(cue.text)}\n"
+        for number, cue in enumerate(cues_of(transcript), 1)
+    )
+
+
+def to_vtt(transcript: Transcript) -> str:
+    """WebVTT, https://www.w3.org/TR/webvtt1/."""
+    cues = (
+        f"\n{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_lines(html.escape(cue.text, quote=False))}\n"
+        for cue in cues_of(transcript)
+    )
+    return f"WEBVTT\n{''.join(cues)}"
+
+
+def to_line(transcript: Transcript) -> str:
+    """One line of JSON."""
+    return to_jsonl([transcript.to_json_dict()], transcript.id)
+
+
+FORMATS: Mapping[str, Callable[[Transcript], str]] = {"jsonl": to_line, "txt": to_txt, "srt": to_srt, "vtt": to_vtt}
+
+
+def cues_of(transcript: Transcript) -> list[Cue]:
+    """What is shown when: parts of segments, where times of words are known, else segments."""
+    found = [cue for segment in transcript.segments if segment.text for cue in _cues(segment)]
+    return [cue._replace(end_s=max(cue.end_s, cue.start_s + LEAST_CUE_S)) for cue in found]
+
+
+def _cues(segment: Segment) -> Iterator[Cue]:
+    if not segment.words:
+        yield Cue(segment.start_s, segment.end_s, segment.text)
+        return
+    groups = [*_groups(segment.words)]
+    begin = place = 0
+    # Languages are written with spaces between words, or without: the text is cut where the words of a group begin.
+    for group, behind in zip(groups, [*groups[1:], None], strict=True):
+        for word in group:
+            place = max(place, segment.text.find(word.text, place)) + len(word.text)
+        end = len(segment.text) if behind is None else max(place, segment.text.find(behind[0].text, place))
+        yield Cue(group[0].start_s, group[-1].end_s, segment.text[begin:end].strip())
+        begin = place = end
+
+
+def _groups(words: Sequence[Word]) -> Iterator[list[Word]]:
+    group: list[Word] = []
+    for word in words:
+        characters = sum(len(each.text) + 1 for each in group) + len(word.text)
+        is_full = characters > LINE_CHARACTERS * CUE_LINES or (group and word.end_s - group[0].start_s > CUE_S)
+        if group and (is_full or word.start_s - group[-1].end_s > CUE_PAUSE_S):
+            yield group
+            group = []
+        group.append(word)
+    yield group
+
+
+def _lines(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False, break_on_hyphens=False)) or text
+
+
+def _clock(seconds: float, mark: str) -> str:
+    """`01:02:03,456`, hours not limited."""
+    minutes, milliseconds = divmod(round(seconds * 1000), 60_000)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{milliseconds // 1000:02d}{mark}{milliseconds % 1000:03d}"

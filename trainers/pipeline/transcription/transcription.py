@@ -1,0 +1,257 @@
+"""Transcribes what a request names: in this process and in memory, or a shard at a time into a folder."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trainers.config.locations import cache_url_of
+from trainers.config.parts.decode_part import Weights
+from trainers.config.schema import TrainConfig
+from trainers.config.secrets import resolve_secrets
+from trainers.config.wording import counted, format_duration
+from trainers.data.preparation import blocks_of
+from trainers.data.sources.archives.source_files import LocatedRows
+from trainers.data.sources.recording_readers import Row
+from trainers.distributed.console import ProgressCounter, show
+from trainers.distributed.console.events import Stage
+from trainers.distributed.session import LocalSession
+from trainers.errors import ConfigError
+from trainers.models.families import check_decoder
+from trainers.models.sources.run_models import find_model
+from trainers.pipeline.experiment import resolve_fields
+from trainers.pipeline.transcription.input_rows import open_rows
+from trainers.pipeline.transcription.subtitles import FORMATS
+from trainers.pipeline.transcription.transcriber import Cutting, TranscribeTask, opened_transcriber
+from trainers.pipeline.transcription.transcript import Transcript
+from trainers.pipeline.transcription.transcription_folder import (
+    OUTCOMES,
+    ROWS_PER_SHARD,
+    TranscriptionFolder,
+    hash_of_rows,
+)
+from trainers.pipeline.transcription.transcription_request import TranscriptionRequest
+from trainers.run_folder import layout
+from trainers.run_folder.layout import RunFolder
+from trainers.storage import open_storage
+from trainers.training.arguments import silence_libraries
+
+ARGUMENT = "MODEL"
+TRANSCRIBE = "transcribe"
+
+
+@dataclass(frozen=True)
+class TranscriptionResult:
+    """What came of a request.
+
+    Attributes:
+        recordings: How many there are.
+        quarantined: Why some have no transcript, by id.
+        audio_s: Length of those that were transcribed now, without what was there from before. Seconds.
+        took_s: How long that took, without loading the model where it is not on Ray.
+        folder: Where the transcripts are. None: in `transcripts`.
+        transcripts: Of each recording, in their order; of a folder, none.
+        format: What was asked for.
+    """
+
+    recordings: int
+    quarantined: dict[str, str]
+    audio_s: float
+    took_s: float
+    folder: str | None = None
+    transcripts: list[Transcript] = field(default_factory=list)
+    format: str = "jsonl"
+
+    @property
+    def headline(self) -> str:
+        """`3 recordings · 1 quarantined · 1 h 02 min of audio in 35 s, 106.3 s of audio per second · <folder>`."""
+        bad = [f"{len(self.quarantined)} quarantined"] if self.quarantined else []
+        speed = f"{self.audio_s / max(self.took_s, 1e-9):.1f} s of audio per second"
+        amount = f"{format_duration(self.audio_s)} of audio in {format_duration(self.took_s)}, {speed}"
+        where = [self.folder] if self.folder is not None else []
+        return " · ".join([counted(self.recordings, "recording"), *bad, amount, *where])
+
+    @property
+    def text(self) -> str:
+        """The transcripts in their format; several as plain text with their ids before them."""
+        good = [transcript for transcript in self.transcripts if transcript.problem is None or self.format == "jsonl"]
+        if self.format == "txt" and len(self.transcripts) > 1:
+            return "".join(f"{transcript.id}: {transcript.text}\n" for transcript in good)
+        return "".join(map(FORMATS[self.format], good))
+
+
+Runner = Callable[[Sequence[pa.Table], TranscribeTask, TranscriptionFolder], Iterator[pa.Table]]
+
+
+class BlockTranscriber:
+    """Transcribes blocks, each of which is a shard, into a folder, with a model that is opened once; gives OUTCOMES."""
+
+    def __init__(self, task: TranscribeTask, folder: TranscriptionFolder):
+        resolve_secrets(os.environ)
+        silence_libraries()
+        self._folder = folder
+        # A beam search has files that are there as long as it is open: until the process ends.
+        self._open = ExitStack()
+        session = LocalSession.of_this_process()
+        self._transcriber = self._open.enter_context(opened_transcriber(task, session))
+
+    def __call__(self, block: pa.Table) -> pa.Table:
+        rows: list[Row] = block.to_pylist()
+        shard = int(rows[0]["shard"])
+        # A block may be given again, after another process was taken for lost.
+        if not self._folder.is_finished(shard):
+            self._folder.write(shard, rows, self._transcriber.transcribe(rows))
+        return self._folder.outcomes(shard)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def transcribe_in_process(
+    blocks: Sequence[pa.Table], task: TranscribeTask, folder: TranscriptionFolder
+) -> Iterator[pa.Table]:
+    """Transcribes blocks one after another."""
+    transcriber = BlockTranscriber(task, folder)
+    try:
+        yield from map(transcriber, blocks)
+    finally:
+        transcriber.close()
+
+
+def transcribe(request: TranscriptionRequest, config: TrainConfig, run: Runner) -> TranscriptionResult:
+    """Transcribes what a request names; `run` does so where it is written to a folder.
+
+    Raises:
+        ConfigError: there is no such model, or the config or the recordings cannot be used.
+        DataError: a manifest is missing or wrong.
+        ResumeError: the folder is of another request.
+        StorageError: something cannot be read or written.
+    """
+    config = resolve_fields(config, cache_url_of(config), None)
+    check_decoder(config.decode, config.run.storage_options)
+    model = find_model(request.model, config.run.storage_options, ARGUMENT)
+    rows = open_rows(request.inputs, config.data, config.run.storage_options)
+    cutting = Cutting(request.max_segment_s, request.pause_s)
+    task = TranscribeTask(config, model, _weights(config, model), cutting, request.words, rows.reader)
+    if request.folder is None:
+        return _in_memory(request, task, rows)
+    return _into_folder(request, task, rows, run)
+
+
+def _in_memory(request: TranscriptionRequest, task: TranscribeTask, rows: LocatedRows) -> TranscriptionResult:
+    silence_libraries()
+    if request.file_format not in (None, "jsonl") and len(rows.table) > 1:
+        raise ConfigError(
+            f"--out {request.out} is one file, and there are {len(rows.table)} recordings: name a folder, or "
+            "a .jsonl file, which has a line for each"
+        )
+    show(Stage("model", "loading"))
+    with opened_transcriber(task, LocalSession.of_this_process(), show) as transcriber:
+        show(Stage(TRANSCRIBE, f"recognizing {counted(len(rows.table), 'recording')}"))
+        if request.chosen_format != "txt":
+            _tell_words(task, gives=transcriber.gives_word_times)
+        began_s = time.monotonic()
+        (block,) = blocks_of(rows.table, len(rows.table))
+        found = {transcript.id: transcript for transcript in transcriber.transcribe(block.to_pylist())}
+        took_s = time.monotonic() - began_s
+    transcripts = [found[name] for name in rows.table["id"].to_pylist()]
+    quarantined = {each.id: each.problem for each in transcripts if each.problem is not None}
+    audio_s = sum(each.duration_s for each in transcripts)
+    return TranscriptionResult(
+        len(transcripts), quarantined, audio_s, took_s, transcripts=transcripts, format=request.chosen_format
+    )
+
+
+def _into_folder(
+    request: TranscriptionRequest, task: TranscribeTask, rows: LocatedRows, run: Runner
+) -> TranscriptionResult:
+    assert request.folder is not None
+    folder = TranscriptionFolder(request.folder, task.config.run.storage_options, request.chosen_format)
+    folder.begin(
+        {
+            "model": task.model,
+            "rows": hash_of_rows(rows.table),
+            "format": folder.format,
+            "max_segment_s": task.cutting.max_segment_s,
+            "pause_s": task.cutting.pause_s,
+            "words": task.words,
+            "language": task.config.model.language,
+            "max_context_s": task.config.model.max_context_s,
+            "decode": task.config.decode.model_dump(mode="json"),
+            "weights": task.weights._asdict(),
+            "num_beams": task.config.training.generation_num_beams,
+            "max_length": task.config.training.generation_max_length,
+        }
+    )
+    blocks = blocks_of(rows.table, ROWS_PER_SHARD)
+    finished = folder.finished()
+    waiting = [block for number, block in enumerate(blocks) if number not in finished]
+    before = [folder.outcomes(number) for number in range(len(blocks)) if number in finished]
+    known = sum(map(len, before))
+    if known:
+        show(f"{TRANSCRIBE}: {known:,} of {len(rows.table):,} recordings are there from an earlier start")
+    show(Stage(TRANSCRIBE, f"recognizing {counted(len(rows.table) - known, 'recording')}"))
+    began_s = time.monotonic()
+    counter = ProgressCounter(TRANSCRIBE, total=len(rows.table) - known, unit="recordings", show=show)
+    found: list[pa.Table] = []
+    bad, audio_s = 0, 0.0
+    for outcomes in run(waiting, task, folder) if waiting else ():
+        found.append(outcomes)
+        bad += len(outcomes) - outcomes["error"].null_count
+        audio_s += pc.sum(outcomes["duration_s"]).as_py() or 0.0
+        speed = f"{audio_s / (time.monotonic() - began_s):.1f} s of audio per second"
+        counter.advance(len(outcomes), note=f"{speed} · {bad} quarantined" if bad else speed)
+    took_s = time.monotonic() - began_s
+    every = pa.concat_tables([OUTCOMES.empty_table(), *before, *found])
+    failed = every.filter(every["error"].is_valid()).sort_by("id")
+    result = TranscriptionResult(
+        len(every),
+        dict(zip(failed["id"].to_pylist(), failed["error"].to_pylist(), strict=True)),
+        audio_s,
+        took_s,
+        folder.url,
+        format=folder.format,
+    )
+    total_s = pc.sum(every["duration_s"]).as_py() or 0.0
+    totals = {"recordings": len(every), "quarantined": len(failed), "audio_s": round(total_s, 3)}
+    # A model gives them of all recordings, or of none.
+    _tell_words(task, gives=pc.any(every["has_words"]).as_py() is not False)
+    folder.finish({**totals, "model": task.model}, failed.select(["id", "audio", "error"]).to_pylist())
+    return result
+
+
+def _tell_words(task: TranscribeTask, *, gives: bool) -> None:
+    if task.words and not gives:
+        show(
+            f"{TRANSCRIBE}: segments have times, and words have none: this model does not know them (of a Whisper, "
+            "generation_config.json names no alignment_heads)"
+        )
+
+
+def _weights(config: TrainConfig, model: str) -> Weights:
+    """Those of the config's beam search; of several, those that the run has chosen.
+
+    Raises:
+        ConfigError: they were never chosen.
+    """
+    part = config.decode
+    if not part.is_tuned:
+        return part.grid[0]
+    home, _, name = model.rpartition("/")
+    chosen = None
+    if home.startswith("/") or "://" in home:
+        folder = RunFolder(open_storage(home, config.run.storage_options))
+        chosen = folder.read_json(f"{layout.EVALUATION}/{layout.DECODING}") if name == layout.MODEL else None
+    if chosen is not None:
+        best = chosen["chosen"]
+        weights = Weights(best["lm_weight"], best["word_score"], best["rescoring_weight"])
+        if weights in part.grid:
+            return weights
+    raise ConfigError(
+        "decode: several weights are given, and this model's run has chosen none of them on a validation set: give one "
+        "value each for decode.lm_weight, decode.word_score and decode.rescoring_weight (--set)"
+    )

@@ -1,0 +1,89 @@
+"""`rayscribe transcribe` and `rayscribe.transcribe`: with Ray or without, and what is printed. Light until it runs."""
+
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trainers.config.secrets import resolve_secrets
+from trainers.config.storage_location import in_home
+from trainers.config.wording import counted
+from trainers.distributed.console import opened_screen, show
+from trainers.distributed.console.events import Finished, Stage
+from trainers.distributed.exit_code import exit_code_of
+from trainers.distributed.signals import STOP_SIGNAL
+from trainers.errors import ConfigError, QuarantinedError
+from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
+
+if TYPE_CHECKING:
+    # It loads torch.
+    from trainers.pipeline.transcription.transcription import TranscriptionResult
+
+# Recordings that a message names.
+SHOWN_PROBLEMS = 3
+
+
+def run_transcription(request: TranscriptionRequest) -> int:
+    """Transcribes, and prints or writes what is not written to a folder; see `exit_code_of`."""
+
+    def work() -> int:
+        result = transcription_of(request)
+        if request.out is None:
+            sys.stdout.write(result.text)
+        if result.quarantined:
+            shown = [f"{name}: {reason}" for name, reason in [*result.quarantined.items()][:SHOWN_PROBLEMS]]
+            more = f"; all are in {result.folder}/quarantine.jsonl" if result.folder is not None else ""
+            raise QuarantinedError(
+                f"{len(result.quarantined)} of {counted(result.recordings, 'recording')} could not be transcribed: "
+                f"{'; '.join(shown)}{more}"
+            )
+        return 0
+
+    with opened_screen(as_json=request.json, to_stderr=not request.json):
+        return exit_code_of(work)
+
+
+def transcribe_request(request: TranscriptionRequest) -> "TranscriptionResult":
+    """Transcribes for a caller in Python; see `transcription_of`."""
+    STOP_SIGNAL.reset()
+    with STOP_SIGNAL.on_signals():
+        return transcription_of(request)
+
+
+def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
+    """Transcribes with Ray, or without; gives a TranscriptionResult.
+
+    Raises:
+        RayscribeError: what stopped it; not that some recordings cannot be read.
+    """
+    request.check()
+    resolve_secrets(os.environ)
+    config = transcription_config(request)
+    show(Stage("imports", "loading torch and transformers"))
+    from trainers.pipeline.root_cause import converting_errors  # noqa: PLC0415
+    from trainers.pipeline.transcription.input_rows import is_manifest  # noqa: PLC0415
+    from trainers.pipeline.transcription.transcription import transcribe, transcribe_in_process  # noqa: PLC0415
+
+    large = request.folder is not None and any(map(is_manifest, request.inputs))
+    if not (request.ray if request.ray is not None else large or request.address is not None):
+        with converting_errors():
+            result = transcribe(request, config, transcribe_in_process)
+    else:
+        from trainers.distributed.ray_connection import connected  # noqa: PLC0415
+
+        # Again inside, since Ray takes SIGTERM for itself when it connects.
+        with connected(config, request.address), STOP_SIGNAL.on_signals():
+            from trainers.pipeline.on_ray.transcribe_on_ray import transcribe_on_ray  # noqa: PLC0415
+
+            result = transcribe(request, config, partial(transcribe_on_ray, num_workers=request.num_workers))
+    if request.out is not None and result.folder is None:
+        _write(request.out, result.text)
+    show(Finished(result.headline, result.folder or request.out or ""))
+    return result
+
+
+def _write(file: str, text: str) -> None:
+    try:
+        in_home(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {file}: {error.strerror or error}: name a file that can be written") from None

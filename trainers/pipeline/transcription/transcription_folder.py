@@ -1,0 +1,125 @@
+"""A folder of transcripts, which is written a shard at a time and can be gone on with.
+
+transcripts/part-00000.jsonl …   a line for each row: its transcript, or the error that it has none for; a shard's file
+                                 is written whole and once, so that each row is in one line, whatever was killed
+<name>.srt, .vtt or .txt         of each recording, where such a format is asked for; before its shard
+quarantine.jsonl                 the rows without a transcript
+request.json                     what the folder is of
+result.json                      totals; last
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from trainers.config.storage_location import StorageOptions
+from trainers.data.sources.recording_readers import Row
+from trainers.errors import DataError, ResumeError
+from trainers.pipeline.transcription.subtitles import FORMATS
+from trainers.pipeline.transcription.transcript import Transcript
+from trainers.storage import Storage, open_storage
+from trainers.storage.json_files import to_json, to_jsonl
+
+SHARDS, QUARANTINE, REQUEST, RESULT = "transcripts", "quarantine.jsonl", "request.json", "result.json"
+ROWS_PER_SHARD = 32
+# What came of each row.
+OUTCOMES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("audio", pa.string()),
+        ("duration_s", pa.float64()),
+        ("error", pa.string()),
+        ("has_words", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class TranscriptionFolder:
+    """The folder; travels to the nodes.
+
+    Attributes:
+        url: Its path or URL.
+        storage_options: How buckets are reached.
+        format: Of a file for each recording. jsonl: there are none but the shards.
+    """
+
+    url: str
+    storage_options: StorageOptions
+    format: str
+
+    @property
+    def storage(self) -> Storage:
+        return open_storage(self.url, self.storage_options)
+
+    def begin(self, request: Mapping[str, Any]) -> None:
+        """Says what the folder is of, or finds that it says so.
+
+        Raises:
+            ResumeError: it is of something else; names what differs.
+        """
+        content = to_json(request, self.storage.url(REQUEST), indent=2)
+        if self.storage.create_exclusive(REQUEST, f"{content}\n".encode()):
+            return
+        known, wanted = json.loads(self.storage.read_bytes(REQUEST)), json.loads(content)
+        if known != wanted:
+            names = [name for name in {**known, **wanted} if known.get(name) != wanted.get(name)]
+            raise ResumeError(
+                f"--out {self.url}: holds transcripts of another request ({', '.join(names)} differ): name another "
+                "folder, or delete this one"
+            )
+
+    def finished(self) -> set[int]:
+        """Numbers of the shards that are there."""
+        keys = (entry.key for entry in self.storage.list_files(SHARDS))
+        return {int(key.rpartition("-")[2].removesuffix(".jsonl")) for key in keys if key.endswith(".jsonl")}
+
+    def is_finished(self, shard: int) -> bool:
+        return self.storage.exists(shard_key(shard))
+
+    def write(self, shard: int, rows: Sequence[Row], transcripts: Iterable[Transcript]) -> None:
+        """Writes what came of the rows of a shard, unless another process has."""
+        by_id = {transcript.id: transcript for transcript in transcripts}
+        found = [by_id[row["id"]] for row in rows]
+        if self.format != "jsonl":
+            for row, transcript in zip(rows, found, strict=True):
+                if transcript.problem is None:
+                    text = FORMATS[self.format](transcript)
+                    self.storage.write_bytes(f"{row['name']}.{self.format}", text.encode())
+        lines = to_jsonl((transcript.to_json_dict() for transcript in found), shard_key(shard))
+        self.storage.create_exclusive(shard_key(shard), lines.encode())
+
+    def outcomes(self, shard: int) -> pa.Table:
+        """What came of the rows of a shard that is there.
+
+        Raises:
+            DataError: its file is damaged.
+        """
+        try:
+            lines = self.storage.read_bytes(shard_key(shard)).decode().removesuffix("\n").split("\n")
+            rows = [json.loads(line) for line in lines]
+            for row in rows:
+                row["has_words"] = all("words" in segment for segment in row["segments"]) if "segments" in row else None
+            return pa.Table.from_pylist(rows, schema=OUTCOMES)
+        except (ValueError, pa.ArrowException) as error:
+            where = self.storage.url(shard_key(shard))
+            raise DataError(f"{where}: is damaged ({error}): delete it, and its rows are transcribed again") from error
+
+    def finish(self, result: Mapping[str, Any], quarantine: Iterable[Mapping[str, Any]]) -> None:
+        self.storage.write_bytes(QUARANTINE, to_jsonl(quarantine, QUARANTINE).encode())
+        self.storage.write_bytes(RESULT, f"{to_json(result, RESULT, indent=2)}\n".encode())
+
+
+def shard_key(shard: int) -> str:
+    """Where in the folder a shard is."""
+    return f"{SHARDS}/part-{shard:05d}.jsonl"
+
+
+def hash_of_rows(table: pa.Table) -> str:
+    """Hash of which rows there are, in which order, and where their recordings are: 16 hexadecimal digits."""
+    rows = json.dumps(table.select(["id", "audio", "offset_s", "duration_s", "language"]).to_pylist())
+    return hashlib.sha256(rows.encode()).hexdigest()[:16]

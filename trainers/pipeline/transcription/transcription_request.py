@@ -1,0 +1,152 @@
+"""What a user asks to be transcribed, and the config that follows: of the run that made the model, with overrides.
+
+Imports no torch.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.config.config_scope import DECODE_FIELDS, ConfigScope
+from trainers.config.loader import build_config
+from trainers.config.locations import make_paths_absolute
+from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import StorageOptions, in_home, is_url
+from trainers.config.strict_loading import load_yaml
+from trainers.errors import ConfigError
+from trainers.run_folder.layout import CONFIG
+from trainers.storage import open_storage
+
+FORMATS = ("txt", "srt", "vtt", "jsonl")
+# What of a run's recipe decides how its model transcribes; the rest is of training.
+_KEPT: Mapping[str, Sequence[str] | None] = {
+    "model": None,
+    "decode": None,
+    "run": tuple(StorageOptions.__dataclass_fields__),
+    "training": ("generation_max_length", "generation_num_beams", "per_device_eval_batch_size", "bf16", "fp16"),
+    "data": ("normalizer", "do_normalize_eval"),
+}
+
+
+@dataclass(frozen=True)
+class TranscriptionRequest:
+    """What `rayscribe transcribe` and `rayscribe.transcribe` are asked for.
+
+    Attributes:
+        model: A run folder, a folder or URL with a model, or a Hub id.
+        inputs: Recordings, folders of them, or one manifest.
+        sets: Overrides of the run's config, as of `--set`.
+        out: A file for a single recording, or of JSON lines for any number; or a folder or URL of a bucket. None: the
+            transcripts are printed, or given back.
+        format: One of FORMATS. None: that of a file's ending, else jsonl for a folder and txt for what is printed.
+        max_segment_s: See `Cutting`.
+        pause_s: See `Cutting`.
+        words: Whether times of words are wanted.
+        ray: Whether Ray is used. None: for a manifest that is written to a folder, or where an address is given.
+        address: A Ray cluster. None: one that is started here.
+        num_workers: How many processes transcribe on Ray. None: as many as the cluster has room for.
+        json: Print one JSON document per line, for programs.
+    """
+
+    model: str
+    inputs: Sequence[str]
+    sets: Sequence[str] = ()
+    out: str | None = None
+    format: str | None = None
+    max_segment_s: float | None = None
+    pause_s: float = 0.5
+    words: bool = True
+    ray: bool | None = None
+    address: str | None = None
+    num_workers: int | None = None
+    json: bool = False
+
+    def check(self) -> None:
+        """Refuses what contradicts itself.
+
+        Raises:
+            ConfigError: names the arguments.
+        """
+        if not self.inputs:
+            raise ConfigError("FILES is missing: name recordings, folders of them, or a manifest")
+        if self.format is not None and self.format not in FORMATS:
+            raise ConfigError(f"--format {self.format}: one of {', '.join(FORMATS)}")
+        ending = self.file_format
+        if ending is not None and self.format not in (None, ending):
+            raise ConfigError(f"--out {self.out} is a .{ending} file, and --format is {self.format}: keep one of them")
+        if ending is not None:
+            self._check_file()
+        for option, value in (("--max-segment-s", self.max_segment_s), ("--pause-s", self.pause_s)):
+            if value is not None and value <= 0:
+                raise ConfigError(f"{option} {value:g}: give seconds above 0")
+        if self.max_segment_s is not None and self.max_segment_s < 1:
+            raise ConfigError(f"--max-segment-s {self.max_segment_s:g}: give at least 1 second")
+        if self.folder is None and (self.ray or self.address is not None or self.num_workers is not None):
+            raise ConfigError("--address and --num-workers are of Ray, whose nodes write to a folder: name one (--out)")
+        if self.folder is None and self.json:
+            raise ConfigError("--json tells what is done to a folder: name it (--out), or take --format jsonl")
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ConfigError(f"--num-workers {self.num_workers}: give at least 1")
+
+    def _check_file(self) -> None:
+        assert self.out is not None
+        if is_url(self.out):
+            raise ConfigError(f"--out {self.out}: in a bucket, name a folder, which has a file for each recording")
+        if not in_home(self.out).absolute().parent.is_dir():
+            raise ConfigError(f"--out {self.out}: there is no such folder: make it, or name another")
+
+    @property
+    def file_format(self) -> str | None:
+        """The format that the ending of `out` says; None where it is a folder, or there is none."""
+        ending = (self.out or "").rpartition(".")[2].lower()
+        return ending if self.out is not None and "." in self.out and ending in FORMATS else None
+
+    @property
+    def folder(self) -> str | None:
+        """The folder or URL that is written to."""
+        if self.out is None or self.file_format is not None:
+            return None
+        return self.out.rstrip("/") if is_url(self.out) else str(in_home(self.out).absolute())
+
+    @property
+    def chosen_format(self) -> str:
+        return self.format or self.file_format or ("txt" if self.out is None else "jsonl")
+
+
+def transcription_config(request: TranscriptionRequest) -> TrainConfig:
+    """The config of the run whose folder is named, else the defaults, with the overrides.
+
+    Raises:
+        ConfigError: one message with every problem.
+        StorageError: the run's folder cannot be read.
+    """
+    sets = [parse_override(text) for text in request.sets]
+    options = StorageOptions.of(apply_overrides({}, sets).get("run", {}))
+    content = _of_run(request.model, options)
+    if content is None:
+        content = {"model": {"name_or_path": request.model}}
+    if content.get("training", {}).get("fp16"):
+        # Of a recipe, it asks for GPUs; without one it has no effect here.
+        content["scaling"] = {"use_gpu": True}
+    content = {"data": {}, **apply_overrides(content, sets)}
+    content["run"] = {**content.get("run", {}), "storage_path": request.folder}
+    config = build_config(content, origin=request.model, scope=ConfigScope(DECODE_FIELDS, trains=False))
+    return make_paths_absolute(config, Path.cwd())
+
+
+def _of_run(model: str, options: StorageOptions) -> dict[str, Any] | None:
+    """What is kept of a run's config; None where it is no run's folder."""
+    path = in_home(model)
+    if not is_url(model) and not path.is_dir():
+        return None
+    storage = open_storage(model.rstrip("/") if is_url(model) else str(path.resolve()), options)
+    if not storage.exists(CONFIG):
+        return None
+    config = load_yaml(storage.read_bytes(CONFIG).decode())
+    return {
+        part: {name: value for name, value in config[part].items() if names is None or name in names}
+        for part, names in _KEPT.items()
+        if part in config
+    }

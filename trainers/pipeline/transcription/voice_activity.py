@@ -1,0 +1,43 @@
+"""Which parts of a recording have speech, and how it is cut by that."""
+
+import numpy as np
+import numpy.typing as npt
+import webrtcvad
+
+from trainers.data.audio import SAMPLING_RATE_HZ
+from trainers.pipeline.transcription.cutting import cut
+
+FRAME_S = 0.03
+FRAME_SAMPLES = round(FRAME_S * SAMPLING_RATE_HZ)
+# What is averaged where the quietest moment is looked for: longer than the stop within a word.
+MOMENT_FRAMES = 9
+# Of 0 to 3, how readily sound is taken for no speech: a word is worth more than a pause.
+AGGRESSIVENESS = 0
+
+
+def cut_recording(samples: npt.NDArray[np.int16], longest_s: float, pause_s: float) -> list[tuple[int, int]]:
+    """First sample of each segment of a recording (T,), and the one behind its last; see `cut`.
+
+    A recording that is no longer than a segment may be is one, whatever is in it.
+    """
+    if len(samples) <= longest_s * SAMPLING_RATE_HZ:
+        return [(0, len(samples))]
+    frames = _frames(samples)
+    # From here on in floats, whose squares do not overflow.
+    power = np.square(frames.astype(np.float32)).mean(axis=1)
+    power = np.convolve(power, np.full(MOMENT_FRAMES, 1 / MOMENT_FRAMES), mode="same")
+    longest, pause = int(longest_s / FRAME_S), round(pause_s / FRAME_S)
+    found = cut(speech_in(frames), power, longest=longest, pause=pause)
+    return [(start * FRAME_SAMPLES, min(end * FRAME_SAMPLES, len(samples))) for start, end in found]
+
+
+def speech_in(frames: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
+    """Which frames (F, FRAME_SAMPLES) have speech, (F,), by the detector of WebRTC."""
+    detector = webrtcvad.Vad(AGGRESSIVENESS)
+    return np.array([detector.is_speech(frame.tobytes(), SAMPLING_RATE_HZ) for frame in frames], dtype=np.bool_)
+
+
+def _frames(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    """Samples (T,) in frames (F, FRAME_SAMPLES), zeros behind the last."""
+    padding = -len(samples) % FRAME_SAMPLES
+    return np.pad(samples, (0, padding)).reshape(-1, FRAME_SAMPLES)
