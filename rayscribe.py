@@ -58,25 +58,26 @@ def load_config(recipe: Recipe, overrides: Overrides | None = None) -> "TrainCon
 
 
 def train(
-    recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool = True
+    recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool | None = None
 ) -> "RunResult":
     """Prepares, trains, evaluates and exports, or continues what was interrupted.
 
     Args:
         recipe: What is trained.
         overrides: Its fields that have other values.
-        address: A Ray cluster, host:port. None: RAY_ADDRESS, or a Ray that is started on this machine.
-        ray: Whether to use Ray. False: all happens in this process.
+        address: A Ray cluster, host:port. None: RAY_ADDRESS, or this machine.
+        ray: Whether to run on Ray; False: all happens in this process. None: on Ray where something needs it, else in
+            processes of this machine.
     """
-    result: RunResult = _call(recipe, overrides, address=address, no_ray=not ray)
+    result: RunResult = _call(recipe, overrides, address=address, ray=ray)
     return result
 
 
 def prepare(
-    recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool = True
+    recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool | None = None
 ) -> "dict[str, PreparedSet]":
     """Decodes and stores each split, or finds it stored; for the arguments see `train`."""
-    sets: dict[str, PreparedSet] = _call(recipe, overrides, verb="prepare", address=address, no_ray=not ray)
+    sets: dict[str, PreparedSet] = _call(recipe, overrides, verb="prepare", address=address, ray=ray)
     return sets
 
 
@@ -88,7 +89,7 @@ def evaluate(
     split: str = "test",
     nbest: int | None = None,
     address: str | None = None,
-    ray: bool = True,
+    ray: bool | None = None,
 ) -> "RunResult":
     """Scores a trained model on a split, into a new folder; for the other arguments see `train`.
 
@@ -99,10 +100,10 @@ def evaluate(
         split: train, validation or test.
         nbest: How many hypotheses of each utterance are written. None: the best alone.
         address: A Ray cluster.
-        ray: Whether to use Ray.
+        ray: Whether to run on Ray.
     """
     scored = {"model": model, "split": split, "nbest": nbest}
-    result: RunResult = _call(recipe, overrides, verb="evaluate", address=address, no_ray=not ray, **scored)
+    result: RunResult = _call(recipe, overrides, verb="evaluate", address=address, ray=ray, **scored)
     return result
 
 

@@ -1,7 +1,9 @@
 """The command line of `task.py`, which `rayscribe train`, `prepare` and `evaluate` share."""
 
 import argparse
+import atexit
 import difflib
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +32,7 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError
 from trainers.pipeline import demo_run
 from trainers.pipeline.next_steps import next_steps
+from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, engine_line, reason_for_ray
 from trainers.run_folder.run_register import registered
 from trainers.scripts.recipe import resolve_program
 
@@ -44,8 +47,8 @@ means here, or why it is refused. Dashes and underscores are the same, and --x=F
 """
 VERBS = ("train", "prepare", "evaluate", "check")
 LIBRARIES = "loading torch and transformers"
-# Ray sets it for the driver of a job.
-JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+# What a worker of this machine imports, by itself or by accelerate where it is there.
+WORKERS_IMPORT = ("trainers.pipeline.on_machine.machine_engine", "deepspeed")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class TaskArguments:
     Attributes:
         config: The recipe. None: flags alone, or the config that a service submitted.
         flags: Value of each flag of `script_line.FLAGS` by its key; None where it was not given.
+        ray: Whether to run on Ray; False: in this process. None: on Ray where something needs it.
         recipe: What `config` would be read from, where there is no such file.
         texts: With the verb prepare, report on the transcripts.
         debug: Take two batches through every stage, and keep nothing.
@@ -71,7 +75,7 @@ class TaskArguments:
     split: str = "test"
     nbest: int | None = None
     address: str | None = None
-    no_ray: bool = False
+    ray: bool | None = None
     texts: bool = False
     debug: bool = False
     attempt: int | None = None
@@ -123,7 +127,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--split", default="test", help="evaluate: train, validation or test (default: test)")
     result.add_argument("--nbest", type=int, metavar="N", help="evaluate: give the N best hypotheses of each utterance")
     result.add_argument("--address", help="address of a Ray cluster (default: RAY_ADDRESS, or a Ray started here)")
-    result.add_argument("--no-ray", action="store_true", help="run in this process, without Ray")
+    result.add_argument("--ray", action="store_true", default=None, help="run on Ray (default: where it is needed)")
+    result.add_argument("--no-ray", action="store_false", dest="ray", help="run in this process, without Ray")
     result.add_argument("--json", action="store_true", help="print one JSON document per line, for programs")
     result.add_argument("--texts", action="store_true", help="with prepare, report on the transcripts")
     result.add_argument(
@@ -175,7 +180,7 @@ def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManag
     if given.verb != "train" or given.debug or given.attempt is not None or os.environ.get(CONFIG_VARIABLE):
         return nullcontext()
     address = given.address or os.environ.get("RAY_ADDRESS")
-    return registered(config, address=None if given.no_ray else address, no_ray=given.no_ray)
+    return registered(config, address=None if given.ray is False else address, no_ray=given.ray is False)
 
 
 def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
@@ -253,6 +258,8 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     Raises:
         RayscribeError: what stopped it.
     """
+    # Otherwise Python looks through half a million objects of these libraries when it ends, for seconds.
+    atexit.register(gc.freeze)
     # Only now: a problem in the config is reported in a second, and torch, transformers and Ray take several to load.
     # The first two are loaded while a Ray of this machine starts.
     if given.debug:
@@ -307,14 +314,25 @@ def result_of(given: TaskArguments, config: TrainConfig, changed: Sequence[str])
         from trainers.models.sources.run_models import find_model  # noqa: PLC0415
 
         find_model(str(given.model), config.run.storage_options)
-    if given.no_ray:
+    if given.ray is False:
         _load(given, config)
         return _run(given, config, changed, _local_engine(config))
+    # A program may have joined one before it calls this.
+    has_joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    asked = given.ray or given.demo
+    needs_ray = reason_for_ray(config.scaling, given.address, os.environ, asked=asked, has_joined=has_joined)
+    show(engine_line(needs_ray))
+    if needs_ray is None:
+        return _run_on_machine(given, config, changed)
     show(Stage("imports", "loading Ray"))
     from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
 
+    def load() -> None:
+        _load(given, config)
+        from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
+
     # Again inside, since Ray takes SIGTERM for itself when it connects.
-    with connected(config, given.address, meanwhile=partial(_load, given, config)), STOP_SIGNAL.on_signals():
+    with connected(config, given.address, meanwhile=load), STOP_SIGNAL.on_signals():
         from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
 
         if given.demo:
@@ -326,14 +344,25 @@ def result_of(given: TaskArguments, config: TrainConfig, changed: Sequence[str])
         return _run(given, config, changed, RayEngine())
 
 
+def _run_on_machine(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) -> Any:
+    """Runs a verb in processes of this machine, which import what they need while this one does."""
+    from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
+
+    start_server(WORKERS_IMPORT, threads_of(config.scaling))
+    _load(given, config)
+    from trainers.pipeline.on_machine.machine_engine import MachineEngine  # noqa: PLC0415
+
+    return _run(given, config, changed, MachineEngine())
+
+
 def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str]) -> int:
     """Runs a program on Ray workers.
 
     Raises:
         RayscribeError: what stopped it.
     """
-    if given.verb != "train" or given.debug or given.no_ray:
-        wrong = "--debug" if given.debug else "--no-ray" if given.no_ray else f"--verb {given.verb}"
+    if given.verb != "train" or given.debug or given.ray is False:
+        wrong = "--debug" if given.debug else "--no-ray" if given.ray is False else f"--verb {given.verb}"
         raise ConfigError(f"{wrong}: a recipe with trainer: script runs a program on Ray, and does nothing else")
     show(Stage("imports", "loading Ray"))
     from trainers.distributed.ray_connection import connected, package_of_job  # noqa: PLC0415
@@ -369,9 +398,6 @@ def _load(given: TaskArguments, config: TrainConfig) -> None:
         check_arguments(config)
         check_trackers(config)
     from trainers.pipeline import evaluate, fit  # noqa: F401, PLC0415
-
-    if not given.no_ray:
-        from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
 
 
 def _report_texts(split: str, index: Any) -> None:

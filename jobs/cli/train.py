@@ -43,7 +43,7 @@ Address = Annotated[
     str | None,
     typer.Option(
         help="A Ray cluster: host:port, or the URL of the dashboard of one on this host. Default: RAY_ADDRESS, or "
-        "start Ray on this machine."
+        "this machine alone."
     ),
 ]
 Cluster = Annotated[
@@ -55,7 +55,14 @@ Cluster = Annotated[
     ),
 ]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON document per line, for programs.")]
-WithoutRay = Annotated[bool, typer.Option("--no-ray", help="Run in this process, without Ray.")]
+OnRay = Annotated[
+    bool | None,
+    typer.Option(
+        "--ray/--no-ray",
+        help="Run on Ray, or all of it in this process. Default: on Ray where something needs it, else in processes of "
+        "this machine.",
+    ),
+]
 
 
 def train(
@@ -63,7 +70,7 @@ def train(
     overrides: Overrides = [],  # noqa: B006
     address: Address = None,
     cluster: Cluster = None,
-    no_ray: WithoutRay = False,
+    ray: OnRay = None,
     debug: Annotated[
         bool,
         typer.Option("--debug", help="Take two batches through every stage, in this process, and keep nothing."),
@@ -76,8 +83,8 @@ def train(
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    typed = _typed(spec, overrides, address, cluster, no_ray=no_ray)
-    arguments = TaskArguments(spec, overrides, verb="train", address=joined(address, cluster), no_ray=no_ray)
+    typed = _typed(spec, overrides, address, cluster, ray=ray)
+    arguments = TaskArguments(spec, overrides, verb="train", address=joined(address, cluster), ray=ray)
     raise typer.Exit(run_task(replace(arguments, debug=debug, json=json_lines, command=typed)))
 
 
@@ -86,7 +93,7 @@ def prepare(
     overrides: Overrides = [],  # noqa: B006
     address: Address = None,
     cluster: Cluster = None,
-    no_ray: WithoutRay = False,
+    ray: OnRay = None,
     texts: Annotated[
         bool,
         typer.Option("--texts", help="Report on the transcripts: characters, mixed scripts, texts of odd lengths."),
@@ -101,8 +108,8 @@ def prepare(
 
     Example: rayscribe prepare my.yaml --texts
     """
-    typed = _typed(spec, overrides, address, cluster, no_ray=no_ray)
-    arguments = TaskArguments(spec, overrides, verb="prepare", address=joined(address, cluster), no_ray=no_ray)
+    typed = _typed(spec, overrides, address, cluster, ray=ray)
+    arguments = TaskArguments(spec, overrides, verb="prepare", address=joined(address, cluster), ray=ray)
     raise typer.Exit(run_task(replace(arguments, texts=texts, json=json_lines, command=typed)))
 
 
@@ -124,7 +131,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 -- one parameter per option
     overrides: Overrides = [],  # noqa: B006
     address: Address = None,
     cluster: Cluster = None,
-    no_ray: WithoutRay = False,
+    ray: OnRay = None,
     service: ServiceOption = None,
     json_lines: JsonLines = False,
 ) -> None:
@@ -132,18 +139,21 @@ def evaluate(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     Example: rayscribe evaluate my.yaml --model whisper-digits --set data.test=other/test.csv
     """
-    typed = _typed(spec, overrides, address, cluster, no_ray=no_ray)
+    typed = _typed(spec, overrides, address, cluster, ray=ray)
     model = model_of(model, service)
-    arguments = TaskArguments(spec, overrides, verb="evaluate", address=joined(address, cluster), no_ray=no_ray)
+    arguments = TaskArguments(spec, overrides, verb="evaluate", address=joined(address, cluster), ray=ray)
     arguments = replace(arguments, model=model, split=split, nbest=nbest)
     raise typer.Exit(run_task(replace(arguments, json=json_lines, command=typed)))
 
 
-def _typed(spec: Path, overrides: list[str], address: str | None, cluster: str | None, *, no_ray: bool) -> list[str]:
+def _typed(
+    spec: Path, overrides: list[str], address: str | None, cluster: str | None, *, ray: bool | None
+) -> list[str]:
     """What all three commands take, as it was typed."""
     options = [("--set", each) for each in overrides] + [("--address", address), ("--cluster", cluster)]
     words = [word for name, value in options if value is not None for word in (name, value)]
-    return [str(spec), *words, *(["--no-ray"] if no_ray else [])]
+    engines = {True: ["--ray"], False: ["--no-ray"], None: []}
+    return [str(spec), *words, *engines[ray]]
 
 
 def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) -> int:
@@ -162,7 +172,9 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
     elif known.config.get("trainer") == "script":
         raise ConfigError(f"{run.id} runs a program in {folder}, which is not there: make that folder")
     recipe = known.config if config is None else config
-    again = TaskArguments(Path(CONFIG), recipe=recipe, address=joined(known.address, None), no_ray=known.no_ray)
+    again = TaskArguments(
+        Path(CONFIG), recipe=recipe, address=joined(known.address, None), ray=False if known.no_ray else None
+    )
     return run_task(again)
 
 

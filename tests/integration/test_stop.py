@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from jobs.cli import main as rayscribe
+from tests.integration.disturbed_worker import STOPPED_AFTER, disturbed
 from tests.integration.driver_process import TIMEOUT_S
 from tests.integration.forked_process import REPOSITORY
 from tests.jobs.ledger.builders import wait_until
@@ -27,7 +28,8 @@ from trainers.data.sources import fingerprint
 from trainers.distributed import coordinated_stop
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.main import main
-from trainers.run_folder.attempt_status import Phase, read_status
+from trainers.pipeline.on_machine import machine_engine
+from trainers.run_folder.attempt_status import Phase, read_status, worker_logs
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.scorer import Scorer
@@ -265,6 +267,25 @@ def test_what_is_prepared_stays(runs: RunSetup, tmp_path: Path, capfd: pytest.Ca
     assert (status["phase"], status["detail"].startswith("stopped; the prepared data stays")) == (Phase.ENDED, True)
     assert runs.run("preparing", "--verb", "prepare", *cache) == 0
     assert "prepare train: already prepared" in capfd.readouterr().out
+
+
+def test_a_worker_process_is_started_again_and_its_run_goes_on_where_no_other_process_is(
+    runs: RunSetup, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--set", "run.name=apart", "--set", f"run.storage_path={runs.storage_path}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_engine, "run_training_worker", disturbed(tmp_path))
+        assert main(["--config", str(runs.recipe), *own]) == 143
+    shown = capfd.readouterr()
+    assert "engine: processes of this machine, without Ray" in shown.out
+    assert "the workers restart from the last checkpoint (1 of at most 3)" in shown.out
+    newest = runs.checkpoints("apart")[-1]
+    assert newest.step == STOPPED_AFTER + 1
+    assert f"stopped at step {newest.step}/{MAX_STEPS}: {newest.name} is in " in shown.err
+    assert len(worker_logs(runs.folder("apart"), 1)) == 2
+    assert runs.run("apart") == 0
+    assert runs.numbers("apart") == runs.numbers("calm")
+    assert runs.weights("apart") == runs.weights("calm")
 
 
 @pytest.mark.long

@@ -9,10 +9,13 @@ import socket
 from pathlib import Path
 
 from trainers.config.storage_location import in_home
+from trainers.errors import ConfigError
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 FOR_ITS_OWNER, FOR_OTHERS = 0o700, 0o077
+# Where a job has a part of the machine: how many CPUs that is.
+CPUS = "RAYSCRIBE_CPUS"
 
 
 def this_machine() -> str:
@@ -88,3 +91,17 @@ def _start_of(process_id: int) -> str:
     # The second field is a name in brackets that may hold anything; the 22nd is the start (proc(5)). A zombie is gone.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def cpus_of_this_machine() -> int:
+    """How many CPUs there are to use.
+
+    Raises:
+        ConfigError: RAYSCRIBE_CPUS is no number of them.
+    """
+    given = os.environ.get(CPUS)
+    if given is None:
+        return os.cpu_count() or 1
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"{CPUS} must be a number of CPUs from 1 (got {given!r}); unset it for all of this machine")
+    return int(given)

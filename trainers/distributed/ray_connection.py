@@ -42,7 +42,8 @@ from trainers.distributed.local_ray import (
     local_ray,
     ray_lives,
 )
-from trainers.errors import ConfigError, ResourceError
+from trainers.distributed.machine import cpus_of_this_machine
+from trainers.errors import ResourceError
 
 POLL_S = 0.2
 RAY = "Ray"
@@ -59,8 +60,6 @@ LOST_NODE_TIMEOUT_S, SILENT_NODE_TIMEOUT_S = 20.0, 60.0
 # Of `start_timeout_s`; the elastic one is a little longer than Ray Train takes to plan anew. Ray's default is 60.
 FIXED_START_TIMEOUT_S, ELASTIC_START_TIMEOUT_S = "600", "25"
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
-# Where a job has a part of the machine: logical CPUs of a Ray that is started here.
-CPUS = "RAYSCRIBE_CPUS"
 
 
 @contextlib.contextmanager
@@ -173,17 +172,8 @@ def _own_ray(config: AnyConfig, meanwhile: Callable[[], None]) -> contextlib.Abs
     # Also for this process, whose Ray has read the environment when it was imported.
     logging.getLogger(enable_token_auth_by_default.__module__).setLevel(logging.ERROR)
     enable_token_auth_by_default()
-    cpus = max(_cpus_here(), math.ceil(wanted))
+    cpus = max(cpus_of_this_machine(), math.ceil(wanted))
     return local_ray(num_cpus=cpus, environment=os.environ, meanwhile=meanwhile)
-
-
-def _cpus_here() -> int:
-    given = os.environ.get(CPUS)
-    if given is None:
-        return os.cpu_count() or 1
-    if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"{CPUS} must be a number of CPUs from 1 (got {given!r}); unset it for all of this machine")
-    return int(given)
 
 
 def _gcs_address(address: str | None) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch.distributed
 
@@ -172,7 +172,7 @@ class LocalSession(Session):
     """A process that torchrun started, or the only one."""
 
     @classmethod
-    def of_this_process(cls, backend: str = "auto") -> "LocalSession":
+    def of_this_process(cls, backend: str = "auto") -> Self:
         """Reads torchrun's variables, and joins its ranks; without them the process is alone.
 
         Args:

@@ -30,6 +30,7 @@ WORKER_CLASSES = {
     "ActorDiedError",
     "WorkerCrashedError",
     "WorkerHealthCheckTimeoutError",
+    "BrokenProcessPool",
     "WorkerGroupStartupFailedError",
 }
 # Connection errors, which are all that is seen if a worker or a node is lost without a report: a failed call to it, and

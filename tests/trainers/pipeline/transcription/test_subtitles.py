@@ -43,7 +43,7 @@ def transcripts(draw: st.DrawFn) -> Transcript:
 def test_parsers_read_the_same_cues_from_both(transcript: Transcript) -> None:
     cues = cues_of(transcript)
     from_srt = list(srt.parse(to_srt(transcript), ignore_errors=False))
-    from_vtt = [*webvtt.from_buffer(io.StringIO(to_vtt(transcript)))]
+    from_vtt = list(iter(webvtt.from_buffer(io.StringIO(to_vtt(transcript)))))
     assert [item.index for item in from_srt] == list(range(1, len(cues) + 1))
     assert len(from_vtt) == len(cues)
     for cue, one, other in zip(cues, from_srt, from_vtt, strict=True):

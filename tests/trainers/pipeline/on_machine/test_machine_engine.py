@@ -1,0 +1,62 @@
+"""Preparing in processes of this machine."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.trainers.data.preparing import DURATIONS_S, TEXTS, Cache
+from tests.trainers.pipeline.on_machine import rank_work
+from tests.trainers.synthetic import write_corpus
+from trainers.data.preparation import PrepareOptions, Runner, ShardTask, run_in_process
+from trainers.errors import LostWorkerError
+from trainers.pipeline.on_machine.machine_engine import MachineEngine
+from trainers.pipeline.on_machine.process_server import start_server
+
+
+@pytest.fixture(autouse=True)
+def server() -> None:
+    start_server([rank_work.__name__], threads=1)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    """Three shards of two rows at most, with a recording that cannot be read."""
+    made = write_corpus(tmp_path, TEXTS, durations_s=DURATIONS_S)
+    (tmp_path / "train" / "002.wav").write_bytes(b"no sound")
+    return made
+
+
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrepareOptions, "of", lambda data: PrepareOptions(False, False, rows_per_shard=2))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Content of each file of a prepared set, whose folder has a name of its own."""
+    return {path.name: path.read_bytes() for path in folder.glob("*/*") if path.is_file()}
+
+
+def test_the_set_is_the_one_that_one_process_prepares(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_shards(monkeypatch)
+    runners: dict[str, Runner] = {"here": run_in_process, "processes": MachineEngine().run_shard_tasks}
+    for name, runner in runners.items():
+        made = Cache(str(tmp_path / name), None).prepare(manifest, runner, "run", max_bad_fraction=0.5)
+        assert [row["id"] for row in made.quarantine] == ["train/002.wav"]
+    here, processes = (files(tmp_path / name) for name in runners)
+    assert len([name for name in here if name.endswith(".arrow")]) >= 3
+    assert processes == here
+
+
+def with_reader(reader: rank_work.KillingReader, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+    return MachineEngine().run_shard_tasks(blocks, replace(task, reader=reader))
+
+
+def test_a_process_that_dies_ends_it_with_a_message(manifest: Path, tmp_path: Path) -> None:
+    runner = partial(with_reader, rank_work.KillingReader())
+    with pytest.raises(LostWorkerError, match="preparing: the process of a worker died: "):
+        Cache(str(tmp_path / "cache"), None).prepare(manifest, runner)

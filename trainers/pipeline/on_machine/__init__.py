@@ -1,0 +1,1 @@
+"""Preparing, training and scoring in processes of this machine, without Ray."""

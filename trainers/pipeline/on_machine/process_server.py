@@ -1,0 +1,79 @@
+"""Processes of this machine that begin with everything imported: forked from one that has nothing but imported it.
+
+Python's fork server, which a program that calls us in its own `__main__` needs no guard for.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import connection, forkserver, resource_tracker
+from types import ModuleType
+
+from trainers.config.parts.scaling_part import ScalingPart
+from trainers.distributed.signals import SIGNALS
+
+# Ray sets it for its workers, too, unless the user has.
+THREADS = "OMP_NUM_THREADS"
+PROCESSES = multiprocessing.get_context("forkserver")
+
+
+def threads_of(scaling: ScalingPart) -> int:
+    """As many as Ray has a worker compute with, so that a run goes on to the last bit on either."""
+    return max(1, int(scaling.worker_resources["CPU"]))
+
+
+def start_server(modules: Sequence[str], threads: int) -> None:
+    """Has the server import modules that are there, and returns at once; its processes compute with as many threads."""
+    # It would have signals handled again.
+    resource_tracker.ensure_running()
+    PROCESSES.set_forkserver_preload([*modules])
+    # Where to import from: not from the working directory, which may be anybody's.
+    paths = os.pathsep.join(path for path in sys.path if path)
+    variables = {THREADS: str(threads), **os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    # Those of a terminal reach it, too; a process handles them once it can.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        with _environment(variables):
+            forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def become_part_of_driver(variables: Mapping[str, str]) -> None:
+    """Gives this new process the driver's environment; it ends when the driver does, however that ends."""
+    os.environ.clear()
+    os.environ.update(variables)
+    threading.Thread(target=_end_with_driver, name="driver", daemon=True).start()
+
+
+def _end_with_driver() -> None:
+    driver = multiprocessing.parent_process()
+    assert driver is not None
+    connection.wait([driver.sentinel])
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def without_main() -> Iterator[None]:
+    """A block that starts processes: they do not import the program that this one runs, as they otherwise would."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,199 @@
+"""The workers of a run in processes of this machine: started together, followed, and ended together.
+
+Their ranks find each other at a store of the driver's, as torchrun's do at its agent's.
+"""
+
+import math
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from trainers.config.schema import TrainConfig
+from trainers.distributed.console import Event, show
+from trainers.distributed.local_ray import LOOPBACK
+from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
+from trainers.distributed.session import LocalSession, Session
+from trainers.distributed.signals import SIGNALS, STOP_SIGNAL
+from trainers.errors import FollowingError, Interruption, RayscribeError
+from trainers.pipeline.on_machine.process_server import (
+    PROCESSES,
+    THREADS,
+    become_part_of_driver,
+    threads_of,
+    without_main,
+)
+from trainers.pipeline.root_cause import TooManyFailuresError, is_connection_error, root_cause_of
+from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.worker_logs import finish_logs, worker_log
+from trainers.storage.full_disk import naming_full_disk
+
+POLL_S = 0.2
+# Once a worker has failed, the others end by the broken connections to it; one that does not is killed after this.
+GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each worker does: `run` with a task and its session. Its log is kept with those of the attempt."""
+
+    run: Callable[[Any, Session], None]
+    task: Any
+    folder: RunFolder
+    attempt: int
+
+    @property
+    def config(self) -> TrainConfig:
+        config: TrainConfig = self.task.config
+        return config
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A worker's last message: the error that stopped it, if one did, or that it has ended as a signal asked it to."""
+
+    error: RayscribeError | None = None
+    was_interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerSession(LocalSession):
+    """A rank in a process of its own, whose events the driver shows."""
+
+    channel: Any = None
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def show(self, event: Event) -> None:
+        # Other threads show what they do, too.
+        with self._lock:
+            self.channel.send(event)
+
+
+class WorkerCrashedError(Exception):
+    """A process ended without a last message."""
+
+
+def run_rank(work: Work, variables: dict[str, str], output: Path, channel: Any) -> None:
+    """A worker's process, from its start to its end."""
+    become_part_of_driver(variables)
+    # A terminal's signals are the driver's to pass on.
+    os.setsid()
+    for descriptor, name in ((1, "out"), (2, "err")):
+        file = os.open(output.with_suffix(f".{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, descriptor)
+        os.close(file)
+    if THREADS not in variables:
+        torch.set_num_threads(threads_of(work.config.scaling))
+    STOP_SIGNAL.reset()
+    try:
+        with STOP_SIGNAL.on_signals():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            ended = _run(work, channel)
+    except Interruption:
+        ended = Ended(was_interrupted=True)
+    channel.send(ended)
+
+
+def _run(work: Work, channel: Any) -> Ended:
+    try:
+        session = replace(WorkerSession.of_this_process(work.config.scaling.backend), channel=channel)
+        with worker_log(work.folder, work.attempt, rank=session.rank, group=session.group), naming_full_disk():
+            work.run(work.task, session)
+    except RayscribeError as error:
+        return Ended(error)
+    except Exception as error:
+        cause = root_cause_of(error)
+        return Ended(FollowingError(str(cause)) if is_connection_error(error) else cause)
+    return Ended()
+
+
+@dataclass
+class _Worker:
+    process: Any
+    channel: Any
+    ended: Ended | None = None
+
+
+def run_group(work: Work) -> Ended:
+    """Runs as many workers as the config asks for to their end; gives how that was, and leaves none behind."""
+    count = work.config.scaling.max_workers
+    store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False) if count > 1 else None
+    workers: list[_Worker] = []
+    with tempfile.TemporaryDirectory(prefix="rayscribe-workers-") as outputs:
+        try:
+            for rank in range(count):
+                variables = dict(os.environ) if store is None else _variables(rank, count, store)
+                workers.append(_start(work, variables, Path(outputs) / f"rank-{rank}"))
+            _follow(workers)
+        finally:
+            for worker in workers:
+                worker.process.kill()
+                worker.process.join()
+                worker.channel.close()
+            # The last output of those that died.
+            finish_logs(work.folder)
+    ends = [worker.ended for worker in workers if worker.ended is not None]
+    errors = {rank: end.error for rank, end in enumerate(ends) if end.error is not None}
+    error = root_cause_of(TooManyFailuresError(errors)) if errors else None
+    return Ended(error, any(end.was_interrupted for end in ends))
+
+
+def _variables(rank: int, count: int, store: TCPStore) -> dict[str, str]:
+    """A rank's environment: the driver's, and what torchrun sets."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    address = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    interface = interface_of(LOOPBACK)
+    known = {GLOO_INTERFACE: interface} if interface is not None else {}
+    return known | dict(os.environ) | {name: str(value) for name, value in {**ranks, **address}.items()}
+
+
+def _start(work: Work, variables: dict[str, str], output: Path) -> _Worker:
+    ours, its = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=run_rank, args=(work, variables, output, its), name=output.name)
+    with without_main():
+        process.start()
+    its.close()
+    return _Worker(process, ours)
+
+
+def _follow(workers: Sequence[_Worker]) -> None:
+    """Shows the workers' events, and passes a request to stop on to them, until all have ended."""
+    was_stopped, end_s = False, math.inf
+    while (living := [worker for worker in workers if worker.ended is None]) and time.monotonic() < end_s:
+        handles = [handle for worker in living for handle in (worker.channel, worker.process.sentinel)]
+        connection.wait(handles, POLL_S)
+        for worker in living:
+            _read(worker)
+            if worker.ended is not None and worker.ended.error is not None:
+                end_s = min(end_s, time.monotonic() + GRACE_S)
+        if STOP_SIGNAL.received and not was_stopped:
+            was_stopped = True
+            for worker in living:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.process.pid, signal.SIGTERM)
+
+
+def _read(worker: _Worker) -> None:
+    """Shows what a worker has sent; where its process is gone, nothing more comes."""
+    is_alive = worker.process.is_alive()
+    with suppress(EOFError):
+        while worker.ended is None and worker.channel.poll():
+            message = worker.channel.recv()
+            if isinstance(message, Ended):
+                worker.ended = message
+            else:
+                show(message)
+    if worker.ended is None and not is_alive:
+        code = worker.process.exitcode
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        worker.ended = Ended(root_cause_of(WorkerCrashedError(f"{worker.process.name}: {how}.")))
