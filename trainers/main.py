@@ -48,7 +48,7 @@ means here, or why it is refused. Dashes and underscores are the same, and --x=F
 VERBS = ("train", "prepare", "evaluate", "check")
 LIBRARIES = "loading torch and transformers"
 # What a worker of this machine imports, by itself or by accelerate where it is there.
-WORKERS_IMPORT = ("trainers.pipeline.on_machine.machine_engine", "deepspeed")
+WORKERS_IMPORT = (f"{__package__}.pipeline.on_machine.machine_engine", "deepspeed")
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
         show(Stage("imports", LIBRARIES))
-        from trainers.pipeline.debug_run import debug  # noqa: PLC0415
+        from trainers.pipeline.debug.debug_run import debug  # noqa: PLC0415
 
         return debug(config)
     if given.verb == "check":

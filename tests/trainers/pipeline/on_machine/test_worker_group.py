@@ -87,7 +87,8 @@ def test_the_error_that_began_it_is_the_one_that_is_raised(tmp_path: Path) -> No
     wanted = work(rank_work.fail, tmp_path)
     with pytest.raises(ProgramError, match="TypeError: no number"):
         run_to_end(wanted)
-    assert "Traceback" in logs(wanted)[0][1]
+    # The others may be ended before they get there.
+    assert any("Traceback" in text for _, text in logs(wanted))
 
 
 def signal_at(line: str, patch: pytest.MonkeyPatch) -> None:

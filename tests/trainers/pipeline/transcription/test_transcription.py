@@ -116,7 +116,7 @@ class TestLongRecordings:
             assert times == sorted(times) and all(segment.start_s <= at <= segment.end_s for at in times)
         assert "know them" not in capsys.readouterr().out
         plain = write_whisper(tmp_path / "plain")
-        without = rayscribe.transcribe(str(plain), talk, OF_WHISPER, max_segment_s=2)
+        without = rayscribe.transcribe(str(plain), talk, OF_WHISPER, format="jsonl", max_segment_s=2)
         assert [segment.words for segment in without.transcripts[0].segments] == [None] * len(transcript.segments)
         assert without.transcripts[0].text == transcript.text
         assert "words have none: this model does not know them" in capsys.readouterr().out

@@ -27,12 +27,12 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import Interruption, RayscribeError, ResumeError, StoppedError
 from trainers.models.families import resolve_model
 from trainers.models.sources.opened_model import open_sources, pin_sources
+from trainers.pipeline.debug.tiny_model import LAYERS, tiny_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.pipeline.root_cause import converting_errors
 from trainers.pipeline.splits import prepare_all
-from trainers.pipeline.tiny_model import LAYERS, tiny_model
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import FROM
 from trainers.training.arguments import silence_libraries
