@@ -130,7 +130,7 @@ def transcribe(  # noqa: PLR0913 -- as the command
         files: A recording, a folder of them or a manifest; or several recordings.
         overrides: Fields of the run's recipe that have other values.
         out: A file for one recording; or a folder or URL, which a second call goes on with. None: nothing is written.
-        format: txt, srt, vtt or jsonl, which a folder has in any case. None: by the file's ending, or jsonl.
+        format: txt, srt, vtt or jsonl, which a folder has in any case. None: by the file's ending, txt without `out`.
         max_segment_s: Longer recordings are cut at pauses. None: what the model takes, at most 30 s.
         pause_s: A pause of this length separates two segments. Seconds.
         words: Whether times of words are given, where the model knows them.

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pyarrow as pa
 from ray.cloudpickle import register_pickle_by_value
 
+from tests.integration.processes_at_work import AT_WORK
 from tests.trainers.synthetic import config
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
@@ -24,8 +25,6 @@ from trainers.distributed.ray_connection import connected
 from trainers.errors import AudioError
 
 ROWS_PER_SHARD, SHARDS_PER_TASK, READ_S = 8, 4, 0.03
-# A file of this name says which process is at a task.
-AT_WORK = "{}.at-work"
 
 
 @dataclass(frozen=True)

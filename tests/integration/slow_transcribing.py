@@ -12,6 +12,7 @@ import pyarrow as pa
 from ray.cloudpickle import register_pickle_by_value
 
 from jobs.cli import main as rayscribe
+from tests.integration.processes_at_work import AT_WORK
 from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.errors import AudioError
 from trainers.pipeline.on_ray import transcribe_on_ray as on_ray
@@ -20,7 +21,6 @@ from trainers.pipeline.transcription.transcriber import TranscribeTask
 from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder
 
 ROWS_PER_SHARD, READ_S = 4, 0.05
-AT_WORK = "{}.at-work"
 
 
 @dataclass(frozen=True)

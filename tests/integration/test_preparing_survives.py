@@ -7,21 +7,20 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
 from tests.integration import slow_preparing
 from tests.integration.driver_process import RayHead
 from tests.integration.forked_process import ForkedProcess
+from tests.integration.processes_at_work import at_work
 from tests.integration.ray_cluster import ray_cluster
-from tests.integration.slow_preparing import AT_WORK, ROWS_PER_SHARD
+from tests.integration.slow_preparing import ROWS_PER_SHARD
 from tests.trainers.synthetic import write_corpus
 from trainers.data.preparation import run_in_process
 from trainers.data.prepared_set import PreparedSet, shard_name
@@ -101,8 +100,8 @@ class Preparing:
     def kill(self, kind: str) -> None:
         """Kills a worker that is at a task, the node of one or another, or the driver, which is started again."""
         if kind == "worker":
-            self.wait_for(lambda: bool(self.at_work()), "worker at a task")
-            self.draws.choice(self.at_work()).send_signal(signal.SIGKILL)
+            self.wait_for(lambda: bool(at_work(self.notes)), "worker at a task")
+            self.draws.choice(at_work(self.notes)).send_signal(signal.SIGKILL)
         elif kind == "node":
             self.cluster.remove_node(self.draws.choice(list(self.cluster.worker_nodes)), allow_graceful=False)
             self.cluster.add_node(num_cpus=1)
@@ -111,16 +110,6 @@ class Preparing:
             self.driver.kill()
             self.driver.wait()
             self.start()
-
-    def at_work(self) -> list[psutil.Process]:
-        """The processes that are at a task; of a killed one the file stays."""
-        found = []
-        for path in self.notes.glob(AT_WORK.format("*")):
-            with suppress(psutil.Error, FileNotFoundError):
-                process = psutil.Process(int(path.stem))
-                if process.create_time() <= path.stat().st_mtime:
-                    found.append(process)
-        return found
 
     def begun(self) -> Counter[int]:
         """How often tasks began each shard, none of which was finished then."""

@@ -5,19 +5,18 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
 from tests.integration import slow_transcribing
 from tests.integration.driver_process import RayHead
 from tests.integration.forked_process import ForkedProcess
+from tests.integration.processes_at_work import at_work
 from tests.integration.ray_cluster import ray_cluster
-from tests.integration.slow_transcribing import AT_WORK, ROWS_PER_SHARD
+from tests.integration.slow_transcribing import ROWS_PER_SHARD
 from tests.trainers.pipeline.transcription.tiny_models import write_ctc
 from tests.trainers.synthetic import write_corpus
 from trainers.errors import QuarantinedError
@@ -67,16 +66,6 @@ class Transcribing:
             assert time.monotonic() < end, f"no {what} in {TIMEOUT_S} s: {self.log.read_text()[-4000:]}"
             time.sleep(POLL_S)
 
-    def at_work(self) -> list[psutil.Process]:
-        """The processes that are at a shard; of a killed one the file stays."""
-        found = []
-        for path in self.notes.glob(AT_WORK.format("*")):
-            with suppress(psutil.Error, FileNotFoundError):
-                process = psutil.Process(int(path.stem))
-                if process.create_time() <= path.stat().st_mtime:
-                    found.append(process)
-        return found
-
     def lines(self) -> list[dict[str, Any]]:
         parts = sorted((self.out / "transcripts").glob("part-*.jsonl"))
         return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
@@ -95,8 +84,8 @@ def test_killed_twice_each_row_is_in_one_line(
         transcribing.wait_for(lambda done=done: len(transcribing.shards()) >= done, f"shard {done}")  # type: ignore[misc]
         before = transcribing.shards()
         if kind == "worker":
-            transcribing.wait_for(lambda: bool(transcribing.at_work()), "process at a shard")
-            transcribing.at_work()[0].send_signal(signal.SIGKILL)
+            transcribing.wait_for(lambda: bool(at_work(transcribing.notes)), "process at a shard")
+            at_work(transcribing.notes)[0].send_signal(signal.SIGKILL)
         elif kind == "node":
             nodes.remove_node(next(iter(nodes.worker_nodes)), allow_graceful=False)
             nodes.add_node(num_cpus=1)

@@ -35,10 +35,6 @@ class ClipSet:
     characters: Counter[str]
     prepared: PreparedSet
 
-    @property
-    def hours(self) -> float:
-        return sum(self.durations_s) / 3600
-
     def speakers(self) -> dict[str, str]:
         """The speaker of each clip that has one, by id; nothing where the set is not on a disk of this machine."""
         found: dict[str, str] = {}
