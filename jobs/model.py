@@ -71,8 +71,8 @@ class Gang(Record):
 class Progress(Record):
     """How far an attempt has come, as it wrote to its status file; one that has not has an empty phase at most.
 
-    `checkpoint_s` is an earlier attempt's, until it has measured its own; `wer` is the last validation's, `best_wer`
-    that of the best one of the run. Percent.
+    `checkpoint_s` is an earlier attempt's, until it has measured its own; `wer` is the last validation's, `wers` those
+    of the last ones in their order, `best_wer` that of the best one of the run. Percent.
     """
 
     phase: str
@@ -81,6 +81,7 @@ class Progress(Record):
     loss: float | None = None
     wer: float | None = None
     full_context_wer: float | None = None
+    wers: tuple[float, ...] = ()
     best_wer: float | None = None
     test_wer: float | None = None
     eta_s: float | None = None

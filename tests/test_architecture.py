@@ -31,11 +31,11 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     # The part of scoring that counts, and loads no heavy library.
     "jobs.cli.results": (
         "trainers.metrics.known_metrics",
-        "trainers.report.page",
         "trainers.scoring.comparison",
         "trainers.scoring.error_rate",
         "trainers.scoring.normalizers",
         "trainers.scoring.ranking",
+        "trainers.scoring.report",
         "trainers.scoring.transcripts",
     ),
     "jobs.cli.results.transcribe_command": ("trainers.pipeline.transcription",),
@@ -85,10 +85,9 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.errors": ("trainers.errors",),
     "task": ("trainers.main", "trainers.distributed.console"),
     "trainers.main": ("trainers.pipeline",),
-    "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts", "trainers.report"),
+    "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts"),
     # What the Trainer makes of a config's arguments is known only to what builds them.
     "trainers.inspection": ("trainers.models", "trainers.training.arguments"),
-    "trainers.report": ("trainers.scoring",),
     "trainers.training": ("trainers.scoring", "trainers.models"),
     "trainers.scripts": ("trainers.run_folder",),
     "trainers.scripts.recipe": ("trainers.scripts.launchers", "trainers.scripts.inputs.placeholders"),
@@ -134,7 +133,7 @@ LIGHT = (
     "trainers.pipeline.launch",
     "trainers.pipeline.on_ray.script_run",
     "trainers.scripts.launchers.line_parser",
-    "trainers.report.page",
+    "trainers.scoring.report.page",
     "trainers.scoring.comparison.comparison",
     "trainers.scripts.inputs.fetch",
     "trainers.scripts.inputs.prepare",
@@ -145,7 +144,9 @@ LIGHT = (
     *(part.partition(":")[0] for part in FAMILIES.values()),
 )
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-FOLDERS = sorted({path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_dir()} - {ROOT})
+FOLDERS = sorted(
+    path for package in PACKAGES for path in [ROOT / package, *(ROOT / package).rglob("*")] if path.is_dir()
+)
 MAX_ENTRIES, MAX_LINES, MAX_FUNCTION_LINES = 16, 500, 60
 # Names that the layout gives to more than one file.
 SHARED_NAMES = {"__init__.py", "app.py", "errors.py"}

@@ -19,11 +19,13 @@ from rich.cells import cell_len, set_cell_size
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, AttemptState, Event, Run
 from trainers.config.wording import counted, format_duration
+from trainers.distributed.console.live_view import sparkline
 from trainers.errors import ConfigError
 from trainers.storage.json_files import to_json
 
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace FILE where it is there already.")]
 LONGEST_REASON = 100
+CURVE_CELLS = 40
 STATE = "STATE"
 # Of states by what they mean; those of a run that is on its way are as other text.
 COLORS: dict[str, str] = {
@@ -112,6 +114,9 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
         "gang": f"{counted(run.gang.num_workers, 'worker')}, {total} in total",
         "run folder": run.run_folder,
     }
+    if run.progress is not None and len(run.progress.wers) > 1:
+        first, *_, last = run.progress.wers
+        lines["WER"] = f"{first:.2f}% → {last:.2f}% {sparkline(run.progress.wers, CURVE_CELLS)}"
     if run.depends_on:
         lines["depends on"] = ", ".join(run.depends_on)
     if run.tags:

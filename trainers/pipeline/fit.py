@@ -53,7 +53,7 @@ def _report(folder: RunFolder) -> None:
     """Writes the run's page; a run without it is as good."""
     try:
         # Imported here: what draws is slow to load, and needed once.
-        from trainers.report.page import write_report  # noqa: PLC0415
+        from trainers.scoring.report.page import write_report  # noqa: PLC0415
 
         write_report(folder)
     except Exception as error:

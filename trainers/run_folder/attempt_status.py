@@ -11,6 +11,7 @@ import math
 import re
 import threading
 import time
+from collections.abc import Iterable
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ LOGS = "logs"
 DRIVER_LOG = "driver"
 # Far more than any status; what else wrote there may be of any size.
 MAX_STATUS_BYTES = 256 << 10
+MAX_WERS = 100
 _WORKER_LOG = re.compile(r"rank-(\d+)-([^/]+)\.log")
 
 WRITE_INTERVAL_S = 2.0
@@ -90,12 +92,20 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
     return status if isinstance(status, dict) else None
 
 
+def validated_wers(state: State) -> list[float]:
+    """The WER of each checkpoint's validation, in their order. Percent."""
+    return _finite(checkpoint.metrics.get("eval_wer") for checkpoint in state.checkpoints)
+
+
+def _finite(found: Iterable[Any]) -> list[float]:
+    return [float(wer) for wer in found if isinstance(wer, int | float) and math.isfinite(wer)]
+
+
 def scores_of(state: State) -> dict[str, float]:
     """What is known of `best_wer`, of all validations, and `test_wer`. Percent."""
     result = state.finished.result if state.finished is not None else {}
-    found = [checkpoint.metrics.get("eval_wer") for checkpoint in state.checkpoints]
-    found += [(result.get("validation") or {}).get("eval_wer"), (result.get("metrics") or {}).get("wer")]
-    validated = [float(wer) for wer in found if isinstance(wer, int | float) and math.isfinite(wer)]
+    ended = ((result.get("validation") or {}).get("eval_wer"), (result.get("metrics") or {}).get("wer"))
+    validated = [*validated_wers(state), *_finite(ended)]
     tested = (result.get("test") or {}).get("wer")
     scores = {"best_wer": min(validated, default=None), "test_wer": tested}
     return {name: wer for name, wer in scores.items() if wer is not None}
@@ -133,8 +143,9 @@ class StatusWriter:
         """Changes the status; a new phase is written at once.
 
         Numbers are of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
-        `best_wer` (of all validations), `test_wer`, `eta_s`, `checkpoint_s` (seconds that storing the last checkpoint
-        took), `workers` (of an elastic run) and `detail` those that have changed; a detail holds until the next change.
+        `wers` (of the last MAX_WERS validations), `best_wer` (of all of them), `test_wer`, `eta_s`, `checkpoint_s`
+        (seconds that storing the last checkpoint took), `workers` (of an elastic run) and `detail` those that have
+        changed; a detail holds until the next change.
         """
         with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")

@@ -36,6 +36,8 @@ import yaml
 from trainers.config.loader import to_yaml
 from trainers.config.locations import storage_path_of
 from trainers.config.schema import AnyConfig
+from trainers.config.strict_loading import YamlError, load_yaml
+from trainers.errors import DataError
 from trainers.storage import Storage, open_storage
 from trainers.storage.json_files import to_json, to_jsonl
 
@@ -101,6 +103,19 @@ class RunFolder:
     def read_json(self, key: str) -> Any | None:
         """The content of a JSON file, None where it is not there."""
         return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
+
+    def read_yaml(self, key: str) -> Any | None:
+        """The content of a YAML file, None where it is not there.
+
+        Raises:
+            DataError: it is not YAML in UTF-8.
+        """
+        if not self.storage.exists(key):
+            return None
+        try:
+            return load_yaml(self.storage.read_bytes(key).decode())
+        except (YamlError, UnicodeDecodeError) as error:
+            raise DataError(f"{self.storage.url(key)}: {error}") from None
 
     def write_json(self, key: str, content: Any) -> None:
         """Writes a JSON file.

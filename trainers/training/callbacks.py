@@ -20,7 +20,7 @@ from trainers.distributed.console.view import TRAIN
 from trainers.distributed.session import Session
 from trainers.errors import FencedError, StorageError
 from trainers.metrics.known_metrics import known_metrics
-from trainers.run_folder.attempt_status import Phase, StatusWriter
+from trainers.run_folder.attempt_status import MAX_WERS, Phase, StatusWriter
 from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import METRICS, now
@@ -110,10 +110,10 @@ class ProgressReport(TrainerCallback):
         attempt: int,
         status: StatusWriter,
         metrics: Iterable[str] = (),
-        best_wer: float = math.inf,
+        wers: Iterable[float] = (),
     ):
-        """The best WER is that of the run so far."""
-        self._session, self._plan, self._best_wer = session, plan, best_wer
+        """The WERs are those of the run's validations so far."""
+        self._session, self._plan, self._wers = session, plan, [*wers]
         self._log, self._status, self._metrics = log, status, tuple(metrics)
         self._durations_s, self._attempt = durations_s, attempt
         self._since = self._shown_s = 0.0
@@ -154,8 +154,8 @@ class ProgressReport(TrainerCallback):
         by_name = {name: metrics[f"eval_{name}"] for name in known_metrics()}
         self._session.show_from_main(Validated(step, max_steps, by_name, line))
         wer = metrics["eval_wer"]
-        self._best_wer = min(self._best_wer, wer)
-        scores = {"wer": wer, "best_wer": self._best_wer, **full}
+        self._wers.append(wer)
+        scores = {"wer": wer, "best_wer": min(self._wers), "wers": self._wers[-MAX_WERS:], **full}
         self._status.update(Phase.TRAINING, step=step, max_steps=max_steps, **scores)
         self._write(step, epoch, metrics)
 

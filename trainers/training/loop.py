@@ -1,7 +1,6 @@
 """A rank's training loop: everything that it is built of, and running it to its last step or to a request to stop."""
 
 import json
-import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ from trainers.models.recognizer import Recognizer
 from trainers.models.sources.opened_model import OpenedModel, open_once_a_node
 from trainers.models.sources.source_pin import WEIGHTS
 from trainers.run_folder import layout
-from trainers.run_folder.attempt_status import Phase, scores_of
+from trainers.run_folder.attempt_status import Phase, validated_wers
 from trainers.run_folder.checkpoints import BASE, ORIGINAL, Uploader
 from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
@@ -100,7 +99,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     keeper = KeepCheckpoints(session, uploader, task.attempt, context.staging.group, sharded=config.strategy.is_sharded)
     durations_s = task.sets["train"].index["duration_s"].to_numpy()
     log = MetricsLog(context.writer, session.show_from_main)
-    known = scores_of(context.writer.journal.read()) if session.is_main_process else {}
+    wers = validated_wers(context.writer.journal.read()) if session.is_main_process else []
     progress = ProgressReport(
         session,
         log,
@@ -109,7 +108,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
         task.attempt,
         context.status,
         config.scoring.metrics,
-        best_wer=known.get("best_wer", math.inf),
+        wers=wers,
     )
     first_step = start.checkpoint.step if start is not None else 0
     stop = LastStep(session, first_step)

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from trainers.scoring.comparison.comparison import Comparison, Paired
     from trainers.scoring.comparison.systems import System
 
-SIGNIFICANT = 0.05
-# Of a p that is shown as a number.
-LEAST = 0.001
 LONGEST_NAME = LONGEST_VALUE = 28
 
 
@@ -49,6 +46,9 @@ MetricName = Annotated[
     str | None, typer.Option(metavar="NAME", help="wer or cer. Default: the one that ranks in the runs' language.")
 ]
 Details = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a line of JSON for each utterance there.")]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write a page there, with the utterances that differ most.")
+]
 
 
 def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
@@ -58,6 +58,7 @@ def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
     normalizer: NormalizerName = None,
     metric: MetricName = None,
     details: Details = None,
+    html: Html = None,
     force: ForceOption = False,
     service: ServiceOption = None,
     json_output: JsonOption = False,
@@ -70,7 +71,7 @@ def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
     are those of the runs. Exits with code 3 where the systems were not scored on the same utterances and references,
     and with code 2 where their normalizers differ.
 
-    Example: rayscribe compare whisper-sr whisper-sr-lora
+    Example: rayscribe compare whisper-sr whisper-sr-lora --html compared.html
 
     Example: rayscribe compare whisper-sr s3://bucket/runs/ctc-sr other_system.csv --details utterances.jsonl
 
@@ -99,6 +100,10 @@ def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
     settings = differing_settings(systems)
     if details is not None:
         write_file(details, to_jsonl(found.utterances(), str(details)), "--details", force=force)
+    if html is not None:
+        from trainers.scoring.report.comparison_page import comparison_html  # noqa: PLC0415
+
+        write_file(html, comparison_html(found, settings, split), "--html", force=force)
     if json_output:
         as_json({**found.to_json_dict(), "split": split, "differing_settings": settings})
     else:
@@ -163,7 +168,7 @@ def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence
     head = ("SYSTEM", found.metric.upper(), "95%", "DIFFERENCE", "95%", "P", "BETTER", "WORSE")
     print_table(head, rows)
     for pair in found.paired:
-        echo(_verdict(pair, found.systems[0].name, found.units))
+        echo(pair.verdict(found.systems[0].name, found.units))
     if settings:
         echo("what differs:")
         fields = ("FIELD", *(_cut(system.name, LONGEST_NAME) for system in systems))
@@ -173,28 +178,11 @@ def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence
 
 def _cells(pair: "Paired") -> tuple[str, ...]:
     difference = "-" if pair.difference is None else f"{pair.difference:+.2f}"
-    return difference, _bounds(pair.interval, "+"), _p(pair.test.p), str(pair.wins), str(pair.losses)
-
-
-def _verdict(pair: "Paired", first: str, units: str) -> str:
-    """`b has significantly fewer errors than a: p = 0.003, z = 2.97 (matched pairs, 865 segments of words)`."""
-    test = pair.test
-    how = f"matched pairs, {counted(test.segments, 'segment')} of {units}"
-    if test.p is None or test.z is None:
-        return f"{pair.name} and {first}: no test; each segment has the same difference ({how})"
-    p = f"p < {LEAST}" if test.p < LEAST else f"p = {test.p:.3f}"
-    if test.p >= SIGNIFICANT:
-        return f"{pair.name} and {first} do not differ significantly: {p}, z = {test.z:.2f} ({how})"
-    fewer = "fewer" if test.z > 0 else "more"
-    return f"{pair.name} has significantly {fewer} errors than {first}: {p}, z = {test.z:.2f} ({how})"
+    return difference, _bounds(pair.interval, "+"), pair.test.shown_p, str(pair.wins), str(pair.losses)
 
 
 def _bounds(found: "Interval | None", sign: str = "") -> str:
     return "-" if found is None else f"{found.low:{sign}.2f} … {found.high:{sign}.2f}"
-
-
-def _p(p: float | None) -> str:
-    return "-" if p is None else f"<{LEAST}" if p < LEAST else f"{p:.3f}"
 
 
 def _text(value: Any) -> str:

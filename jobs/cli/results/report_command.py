@@ -36,7 +36,7 @@ def report(
     Example: rayscribe report s3://bucket/runs/whisper-sr --out whisper-sr.html
     """
     # Imported here: other commands draw nothing, and start faster without.
-    from trainers.report.page import REPORT, report_html, write_report  # noqa: PLC0415
+    from trainers.scoring.report.page import REPORT, report_html, write_report  # noqa: PLC0415
 
     with open_session(service) as session:
         folder = folder_of(session.runs.run(run_id))

@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from jobs.errors import ConflictError, NotFoundError, suggest_names
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter
 from jobs.paths import current_user
@@ -212,7 +210,7 @@ def _unregistered(url: str) -> Registered:
     """
     try:
         folder = RunFolder(open_storage(url, confined=True))
-        config = yaml.safe_load(folder.storage.read_bytes(CONFIG)) if folder.storage.exists(CONFIG) else None
+        config = folder.read_yaml(CONFIG)
         state = Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read()
         first = folder.read_json(f"{ATTEMPTS}/1/{ATTEMPT}") or {}
         began_s = seconds_of(first["started"]) if first else 0.0

@@ -29,7 +29,9 @@ def compare_short_training(bench: Bench) -> list[Row]:
     sizes, context = bench.sizes, ("--context", bench.sizes.short_context_s)
     at_30_s = step_arguments(sizes, sizes.train_batch, sizes.turn_steps)
     stock = bench.stock("stock", "train", *at_30_s, "--features", bench.features())
-    goals = {sizes.train_batch: EQUAL_BATCH_GOAL, sizes.short_batch: EQUAL_SECONDS_GOAL}
+    goals = {sizes.short_batch: EQUAL_SECONDS_GOAL}
+    if sizes.variants:
+        goals = {sizes.train_batch: EQUAL_BATCH_GOAL, **goals}
     sides: list[Side | None] = []
     for batch in goals:
         common = (*step_arguments(sizes, batch, sizes.short_turn_steps(batch)), *context)

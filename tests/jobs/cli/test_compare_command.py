@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.cli.app import app, main
+from tests.trainers.scoring.report.parsed_page import Page, check_page
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.error_rate import score_texts
 from trainers.scoring.normalizers import normalizer_named
@@ -107,6 +108,27 @@ def test_the_table_says_who_is_better_and_details_have_each_utterance(tmp_path: 
         "errors": {"small": 1, "large": 0},
     }
     assert len(others) == 3
+
+
+def test_the_page_has_the_utterances_that_differ_most_and_escapes_names(tmp_path: Path, runs: tuple[str, str]) -> None:
+    other = written(tmp_path / "<b>.csv", "id,text\n" + "".join(f"{id},{text}\n" for id, text in FIRST.items()))
+    page = tmp_path / "compared.html"
+    result = CliRunner().invoke(app, ["compare", *runs[::-1], other, "--html", str(page)])
+    assert result.exit_code == 0, result.output
+    html = page.read_text(encoding="utf-8")
+    check_page(html)
+    texts = Page(html).texts
+    assert texts["h1"] == ["large and small and <b>.csv"]
+    assert texts["h2"] == ["Scores", "small and large", "<b>.csv and large", "What differs"]
+    assert [text for text in texts["h3"] if "fewer" in text][:2] == [
+        "Where small has fewer errors",
+        "Where large has fewer errors",
+    ]
+    # Of both pairs: where large is right, and where each system has an error of its own is no difference.
+    assert texts["strong"] == ["b-1", "a-1"] * 2 or texts["strong"] == ["a-1", "b-1"] * 2
+    assert {"three", "eight"} <= {*texts["del"]} and {"tree", "ate"} <= {*texts["ins"]}
+    assert "model.d_model" in texts["th"]
+    assert any("small has significantly more errors than large" in text for text in texts["li"])
 
 
 def test_a_difference_that_may_be_chance_is_said_to_be_one(tmp_path: Path, runs: tuple[str, str]) -> None:

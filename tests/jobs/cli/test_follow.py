@@ -15,7 +15,7 @@ from jobs.cli.follow import LOG_TIMEOUT_S, Follower, exit_code_of, print_text
 from jobs.cli.output import run_details, runs_table
 from jobs.errors import ServiceError
 from jobs.lifecycle import RunState
-from jobs.model import LogLine, LogPage, Run
+from jobs.model import LogLine, LogPage, Progress, Run
 from tests.jobs.sample import sample_run
 from trainers.distributed.console import opened_screen
 from trainers.errors import StorageError
@@ -81,6 +81,11 @@ def test_a_reason_in_a_list_and_in_an_error_changes_no_terminal(
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
     assert "failed" in printed.out and "error: failed" in printed.err
+
+
+def test_a_run_s_details_have_the_course_of_its_error_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    run_details(sample_run(progress=Progress(phase="TRAINING", wers=(90.0, 90.0, 30.0, 50.0))), [])
+    assert "WER        90.00% → 50.00% ██▁▃\n" in capsys.readouterr().out
 
 
 def page(attempt: int, *texts: str, ended: bool = False) -> LogPage:

@@ -14,9 +14,8 @@ from trainers.config.locations import make_paths_absolute
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, in_home, is_url
-from trainers.config.strict_loading import load_yaml
 from trainers.errors import ConfigError
-from trainers.run_folder.layout import CONFIG
+from trainers.run_folder.layout import CONFIG, RunFolder
 from trainers.storage import open_storage
 
 FORMATS = ("txt", "srt", "vtt", "jsonl")
@@ -142,9 +141,9 @@ def _of_run(model: str, options: StorageOptions) -> dict[str, Any] | None:
     if not is_url(model) and not path.is_dir():
         return None
     storage = open_storage(model.rstrip("/") if is_url(model) else str(path.resolve()), options)
-    if not storage.exists(CONFIG):
+    config = RunFolder(storage).read_yaml(CONFIG)
+    if config is None:
         return None
-    config = load_yaml(storage.read_bytes(CONFIG).decode())
     return {
         part: {name: value for name, value in config[part].items() if names is None or name in names}
         for part, names in _KEPT.items()

@@ -13,6 +13,8 @@ from trainers.scoring.comparison.nist_alignment import Pair, align
 
 # Units in a row that both systems have right, and that so end a segment: NIST's default.
 GOOD_UNITS = 2
+# Of a p that is shown as a number.
+LEAST_P = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class MatchedPairs:
     deviation: float
     z: float | None
     p: float | None
+
+    @property
+    def shown_p(self) -> str:
+        """For a table: `0.031`, `<0.001`; a dash where there is none."""
+        return "-" if self.p is None else f"<{LEAST_P}" if self.p < LEAST_P else f"{self.p:.3f}"
 
 
 def matched_pairs(utterances: Iterable[tuple[Sequence[str], Sequence[str], Sequence[str]]]) -> MatchedPairs:

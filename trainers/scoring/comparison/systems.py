@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError, DataError
 from trainers.run_folder.layout import CONFIG, ENVIRONMENT, EVALUATION, EXPERIMENT, RunFolder
@@ -60,7 +58,7 @@ class System:
         totals = folder.read_json(f"{EVALUATION}/{split}.json") or {}
         # Those of version 0.1 name none.
         normalizer = f"{totals['normalizer']} {totals['normalizer_version']}" if "normalizer" in totals else ""
-        config = (yaml.safe_load(folder.storage.read_bytes(CONFIG)) if folder.storage.exists(CONFIG) else None) or {}
+        config = folder.read_yaml(CONFIG) or {}
         return cls(
             name,
             {row["id"]: row["hypothesis"] for row in rows},

@@ -1,26 +1,23 @@
-"""The page of a run: one file that needs no network and runs no script. What it shows of others' texts is escaped."""
+"""The page of a run."""
 
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from trainers.config.wording import counted, format_duration
-from trainers.report.charts import curves, durations
-from trainers.report.prepared_clips import ClipSet, clip_sets
-from trainers.report.run_record import AttemptRecord, RunRecord, SplitRecord
-from trainers.report.score_section import ScoreSection, Utterance, score_section
 from trainers.run_folder.layout import RunFolder
+from trainers.scoring.report.charts import curves, durations
+from trainers.scoring.report.prepared_clips import ClipSet, clip_sets
+from trainers.scoring.report.rendering import clock, rendered
+from trainers.scoring.report.run_record import AttemptRecord, RunRecord, SplitRecord
+from trainers.scoring.report.score_section import ScoreSection, Utterance, score_section
 
 REPORT = "report.html"
-TEMPLATES = Path(__file__).parent / "templates"
 MOST_CHARACTERS = 200
 REASONS = 50
 # Of all recordings in the page together, before they are written as text.
@@ -56,20 +53,12 @@ def report_html(folder: RunFolder) -> str:
     drawn = curves(record.metrics)
     sections = [("curves", "Curves")] if drawn else []
     sections += [(f"score-{score.split}", f"Score on {score.split}") for score in scores]
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"code_point": ord, "clock": _clock}
-    return environment.get_template("report.html.j2").render(
-        name=folder.name,
+    return rendered(
+        "report.html.j2",
+        title=folder.name,
         url=folder.url,
         read=record.read,
         version=(record.environment.get("packages") or {}).get("rayscribe") or "",
-        css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         standing=_standing(record),
         sections=[*sections, ("data", "Data"), ("attempts", "Attempts"), ("config", "Config")],
         numbers=[*_numbers(record, scores, sets, hours)],
@@ -116,7 +105,7 @@ def _standing(record: RunRecord) -> str:
     """How far the run is, in one line."""
     result = record.state.finished
     if result is not None:
-        return f"finished {_clock(str(result.result.get('finished', '')))}, by attempt {result.attempt}"
+        return f"finished {clock(str(result.result.get('finished', '')))}, by attempt {result.attempt}"
     last = record.attempts[-1]
     reason = f": {last.reason}" if last.reason else ""
     return f"not finished · attempt {last.number}, {last.phase}{reason}"
@@ -184,11 +173,6 @@ def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[ReasonCount]:
         for (split, reason), rows in found.items()
     ]
     return sorted(counts, key=lambda item: -item.rows)[:REASONS]
-
-
-def _clock(at: str) -> str:
-    """A time of a run folder, for people: `2026-11-26 07:25:39 UTC`."""
-    return at.replace("T", " ").replace("+00:00", " UTC")
 
 
 def _as_yaml(content: Any) -> str:

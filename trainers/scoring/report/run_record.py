@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from trainers.errors import ConfigError
 from trainers.run_folder.attempt_status import read_status
 from trainers.run_folder.journal import Journal, State, accepted_metrics, deduplicate
@@ -97,8 +95,8 @@ class RunRecord:
             folder,
             now(),
             state,
-            _yaml(folder, CONFIG) or {},
-            _yaml(folder, OVERRIDES) or [],
+            folder.read_yaml(CONFIG) or {},
+            folder.read_yaml(OVERRIDES) or [],
             folder.read_json(ENVIRONMENT) or {},
             _lines(deduplicate(accepted_metrics(folder, state))),
             _lines(folder.storage.read_bytes(QUARANTINE) if folder.storage.exists(QUARANTINE) else b""),
@@ -111,10 +109,6 @@ class RunRecord:
         """Of the speech, where the recipe names one."""
         found: str | None = (self.config.get("model") or {}).get("language")
         return found
-
-
-def _yaml(folder: RunFolder, key: str) -> Any:
-    return yaml.safe_load(folder.storage.read_bytes(key)) if folder.storage.exists(key) else None
 
 
 def _lines(content: bytes) -> list[Any]:
