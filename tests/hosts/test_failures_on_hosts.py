@@ -38,7 +38,6 @@ def test_one_run_survives_a_killed_host_and_a_host_cut_off(hosts: RayHosts, runs
     assert set(ended_well(runs, "hit-twice")[:-1]) == {Cause.NODE_LOST}
 
 
-@pytest.mark.long
 def test_a_worker_host_whose_processes_are_killed(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("host-killed")
     runs.until_step("host-killed", DURING)
@@ -48,7 +47,6 @@ def test_a_worker_host_whose_processes_are_killed(hosts: RayHosts, runs: Recorde
     assert set(ended_well(runs, "host-killed")[:-1]) == {Cause.NODE_LOST}
 
 
-@pytest.mark.long
 def test_a_host_cut_off_from_the_network_and_back(hosts: RayHosts, runs: RecordedRuns) -> None:
     # The attempt could start its workers again, but those that are left do not hold them.
     runs.submit("cut-off", "scaling.resources_per_worker={CPU: 2}", "run.max_failures=3", "job.max_retries=0")
@@ -66,7 +64,6 @@ def test_a_host_cut_off_from_the_network_and_back(hosts: RayHosts, runs: Recorde
     assert last.resume_from is not None
 
 
-@pytest.mark.long
 def test_the_driver_is_killed(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("driver-killed")
     runs.until_step("driver-killed", DURING)
@@ -75,7 +72,6 @@ def test_the_driver_is_killed(hosts: RayHosts, runs: RecordedRuns) -> None:
     assert ended_well(runs, "driver-killed") == [Cause.DRIVER_KILLED, Cause.SUCCEEDED]
 
 
-@pytest.mark.long
 def test_the_head_is_killed_and_started_again(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("head-killed")
     runs.until_step("head-killed", DURING)
@@ -87,7 +83,6 @@ def test_the_head_is_killed_and_started_again(hosts: RayHosts, runs: RecordedRun
     assert set(others) <= {Cause.NODE_LOST}
 
 
-@pytest.mark.long
 def test_the_storage_is_not_reachable_for_half_a_minute(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("no-storage")
     runs.until_step("no-storage", DURING)
@@ -111,7 +106,6 @@ def ended_on_full_disk(host: Host, runs: RecordedRuns, name: str) -> Run:
     return runs.workspace.ledger.run(name)
 
 
-@pytest.mark.long
 def test_the_disk_of_a_worker_host_is_full(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("disk-full", "job.max_retries=0")
     runs.until_step("disk-full", DURING)

@@ -33,7 +33,6 @@ def runs(hosts: RayHosts, tmp_path: Path) -> Iterator[RecordedRuns]:
     made.close()
 
 
-@pytest.mark.long
 def test_a_host_that_the_cloud_takes_away_stores_a_checkpoint_first(
     hosts: RayHosts, runs: RecordedRuns, calm: str, tmp_path: Path
 ) -> None:
@@ -55,7 +54,6 @@ def test_a_host_that_the_cloud_takes_away_stores_a_checkpoint_first(
     assert sorted(runs.recorded()) == list(range(1, MAX_STEPS + 1))
 
 
-@pytest.mark.long
 def test_a_lost_host_shrinks_an_elastic_group_and_a_returned_one_grows_it(hosts: RayHosts, runs: RecordedRuns) -> None:
     runs.submit("elastic", *ELASTIC, f"training.max_steps={STEPS}", f"training.global_batch_size={BATCH}")
     journal = journal_of(hosts, "elastic")

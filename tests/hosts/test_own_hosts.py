@@ -49,7 +49,6 @@ def test_up_again_changes_nothing(hosts: RayHosts) -> None:
     assert hosts.rayscribe("cluster", "ssh", CLUSTER, "--", "hostname") == f"{hosts.head.name}\n"
 
 
-@pytest.mark.long
 def test_plain_ray_job_submit_trains_as_rayscribe_submit_does(hosts: RayHosts, calm: str, tree: Path) -> None:
     assert calm == CALM
     entrypoint = submitted("plain-job", hosts)

@@ -71,9 +71,14 @@ def moments(checkpoint: Path) -> int:
     "changes",
     [
         {"adapt.method": "freeze_encoder"},
-        {"adapt.method": "decoder_only"},
-        {"adapt.method": "last_n_layers", "adapt.n": 1},
-        {"adapt.method": "freeze_encoder", "training.gradient_checkpointing": True},
+        *(
+            pytest.param(changes, marks=pytest.mark.long)
+            for changes in (
+                {"adapt.method": "decoder_only"},
+                {"adapt.method": "last_n_layers", "adapt.n": 1},
+                {"adapt.method": "freeze_encoder", "training.gradient_checkpointing": True},
+            )
+        ),
     ],
     ids=lambda changes: "-".join(str(value) for value in changes.values()),
 )
@@ -165,7 +170,11 @@ def test_a_merged_model_and_a_checkpoint_score_the_same(with_adapter: TrainConfi
 
 
 @pytest.mark.parametrize(
-    "changes", [{"training.gradient_checkpointing": True}, AUGMENTED], ids=["checkpointing", "augmented"]
+    "changes",
+    [
+        pytest.param({"training.gradient_checkpointing": True}, id="checkpointing"),
+        pytest.param(AUGMENTED, id="augmented", marks=pytest.mark.long),
+    ],
 )
 def test_a_killed_run_with_an_adapter_ends_with_the_same_weights(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
@@ -180,6 +189,7 @@ def test_a_killed_run_with_an_adapter_ends_with_the_same_weights(
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_a_stop_left_without_a_score_gets_the_one_of_an_undisturbed_run(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +219,7 @@ def test_a_checkpoint_that_a_stop_left_without_a_score_gets_the_one_of_an_undist
     ).read_bytes()
 
 
+@pytest.mark.long
 def test_gradient_checkpointing_changes_no_gradient_of_an_adapter(tones: Path, tmp_path: Path) -> None:
     plain, saving = (
         small(tones, tmp_path / str(on), LORA | {"training.gradient_checkpointing": on}) for on in (False, True)
@@ -219,7 +230,10 @@ def test_gradient_checkpointing_changes_no_gradient_of_an_adapter(tones: Path, t
     assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-5
 
 
-@pytest.mark.parametrize("changes", [LORA, {"adapt.method": "full"}], ids=["lora", "full"])
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param(LORA, id="lora"), pytest.param({"adapt.method": "full"}, id="full", marks=pytest.mark.long)],
+)
 def test_a_run_begins_with_an_adapter_s_checkpoint(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_adapter: TrainConfig, changes: dict[str, Any]
 ) -> None:
@@ -245,6 +259,7 @@ def test_what_the_model_does_not_have_is_refused_before_preparing(
     assert "prepare" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_run_in_a_bucket_keeps_and_finds_its_base_there(
     tones: Path, tmp_path: Path, s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

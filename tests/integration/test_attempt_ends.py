@@ -106,6 +106,7 @@ def test_a_killed_worker(run: Run) -> None:
     assert "the process of a worker died" in status(run)["detail"]
 
 
+@pytest.mark.long
 def test_what_would_fail_again_is_not_tried_again(run: Run) -> None:
     """Only the workers build an optimizer, so only they find that its arguments are no names and values."""
     persistent = replace(run, sets=[*run.sets, "run.max_failures=5", "training.training_args.optim_args=nonsense"])
@@ -135,6 +136,7 @@ def test_a_stop_before_the_first_worker_ends_at_once(run: Run) -> None:
     assert status(run)["detail"].startswith("stopped; the prepared data stays in ")
 
 
+@pytest.mark.long
 def test_a_stopped_job_leaves_a_checkpoint_and_ends_with_the_undisturbed_weights(run: Run) -> None:
     calm = replace(run, name="calm")
     calm.start()

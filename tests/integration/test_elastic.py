@@ -87,6 +87,7 @@ def run(cluster: tuple[Cluster, RayHead], recipe: Path, tmp_path: Path) -> Recor
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.long
 def test_a_drained_node_shrinks_an_elastic_group_and_another_grows_it_at_no_step_of_cost(
     cluster: tuple[Cluster, RayHead], run: RecordedRun
 ) -> None:

@@ -232,6 +232,7 @@ def check_same(state_read: dict[str, Any], calm: dict[str, Any]) -> None:
     assert state_read["shown"][METRICS] == deduplicate(state_read["metrics"])
 
 
+@pytest.mark.long
 def test_a_driver_on_ray_and_its_workers_wake_when_the_next_attempt_has_finished(
     ray_head: RayHead, recipe: Path, tmp_path: Path
 ) -> None:

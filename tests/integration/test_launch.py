@@ -43,7 +43,7 @@ def user(head: RayHead, tmp_path: Path, s3_bucket: str, s3_endpoint: str) -> Use
     return lambda program, name: LaunchUser(PROGRAMS[program], head, tmp_path, name, (s3_bucket, s3_endpoint))
 
 
-def test_a_lost_worker_and_a_stop_cost_no_step_and_exit_code_7_is_the_run_s(user: Users, plain: Losses) -> None:
+def test_a_stop_costs_no_step_and_exit_code_7_is_the_run_s(user: Users, plain: Losses) -> None:
     run = user("ddp", "ended")
     command = [*DDP.holding(run.file), *f"--fail-at-step {STEPS} --fail-rank 1 --exit-code 7".split()]
     line = ["torchrun", "--nproc_per_node", "2", *command]
@@ -52,9 +52,7 @@ def test_a_lost_worker_and_a_stop_cost_no_step_and_exit_code_7_is_the_run_s(user
     assert yaml.safe_load((run.folder / "run.yaml").read_text())["script"]["command"] == command
     code, output = run.call("submit", "run.yaml", "--address", run.head.dashboard)
     assert code == 0, output
-    goes_on = run.until_held()
-    run.kill_worker()
-    run.until(lambda: f"{goes_on}: epoch 2, 4 of its steps" in run.logs, "restart")
+    run.until_held()
     code, output = run.call("stop", run.name, "--wait")
     assert code == 0 and "STOPPED" in output, output
     # In the middle of the third epoch.
@@ -68,11 +66,12 @@ def test_a_lost_worker_and_a_stop_cost_no_step_and_exit_code_7_is_the_run_s(user
     assert f"  rank 1 gives up at step {STEPS}" in output
     status = run.call("status", run.name)[1]
     assert "FAILED" in status and "exit code" in status
-    # Also of steps that were made twice.
+    # Of both attempts.
     made = {(int(step), float(loss)) for step, loss in LOGGED_STEP.findall(run.logs)}
     assert made == {(step, loss) for step, loss in plain("ddp").items() if step < STEPS}
 
 
+@pytest.mark.long
 def test_a_program_for_gaudi_runs_where_ray_has_its_resource(user: Users, plain: Losses, tmp_path: Path) -> None:
     run = user("ctc", "gaudi")
     shutil.copytree(FAKE_HABANA, run.folder / "fake_habana")

@@ -97,6 +97,7 @@ def monitoring(ray_head: RayHead, tmp_path_factory: pytest.TempPathFactory) -> I
             assert process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_each_query_of_the_dashboard_returns_data_and_series_end_with_their_attempt(
     monitoring: Monitoring, ray_head: RayHead, tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from tests.integration.training_trees import write_recipe
 from tests.s3 import FaultProxy
 from trainers.run_folder.layout import CHECKPOINTS
 
+# CI has one kill of each kind, of queued runs: test_retry_causes.
+pytestmark = pytest.mark.long
 MAX_STEPS, SAVE_STEPS = 100, 10
 WORKER, DRIVER, BOTH = "worker", "driver", "both"
 # Step after which each kill comes, and whom it hits: spread over the run, right after checkpoints and between them.
@@ -54,7 +56,6 @@ def recipe(tones: Path, tmp_path: Path) -> Path:
     return write_recipe(tmp_path / "recipe.yaml", tones, changes)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_two_workers_killed_eleven_times_end_with_the_same_weights(
     ray_head: RayHead, recipe: Path, tmp_path: Path
@@ -100,7 +101,6 @@ def test_three_workers_killed_in_the_middle_of_uploads_to_s3_end_with_the_same_w
     check_ray_result(run, attempt=3, num_to_keep=KEPT)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_two_workers_that_train_an_adapter_killed_thrice_end_with_the_same_weights(
     ray_head: RayHead, recipe: Path, tmp_path: Path

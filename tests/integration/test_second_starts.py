@@ -357,7 +357,10 @@ class TestEveryFreeField:
 
     @pytest.mark.parametrize(
         ("outcome", "part", "parts"),
-        [*((Outcome.EXACT, part, 3) for part in range(3)), *((Outcome.ROUNDED, part, 2) for part in range(2))],
+        [
+            *((Outcome.EXACT, part, 3) for part in range(3)),
+            *(pytest.param(Outcome.ROUNDED, part, 2, marks=pytest.mark.long) for part in range(2)),
+        ],
     )
     def test_takes_effect_and_is_printed(
         self,

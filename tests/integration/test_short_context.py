@@ -156,7 +156,7 @@ class TestMatching:
         ("begins", "changes"),
         [
             ("pretrained", LORA),
-            ("from", {}),
+            pytest.param("from", {}, marks=pytest.mark.long),
             pytest.param("pretrained", {}, marks=pytest.mark.long),
             pytest.param("from", LORA, marks=pytest.mark.long),
         ],

@@ -213,7 +213,7 @@ def test_a_stopped_ctc_training_goes_on_by_its_name_as_if_nobody_had_asked(
     first = ctc_runs.checkpoints("stopped")[0].name
     assert rayscribe(["resume", "stopped", "--from", first]) == 0
     assert Journal(ctc_runs.folder("stopped-from-1")).read().finished is not None
-    wers = [checkpoint.metrics["eval_wer"] for checkpoint in ctc_runs.checkpoints("stopped") if checkpoint.metrics]
+    wers = [line["eval_wer"] for line in metrics_of(ctc_runs.folder("stopped")) if "eval_wer" in line]
     assert shown["run"]["progress"]["best_wer"] == min(wers)
     assert shown["run"]["progress"]["wers"] == wers, "those of both attempts"
     assert ctc_runs.numbers("stopped") == ctc_runs.numbers("calm")

@@ -186,6 +186,7 @@ def test_a_python_without_ray_is_named(tmp_path: Path, index: PackageIndex) -> N
     assert f"{tmp_path / 'bare' / 'bin' / 'python'} has no Ray" in ended.stderr
 
 
+@pytest.mark.long
 def test_uv_installs_the_same(tmp_path: Path, index: PackageIndex) -> None:
     node = Node(tmp_path, index, pip=None, uv=["tiny-speech==1.2.3"])
     # Where the node has no uv, it comes from the node's own index.
@@ -209,6 +210,7 @@ def test_what_is_rendered_is_what_it_was() -> None:
     assert not re.search(r"@[A-Z_]+@", render(part))
 
 
+@pytest.mark.long
 def test_each_list_of_requirements_has_an_environment_of_its_own(tmp_path: Path, index: PackageIndex) -> None:
     index.add_wheel("tiny-speech", "2.0", "VALUE = 43\n")
     assert Node(tmp_path, index).run("python", "-c", SAY).stdout.startswith("42")

@@ -105,7 +105,8 @@ def said(end: JobEnd) -> str:
     return next(line for line in end.logs.splitlines() if line.startswith("said "))
 
 
-@pytest.mark.parametrize("tool", ["pip", pytest.param("uv", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_a_private_index_is_asked_once_and_its_credentials_leave_no_trace(
     repository: Repository, index: PackageIndex, tool: str
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_private_index_is_asked_once_and_its_credentials_leave_no_trace(
     assert (index.downloads("tiny-speech"), index.downloads("tiny-tool")) == (0, 0)
 
 
+@pytest.mark.long
 def test_uv_builds_from_source_without_showing_credentials(repository: Repository, index: PackageIndex) -> None:
     code = "import tiny_built; print('said', tiny_built.VALUE)"
     assert said(repository.run(code, uv=["tiny-built==2.0"], **repository.private)) == "said 7"
@@ -163,6 +165,7 @@ def test_a_missing_package_fails_the_job_before_it_starts(
     assert index.user not in end.message + end.logs
 
 
+@pytest.mark.long
 def test_ray_remembers_a_failure_but_not_for_another_attempt(
     repository: Repository, index: PackageIndex, tmp_path: Path
 ) -> None:
@@ -256,6 +259,7 @@ print("said", ray.get(say.remote()))
 """
 
 
+@pytest.mark.long
 def test_a_worker_that_ray_kills_while_it_installs_starts_later(
     repository: Repository, index: PackageIndex, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from trainers.config.locations import cache_url_of
 from trainers.config.schema import AnyConfig, ScriptConfig
 from trainers.distributed.console import is_main_process
 from trainers.errors import FencedError, Interruption, RayscribeError, StorageError
-from trainers.run_folder.journal import Journal, State
+from trainers.run_folder.journal import Journal, State, accepted_metrics, deduplicate
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
 from trainers.storage.json_files import finite
 
@@ -92,23 +92,24 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
     return status if isinstance(status, dict) else None
 
 
-def validated_wers(state: State) -> list[float]:
-    """The WER of each checkpoint's validation, in their order. Percent."""
-    return _finite(checkpoint.metrics.get("eval_wer") for checkpoint in state.checkpoints)
-
-
-def _finite(found: Iterable[Any]) -> list[float]:
-    return [float(wer) for wer in found if isinstance(wer, int | float) and math.isfinite(wer)]
+def validated_wers(folder: RunFolder, state: State, last_step: int) -> list[float]:
+    """The WER of each validation of the run, up to that of a step, in their order. Percent."""
+    lines = map(json.loads, deduplicate(accepted_metrics(folder, state)).splitlines())
+    return _finite(line.get("eval_wer") for line in lines if line["step"] <= last_step)
 
 
 def scores_of(state: State) -> dict[str, float]:
     """What is known of `best_wer`, of all validations, and `test_wer`. Percent."""
     result = state.finished.result if state.finished is not None else {}
-    ended = ((result.get("validation") or {}).get("eval_wer"), (result.get("metrics") or {}).get("wer"))
-    validated = [*validated_wers(state), *_finite(ended)]
+    found = [checkpoint.metrics.get("eval_wer") for checkpoint in state.checkpoints]
+    found += [(result.get("validation") or {}).get("eval_wer"), (result.get("metrics") or {}).get("wer")]
     tested = (result.get("test") or {}).get("wer")
-    scores = {"best_wer": min(validated, default=None), "test_wer": tested}
+    scores = {"best_wer": min(_finite(found), default=None), "test_wer": tested}
     return {name: wer for name, wer in scores.items() if wer is not None}
+
+
+def _finite(found: Iterable[Any]) -> list[float]:
+    return [float(wer) for wer in found if isinstance(wer, int | float) and math.isfinite(wer)]
 
 
 class StatusWriter:

@@ -99,7 +99,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     keeper = KeepCheckpoints(session, uploader, task.attempt, context.staging.group, sharded=config.strategy.is_sharded)
     durations_s = task.sets["train"].index["duration_s"].to_numpy()
     log = MetricsLog(context.writer, session.show_from_main)
-    wers = validated_wers(context.writer.journal.read()) if session.is_main_process else []
+    first_step = start.checkpoint.step if start is not None else 0
     progress = ProgressReport(
         session,
         log,
@@ -108,9 +108,8 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
         task.attempt,
         context.status,
         config.scoring.metrics,
-        wers=wers,
+        wers=_earlier_wers(context, first_step),
     )
-    first_step = start.checkpoint.step if start is not None else 0
     stop = LastStep(session, first_step)
     validation = scored_clips(config, task.sets[VALIDATION], recognizer, VALIDATION)
     scorer = Scorer(
@@ -141,6 +140,13 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     trainer.add_callback(StepGauges(session, trainer.times, trainer.exchange, plan, durations_s))
     last_step = schedule.last_step
     return Loop(context, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, reports)
+
+
+def _earlier_wers(context: WorkerContext, first_step: int) -> list[float]:
+    """Those of the run's validations before it was started again, on the process that shows them."""
+    if first_step == 0 or not context.session.is_main_process:
+        return []
+    return validated_wers(context.folder, context.writer.journal.read(), first_step)
 
 
 def train(loop: Loop) -> str | None:

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.hosts.chaos.campaign import Campaign
 from tests.hosts.chaos.check_record import problems
 from tests.hosts.ray_hosts import RayHosts
@@ -14,7 +12,6 @@ from tests.hosts.runs import HostRuns
 SEED, FAILURES = 29, 5
 
 
-@pytest.mark.long
 def test_five_random_failures_lose_nothing(hosts: RayHosts, tmp_path: Path) -> None:
     runs = HostRuns(hosts, tmp_path)
     record = tmp_path / "record.jsonl"

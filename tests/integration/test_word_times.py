@@ -1,0 +1,100 @@
+"""Half an hour of spoken digits, cut and transcribed by a model that knows its sentences: when each word is spoken."""
+
+import csv
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import yaml
+
+import rayscribe
+from tests.trainers.synthetic import content, write_recording, write_rows
+from trainers.data.audio import SAMPLING_RATE_HZ, decode, to_int16
+
+SENTENCES, DIGITS, GAP_S = 24, 5, 0.1
+TOLERANCE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Digits one after another: samples (T,), and the first and last second of each word."""
+
+    samples: np.ndarray
+    words: list[tuple[str, float, float]]
+
+    @property
+    def text(self) -> str:
+        return " ".join(word for word, _, _ in self.words)
+
+
+@pytest.fixture(scope="module")
+def sentences(speech_data: Path) -> list[Sentence]:
+    folder, draws = speech_data / "fsdd", np.random.default_rng(0)
+    with (folder / "train.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    made = []
+    for _ in range(SENTENCES):
+        parts: list[np.ndarray] = []
+        words, place = [], 0
+        for row in draws.choice(np.array(rows, dtype=object), DIGITS, replace=False):
+            path = folder / row["path"]
+            spoken = to_int16(decode(path.read_bytes(), name=path.name))
+            words.append((row["text"], place / SAMPLING_RATE_HZ, (place + len(spoken)) / SAMPLING_RATE_HZ))
+            parts += [spoken, np.zeros(round(GAP_S * SAMPLING_RATE_HZ), np.int16)]
+            place += len(spoken) + len(parts[-1])
+        made.append(Sentence(np.concatenate(parts[:-1]), words))
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(sentences: list[Sentence], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a CTC model that has learned the sentences by heart."""
+    folder = tmp_path_factory.mktemp("digits")
+    rows = []
+    for number, sentence in enumerate(sentences):
+        path = write_recording(folder / "clips" / f"{number}.wav", sentence.samples)
+        rows.append((str(path), sentence.text))
+    train, validation = (str(write_rows(folder / f"{name}.csv", rows)) for name in ("train", "validation"))
+    model = {"init": "scratch", "family": "ctc", "d_model": 96, "encoder_layers": 2, "attention_heads": 4}
+    training = {"max_steps": 240, "save_steps": 240, "learning_rate": 2e-3, "warmup_steps": 40}
+    recipe = folder / "digits.yaml"
+    changes = {"data": {"train": train, "validation": validation}, "model": model}
+    changes |= {"training": {**training, "per_device_train_batch_size": 8}, "run": {"storage_path": str(folder)}}
+    recipe.write_text(yaml.safe_dump(content(changes)))
+    result = rayscribe.train(recipe, {"run.name": "digits"}, ray=False)
+    assert result.totals["wer"] < 3, result.headline
+    return result.folder
+
+
+@pytest.mark.long
+def test_words_of_half_an_hour_are_there_and_have_their_times(
+    run: str, sentences: list[Sentence], tmp_path: Path
+) -> None:
+    draws = np.random.default_rng(1)
+    parts: list[np.ndarray] = []
+    expected: list[tuple[str, float, float]] = []
+    place = 0
+    while place < 30 * 60 * SAMPLING_RATE_HZ:
+        sentence = sentences[int(draws.integers(len(sentences)))]
+        pause = np.zeros(round(draws.uniform(0.6, 1.5) * SAMPLING_RATE_HZ), np.int16)
+        start_s = place / SAMPLING_RATE_HZ
+        expected += [(word, start_s + start, start_s + end) for word, start, end in sentence.words]
+        parts += [sentence.samples, pause]
+        place += len(sentence.samples) + len(pause)
+    soundfile.write(tmp_path / "long.flac", np.concatenate(parts), SAMPLING_RATE_HZ)
+    (found,) = rayscribe.transcribe(run, tmp_path / "long.flac").transcripts
+    words = [word for segment in found.segments for word in segment.words or ()]
+    matcher = SequenceMatcher(None, [word for word, _, _ in expected], [word.text for word in words], autojunk=False)
+    pairs = [
+        (expected[block.a + offset], words[block.b + offset])
+        for block in matcher.get_matching_blocks()
+        for offset in range(block.size)
+    ]
+    assert len(pairs) > 0.97 * len(expected), "words are lost"
+    off_s = [max(abs(word.start_s - start_s), abs(word.end_s - end_s)) for (_, start_s, end_s), word in pairs]
+    late = [pair for pair, off in zip(pairs, off_s, strict=True) if off > TOLERANCE_S]
+    print(f"{len(pairs)} of {len(expected)}, off by {np.quantile(off_s, [0.5, 0.9, 0.99, 1]).round(3)}")
+    assert len(late) < 0.02 * len(pairs), late[:5]
