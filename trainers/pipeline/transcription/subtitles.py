@@ -3,11 +3,13 @@
 import html
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from trainers.models.recognizer import Word
 from trainers.pipeline.transcription.transcript import Segment, Transcript
 from trainers.storage.json_files import to_jsonl
+
+if TYPE_CHECKING:
+    from trainers.models.recognizer import Word
 
 # As broadcasters have it: two lines of 42 characters, and not longer than one can look at them.
 LINE_CHARACTERS, CUE_LINES, CUE_S = 42, 2, 7.0
@@ -50,7 +52,7 @@ def to_line(transcript: Transcript) -> str:
     return to_jsonl([transcript.to_json_dict()], transcript.id)
 
 
-FORMATS: Mapping[str, Callable[[Transcript], str]] = {"jsonl": to_line, "txt": to_txt, "srt": to_srt, "vtt": to_vtt}
+FORMATS: Mapping[str, Callable[[Transcript], str]] = {"txt": to_txt, "srt": to_srt, "vtt": to_vtt, "jsonl": to_line}
 
 
 def cues_of(transcript: Transcript) -> list[Cue]:
@@ -74,7 +76,7 @@ def _cues(segment: Segment) -> Iterator[Cue]:
         begin = place = end
 
 
-def _groups(words: Sequence[Word]) -> Iterator[list[Word]]:
+def _groups(words: "Sequence[Word]") -> "Iterator[list[Word]]":
     group: list[Word] = []
     for word in words:
         characters = sum(len(each.text) + 1 for each in group) + len(word.text)

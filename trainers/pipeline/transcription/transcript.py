@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainers.models.recognizer import Word
+if TYPE_CHECKING:
+    from trainers.models.recognizer import Word
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Segment:
     end_s: float
     text: str
     avg_logprob: float
-    words: tuple[Word, ...] | None = None
+    words: "tuple[Word, ...] | None" = None
 
     def to_json_dict(self) -> dict[str, Any]:
         words = {} if self.words is None else {"words": [_rounded(word._asdict()) for word in self.words]}
