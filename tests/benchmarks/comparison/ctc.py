@@ -18,8 +18,8 @@ def compare_ctc_training(bench: Bench) -> list[Row]:
     ours = bench.ours("Rayscribe", "train", *common, model="ctc-model")
     bare = bench.bare("bare loop", "train", *common, model="ctc-model")
     seconds = round(sizes.train_batch * bench.speech.mean_s, 1)
-    evenly = (f"{seconds} padded s", "train", *common, "--batch-seconds", seconds)
-    even = bench.ours(*evenly, model="ctc-model") if sizes.variants else None
+    padded = (*common, "--batch-seconds", seconds)
+    even = bench.ours(f"{seconds} padded s", "train", *padded, model="ctc-model") if sizes.variants else None
     theirs, mine, even_rates, limit = take_turns(bench, "CTC, train", (stock, ours, even, bare))
     rows = rate_rows("CTC, train, clips/s", mine, theirs, limit, GOAL, LIMIT_GOAL)
     if even is not None:
