@@ -13,7 +13,7 @@ import pytest
 from tests import settings
 from trainers.storage.own_folder import own_temporary_folder
 
-pytest_plugins = ["tests.object_stores", "tests.s3", "tests.web", "tests.postgres", "tests.hosts.summary"]
+pytest_plugins = ["tests.object_stores", "tests.s3", "tests.web", "tests.hub", "tests.postgres", "tests.hosts.summary"]
 
 # Runs that tests start are not in the list of whoever runs them.
 STATE = tempfile.TemporaryDirectory(prefix="rayscribe-state-")

@@ -133,6 +133,7 @@ LIGHT = (
     "trainers.pipeline.launch",
     "trainers.pipeline.on_ray.script_run",
     "trainers.scripts.launchers.line_parser",
+    "trainers.run_folder.hub.push",
     "trainers.scoring.report.page",
     "trainers.scoring.comparison.comparison",
     "trainers.scripts.inputs.fetch",

@@ -44,6 +44,7 @@ NOT_HERE = {
     "data.validation",
     "augment.noise_manifest",
     "augment.rir_manifest",
+    "hub.push",
 }
 
 

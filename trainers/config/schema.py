@@ -17,6 +17,7 @@ from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.decode_part import DecodePart
+from trainers.config.parts.hub_part import HubPart
 from trainers.config.parts.part import Part, Settings, is_new, trains
 from trainers.config.parts.run_part import RunPart
 from trainers.config.parts.scaling_part import ScalingPart
@@ -51,6 +52,7 @@ class TrainConfig(Part):
     scaling: ScalingPart = ScalingPart()
     strategy: StrategyPart = StrategyPart()
     checkpoint: CheckpointPart = CheckpointPart()
+    hub: HubPart = HubPart()
     job: Settings = Field(default_factory=dict, description=JOB)
 
     @model_validator(mode="after")

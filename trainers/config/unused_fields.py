@@ -10,6 +10,14 @@ from typing import Any
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 
+# Of the Trainer's arguments, those of a push, which is not the Trainer's.
+OF_A_PUSH = {
+    "hub_model_id": "hub.model_id",
+    "hub_private_repo": "hub.private",
+    "hub_strategy": "hub.strategy",
+    "hub_always_push": "hub.push",
+    "hub_revision": "hub.push",
+}
 STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 
 
@@ -21,7 +29,11 @@ def unused_fields(config: TrainConfig) -> dict[str, str]:
 
 def refuse_unused_fields(config: TrainConfig) -> None:
     """Refuses, with a ConfigError, a new run whose config sets what nothing reads."""
-    problems = []
+    problems = [
+        f"training.training_args.{name} has no effect, since the Trainer pushes nothing: remove it, and set {field}"
+        for name, field in OF_A_PUSH.items()
+        if name in config.training.training_args
+    ]
     for name, why in unused_fields(config).items():
         value, default = value_of(config, name), default_of(config, name)
         if value not in (default, 0.0 if default is None else default):

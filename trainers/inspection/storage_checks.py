@@ -1,4 +1,4 @@
-"""Whether the run's storage can be written, read and listed."""
+"""Whether the run's storage can be written, read and listed, and the model be pushed."""
 
 import os
 from collections.abc import Iterator
@@ -7,9 +7,10 @@ from pathlib import Path
 
 from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.storage_location import is_url
-from trainers.errors import StorageError
-from trainers.findings import Check, Finding, ok
+from trainers.errors import ConfigError, StorageError
+from trainers.findings import Check, Finding, ok, skipped
 from trainers.inspection.subject import Subject
+from trainers.run_folder.hub.repository import repository_of
 from trainers.storage import open_storage
 
 
@@ -32,6 +33,24 @@ def check_storage(subject: Subject) -> Iterator[Finding]:
             yield ok(f"{field}: {url} can be written, read and listed")
 
 
+def check_hub(subject: Subject) -> Iterator[Finding]:
+    """Asks the Hub whose the token is, and whether it may write where the model is pushed; makes nothing."""
+    part, name = subject.config.hub, subject.config.run.name
+    if not part.push:
+        yield ok("hub.push is false: nothing is pushed to the Hub")
+        return
+    if part.model_id is None and name is None:
+        yield skipped("hub.model_id and run.name are null: the name is made when the run begins")
+        return
+    try:
+        repository = repository_of(part, str(name), make=False)
+    except (ConfigError, StorageError) as error:
+        # The token of the nodes may be another.
+        yield subject.unreachable(str(error))
+    else:
+        yield ok(f"the best model can be pushed to {repository.url}")
+
+
 @contextmanager
 def _without_new_folders(folder: Path | None) -> Iterator[None]:
     """Removes the empty folders that a check made."""
@@ -44,4 +63,7 @@ def _without_new_folders(folder: Path | None) -> Iterator[None]:
                 path.rmdir()
 
 
-CHECKS = (Check("storage", "the run's storage can be written, read and listed", check_storage),)
+CHECKS = (
+    Check("storage", "the run's storage can be written, read and listed", check_storage),
+    Check("hub", "the best model can be pushed to the Hub", check_hub),
+)

@@ -13,7 +13,7 @@ from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import not_scored, select_scored, select_training
 from trainers.distributed.console import print_line, show
 from trainers.distributed.console.events import DataFound, Stage
-from trainers.errors import ConfigError, LostNodeError, ResourceError, ResumeError
+from trainers.errors import ConfigError, LostNodeError, ResourceError, ResumeError, StorageError
 from trainers.models.adaptation.trained_weights import describe_trained
 from trainers.models.families import check_decoder, refuse_unsupported, resolve_model
 from trainers.models.family import Family
@@ -35,6 +35,7 @@ from trainers.pipeline.splits import OpenedData, check_storage
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import Driver, refuse_superseded
+from trainers.run_folder.hub.repository import repository_of
 from trainers.run_folder.journal import Journal, State, publish
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.refusals import (
@@ -137,9 +138,11 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     refuse_without_journal(state, request.folder)
     refuse_without_checkpoint(state, request.folder, request.expected)
     _check_cluster(request)
+    trains = not has_ended(state, config)
+    if trains and config.hub.push:
+        _check_hub(request)
     status.update(Phase.PREPARING_DATA, detail="opening the data")
     show(Stage("data", "reading manifests, and what describes the model"))
-    trains = not has_ended(state, config)
     began_with = known_sources(state)
     model = open_sources(config, pin_sources(config, began_with, hashed=trains), weights=False)
     with model.named_in_errors():
@@ -186,6 +189,16 @@ def _check_cluster(request: AttemptRequest) -> None:
             raise
         # Nodes that join again come and go; the queue starts the run when there is room again.
         raise LostNodeError(f"the cluster has lost a node since the queue found room there: {error}") from None
+
+
+def _check_hub(request: AttemptRequest) -> None:
+    """Finds what would keep the model from being pushed; a Hub that is not there now may be at the end."""
+    try:
+        repository = repository_of(request.config.hub, request.folder.name, make=True)
+    except StorageError as error:
+        print_line(f"warning: {error}; training goes on, and the model is pushed at its end")
+    else:
+        print_line(f"hub: the best model is pushed to {repository.url} at the end")
 
 
 def _check_model(config: TrainConfig, model: ModelPart, family: Family[Any], state: State) -> Any:

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
-from trainers.distributed.console import is_main_process, print_line
+from trainers.distributed.console import is_main_process, print_line, show
+from trainers.distributed.console.events import Stage
 from trainers.errors import RayscribeError
 from trainers.pipeline.attempt import AttemptRequest, begin
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.evaluate import RunResult
 from trainers.run_folder import layout
-from trainers.run_folder.attempt_status import FinalStatus, StatusWriter
+from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
+from trainers.run_folder.hub.push import is_pushed, push_run
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.training.tasks import TrainTask
@@ -44,6 +46,8 @@ def fit(
             engine.train(task, folder)
         result = _result_of(folder, task, config.model)
         final.headline = result.headline
+        if config.hub.push and is_main_process():
+            final.headline += _push(config, folder, final.attempt)
     if task is not None and is_main_process():
         _report(folder)
     return result
@@ -59,6 +63,27 @@ def _report(folder: RunFolder) -> None:
     except Exception as error:
         again = f"rayscribe report {folder.url}"
         print_line(f"warning: the page of the run was not written ({type(error).__name__}: {error}): try {again}")
+
+
+def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
+    """Pushes the run's model to the Hub, unless it is there; gives what is to be said of a run whose model is not.
+
+    A run without it is as good.
+    """
+    try:
+        if is_pushed(Journal(folder).read(), config.hub, folder.name):
+            return ""
+        with StatusWriter(folder, attempt, after_workers=True) as status:
+            status.update(Phase.EVALUATING, detail="pushing the model to the Hub", eta_s=None)
+            show(Stage("push", "the best model, to the Hub"))
+            push = push_run(folder, config.hub)
+    except Exception as error:
+        reason = str(error) if isinstance(error, RayscribeError) else f"{type(error).__name__}: {error}"
+        again = f"rayscribe push {folder.url}"
+        print_line(f"warning: the model was not pushed ({reason}); the run is complete: push it with {again}")
+        return f" · not pushed to the Hub: {again}"
+    print_line(f"pushed to {push.repository}, commit {push.commit}")
+    return ""
 
 
 def _result_of(folder: RunFolder, task: TrainTask | None, model: ModelPart) -> RunResult:

@@ -115,11 +115,12 @@ def _finite(found: Iterable[Any]) -> list[float]:
 class StatusWriter:
     """Writes an attempt's status in a thread; nothing where the attempt has no number yet.
 
-    Storage that is slow or not available costs the attempt nothing.
+    Storage that is slow or not available costs the attempt nothing. One that writes `after_workers` keeps of their last
+    status what it does not change: how far training had come.
     """
 
-    def __init__(self, folder: RunFolder, attempt: int | None):
-        self._folder, self._attempt = folder, attempt
+    def __init__(self, folder: RunFolder, attempt: int | None, *, after_workers: bool = False):
+        self._folder, self._attempt, self._after_workers = folder, attempt, after_workers
         self._status: dict[str, Any] = {}
         self._condition = threading.Condition()
         self._urgent = self._changed = self._closed = False
@@ -180,8 +181,7 @@ class StatusWriter:
     def _write(self, status: dict[str, Any]) -> None:
         assert self._attempt is not None
         try:
-            if status["phase"] == Phase.ENDED:
-                # The last status of the workers has how far training had come.
+            if self._after_workers:
                 status = {**(read_status(self._folder, self._attempt) or {}), **status}
             status = {name: finite(value) for name, value in {**status, "at_s": time.time()}.items()}
             self._folder.storage.write_bytes(status_key(self._attempt), json.dumps(status, allow_nan=False).encode())
@@ -212,7 +212,7 @@ class FinalStatus:
         detail = self.headline if error is None else str(error) or type(error).__name__
         if isinstance(error, Interruption):
             detail = f"stopped; {error.left}"
-        with StatusWriter(self._folder, self.attempt) as status:
+        with StatusWriter(self._folder, self.attempt, after_workers=True) as status:
             status.update(Phase.ENDED, detail=detail, eta_s=None, **scores_of(self._state()))
 
     def _state(self) -> State:

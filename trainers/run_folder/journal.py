@@ -14,6 +14,7 @@ that another has taken over, and what it wrote in the meantime is in no entry: t
     checkpoint  {checkpoint, removes}                               it is complete; those removed are deleted after
     quarantined {name}                                              a checkpoint was found damaged (0.1: set_aside)
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
+    pushed      {outputs, model_id, repository, commit}             the Hub has the model of these outputs
 
 `sealed` is how many bytes of each former group's metrics count. Each entry has its own SHA-256.
 """
@@ -129,6 +130,23 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Push:
+    """A model that the Hub has.
+
+    Attributes:
+        outputs: As of `Finished`: whose model it is.
+        model_id: Where it was asked to be, as OWNER/NAME or NAME.
+        repository: URL of where it is.
+        commit: The repository's, that has it.
+    """
+
+    outputs: str
+    model_id: str
+    repository: str
+    commit: str
+
+
+@dataclass(frozen=True)
 class State:
     """The state of a run after all entries so far.
 
@@ -146,6 +164,7 @@ class State:
         finished: The last result.
         workers: Number of workers that train. None: an earlier version, which did not enter it.
         resizes: All changes of it, in order.
+        pushes: All, in order.
     """
 
     number: int = 0
@@ -161,6 +180,7 @@ class State:
     finished: Finished | None = None
     workers: int | None = None
     resizes: tuple[Resize, ...] = ()
+    pushes: tuple[Push, ...] = ()
 
     @property
     def has_begun(self) -> bool:
@@ -328,6 +348,11 @@ def _finished(state: State, entry: Mapping[str, Any]) -> State:
     return replace(state, finished=Finished(entry["attempt"], entry["outputs"], files, entry["result"]))
 
 
+def _pushed(state: State, entry: Mapping[str, Any]) -> State:
+    push = Push(entry["outputs"], entry["model_id"], entry["repository"], entry["commit"])
+    return replace(state, pushes=(*state.pushes, push))
+
+
 _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
     "opened": _opened,
     "resized": _resized,
@@ -337,6 +362,7 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
     # As version 0.1 wrote it.
     "set_aside": _quarantined,
     "finished": _finished,
+    "pushed": _pushed,
 }
 
 

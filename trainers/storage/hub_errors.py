@@ -35,12 +35,12 @@ def read_from_hub(call: Callable[[], T], what: str) -> T:
     Raises:
         StorageError: such an error at the last try. Any other error is raised as it is.
     """
-    with _one_line_of_retries(what):
+    with one_line_of_retries(what):
         return HUB_RETRIES.run(call, action="read", url=what, explain=explain_hub_error)
 
 
 @contextmanager
-def _one_line_of_retries(what: str) -> Iterator[None]:
+def one_line_of_retries(what: str) -> Iterator[None]:
     """Within it, huggingface_hub's two lines for each request that failed are one of ours, the first time."""
     told = False
 

@@ -165,9 +165,10 @@ def test_the_line_of_the_whisper_example_is_carried_over_completely() -> None:
     config_of(result)
 
 
-def test_the_line_of_the_ctc_example_leaves_out_what_is_pushed() -> None:
-    result = imported(CTC_TURKISH)
-    assert [line.partition(":")[0] for line in left_out(result)] == ["--push_to_hub True"]
+def test_the_line_of_the_ctc_example_is_carried_over_completely() -> None:
+    result = imported("--strict", CTC_TURKISH)
+    assert left_out(result) == []
+    assert content_of(result)["hub"] == {"push": True}
     config = config_of(result)
     assert isinstance(config.model, CtcPart)
     assert config.model.apply_spec_augment and config.model.hidden_dropout == 0.0
@@ -178,7 +179,7 @@ def test_the_line_of_the_ctc_example_leaves_out_what_is_pushed() -> None:
     assert config.data.dataset is not None
     assert config.data.dataset.train_split == "train+validation"
     assert "max_duration_s" in result.stdout.partition("defaults of the script")[2].partition("\n#\n")[0]
-    assert imported("--strict", CTC_TURKISH).exit_code == 1
+    assert imported("--strict", f"python {SHORT} --warmup_ratio 0.1").exit_code == 1
 
 
 def test_of_a_line_for_gaudi_each_argument_of_hpus_is_named() -> None:

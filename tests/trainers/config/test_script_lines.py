@@ -208,6 +208,10 @@ def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
         ("--output_dir s3://bucket/runs/sr/", "run.storage_path", "s3://bucket/runs"),
         ("--output_dir s3://bucket/runs/sr/", "run.name", "sr"),
         ("--output_dir /sr", "run.storage_path", "/"),
+        ("--push_to_hub", "hub.push", True),
+        ("--push_to_hub --hub_model_id ana/sr", "hub.model_id", "ana/sr"),
+        ("--push_to_hub --hub_private_repo", "hub.private", True),
+        ("--push_to_hub --hub_strategy end --hub_revision main", "hub.strategy", "end"),
     ],
 )
 def test_a_flag_is_short_for_a_field(flags: str, field: str, value: Any) -> None:
@@ -256,7 +260,10 @@ def test_what_always_happens_may_be_asked_for(flags: str) -> None:
         ("--eval_metrics wer bleu", "bleu"),
         ("--output_dir .", "run.name"),
         ("--token hf_abc", "HF_TOKEN"),
-        ("--push_to_hub", "model/"),
+        ("--hub_token hf_abc", "HF_TOKEN"),
+        ("--push_to_hub_model_id sr", "hub.model_id"),
+        ("--hub_revision v2", "branch main"),
+        ("--hub_strategy every_save", "hub.strategy: end"),
         ("--local_rank 0", "scaling.num_workers"),
         ("--use_habana", "scaling.use_gpu"),
         ("--world_size 8", "--num-workers N"),
@@ -284,12 +291,19 @@ def test_a_deepspeed_config_is_the_strategy(tmp_path: Path) -> None:
     assert (strategy.name, strategy.stage) == ("deepspeed", 2)
 
 
+@pytest.mark.parametrize("name", ["token", "hub_token", "push_to_hub_token"])
+def test_a_token_in_a_command_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^--{name} \(not shown\): a token has no place in a command") as caught:
+        built(f"{PLAIN} --{name} hf_abc")
+    assert "hf_abc" not in str(caught.value)
+
+
 def test_all_that_is_refused_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        built(f"{PLAIN} --eval_strategy epoch --push_to_hub --do_train")
+        built(f"{PLAIN} --eval_strategy epoch --push_to_hub_organization lab --do_train")
     assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [
         "--eval_strategy epoch",
-        "--push_to_hub True",
+        "--push_to_hub_organization lab",
     ]
 
 

@@ -37,6 +37,10 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
         ),
         ({"model": {**CTC, "vocabulary": "bpe", "word_delimiter_token": "_"}}, r"model\.word_delimiter_token is _"),
         ({"model": {**CTC, "architecture": "data2vec-audio", "feat_extract_norm": "group"}}, r"feat_extract_norm is"),
+        (
+            {"training.training_args": {"hub_model_id": "ana/sr", "hub_strategy": "end"}},
+            r"hub_model_id has no effect, .*set hub\.model_id\ntraining\.training_args\.hub_strategy has no effect",
+        ),
         ({"model.revision": "v2"}, r"model\.revision is v2, but model\.init is scratch"),
         ({**ZERO, "strategy.stage3_prefetch_bucket_size": 9}, r"stage3_prefetch_bucket_size is 9, but .* is 2, not 3"),
         ({**ZERO, "strategy.zero_stage": 3, "strategy.allgather_bucket_size": 9}, r"allgather_bucket_size is 9"),

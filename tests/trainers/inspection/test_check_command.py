@@ -36,7 +36,7 @@ def recipe(tmp_path: Path) -> Path:
 def test_each_group_announces_its_checks_before_their_findings(tmp_path: Path) -> None:
     lines = lines_of(subject_of(tmp_path), "storage", "data")
     announced = [line["checks"] for line in lines if "group" in line]
-    assert announced[0] == ["storage"]
+    assert announced[0] == ["storage", "hub"]
     found = [line["check"] for line in lines if "check" in line]
     assert list(dict.fromkeys(found)) == [name for names in announced for name in names]
     assert {tuple(line) for line in lines if "check" in line} == {("check", "level", "text", "seconds")}

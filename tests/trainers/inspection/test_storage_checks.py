@@ -1,9 +1,12 @@
 from pathlib import Path
 
+import pytest
+
+from tests.hub import READING, Hub
 from tests.s3 import FaultProxy
 from tests.trainers.inspection.checking import levels, subject_of, the_one
 from trainers.config.storage_location import StorageOptions
-from trainers.inspection.storage_checks import check_storage
+from trainers.inspection.storage_checks import check_hub, check_storage
 from trainers.storage import open_storage
 
 
@@ -53,3 +56,18 @@ def test_a_bucket_that_refuses_this_machine_may_take_the_nodes(
     changes = {"run.storage_path": f"{s3_bucket}/runs", "run.s3_endpoint_url": fault_proxy.url}
     assert "permission denied" in the_one(check_storage, subject_of(tmp_path, changes, elsewhere=True), "skipped")
     assert "permission denied" in the_one(check_storage, subject_of(tmp_path, changes), "error")
+
+
+def test_a_model_that_can_be_pushed_makes_nothing_yet(tmp_path: Path, taking_hub: Hub) -> None:
+    assert levels(check_hub, subject_of(tmp_path)) == {"ok"} and taking_hub.requests == []
+    assert the_one(check_hub, subject_of(tmp_path, {"hub.push": True}), "ok").endswith(f"{taking_hub.url}/ana/mine")
+    assert taking_hub.repositories == {}
+
+
+def test_a_token_that_only_reads_may_be_another_on_the_nodes(
+    tmp_path: Path, taking_hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", READING)
+    here, elsewhere = (subject_of(tmp_path / name, {"hub.push": True}, elsewhere=bool(name)) for name in ("", "other"))
+    assert "the token of ana only reads" in the_one(check_hub, here, "error")
+    assert "the nodes may reach it" in the_one(check_hub, elsewhere, "skipped")

@@ -142,6 +142,9 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "scaling.backend": (Outcome.ROUNDED, ("gloo",)),
     "strategy.name": (Outcome.REFUSED, ("deepspeed",)),
     "scoring.metrics": (Outcome.EXACT, ({"deletions": "trainers.scoring.metrics:ErrorRates"},)),
+    "hub.push": (Outcome.EXACT, (True,)),
+    "hub.model_id": (Outcome.EXACT, ("ana/sr",)),
+    "hub.private": (Outcome.EXACT, (True, False)),
     "checkpoint.num_to_keep": (Outcome.EXACT, (1, None)),
     "checkpoint.checkpoint_score_attribute": (Outcome.REFUSED, ("eval_cer", "eval_ser")),
 }
@@ -175,6 +178,7 @@ ALONE: Mapping[str, str] = {
     "training.full_context_matching_fraction": "with training.full_context_matching",
     "training.num_train_epochs": "instead of training.max_steps",
     "checkpoint.checkpoint_score_order": "with scoring.metrics",
+    "hub.strategy": "has one value",
 }
 FIRST = {
     "data.test": "/data/test.csv",

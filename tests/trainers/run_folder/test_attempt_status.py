@@ -93,7 +93,7 @@ def test_the_end_keeps_how_far_training_had_come(storage: Storage) -> None:
     folder = RunFolder(storage)
     with StatusWriter(folder, 1) as worker:
         worker.update(Phase.TRAINING, step=37, max_steps=200, loss=1.0, eta_s=5.0)
-    with StatusWriter(folder, 1) as driver:
+    with StatusWriter(folder, 1, after_workers=True) as driver:
         driver.update(Phase.ENDED, detail="stopped at step 37/200", eta_s=None)
     ended = read_status(folder, 1) or {}
     assert (ended["phase"], ended["step"], ended["loss"], ended["eta_s"]) == (Phase.ENDED, 37, 1.0, None)

@@ -134,6 +134,8 @@ class Flag:
         return {self.field: value}
 
     def _refusal(self, value: Any, reason: str) -> ConfigError:
+        if "token" in self.key and self.kind is TEXT:
+            return ConfigError(f"{self.option} (not shown): {reason}")
         text = " ".join(value) if isinstance(value, list) else json.dumps(value) if isinstance(value, dict) else value
         return ConfigError(f"{self.option} {text}: {reason}")
 

@@ -25,13 +25,13 @@ from trainers.config.flags.flag import (
     off,
     on,
 )
+from trainers.config.flags.trainer_flags import TOKEN
 from trainers.metrics.known_metrics import known_metrics
 
 DEFAULT_DATASET = "google/fleurs"
 TRAIN, EVALUATE, PREPARE, CHECK = "train", "evaluate", "prepare", "check"
 SCORE_ALONE = "--verb evaluate --model MODEL scores a model"
 
-_TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
 _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or give a shorter manifest, data.{0}"
 _ADAPTERS = "adapters for a language are not trained; adapt.method: lora trains low-rank ones"
 _MASKING = "model.apply_spec_augment"
@@ -117,7 +117,7 @@ MODEL = (
         "cache_dir", TEXT, reason="set HF_HOME where the job runs (job.runtime_env.env_vars); data.cache_dir is another"
     ),
     *off("code that comes with weights is never run: whoever can change it could run anything", "trust_remote_code"),
-    Flag("token", TEXT, reason=_TOKEN),
+    Flag("token", TEXT, reason=TOKEN),
     *on("the login or the HF_TOKEN of the machine is used where there is one: unset it to use none", "use_auth_token"),
 )
 DATA = (

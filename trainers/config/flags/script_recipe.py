@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from trainers.config.flags.flag import TEXT, Flag
 from trainers.config.flags.script_line import (
     BY_KEY,
     add_sections,
@@ -165,7 +164,7 @@ def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[
         try:
             flag.fields_of(value, "train")
         except ConfigError as refusal:
-            left_out.append(_without_secret(flag, str(refusal)))
+            left_out.append(str(refusal))
         else:
             values[flag.key] = value
     if not values.get("do_train"):
@@ -180,11 +179,6 @@ def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[
         left_out.append(problem)
         values.pop("deepspeed")
     return values, tuple(left_out)
-
-
-def _without_secret(flag: Flag, refusal: str) -> str:
-    """A token is not repeated."""
-    return f"{flag.option}: {flag.reason}" if "token" in flag.key and flag.kind is TEXT else refusal
 
 
 def _unknown(script: str, words: Sequence[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from trainers.config.flags.flag import (
     on,
     refused,
 )
+from trainers.config.parts.hub_part import CHECKPOINTS_STAY
 from trainers.metrics.known_metrics import known_metrics
 
 _BY_STEPS = "training.{} says after how many optimizer steps, each time; epochs do not"
@@ -27,7 +28,8 @@ _BEST = (
     "checkpoint.checkpoint_score_attribute: eval_wer, eval_cer or eval_ser ranks checkpoints, where less is better, or "
     "a metric of scoring.metrics by checkpoint.checkpoint_score_order"
 )
-_NOTHING_PUSHED = "nothing is pushed to the Hub: push the finished model/ folder of the run"
+_REPOSITORY = "hub.model_id names the repository: --hub_model_id OWNER/NAME"
+TOKEN = "a token has no place in a command: set HF_TOKEN where the job runs (job.runtime_env.secrets), or log in there"
 _SHARDED = "strategy.name says how training is sharded: ddp, deepspeed or fsdp"
 _PLANNED = "the batch plan decides which utterances form a batch, and leaves none out"
 _COUNTED = "each utterance's errors are counted in its own batch, and nothing else is kept of it"
@@ -93,6 +95,10 @@ FIELDS = (
         sets=lambda names: {"training.report_to": [] if names == ["none"] else names},
         help="trackers; none for none",
     ),
+    Flag("push_to_hub", SWITCH, "hub.push", help="push the best model to the Hub"),
+    Flag("hub_model_id", TEXT, "hub.model_id", help="to this repository, OWNER/NAME"),
+    Flag("hub_private_repo", SWITCH, "hub.private", help="which is private, where it is made"),
+    Flag("hub_strategy", TEXT, "hub.strategy", meanings={"end": "end"}, reason=CHECKPOINTS_STAY),
     Flag("save_total_limit", WHOLE, "checkpoint.num_to_keep", help="keep this many of the best, and the newest"),
     Flag("metric_for_best_model", TEXT, "checkpoint.checkpoint_score_attribute", sets=_best, reason=_BEST),
     Flag("per_gpu_train_batch_size", WHOLE, "training.per_device_train_batch_size"),
@@ -210,9 +216,10 @@ DECIDED = (
         reason="the flag alone takes two batches through every stage, and keeps nothing; a text is the Trainer's",
     ),
     Flag("ray_scope", TEXT, always=("last",), reason="hyperparameters are not searched: each run is one config"),
-    *off(_NOTHING_PUSHED, "push_to_hub", "hub_private_repo", "hub_always_push"),
-    *refused(TEXT, _NOTHING_PUSHED, "push_to_hub_model_id", "push_to_hub_organization", "push_to_hub_token"),
-    *refused(TEXT, _NOTHING_PUSHED, "hub_model_id", "hub_strategy", "hub_token", "hub_revision"),
+    *ignored(SWITCH, "the model is pushed once, at the end", "hub_always_push"),
+    *refused(TEXT, _REPOSITORY, "push_to_hub_model_id", "push_to_hub_organization"),
+    *refused(TEXT, TOKEN, "hub_token", "push_to_hub_token"),
+    Flag("hub_revision", TEXT, always=("main",), reason="the model is pushed to the branch main of hub.model_id"),
 )
 _AS_IT_IS = {
     SWITCH: (

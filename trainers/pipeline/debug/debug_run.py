@@ -234,6 +234,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "run": {**config.run.model_dump(), "name": "debug", "storage_path": str(folder / "runs"), "resume": "auto"},
         "data": {**few.model_dump(), **data},
         "scaling": {},
+        "hub": {},
         "strategy": config.strategy.model_dump() if _tries_strategy(config) else {},
         "adapt.n": min(config.adapt.n, LAYERS) if config.adapt.n is not None else None,
         "model.attn_implementation": None if _needs_gpu(config) else config.model.attn_implementation,

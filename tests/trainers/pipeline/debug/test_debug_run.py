@@ -19,6 +19,7 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         **GPU,
         "data": {"demo": {}},
+        "hub.push": True,
         "training.max_steps": None,
         "training.num_train_epochs": 3,
         "training.warmup_steps": 500,
@@ -34,6 +35,7 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
     assert training.training_args == {"adam_beta1": 0.8}
     assert (small.scaling.num_workers, small.scaling.use_gpu, small.scaling.worker_resources) == (1, False, {"CPU": 1})
     assert (small.run.resume, small.run.storage_path, small.data.cache_dir) == ("auto", str(tmp_path / "runs"), None)
+    assert not small.hub.push
     assert small.data.demo is not None
     assert small.data.demo.train_utterances == 16
 

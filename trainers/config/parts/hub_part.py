@@ -1,0 +1,55 @@
+"""The config's hub part: whether, and where, the best model is pushed to the Hugging Face Hub. See `schema`."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, field_validator
+
+from trainers.config.parts.part import Part
+
+# huggingface_hub: utils/_validators.py, without the names that it refuses after that.
+_REPOSITORY = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
+# Of transformers' hub_strategy.
+_OF_CHECKPOINTS = ("every_save", "checkpoint", "all_checkpoints")
+CHECKPOINTS_STAY = (
+    "only the best model is pushed, at the end, and no checkpoints: set hub.strategy: end; checkpoints are safe in a "
+    "bucket (run.storage_path: s3://…), from where a run continues on any node"
+)
+
+
+def refuse_model_id(text: str) -> str:
+    """Returns OWNER/NAME or NAME; a ValueError, if the Hub has no such names."""
+    if _REPOSITORY.fullmatch(text) is None or "--" in text or ".." in text or text.endswith(".git"):
+        raise ValueError(
+            "is no name on the Hub: give OWNER/NAME or NAME, each of at most 96 letters, digits, - _ and ., without "
+            "-- or .., that neither begins nor ends with - or ., nor ends with .git"
+        )
+    return text
+
+
+class HubPart(Part):
+    """Whether, and where, the best model is pushed to the Hugging Face Hub. The token is HF_TOKEN's, or a login's."""
+
+    push: bool = Field(
+        False,
+        description="Push the best model when the run has its result. Token, rights and name are checked before "
+        "training; a push that fails ends no run, and `rayscribe push` does it later.",
+    )
+    model_id: Annotated[str, AfterValidator(refuse_model_id)] | None = Field(
+        None,
+        description="Repository, as OWNER/NAME; NAME alone is one of the token's account. null: run.name, of that "
+        "account. One that is not there is made.",
+    )
+    private: bool | None = Field(
+        None,
+        description="Whether a repository that is made is private; one that is there stays as it is. null: as the Hub "
+        "has it by default, which is public unless an organization says otherwise.",
+    )
+    strategy: Literal["end"] = Field("end", description="What is pushed, and when. end: the best model, at the end.")
+
+    @field_validator("strategy", mode="before")
+    @classmethod
+    def _the_best_alone(cls, strategy: Any) -> Any:
+        if strategy in _OF_CHECKPOINTS:
+            raise ValueError(CHECKPOINTS_STAY)
+        return strategy

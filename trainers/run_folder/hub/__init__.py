@@ -1,0 +1,1 @@
+"""The push of a run's model to the Hugging Face Hub."""
