@@ -1,7 +1,9 @@
 """Whole runs without Ray: what a run folder holds, and what may be continued."""
 
 import json
+import re
 import shlex
+import shutil
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,8 +16,10 @@ from transformers import WhisperForConditionalGeneration, WhisperTokenizer, pipe
 from typer.testing import CliRunner
 
 from jobs.cli.app import app
+from tests.hub import Hub
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.loader import to_yaml
+from trainers.config.parts.hub_part import HubPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ConfigError, DataError, DivergedError, FencedError, ResumeError
@@ -107,6 +111,27 @@ def test_the_model_opens_with_from_pretrained_and_pipeline(finished_run: TrainCo
     assert isinstance(
         recognize({"raw": samples, "sampling_rate": 16_000}, generate_kwargs={"max_new_tokens": 8})["text"], str
     )
+
+
+def test_a_finished_run_that_is_to_be_pushed_now_is_pushed_once_and_opens_from_there(
+    finished_run: TrainConfig, taking_hub: Hub, tmp_path: Path
+) -> None:
+    shutil.copytree(str(finished_run.run.storage_path), tmp_path / "runs")
+    run = finished_run.run.model_copy(update={"storage_path": str(tmp_path / "runs")})
+    wanted = finished_run.model_copy(update={"run": run, "hub": HubPart(push=True)})
+    fit(wanted, LocalEngine())
+    for name, content in taking_hub.repositories["ana/small"].files.items():
+        (tmp_path / "pushed").mkdir(exist_ok=True)
+        (tmp_path / "pushed" / name).write_bytes(content)
+    WhisperForConditionalGeneration.from_pretrained(tmp_path / "pushed")
+    card = (tmp_path / "pushed" / "README.md").read_text(encoding="utf-8")
+    assert 'pipeline("automatic-speech-recognition", model="ana/small")' in card
+    assert re.search(r"\| test \(6 of 6 utterances\) \| \d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\) \|", card)
+    keys = json.loads((run_folder(wanted) / "environment.json").read_text())["data"]
+    assert all(f"| `{key}` |" in card for key in keys.values())
+    asked = len(taking_hub.requests)
+    fit(wanted, LocalEngine())
+    assert len(taking_hub.requests) == asked
 
 
 def test_the_model_is_written_for_older_readers_too(finished_run: TrainConfig) -> None:

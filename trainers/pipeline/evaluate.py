@@ -11,7 +11,6 @@ from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.errors import ConfigError
-from trainers.models.export import beyond
 from trainers.models.families import check_decoder
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import Engine
@@ -21,6 +20,7 @@ from trainers.run_folder import layout
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.ranking import rates_of, score_line
 from trainers.scoring.recipe_metrics import RecipeMetrics
+from trainers.scoring.report.model_card import beyond
 from trainers.storage import open_storage
 from trainers.training.callbacks import VALIDATION
 from trainers.training.tasks import ScoreTask

@@ -23,6 +23,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import fetch_best, fetch_weights, starting_point, take_over
 from trainers.run_folder.staging import Staging
 from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.report.model_card import Measured, model_card
 from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import Loop, build, train, upload_tensorboard
@@ -156,7 +157,8 @@ def _deliver(
     """Completes the outputs, enters them in the journal, and shows them; the main process alone."""
     for name in (f"{VALIDATION}.json", f"{VALIDATION}.jsonl"):
         outputs.storage.upload_file(local / name, f"{layout.EVALUATION}/{name}")
-    export_model(outputs, context.config, best, local, test)
+    measured = Measured.of(outputs, context.task.sets)
+    export_model(outputs, local, model_card(context.config, family_of_folder(local), best, measured))
     _enter_result(context.writer, outputs, _result(context.task, best, test))
     publish(context.folder, context.writer.journal)
     upload_tensorboard(context)

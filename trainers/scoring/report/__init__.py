@@ -1,1 +1,1 @@
-"""One page that shows what a run was, is and came to. Imports no torch."""
+"""What shows what a run was, is and came to: a page, which needs no torch, and the card of its model."""

@@ -110,7 +110,7 @@ def score_section(
     """Evaluates the rows of evaluation/<split>.jsonl, with the speaker of each that is known by its id."""
     ranking = {WER.name: WER, CER.name: CER}[ranking_rate(language)]
     names = [speakers.get(row["id"]) for row in rows]
-    rates = [_rate(metric, rows, names) for metric in dict.fromkeys((ranking, WER, CER))]
+    rates = [rate_of(metric, rows, names) for metric in dict.fromkeys((ranking, WER, CER))]
     normalize = NORMALIZERS.get(str(totals.get("normalizer")), NORMALIZERS["none"])
     words, characters = _confusions(rows, normalize)
     return ScoreSection(
@@ -139,7 +139,8 @@ def _columns(rows: Iterable[Row], metric: Metric) -> np.ndarray:
     return np.array([[item.errors for item in counts], [item.reference_length for item in counts]])
 
 
-def _rate(metric: Metric, rows: Sequence[Row], speakers: Sequence[str | None]) -> Rate:
+def rate_of(metric: Metric, rows: Sequence[Row], speakers: Sequence[str | None]) -> Rate:
+    """The rate of rows by a metric whose edits they have, with its intervals; None of a speaker that is not known."""
     total = sum((_counts(row, metric) for row in rows), EditCounts())
     columns = _columns(rows, metric)
     by_speaker = None

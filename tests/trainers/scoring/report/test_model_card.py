@@ -1,0 +1,135 @@
+"""The model card: what was measured, and what the Hub reads of it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.hub import problems_of
+from tests.trainers.prepared import prepared_train
+from tests.trainers.synthetic import config, write_corpus
+from trainers.config.schema import TrainConfig
+from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.run_folder.journal import Checkpoint
+from trainers.run_folder.layout import RunFolder
+from trainers.scoring.error_rate import score_texts
+from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.report.model_card import Measured, model_card
+from trainers.storage import open_storage
+
+SCORED = Checkpoint(
+    name="checkpoint-4",
+    step=4,
+    attempt=1,
+    created="",
+    files={},
+    metrics={"eval_wer": 12.5, "eval_cer": 3.0, "eval_ser": 50.0},
+)
+TEXTS = ["one two three", "four five six seven", "eight nine", "ten"]
+HYPOTHESES = ["one too three", "four five six seven", "eight nine", ""]
+RATES = {"wer": 1.0, "cer": 2.0, "ser": 3.0}
+
+
+def wanted(**changes: Any) -> TrainConfig:
+    """The config of a run that has begun."""
+    resolved = {"checkpoint.checkpoint_score_attribute": "eval_wer", "data.normalizer": "basic"}
+    return config({"run.name": "mine", **resolved, **changes})
+
+
+def card_of(config: TrainConfig, checkpoint: Checkpoint = SCORED, **measured: Any) -> str:
+    card = model_card(config, WhisperFamily(), checkpoint, Measured(**measured))
+    assert problems_of(card) == [], "the Hub would refuse it"
+    return card
+
+
+def metadata_of(card: str) -> Mapping[str, Any]:
+    content: Mapping[str, Any] = yaml.safe_load(card.split("---")[1])
+    return content
+
+
+def test_it_says_whose_token_a_language_was_given() -> None:
+    card = card_of(wanted(**{"model.language": "Xhosa", "model.borrowed_language": "Swahili"}))
+    assert "no token for Xhosa, and was given that of Swahili" in card
+    assert "language" not in metadata_of(card), "the Hub takes codes alone"
+    own = card_of(wanted(**{"model.language": "Serbian"}))
+    assert metadata_of(own)["language"] == "sr" and "was given" not in own
+
+
+def test_it_has_both_scores_of_a_model_that_is_shortened() -> None:
+    pretrained = wanted(**{"model.init": "pretrained", "model.name_or_path": "openai/whisper-tiny"})
+    full = {f"eval_full_context_{name}": 10 * rate for name, rate in RATES.items()}
+    scored = replace(SCORED, metrics={**SCORED.metrics, **full})
+    test = {**RATES, "scored": 4, "utterances": 5}
+    beyond = {"test": {**test, "full_context": {**RATES, "wer": 7.5, "context_s": 30}}}
+    card = card_of(pretrained, scored, totals=beyond)
+    assert "| validation | 12.50 | 3.00 | 50.00 |\n| validation, at the full context | 10.00 | 20.00 | 30.00 |" in card
+    assert (
+        "| test (4 of 5 utterances) | 1.00 | 2.00 | 3.00 |\n"
+        "| test, at the full context (30 s) | 7.50 | 2.00 | 3.00 |" in card
+    )
+    (result,) = metadata_of(card)["model-index"][0]["results"]
+    assert [metric["value"] for metric in result["metrics"]] == [7.5, 2.0, 3.0], "what `pipeline` comes to"
+    # A new model's full context is the one that it is trained at.
+    own = card_of(pretrained, totals={"test": {**test, "full_context": {**RATES, "context_s": 3}}})
+    assert "at the full context" not in own
+
+
+def test_it_has_the_score_of_each_language() -> None:
+    rates = {**RATES, "scored": 4, "utterances": 4}
+    languages = {"en": {**rates, "scored": 3}, "sr": {**rates, "wer": None, "scored": 1}}
+    card = card_of(wanted(), totals={"test": {**rates, "languages": languages}})
+    assert "| test, en (3 utterances) | 1.00 | 2.00 | 3.00 |\n| test, sr (1 utterance) | undefined | 2.00" in card
+    assert metadata_of(card)["language"] == ["en", "sr"]
+
+
+def test_it_says_where_the_weights_came_from_without_a_secret_link() -> None:
+    def card(**model: str) -> str:
+        return card_of(wanted(model=model))
+
+    signed = card(name_or_path="https://host/a.zip?signature=secret")
+    assert "Trained from https://host/a.zip with Rayscribe" in signed and "secret" not in signed
+    assert "base_model" not in metadata_of(signed), "the Hub takes ids alone"
+    assert metadata_of(card(name_or_path="a/b@v1"))["base_model"] == "a/b"
+    assert "Trained from a/b@v1 with Rayscribe" in card(name_or_path="a/b@v1")
+    assert "Trained from a/b and c with Rayscribe" in card(encoder="a/b", decoder="c", family="seq2seq")
+
+
+def test_it_has_what_was_measured(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path / "corpus", TEXTS, durations_s=[0.5, 3.0, 7.5, 0.6])
+    prepared = prepared_train(manifest, str(tmp_path / "prepared"))
+    outputs, normalize = RunFolder(open_storage(str(tmp_path / "outputs"))), normalizer_named("basic")
+    total, scores = score_texts(HYPOTHESES, TEXTS, normalize, ids=prepared.index["id"].to_pylist())
+    totals = {**total.to_json_dict(), **normalize.to_json_dict()}
+    for split in ("validation", "test"):
+        outputs.write_evaluation(split, totals, (score.to_json_dict() for score in scores))
+    card = model_card(wanted(), WhisperFamily(), SCORED, Measured.of(outputs, {"train": prepared, "test": prepared}))
+    # 11.6 s of clips; two errors in ten words, of which a draw of four clips has between none and four of five.
+    assert f"| train | 4 | 0.00 | `{prepared.key}` |" in card
+    assert "| test (4 of 4 utterances) | 20.00 (0.00 to " in card
+    assert "the normalizer basic 1 leaves them; in parentheses stand 95% bootstrap intervals" in card
+    assert "Test: 10 words, 0 insertions, 1 deletion, 1 substitution." in card
+    assert 'pipeline("automatic-speech-recognition", model="<this folder>")' in card
+    assert problems_of(card) == []
+    (result,) = metadata_of(card)["model-index"][0]["results"]
+    assert result["dataset"] == {
+        "type": "rayscribe",
+        "name": f"the test set {prepared.key}",
+        "split": "test",
+        "args": {"prepared_set": prepared.key},
+    }
+    wer = result["metrics"][0]
+    assert wer == {"type": "wer", "name": "WER %", "value": 20.0, "args": {"normalizer": "basic 1"}}
+
+
+def test_a_data_set_of_the_hub_is_named_with_its_split() -> None:
+    data = {"name": "google/fleurs", "config_name": "sr_rs", "test_split": "test[:50]"}
+    of_hub = wanted(**{"data.train": None, "data.validation": None, "data.dataset": data})
+    card = metadata_of(card_of(of_hub, totals={"test": {**RATES, "scored": 4, "utterances": 4}}))
+    assert card["datasets"] == ["google/fleurs"]
+    found = card["model-index"][0]["results"][0]["dataset"]
+    assert (found["type"], found["config"], found["split"]) == ("google/fleurs", "sr_rs", "test[:50]")
+    data["name"] = "/data/fleurs"
+    of_disk = wanted(**{"data.train": None, "data.validation": None, "data.dataset": data})
+    assert "datasets" not in metadata_of(card_of(of_disk, totals={"validation": {**RATES, "scored": 4}}))

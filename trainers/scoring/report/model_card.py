@@ -1,0 +1,234 @@
+"""The model card: what the model is, how it was trained, how good it is and on what, all of it as measured.
+
+Its metadata is what the Hub reads: the language, the weights it began with, data sets, and scores as its model-index.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from trainers.config.parts.data_part import HubDatasetPart
+from trainers.config.parts.decode_part import FILE_FIELDS
+from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.model_source import ModelSource, SourceKind
+from trainers.config.schema import TrainConfig
+from trainers.config.wording import counted
+from trainers.data.prepared_set import PreparedSet
+from trainers.metrics.known_metrics import known_metrics
+from trainers.models.family import Family
+from trainers.models.labels import NOT_NAMED
+from trainers.models.sources.source_pin import WITH_WEIGHTS
+from trainers.run_folder.hub.push import PLACE
+from trainers.run_folder.journal import Checkpoint
+from trainers.run_folder.layout import EVALUATION, RunFolder
+from trainers.scoring.comparison.systems import rows_of
+from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.report.score_section import rate_of
+
+TASK = "automatic-speech-recognition"
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+# The Hub refuses a card whose language is none of ISO 639's codes, or whose base model or data set has no Hub id.
+_CODE, _HUB_ID = re.compile(r"[a-z]{2,3}"), re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_COUNTS = {"words": "word", "insertions": "insertion", "deletions": "deletion", "substitutions": "substitution"}
+_USE = f"""## Use
+
+```python
+from transformers import pipeline
+
+recognize = pipeline("{TASK}", model="{PLACE}")
+print(recognize("speech.wav")["text"])
+```
+
+or `rayscribe transcribe {PLACE} speech.wav`, which also takes long recordings.
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a model.
+
+    Attributes:
+        totals: Scores of validation and test set, as evaluation/<split>.json has them.
+        rows: The utterances of each, as evaluation/<split>.jsonl has them.
+        sets: The prepared set of each split.
+    """
+
+    totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    sets: Mapping[str, PreparedSet] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, outputs: RunFolder, sets: Mapping[str, PreparedSet]) -> "Measured":
+        """Reads the scores that are in the outputs of a worker group."""
+        found = {split: outputs.read_json(f"{EVALUATION}/{split}.json") for split in (VALIDATION, TEST)}
+        totals = {split: content for split, content in found.items() if content is not None}
+        return cls(totals, {split: rows_of(outputs, f"{EVALUATION}/{split}.jsonl") for split in totals}, sets)
+
+    @property
+    def test(self) -> Mapping[str, Any] | None:
+        """Totals of the test set; None where there is none."""
+        return self.totals.get(TEST)
+
+
+def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint, measured: Measured) -> str:
+    """Renders the model card of a checkpoint."""
+    texts = [getattr(config.model, name, None) for name in WITH_WEIGHTS]
+    origin = " and ".join(ModelSource.parse(text).text for text in texts if text is not None) or "new weights"
+    trained = f", adapt.method {config.adapt.method}" if config.adapt.method != "full" else ""
+    notes = "\n\n".join(_notes(config, measured))
+    return (
+        f"---\n{_metadata(config, family, measured).to_yaml()}\n---\n\n# {config.run.name}\n\n"
+        f"Trained from {origin} with Rayscribe{trained}, {counted(checkpoint.step, 'step')}; the best checkpoint by "
+        f"{config.checkpoint.score_attribute} on the validation set.\n\n"
+        f"## Scores\n\n{_scores(config, checkpoint, measured)}\n\n"
+        f"{notes}\n\n{_data(measured.sets)}{_USE}\n"
+        f"## Training config\n\n```json\n{json.dumps(config.training.model_dump(mode='json'), indent=1)}\n```\n"
+    )
+
+
+def beyond(model: ModelPart, totals: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The score at the model's full context, where that is longer than the one that it is trained at; else None."""
+    full: Mapping[str, Any] | None = totals.get("full_context")
+    return full if full is not None and full["context_s"] > (model.max_context_s or full["context_s"]) else None
+
+
+def _metadata(config: TrainConfig, family: Family[Any], measured: Measured) -> ModelCardData:
+    languages = [code for code in (measured.test or {}).get("languages", {}) if code != NOT_NAMED]
+    if len(languages) < 2 and config.model.language is not None:
+        borrows = config.model.token_language != config.model.language
+        languages = [config.model.language.lower() if borrows else family.language_code(config.model.language)]
+    codes = [code for code in languages if _CODE.fullmatch(code)]
+    weights = config.model.name_or_path
+    source = ModelSource.parse(weights) if weights is not None else None
+    results = [*_eval_results(config, measured)]
+    return ModelCardData(
+        language=codes[0] if len(codes) == 1 else codes or None,
+        base_model=source.address if source is not None and source.kind is SourceKind.HUB else None,
+        datasets=[*dict.fromkeys(each.name for each in _data_sets(config))] or None,
+        pipeline_tag=TASK,
+        library_name="transformers",
+        tags=[family.name, "rayscribe"],
+        model_name=config.run.name if results else None,
+        eval_results=results or None,
+    )
+
+
+def _data_sets(config: TrainConfig) -> Iterator[HubDatasetPart]:
+    """Those of the Hub."""
+    named = (config.data.dataset, *(member.dataset for member in config.data.mix))
+    yield from (part for part in named if part is not None and _HUB_ID.fullmatch(part.name))
+
+
+def _eval_results(config: TrainConfig, measured: Measured) -> Iterator[EvalResult]:
+    """The scores on the test set, or where there is none the validation set, of what `pipeline` does with the model."""
+    split = TEST if measured.test is not None else VALIDATION
+    totals = measured.totals.get(split)
+    if totals is None:
+        return
+    # What a beam search with files of its own, or a shortened context, came to is not what others will see.
+    scored = beyond(config.model, totals) or totals.get("best_path") or totals
+    part = next(_data_sets(config), None) if not config.data.mix else None
+    key = measured.sets[split].key if split in measured.sets else None
+    for name in known_metrics():
+        if scored.get(name) is not None:
+            yield EvalResult(
+                task_type=TASK,
+                task_name="Automatic Speech Recognition",
+                dataset_type=part.name if part is not None else "rayscribe",
+                dataset_name=part.name if part is not None else f"the {split} set {key}",
+                dataset_config=part.config_name if part is not None else None,
+                dataset_revision=part.revision if part is not None else None,
+                dataset_split=getattr(part, f"{split}_split", split),
+                dataset_args={"prepared_set": key} if key is not None else None,
+                metric_type=name,
+                metric_name=f"{name.upper()} %",
+                metric_value=round(float(scored[name]), 4),
+                metric_args={"normalizer": str(normalizer_named(config.data.normalizer_name))},
+            )
+
+
+def _scores(config: TrainConfig, checkpoint: Checkpoint, measured: Measured) -> str:
+    rows = [f"| validation | {_rates(checkpoint.metrics, measured.rows.get(VALIDATION), 'eval_')} |"]
+    if "eval_full_context_wer" in checkpoint.metrics:
+        rows.append(f"| validation, at the full context | {_rates(checkpoint.metrics, prefix='eval_full_context_')} |")
+    if (test := measured.test) is not None:
+        said = f"test ({test['scored']} of {test['utterances']} utterances)"
+        rows.append(f"| {said} | {_rates(test, measured.rows.get(TEST))} |")
+        if len(languages := test.get("languages", {})) > 1:
+            rows += [
+                f"| test, {code} ({counted(score['scored'], 'utterance')}) | {_rates(score)} |"
+                for code, score in languages.items()
+            ]
+        full = beyond(config.model, test)
+        if full is not None:
+            rows.append(f"| test, at the full context ({full['context_s']:g} s) | {_rates(full)} |")
+        if "best_path" in test:
+            rows.append(f"| test, the best path | {_rates(test['best_path'])} |")
+    return _table(["split", *(f"{name.upper()} %" for name in known_metrics())], rows)
+
+
+def _notes(config: TrainConfig, measured: Measured) -> Iterator[str]:
+    how = f"Texts are compared as the normalizer {normalizer_named(config.data.normalizer_name)} leaves them"
+    counts = [
+        f"{split}: {', '.join(counted(totals[name], one) for name, one in _COUNTS.items())}"
+        for split, totals in measured.totals.items()
+        if all(name in totals for name in _COUNTS)
+    ]
+    bounds = "; in parentheses stand 95% bootstrap intervals over utterances" if any(measured.rows.values()) else ""
+    yield f"{how}{bounds}.{''.join(f' {text[0].upper()}{text[1:]}.' for text in counts)}"
+    part = config.model
+    if part.token_language != part.language:
+        yield f"The model has no token for {part.language}, and was given that of {part.token_language}."
+    if measured.test is not None and "best_path" in measured.test:
+        yield _searched(measured.test["decoding"])
+    if part.max_context_s is not None:
+        yield f"Clips were padded to length buckets of at most {part.max_context_s} s in training."
+
+
+def _data(sets: Mapping[str, PreparedSet]) -> str:
+    """The data by hash: a prepared set is named by that of its manifest, and of what was done to it."""
+    if not sets:
+        return ""
+    rows = [
+        f"| {split} | {item.summary.prepared} | {item.summary.duration_s / 3600:.2f} | `{item.key}` |"
+        for split, item in sets.items()
+    ]
+    return f"## Data\n\n{_table(['split', 'clips', 'hours', 'hash of manifest and preparation'], rows)}\n\n"
+
+
+def _searched(decoding: Mapping[str, Any]) -> str:
+    """How the scores of test were made, which `pipeline` does not repeat."""
+    parts = [f"beam_size {decoding['beam_size']}"]
+    for name in FILE_FIELDS:
+        if name in decoding:
+            parts.append(f"{name} {Path(decoding[name]['path']).name} (SHA-256 {decoding[name]['sha256']})")
+    if "rescoring_model" in decoding:
+        name = decoding["rescoring_model"]["name_or_path"]
+        parts.append(f"rescoring_model {Path(name).name if Path(name).is_absolute() else name}")
+    parts += [f"{name} {decoding[name]:g}" for name in ("lm_weight", "word_score", "rescoring_weight")]
+    return (
+        f"The score on test is of a beam search, whose files are not part of this folder: {', '.join(parts)}. "
+        "`pipeline` takes the best path, as do the scores on validation."
+    )
+
+
+def _rates(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None = None, prefix: str = "") -> str:
+    """The cells of a row; with intervals where its utterances are given, and have the metric's edits."""
+    cells = []
+    for name, metric in known_metrics().items():
+        rate = metrics.get(prefix + name)
+        bounds = None
+        if rows and metric.units in rows[0] and f"{metric.prefix}insertions" in rows[0]:
+            bounds = rate_of(metric, rows, [None] * len(rows)).by_utterance
+        shown = "undefined" if rate is None else f"{rate:.2f}"
+        cells.append(f"{shown} ({bounds.low:.2f} to {bounds.high:.2f})" if rate is not None and bounds else shown)
+    return " | ".join(cells)
+
+
+def _table(columns: Sequence[str], rows: Sequence[str]) -> str:
+    return "\n".join((f"| {' | '.join(columns)} |", f"| {' | '.join(['---'] * len(columns))} |", *rows))
