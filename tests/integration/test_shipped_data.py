@@ -48,6 +48,7 @@ def output_of(jobs: RayJobs, request: SubmitRequest) -> str:
     return output
 
 
+@pytest.mark.long
 def test_a_job_prepares_what_was_shipped_and_another_one_finds_it_prepared(
     ray_head: RayHead, training_tree: Path, tones: Path, tmp_path: Path
 ) -> None:
