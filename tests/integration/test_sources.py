@@ -217,6 +217,7 @@ def faults() -> Iterator[Callable[[str], str]]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_each_source_gives_every_clip_once_wherever_it_lies_and_whatever_fails_on_the_way(
     corpus: Path,
     bucket: str,
