@@ -10,7 +10,7 @@ from tests.programs.torchrun import Torchrun, undisturbed
 
 FAKE_HABANA = Path(__file__).parent / "fake_habana"
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("programs")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.xdist_group("programs")]
 
 
 def run(folder: Path, *words: str, **environment: str) -> str:
@@ -27,9 +27,7 @@ def interrupted(program: KnownProgram, folder: Path) -> Torchrun:
     return ranks
 
 
-@pytest.mark.parametrize(
-    "name", ["ddp", "recipe", *(pytest.param(name, marks=pytest.mark.long) for name in ("seq2seq", "ctc"))]
-)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_a_killed_training_goes_on_with_the_losses_of_an_undisturbed_one(
     name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -71,7 +69,6 @@ def test_without_habana_frameworks_the_program_refuses_to_use_gaudi(tmp_path: Pa
     assert re.search(r"exitcode\s*: 2", ranks.output), ranks.output
 
 
-@pytest.mark.long
 def test_with_habana_frameworks_it_shows_the_environment_and_trains(tmp_path: Path) -> None:
     variables = {"PYTHONPATH": str(FAKE_HABANA), "HABANA_VISIBLE_MODULES": "0,1", "PT_HPU_LAZY_MODE": "1"}
     output = run(CTC.copy_to(tmp_path / "gaudi"), *CTC.command, "--use_habana", **variables)
