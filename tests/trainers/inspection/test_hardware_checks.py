@@ -58,9 +58,14 @@ class TestStrategy:
 
 def test_trackers_are_looked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"training.report_to": ["tensorboard", "wandb"]}
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     monkeypatch.setattr(optional_packages, "find_spec", lambda name: name == "tensorboard" or None)
     text = the_one(check_trackers, subject_of(tmp_path, wanted), "error")
     assert "training.report_to wandb needs the package wandb" in text
     assert "the nodes may reach it" in the_one(check_trackers, subject_of(tmp_path, wanted, elsewhere=True), "skipped")
     monkeypatch.setattr(optional_packages, "find_spec", lambda name: name)
+    assert "wandb needs WANDB_API_KEY" in the_one(check_trackers, subject_of(tmp_path, wanted), "error")
+    monkeypatch.setenv("WANDB_MODE", "offline")
     assert said(check_trackers, subject_of(tmp_path, wanted)) == [("ok", "training.report_to: tensorboard, wandb")]
