@@ -224,5 +224,5 @@ class TestPackages:
         for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("NETRC", nowhere["NETRC"])
-        with pytest.raises(ConfigError, match="training.report_to wandb needs WANDB_API_KEY"):
+        with pytest.raises(ConfigError, match=r"training\.report_to wandb needs WANDB_API_KEY"):
             check_trackers(config({"training.report_to": ["wandb"]}))

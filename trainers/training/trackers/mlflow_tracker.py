@@ -23,6 +23,9 @@ class MLflow:
     _run_id: str
 
     def open(self, run: TrackedRun) -> Position | None:
+        # Its lines are not ours.
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         from mlflow import MlflowClient, set_experiment  # noqa: PLC0415
 
         self._client = MlflowClient()

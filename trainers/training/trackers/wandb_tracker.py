@@ -9,6 +9,8 @@ from trainers.run_folder.layout import WANDB
 from trainers.training.trackers.tracker import LAST_WAIT_S, TrackedLine, TrackedRun
 
 AXIS = "train/global_step"
+# For the first answer of the server, which the end of a process waits for, too.
+ANSWER_S = 30.0
 
 
 class WeightsAndBiases:
@@ -20,10 +22,17 @@ class WeightsAndBiases:
     """
 
     _run: Any
+    _was_opened: bool = False
 
     def open(self, run: TrackedRun) -> Position | None:
+        # It says before it reads our settings where a key is from.
+        os.environ.setdefault("WANDB_SILENT", "true")
         import wandb  # noqa: PLC0415
 
+        if self._was_opened:
+            # Its service process has the id in use since, even where nobody has answered.
+            wandb.teardown()
+        self._was_opened = True
         is_offline = os.environ.get("WANDB_MODE") == "offline"
         folder = run.files.renew(WANDB).parent if is_offline else mkdtemp(prefix="wandb-", dir=run.files.staging)
         self._run = wandb.init(
@@ -31,12 +40,19 @@ class WeightsAndBiases:
             id=run.id,
             name=run.name,
             resume="allow",
+            # What an attempt may change of the config.
+            allow_val_change=True,
             # A notebook may have a run of its own.
             reinit="create_new",
             config=dict(run.config),
             dir=str(folder),
-            # It would send what this process prints and its command line.
-            settings=wandb.Settings(silent=True, console="off", x_disable_meta=True, finish_timeout=LAST_WAIT_S),
+            settings=wandb.Settings(
+                # It would send what this process prints, and its command line.
+                console="off",
+                x_disable_meta=True,
+                init_timeout=ANSWER_S,
+                finish_timeout=LAST_WAIT_S,
+            ),
         )
         self._run.define_metric("*", step_metric=AXIS)
         row = self._run.starting_step - 1
