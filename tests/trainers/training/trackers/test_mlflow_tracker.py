@@ -1,5 +1,6 @@
 """MLflow with its own server, which is not there during the run's first attempt."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,11 +45,12 @@ def test_a_server_has_one_run_of_all_attempts(tmp_path: Path) -> None:
 def served(port: int, folder: Path) -> Iterator[None]:
     """A server, with its database in a folder."""
     command = [installed("mlflow"), "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    store = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    # It would start eight more processes for them.
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     log = folder / "server.log"
     with log.open("wb") as output:
-        server = subprocess.Popen(
-            [*command, "--backend-store-uri", f"sqlite:///{folder}/mlflow.db"], stdout=output, stderr=output, cwd=folder
-        )
+        server = subprocess.Popen([*command, *store], stdout=output, stderr=output, cwd=folder, env=environment)
     try:
         wait_for(lambda: is_up(f"http://127.0.0.1:{port}/health"), "answer of MLflow's server", log)
         yield
