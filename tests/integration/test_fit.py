@@ -78,7 +78,8 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     wanted = set(TOTALS)
     assert wanted < set(test)
     assert test["utterances"] == test["scored"] == 6
-    assert points_of(folder / "tensorboard", "test/wer") == [(12, pytest.approx(test["wer"]))]
+    ((step, wer),) = points_of(folder / "tensorboard", "test/wer")
+    assert (step, wer) == (12, pytest.approx(test["wer"]))
     lines = [json.loads(line) for line in (folder / "evaluation/test.jsonl").read_bytes().splitlines()]
     assert {"id", "reference", "hypothesis", "insertions", "deletions", "substitutions", "duration_s"} < set(lines[0])
     assert all(line["avg_logprob"] < 0 for line in lines)
@@ -94,7 +95,7 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     logged = [
         json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines() if b"clips_per_s" in line
     ]
-    losses = [(line["step"], pytest.approx(line["loss"])) for line in logged]
+    losses: list[Any] = [(line["step"], pytest.approx(line["loss"])) for line in logged]
     assert points_of(folder / "tensorboard", "train/loss") == losses
     assert logged and all(0 <= line["padding"] < 1 for line in logged)
     assert "Padding, percent of the input" in (folder / "report.html").read_text(encoding="utf-8")

@@ -26,5 +26,6 @@ def reported_to(config: TrainConfig) -> list[str]:
     """The trackers that a config names; for `all`, those whose packages are installed here."""
     names = config.training.report_to
     if names == ["all"]:
-        return get_available_reporting_integrations()
+        installed: list[str] = get_available_reporting_integrations()
+        return installed
     return [name for name in names if name != "none"]

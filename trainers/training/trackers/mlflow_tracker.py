@@ -4,7 +4,7 @@ import os
 from itertools import islice
 from typing import Any
 
-from transformers.utils import flatten_dict
+from transformers.utils.generic import flatten_dict
 
 from trainers.run_folder.journal import Position
 from trainers.training.trackers.tracker import TrackedLine, TrackedRun

@@ -11,8 +11,6 @@ from trainers.run_folder.journal import Position, position_of
 from trainers.run_folder.layout import seconds_of
 from trainers.training.trackers.tracker_files import TrackerFiles
 
-# How long the end of a worker waits for all trackers together.
-LAST_WAIT_S = 10.0
 # Fields of a line of metrics that say where and when it is from.
 _ORIGIN = ("step", "attempt", "time")
 

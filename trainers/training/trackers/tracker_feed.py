@@ -11,7 +11,10 @@ from typing import Self
 from trainers.errors import FencedError, StorageError
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import accepted_metrics, deduplicate
-from trainers.training.trackers.tracker import LAST_WAIT_S, TrackedLine, TrackedRun, Tracker
+from trainers.training.trackers.tracker import TrackedLine, TrackedRun, Tracker
+
+# How long the end of a worker waits for all trackers together.
+LAST_WAIT_S = 10.0
 
 
 class TrackerFeed:

@@ -6,7 +6,8 @@ from typing import Any
 
 from trainers.run_folder.journal import KINDS, Position
 from trainers.run_folder.layout import WANDB
-from trainers.training.trackers.tracker import LAST_WAIT_S, TrackedLine, TrackedRun
+from trainers.training.trackers.tracker import TrackedLine, TrackedRun
+from trainers.training.trackers.tracker_feed import LAST_WAIT_S
 
 AXIS = "train/global_step"
 # For the first answer of the server, which the end of a process waits for, too.
