@@ -23,7 +23,7 @@ IDS = [str(path.relative_to(ROOT)) for path in PAGES]
 OF_OTHERS = {
     *("aws", "gcloud", "kubectl", "docker", "sbatch", "qsub", "qdel", "scancel", "scontrol", "ssh", "curl", "git"),
     *("export", "source", "umask", "cd", "ls", "cp", "head", "cat", "nohup", "brew", "apt-get", "helm", "promtool"),
-    *("prometheus", "grafana-server", "sudo", "torchrun", "mkdir", "echo"),
+    *("prometheus", "grafana-server", "sudo", "torchrun", "mkdir", "echo", "tensorboard", "wandb", "mlflow", "trackio"),
     # A Python of another environment.
     "$PY",
 }

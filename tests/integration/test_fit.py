@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from jobs.cli.app import app
 from tests.hub import Hub
 from tests.trainers.synthetic import config, speechlike, write_corpus
+from tests.trainers.training.trackers.event_files import points_of
 from trainers.config.loader import to_yaml
 from trainers.config.parts.hub_part import HubPart
 from trainers.config.schema import TrainConfig
@@ -76,12 +77,13 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     folder = run_folder(finished_run)
     for name in FILES:
         assert (folder / name).is_file(), name
-    assert list(folder.glob("attempts/1/tensorboard/events*"))
     assert not list(folder.rglob("training_args.bin")) and not list(folder.rglob("*.pkl"))
     test = json.loads((folder / "evaluation/test.json").read_text())
     wanted = set(TOTALS)
     assert wanted < set(test)
     assert test["utterances"] == test["scored"] == 6
+    ((step, wer),) = points_of(folder / "tensorboard", "test/wer")
+    assert (step, wer) == (12, pytest.approx(test["wer"]))
     lines = [json.loads(line) for line in (folder / "evaluation/test.jsonl").read_bytes().splitlines()]
     assert {"id", "reference", "hypothesis", "insertions", "deletions", "substitutions", "duration_s"} < set(lines[0])
     assert all(line["avg_logprob"] < 0 for line in lines)
@@ -97,6 +99,8 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     logged = [
         json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines() if b"clips_per_s" in line
     ]
+    losses: list[Any] = [(line["step"], pytest.approx(line["loss"])) for line in logged]
+    assert points_of(folder / "tensorboard", "train/loss") == losses
     assert logged and all(0 <= line["padding"] < 1 for line in logged)
     assert "Padding, percent of the input" in (folder / "report.html").read_text(encoding="utf-8")
     assert validation["deletions"] in [line["eval_deletions"] for line in scored]

@@ -104,6 +104,7 @@ def started_in(home: Path) -> str:
     return printed_by(TRAIN, HOME=str(home))
 
 
+@pytest.mark.long
 def test_a_local_ray_shows_its_trainings_and_writes_no_token_for_others_to_find(tmp_path: Path) -> None:
     token, runs, jobs = printed_by(TAB, str(tmp_path / "runs"), HOME=str(tmp_path)).splitlines()[-3:]
     # The Ray is closed to others all the same.

@@ -5,6 +5,7 @@ import itertools
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from tests.integration.driver_process import RayHead, Run
 from tests.integration.ray_results import check_ray_result
 from tests.integration.training_trees import write_recipe
 from tests.s3 import FaultProxy
-from trainers.run_folder.layout import CHECKPOINTS
+from tests.trainers.training.trackers.event_files import points_of
+from trainers.run_folder.layout import CHECKPOINTS, TENSORBOARD
 
 # CI has one kill of each kind, of queued runs: test_retry_causes.
 pytestmark = pytest.mark.long
@@ -156,6 +158,16 @@ def check_same(run: Run, calm: Run, weights: str = "model.safetensors") -> None:
         for name, value in state.items():
             assert torch.equal(value, others["state"][number][name]), f"optimizer state {number}.{name} differs"
     assert run.folder.read_bytes("evaluation/test.json") == calm.folder.read_bytes("evaluation/test.json")
+    curve = curve_of(run)
+    assert [step for step, _ in curve] == list(range(1, MAX_STEPS + 1)), "TensorBoard has each step once"
+    assert curve == curve_of(calm)
+
+
+def curve_of(run: Run) -> list[tuple[int, float]]:
+    """The losses in TensorBoard's files."""
+    with TemporaryDirectory() as folder:
+        run.folder.download_folder(TENSORBOARD, Path(folder))
+        return points_of(Path(folder), "train/loss")
 
 
 def check_repeats(steps: list[int], restarts: int) -> None:

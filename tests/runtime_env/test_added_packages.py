@@ -24,7 +24,7 @@ def packages(environment: dict[str, Any], changes: dict[str, Any]) -> list[str] 
     [
         ({}, []),
         (ZERO, ["deepspeed==0.19.8", "ninja==1.13.2"]),
-        ({"training.report_to": ["wandb", "mlflow"]}, ["wandb==0.31.0", "mlflow"]),
+        ({"training.report_to": ["wandb", "mlflow"]}, ["wandb==0.31.0", "mlflow-skinny"]),
     ],
 )
 @pytest.mark.parametrize("tool", ["pip", "uv"])

@@ -1,8 +1,10 @@
 """Packages that only some configs need: for a strategy, for a tracker, for a beam search. Imports none of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from netrc import NetrcParseError, netrc
+from urllib.parse import urlsplit
 
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
@@ -47,18 +49,21 @@ BEAM_SEARCH = OptionalPackage(
 )
 
 
-_NAMED_AS_THEY_ARE = ("clearml", "codecarbon", "dagshub", "dvclive", "mlflow", "neptune", "swanlab", "trackio", "wandb")
+_NAMED_AS_THEY_ARE = ("clearml", "codecarbon", "dagshub", "dvclive", "neptune", "swanlab")
 # By transformers' names, whose own conditions these are (integrations/integration_utils.py); `kubeflow` needs none.
 TRACKERS: Mapping[str, OptionalPackage] = {
     name: OptionalPackage(
-        f"training.report_to {name}", modules, (requirement,), f"leave {name} out of training.report_to"
+        f"training.report_to {name}", (module,), (requirement,), f"leave {name} out of training.report_to", extra
     )
-    for name, modules, requirement in (
-        *((name, (name,), name) for name in _NAMED_AS_THEY_ARE),
-        ("azure_ml", ("azureml.core.run",), "azureml-sdk"),
-        ("comet_ml", ("comet_ml",), "comet-ml"),
-        ("flyte", ("flytekit",), "flytekit"),
-        ("tensorboard", ("tensorboard", "tensorboardX"), "tensorboard"),
+    for name, module, requirement, extra in (
+        *((name, name, name, None) for name in _NAMED_AS_THEY_ARE),
+        *((name, name, name, name) for name in ("trackio", "wandb")),
+        # Its client; a server needs all of mlflow.
+        ("mlflow", "mlflow", "mlflow-skinny", "mlflow"),
+        ("azure_ml", "azureml.core.run", "azureml-sdk", None),
+        ("comet_ml", "comet_ml", "comet-ml", None),
+        ("flyte", "flytekit", "flytekit", None),
+        ("tensorboard", "tensorboard", "tensorboard", None),
     )
 }
 
@@ -80,6 +85,32 @@ def refuse_missing_packages(config: TrainConfig) -> None:
     missing = [need.problem for need in packages_for_training(config) if not need.is_installed]
     if missing:
         raise ConfigError("\n".join(missing))
+
+
+def missing_access(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
+    """What trackers lack to reach a server; W&B would ask on the terminal, and MLflow write where nobody looks."""
+    problems = []
+    if "wandb" in names and environment.get("WANDB_MODE", "online") == "online" and not _has_wandb_key(environment):
+        problems.append(
+            "training.report_to wandb needs WANDB_API_KEY (of a job: job.runtime_env.secrets), or `wandb login` on "
+            "this machine; or set WANDB_MODE=offline, and send the run later with `wandb sync`"
+        )
+    if "mlflow" in names and not environment.get("MLFLOW_TRACKING_URI"):
+        problems.append(
+            "training.report_to mlflow needs MLFLOW_TRACKING_URI: set it to the server's URL, or to "
+            "sqlite:////absolute/path/mlflow.db (of a job: job.runtime_env.env_vars)"
+        )
+    return problems
+
+
+def _has_wandb_key(environment: Mapping[str, str]) -> bool:
+    if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname
+    try:
+        return netrc(environment.get("NETRC")).authenticators(str(host)) is not None
+    except (OSError, NetrcParseError):
+        return False
 
 
 def _is_there(module: str) -> bool:

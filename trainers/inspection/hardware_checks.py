@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import runpy
 import shutil
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from trainers.config.optional_packages import DEEPSPEED, TRACKERS
+from trainers.config.optional_packages import DEEPSPEED, TRACKERS, missing_access
 from trainers.distributed.hardware import BUILT_WITH_TORCH, Build, devices_here, judge, kind_of
 from trainers.findings import Check, Finding, ok, skipped
 from trainers.inspection.subject import Subject
@@ -74,11 +75,12 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
 
 
 def check_trackers(subject: Subject) -> Iterator[Finding]:
-    """Looks for the packages of the trackers, by name."""
+    """Looks for the packages of the trackers, by name, and for what they need to reach their servers."""
     names = subject.config.training.report_to
-    missing = [need for name in names if (need := TRACKERS.get(name)) is not None and not need.is_installed]
-    for need in missing:
-        yield subject.unreachable(need.problem)
+    needs = [TRACKERS[name] for name in names if name in TRACKERS]
+    missing = [need.problem for need in needs if not need.is_installed] + missing_access(names, os.environ)
+    for problem in missing:
+        yield subject.unreachable(problem)
     if not missing:
         yield ok(f"training.report_to: {', '.join(names) or 'none'}")
 
@@ -86,5 +88,5 @@ def check_trackers(subject: Subject) -> Iterator[Finding]:
 CHECKS = (
     Check("torch_build", "torch is built for the hardware", check_torch_build),
     Check("strategy", "the strategy's packages are installed", check_strategy),
-    Check("trackers", "the trackers' packages are installed", check_trackers),
+    Check("trackers", "the trackers can be used", check_trackers),
 )

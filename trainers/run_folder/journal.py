@@ -52,6 +52,9 @@ MAX_ENTRY_BYTES = 16 << 20
 _CHECKSUM = b', "sha256": "'
 # After a lost race, so that many who race for entry after entry do not keep each other from it.
 _LONGEST_PAUSE_S = 0.05
+# The place of a line of metrics among those of a run: its step, then its kind, of which there are so many.
+Position = tuple[int, int]
+KINDS = 3
 
 
 @dataclass(frozen=True)
@@ -413,16 +416,21 @@ def deduplicate(metrics: bytes) -> bytes:
     Args:
         metrics: Lines of all groups in their order; a killed one may have come further than its last checkpoint.
     """
-    kept: dict[tuple[int, bool], bytes] = {}
+    kept: dict[Position, bytes] = {}
     for line in metrics.splitlines(keepends=True):
         try:
             content = json.loads(line)
         except ValueError:
             # A full disk may have cut it short before the next one was written.
             continue
-        kept[content["step"], "eval_wer" in content] = line
+        kept[position_of(content)] = line
     # A group may begin from a checkpoint that was staged on another node before a group that came less far.
     return b"".join(kept[key] for key in sorted(kept))
+
+
+def position_of(line: Mapping[str, Any]) -> Position:
+    """Where a line of metrics is: at its step there are losses, then scores, and of the last one those of the test."""
+    return line["step"], 2 if "test_wer" in line else int("eval_wer" in line)
 
 
 def complete_lines(folder: RunFolder, key: str) -> bytes:

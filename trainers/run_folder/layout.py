@@ -3,7 +3,7 @@
 journal/00000001.json …       what happened, in one order; what it does not name does not exist, see `journal`
 checkpoints/<name>/           of all attempts; one exists once the journal names it, see `checkpoints`
 checkpoints/base-<hash>/      what an adapter is trained on, where it is the run's own, see `checkpoints.BASE`
-attempts/<k>/                 what only attempt k writes: TensorBoard events, and
+attempts/<k>/                 what only attempt k writes:
     ray/<run>-a<k>/               Ray Train's own folder, with <checkpoint>/pointer.json for each that Ray keeps
     attempt.json                  when and where it began
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
@@ -19,6 +19,9 @@ evaluation/<split>.json .jsonl
 evaluation/decoding.json      weights of a beam search, where they were chosen on the validation set
 metrics.jsonl                 each loss and score once, over all attempts; with the others at the run's end
 result.json                   last
+
+From the metrics that count, by the newest worker group, see `training.trackers`:
+tensorboard/ wandb/           TensorBoard's events; an offline run of W&B
 """
 
 import json
@@ -59,6 +62,8 @@ EVALUATION = "evaluation"
 # Next to the splits' files: how hypotheses were searched, and by which weights, where those were chosen.
 DECODING = "decoding.json"
 MODEL = "model"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
 
 REPORTED_PACKAGES = (
     "ray",

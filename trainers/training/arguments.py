@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import os
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -16,11 +17,12 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from trainers.config.flags.script_line import BY_KEY
-from trainers.config.optional_packages import refuse_missing_packages
+from trainers.config.optional_packages import missing_access, refuse_missing_packages
 from trainers.config.parts.strategy.strategy_part import StrategyPart, ds_config_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
+from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
 
 ARGUMENTS = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
 # Old names of arguments, which transformers warns of.
@@ -130,18 +132,22 @@ def check_arguments(config: TrainConfig) -> None:
 
 
 def check_trackers(config: TrainConfig) -> None:
-    """Makes each of transformers' trackers that the config names once, as the Trainer will: each checks what it needs.
+    """Checks what each tracker needs; one of transformers' own is made once, as the Trainer will.
 
     Raises:
         ConfigError: a package is missing or too old, a variable is not set, or there is no such tracker.
     """
     refuse_missing_packages(config)
-    names = config.training.report_to
-    for name in names if names not in (["all"], ["none"]) else ():
+    names = reported_to(config)
+    if problems := missing_access(names, os.environ):
+        raise ConfigError("\n".join(problems))
+    for name in names:
         if name not in INTEGRATION_TO_CALLBACK:
             near = difflib.get_close_matches(name, INTEGRATION_TO_CALLBACK, n=1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(INTEGRATION_TO_CALLBACK)}"
             raise ConfigError(f"training.report_to: {name} is no tracker of transformers: {hint}")
+        if name in KNOWN_TRACKERS:
+            continue
         try:
             INTEGRATION_TO_CALLBACK[name]()
         except (ImportError, RuntimeError, ValueError) as error:
@@ -173,7 +179,8 @@ def _chosen(config: TrainConfig) -> dict[str, Any]:
         "eval_steps": part.scoring_steps,
         **{name: getattr(part, name) for name in PASSED_ON},
         "gradient_checkpointing_kwargs": {"use_reentrant": False} if part.gradient_checkpointing else None,
-        "report_to": part.report_to or "none",
+        # The others are fed by `trackers`.
+        "report_to": [name for name in reported_to(config) if name not in KNOWN_TRACKERS] or "none",
     }
 
 

@@ -48,8 +48,11 @@ class MetricsLog:
     holds the run, so that a stale one ends soon.
     """
 
-    def __init__(self, writer: GroupWriter, log: Callable[[str], None]):
-        self._writer, self._log = writer, log
+    def __init__(
+        self, writer: GroupWriter, log: Callable[[str], None], accepted: Callable[[str], None] = lambda line: None
+    ):
+        """`accepted` is called with each line that counts."""
+        self._writer, self._log, self._accepted = writer, log, accepted
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
         # Only the thread reads and changes it.
         self._unwritten: list[str] = []
@@ -86,8 +89,8 @@ class MetricsLog:
             while self._unwritten:
                 # One that failed may be there; `deduplicate` leaves it once.
                 self._writer.folder.storage.append_line(self._writer.group.metrics_key, self._unwritten[0])
-                del self._unwritten[0]
                 self._writer.check()
+                self._accepted(self._unwritten.pop(0))
         except FencedError as error:
             self._fenced = error
         except StorageError as error:

@@ -1,7 +1,6 @@
 """A rank's training loop: everything that it is built of, and running it to its last step or to a request to stop."""
 
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -93,12 +92,12 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     def after_upload(checkpoint: Checkpoint, seconds: float) -> None:
         context.status.update(Phase.TRAINING, checkpoint_s=round(seconds, 1))
         reports.add(checkpoint)
-        upload_tensorboard(context)
+        context.trackers.upload()
 
     uploader = Uploader(context.writer, context.retention, also=after_upload)
     keeper = KeepCheckpoints(session, uploader, task.attempt, context.staging.group, sharded=config.strategy.is_sharded)
     durations_s = task.sets["train"].index["duration_s"].to_numpy()
-    log = MetricsLog(context.writer, session.show_from_main)
+    log = MetricsLog(context.writer, session.show_from_main, context.trackers.send)
     first_step = start.checkpoint.step if start is not None else 0
     progress = ProgressReport(
         session,
@@ -115,7 +114,6 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     scorer = Scorer(
         validation, recognizer, session, cache_bytes=cache_bytes(config), metrics=RecipeMetrics.of(config.scoring)
     )
-    _place_tensorboard(context)
     arguments = training_arguments(
         config,
         output_dir=context.staging.folder,
@@ -346,22 +344,6 @@ def _describe_stop(loop: Loop) -> str | None:
         f"stopped at step {loop.stop.stopped_at}/{loop.last_step}: {newest} is in "
         f"{loop.context.folder.storage.url(layout.CHECKPOINTS)}"
     )
-
-
-def _place_tensorboard(context: WorkerContext) -> None:
-    target = (
-        str(context.staging.folder / "tensorboard")
-        if is_url(context.folder.url)
-        else f"{context.folder.url}/{layout.ATTEMPTS}/{context.task.attempt}/tensorboard"
-    )
-    os.environ["TENSORBOARD_LOGGING_DIR"] = target
-
-
-def upload_tensorboard(context: WorkerContext) -> None:
-    """Copies TensorBoard's events to the run folder, where they are not written there at once."""
-    local = context.staging.folder / "tensorboard"
-    if local.is_dir():
-        context.folder.storage.upload_folder(local, f"{layout.ATTEMPTS}/{context.task.attempt}/tensorboard")
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from trainers.config.loader import same_command
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
 from trainers.errors import DivergedError, FencedError, RayscribeError, RegroupError, StoppedError
+from trainers.metrics.known_metrics import known_metrics
 from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.export import export_model
 from trainers.models.families import family_of_folder
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
+from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, accepted_metrics, deduplicate, publish
 from trainers.run_folder.layout import RunFolder
@@ -24,12 +26,17 @@ from trainers.run_folder.resume import fetch_best, fetch_weights, starting_point
 from trainers.run_folder.staging import Staging
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.report.model_card import Measured, model_card
+from trainers.storage.json_files import to_json
 from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.callbacks import VALIDATION
-from trainers.training.loop import Loop, build, train, upload_tensorboard
+from trainers.training.loop import Loop, build, train
 from trainers.training.scoring_worker import LOADING, opened_beam, score_split
 from trainers.training.strategies.sharding import sharding_process
 from trainers.training.tasks import TrainTask
+from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
+from trainers.training.trackers.tracker import TrackedRun
+from trainers.training.trackers.tracker_feed import Trackers
+from trainers.training.trackers.tracker_files import TrackerFiles
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 
@@ -78,8 +85,11 @@ def _worker_context(task: TrainTask, session: Session) -> Iterator[WorkerContext
     if session.local_rank == 0:
         staging.name_run(writer.folder.url)
     try:
-        with StatusWriter(writer.folder, task.attempt if session.is_main_process else None) as status:
-            yield WorkerContext(task, session, staging, writer, status)
+        with (
+            StatusWriter(writer.folder, task.attempt if session.is_main_process else None) as status,
+            _trackers(task, session, staging, writer) as trackers,
+        ):
+            yield WorkerContext(task, session, staging, writer, status, trackers)
     except (DivergedError, FencedError, StoppedError, RegroupError):
         if session.local_rank == 0:
             staging.remove()
@@ -89,6 +99,15 @@ def _worker_context(task: TrainTask, session: Session) -> Iterator[WorkerContext
         staging.release()
     if session.local_rank == 0:
         staging.remove()
+
+
+def _trackers(task: TrainTask, session: Session, staging: Staging, writer: GroupWriter) -> Trackers:
+    names = reported_to(task.config) if session.is_main_process else []
+    trackers = {name: KNOWN_TRACKERS[name]() for name in names if name in KNOWN_TRACKERS}
+    config = {**task.config.model_dump(mode="json", exclude={"job"}), "run_folder": writer.folder.url}
+    files = TrackerFiles(writer.folder, staging.folder)
+    run = TrackedRun(task.run_id, writer.folder.name, config, files)
+    return Trackers(trackers, run, writer, session.show_from_main)
 
 
 def resume(context: WorkerContext) -> ResumePoint | None:
@@ -161,7 +180,17 @@ def _deliver(
     export_model(outputs, local, model_card(context.config, family_of_folder(local), best, measured))
     _enter_result(context.writer, outputs, _result(context.task, best, test))
     publish(context.folder, context.writer.journal)
-    upload_tensorboard(context)
+    if test is not None:
+        context.trackers.send(_test_line(context.writer, test))
+
+
+def _test_line(writer: GroupWriter, test: dict[str, Any]) -> str:
+    """The test score as a line of metrics of the run's last step."""
+    last = newest(writer.journal.read().checkpoints)
+    assert last is not None, "what is scored is a checkpoint"
+    scores = {name: test[name] for name in known_metrics()} | test.get("metrics", {})
+    line = {"step": last.step, "time": layout.now(), **{f"test_{name}": value for name, value in scores.items()}}
+    return to_json(line, layout.METRICS)
 
 
 def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.staging import Staging
 from trainers.training.tasks import TrainTask
+from trainers.training.trackers.tracker_feed import Trackers
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class WorkerContext:
     staging: Staging
     writer: GroupWriter
     status: StatusWriter
+    trackers: Trackers
 
     @property
     def config(self) -> TrainConfig:

@@ -58,9 +58,18 @@ class TestStrategy:
 
 def test_trackers_are_looked_for_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"training.report_to": ["tensorboard", "wandb"]}
+    monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(optional_packages, "find_spec", lambda name: name == "tensorboard" or None)
     text = the_one(check_trackers, subject_of(tmp_path, wanted), "error")
     assert "training.report_to wandb needs the package wandb" in text
+    assert "pip install 'rayscribe[wandb]' (on a cluster" in text
     assert "the nodes may reach it" in the_one(check_trackers, subject_of(tmp_path, wanted, elsewhere=True), "skipped")
     monkeypatch.setattr(optional_packages, "find_spec", lambda name: name)
     assert said(check_trackers, subject_of(tmp_path, wanted)) == [("ok", "training.report_to: tensorboard, wandb")]
+
+
+def test_a_tracker_needs_access_to_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: name)
+    text = the_one(check_trackers, subject_of(tmp_path, {"training.report_to": ["mlflow"]}), "error")
+    assert text.startswith("training.report_to mlflow needs MLFLOW_TRACKING_URI")

@@ -1,4 +1,5 @@
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from tests.trainers.synthetic import config
 from trainers.config import optional_packages
-from trainers.config.optional_packages import TRACKERS
+from trainers.config.optional_packages import TRACKERS, missing_access
 from trainers.errors import ConfigError
 from trainers.training.arguments import (
     OWNED,
@@ -43,7 +44,7 @@ def arguments(changes: dict[str, Any], folder: Path, accumulation: int = 1) -> S
         ("training.logging_steps", 6, "logging_steps"),
         ("training.bf16", True, "bf16"),
         ("training.gradient_checkpointing", True, "gradient_checkpointing"),
-        ("training.report_to", ["tensorboard"], "report_to"),
+        ("training.report_to", ["clearml"], "report_to"),
         ("training.report_to", [], "report_to"),
     ],
 )
@@ -174,9 +175,13 @@ class TestPackages:
         assert tensorboard.startswith("training.report_to tensorboard needs the package tensorboard, which is not")
 
     @pytest.mark.parametrize("name", sorted(INTEGRATION_TO_CALLBACK))
-    def test_each_tracker_of_transformers_is_made_or_refused_by_name(self, name: str) -> None:
+    def test_each_tracker_of_transformers_can_be_used_or_is_refused_by_name(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         need, wanted = TRACKERS.get(name), config({"training.report_to": [name]})
         assert need is not None or name == "kubeflow"
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         if need is not None and need.is_installed:
             check_trackers(wanted)
             return
@@ -188,4 +193,36 @@ class TestPackages:
     def test_a_tracker_that_transformers_lacks_is_named_with_the_nearest(self) -> None:
         with pytest.raises(ConfigError, match=r"report_to: wandbb is no tracker of transformers: did you mean wandb\?"):
             check_trackers(config({"training.report_to": ["wandbb"]}))
+
+    def test_all_are_those_that_are_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
         check_trackers(config({"training.report_to": ["all"]}))
+
+    def test_transformers_feeds_only_trackers_that_we_do_not(self, tmp_path: Path) -> None:
+        fed = ["tensorboard", "wandb", "mlflow", "trackio"]
+        assert arguments({"training.report_to": [*fed, "clearml"]}, tmp_path).report_to == ["clearml"]
+        assert arguments({"training.report_to": fed}, tmp_path).report_to == []
+
+    def test_what_a_tracker_lacks_to_reach_its_server_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        login = tmp_path / "netrc"
+        login.write_text("machine wandb.example.org login user password secret")
+        lacks = partial(missing_access, ["tensorboard", "wandb", "mlflow"])
+        nowhere = {"NETRC": str(tmp_path / "none")}
+        wandb, mlflow = lacks(nowhere)
+        assert wandb.startswith("training.report_to wandb needs WANDB_API_KEY (of a job: job.runtime_env.secrets)")
+        assert mlflow.startswith("training.report_to mlflow needs MLFLOW_TRACKING_URI: set it to the server's URL")
+        served = {**nowhere, "MLFLOW_TRACKING_URI": "http://server"}
+        assert lacks(served) == [wandb]
+        assert lacks({**served, "WANDB_API_KEY": "k"}) == lacks({**served, "WANDB_MODE": "offline"}) == []
+        logged_in = {**served, "NETRC": str(login)}
+        assert lacks(logged_in) == [wandb]
+        assert lacks({**logged_in, "WANDB_BASE_URL": "https://wandb.example.org"}) == []
+        monkeypatch.setattr(optional_packages, "find_spec", lambda name: name)
+        for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_IDENTITY_TOKEN_FILE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("NETRC", nowhere["NETRC"])
+        with pytest.raises(ConfigError, match=r"training\.report_to wandb needs WANDB_API_KEY"):
+            check_trackers(config({"training.report_to": ["wandb"]}))

@@ -173,9 +173,7 @@ DECIDED = (
     Flag("torchdynamo", TEXT, reason=_COMPILER),
     Flag("torch_compile_backend", TEXT, always=("inductor",), reason=_COMPILER),
     Flag("torch_compile_mode", TEXT, always=("default",), reason=_COMPILER),
-    *refused(
-        TEXT, "TensorBoard reads the run folder: <run.storage_path>/<run.name>/attempts/<k>/tensorboard", "logging_dir"
-    ),
+    *refused(TEXT, "TensorBoard reads the run folder: <run.storage_path>/<run.name>/tensorboard", "logging_dir"),
     Flag("local_rank", WHOLE, always=(-1,), reason="Ray starts the workers: scaling.num_workers"),
     Flag("ddp_backend", TEXT, "scaling.backend"),
     Flag("xpu_backend", TEXT, reason=_BACKEND),

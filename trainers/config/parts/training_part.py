@@ -96,7 +96,11 @@ class TrainingPart(Part):
         "too, each time that the validation set is scored in training, which costs ten times as much, or more. Its "
         "final scores always are.",
     )
-    report_to: list[str] = Field(["tensorboard"], description="Trackers, in transformers' names; [] for none.")
+    report_to: list[str] = Field(
+        ["tensorboard"],
+        description="Trackers, in transformers' names; [] for none. tensorboard, wandb, mlflow and trackio show one "
+        "run for all its attempts; others are fed by transformers itself, and show each attempt.",
+    )
     training_args: Settings = Field(
         default_factory=dict,
         description="Any further Seq2SeqTrainingArguments; those that Rayscribe sets itself are errors.",

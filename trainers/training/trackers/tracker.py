@@ -1,0 +1,75 @@
+"""What a tracker is, and what one is given: a run, and lines of its metrics."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from transformers.integrations.integration_utils import rewrite_logs
+
+from trainers.run_folder.journal import Position, position_of
+from trainers.run_folder.layout import seconds_of
+from trainers.training.trackers.tracker_files import TrackerFiles
+
+# Fields of a line of metrics that say where and when it is from.
+_ORIGIN = ("step", "attempt", "time")
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as trackers show it.
+
+    Attributes:
+        id: Unique; the same in all attempts.
+        name: What people call it.
+        config: What it runs with, and its folder.
+        files: Where trackers write that have no server.
+    """
+
+    id: str
+    name: str
+    config: Mapping[str, Any]
+    files: TrackerFiles
+
+
+@dataclass(frozen=True)
+class TrackedLine:
+    """A line of metrics.
+
+    Attributes:
+        position: Its place among those of the run.
+        at_s: When it was logged, in seconds since 1970.
+        values: Numbers under the names that transformers' own trackers use: train/loss, eval/wer, test/wer.
+    """
+
+    position: Position
+    at_s: float
+    values: dict[str, float]
+
+    @classmethod
+    def parsed(cls, text: str | bytes) -> "TrackedLine":
+        """A line as metrics.jsonl has it; a number that is not finite, null there, is left out."""
+        content = json.loads(text)
+        numbers = {key: value for key, value in content.items() if key not in _ORIGIN and value is not None}
+        return cls(position_of(content), seconds_of(content["time"]), rewrite_logs(numbers))
+
+    @property
+    def step(self) -> int:
+        return self.position[0]
+
+
+class Tracker(Protocol):
+    """Where a run's metrics are shown next to those of others. Only one thread calls it; it may wait, and may raise."""
+
+    def open(self, run: TrackedRun) -> Position | None:
+        """Begins the run, or goes on with it; also after a method has raised.
+
+        Returns:
+            The position of the last line that it has; None: it has none.
+        """
+
+    def log(self, line: TrackedLine) -> None:
+        """Adds a line."""
+
+    def close(self, *, finished: bool) -> None:
+        """Sends what is left. Where the run has not `finished`, another attempt may go on with it."""
