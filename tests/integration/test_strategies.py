@@ -26,6 +26,8 @@ from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 
+# DeepSpeed compiles its operators in a new environment, which takes minutes of both cores.
+pytestmark = pytest.mark.long
 MAX_STEPS, SAVE_STEPS, EVAL_STEPS = 12, 6, 3
 DDP, FSDP, ZERO1 = "ddp", "fsdp", "zero1"
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -36,8 +38,6 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     # Without a threshold the model is too small for a weight of it to be sharded.
     "zero3": {"strategy.name": "deepspeed", "strategy.zero_stage": 3, "strategy.stage3_param_persistence_threshold": 0},
 }
-IN_CI = (DDP, "zero2")
-ZERO3_AND_FSDP = [pytest.param(name, marks=pytest.mark.long) for name in ("zero3", FSDP)]
 # What a checkpoint of two nodes has of both, and only of one.
 NODES_SHARDS = {
     "zero3": {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)},
@@ -128,17 +128,14 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TorchrunRuns:
-    """One that nobody disturbs of each strategy but ZeRO-1; where no long test runs, of those that CI has."""
+def runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TorchrunRuns:
+    """One that nobody disturbs of each strategy but ZeRO-1."""
     pytest.importorskip("deepspeed")
-    selected = (item for item in request.session.items if item.path == request.path)
-    is_long = any(item.get_closest_marker("long") for item in selected)
-    trained = [name for name in STRATEGIES if (name != ZERO1 if is_long else name in IN_CI)]
 
     def train(folder: Path) -> None:
         made = runs_in(folder)
         made.recipe.write_text(yaml.safe_dump(recipe_on(tones)))
-        code, said = made.run(*(made.start(name, name) for name in trained))
+        code, said = made.run(*(made.start(name, name) for name in STRATEGIES if name != ZERO1))
         assert code == 0, said
 
     return runs_in(made_once("strategies", train, tmp_path_factory))
@@ -179,8 +176,8 @@ def recipe_on(tones: Path) -> dict[str, Any]:
     [
         (DDP, "DistributedDataParallel", 0, False),
         ("zero2", "DeepSpeedEngine", 2, False),
-        pytest.param("zero3", "DeepSpeedEngine", 3, True, marks=pytest.mark.long),
-        pytest.param(FSDP, "FSDPWhisperForConditionalGeneration", 0, True, marks=pytest.mark.long),
+        ("zero3", "DeepSpeedEngine", 3, True),
+        (FSDP, "FSDPWhisperForConditionalGeneration", 0, True),
     ],
 )
 def test_each_strategy_wraps_the_model_in_its_own_way(
@@ -201,12 +198,11 @@ def check_as_ddp(runs: TorchrunRuns, name: str) -> None:
         assert torch.allclose(weight, expected[key], rtol=0, atol=WEIGHT_TOLERANCE), key
 
 
-@pytest.mark.parametrize("name", ["zero2", *ZERO3_AND_FSDP])
+@pytest.mark.parametrize("name", ["zero2", "zero3", FSDP])
 def test_all_strategies_train_the_same(runs: TorchrunRuns, name: str) -> None:
     check_as_ddp(runs, name)
 
 
-@pytest.mark.long
 def test_zero_1_wraps_the_model_and_trains_the_same(runs: TorchrunRuns) -> None:
     code, said = runs.run(runs.start(ZERO1, ZERO1))
     assert code == 0, said
@@ -215,7 +211,7 @@ def test_zero_1_wraps_the_model_and_trains_the_same(runs: TorchrunRuns) -> None:
     check_as_ddp(runs, ZERO1)
 
 
-@pytest.mark.parametrize("name", ["zero2", *ZERO3_AND_FSDP])
+@pytest.mark.parametrize("name", ["zero2", "zero3", FSDP])
 def test_the_model_of_a_sharded_run_is_an_ordinary_one(runs: TorchrunRuns, name: str) -> None:
     folder = runs.folder(name) / "model"
     opened: Any = WhisperForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
@@ -225,7 +221,7 @@ def test_the_model_of_a_sharded_run_is_an_ordinary_one(runs: TorchrunRuns, name:
     assert not [item for item in names if item.startswith(SHARDED)]
 
 
-@pytest.mark.parametrize("name", ["zero2", *ZERO3_AND_FSDP])
+@pytest.mark.parametrize("name", ["zero3", FSDP])
 def test_the_model_scores_what_the_last_evaluation_said(runs: TorchrunRuns, tmp_path: Path, name: str) -> None:
     best = json.loads((runs.folder(name) / "result.json").read_text())
     words = ["task.py", "--config", str(runs.recipe), "--no-ray", "--verb", "evaluate", "--split", "validation"]
@@ -241,7 +237,6 @@ def test_the_model_scores_what_the_last_evaluation_said(runs: TorchrunRuns, tmp_
     assert score["loss"] == pytest.approx(best["validation"]["eval_loss"], rel=1e-6)
 
 
-@pytest.mark.long
 def test_no_rank_waits_for_a_layer_that_another_one_skips(runs: TorchrunRuns, tmp_path: Path) -> None:
     weights = tmp_path / "weights"
     shutil.copytree(runs.folder(DDP) / "model", weights)
@@ -265,7 +260,6 @@ def check_as_undisturbed(runs: TorchrunRuns, name: str, strategy: str) -> None:
     assert all(torch.equal(weight, expected[key]) for key, weight in runs.weights(name).items())
 
 
-@pytest.mark.long
 def test_killed_runs_of_each_strategy_go_on_as_the_undisturbed_ones(runs: TorchrunRuns) -> None:
     starts = [
         [runs.start("killed3", "zero3", rank=1, kill="step", step=SAVE_STEPS + 3)],
@@ -280,7 +274,6 @@ def test_killed_runs_of_each_strategy_go_on_as_the_undisturbed_ones(runs: Torchr
         check_as_undisturbed(runs, name, strategy)
 
 
-@pytest.mark.long
 def test_a_run_goes_on_from_whole_states_of_fsdp2_that_earlier_versions_wrote(runs: TorchrunRuns) -> None:
     code, said = runs.run(runs.start("whole-states", FSDP, whole=True, rank=1, kill="step", step=SAVE_STEPS + 3))
     assert code != 0, said
@@ -292,7 +285,6 @@ def test_a_run_goes_on_from_whole_states_of_fsdp2_that_earlier_versions_wrote(ru
     check_as_undisturbed(runs, "whole-states", FSDP)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["zero3", FSDP])
 def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: TorchrunRuns, name: str) -> None:
     run = f"nodes-{name}"
@@ -310,7 +302,6 @@ def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: T
     assert left == [], "nothing stays on the nodes' disks"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["zero2", "zero3"])
 def test_on_ray_it_comes_out_the_same(ray_head: RayHead, runs: TorchrunRuns, tmp_path: Path, name: str) -> None:
     sets = [f"{field}={value}" for field, value in STRATEGIES[name].items()]
