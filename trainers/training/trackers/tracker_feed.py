@@ -65,7 +65,8 @@ class TrackerFeed:
                 return
             except Exception as error:
                 self._tell(f"{type(error).__name__}: {error}")
-                if not self._ends:
+                # Tried again with each line, and a last time with the end.
+                if not (self._ends and self._lines.empty()):
                     continue
             return
 
