@@ -17,6 +17,7 @@ import pytest
 import yaml
 from huggingface_hub.utils._http import http_backoff
 
+from tests.s3 import serving
 from tests.web import LOOPBACK
 from trainers.storage import RetryPolicy, hub_errors
 
@@ -244,14 +245,8 @@ def serving_hub() -> Iterator[Hub]:
     server = ThreadingHTTPServer((LOOPBACK, 0), _Handler)
     hub = Hub(f"http://{LOOPBACK}:{server.server_address[1]}")
     server.RequestHandlerClass = type("Handler", (_Handler,), {"hub": hub})
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serving(server):
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A repository with a recipe, a configurable dashboard, and a cluster of given nodes."""
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from jobs.clusters.registry import Clusters
 from jobs.preflight.context import Context
 from jobs.scheduler.feasibility import Capacity
 from jobs.submission.job_spec import JobSpec, load_spec
+from tests.s3 import serving
 from tests.trainers.synthetic import content
 from trainers.findings import Check, Finding, run_check
 
@@ -65,14 +65,8 @@ def dashboard_at(host: str = "127.0.0.1") -> Iterator[Dashboard]:
 
     server = ThreadingHTTPServer((host, 0), Handler)
     dashboard = Dashboard(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serving(server):
         yield dashboard
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @dataclass
