@@ -1,14 +1,16 @@
 """Some optimizer steps of Rayscribe's trainer and of the stock recipe's, timed, and the memory that they take."""
 
 import time
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 
 from tests.gpu.device import ON_GPU
-from tests.gpu.sizes import FULL_CONTEXT_S, Size, Speech
+from tests.gpu.sizes import FULL_CONTEXT_S, Size, flops, processor_of
+from tests.gpu.tones import Speech
 from tests.trainers.synthetic import RATE_HZ, speechlike
 from trainers.config.schema import TrainConfig
 from trainers.distributed.session import LocalSession
@@ -22,8 +24,36 @@ from trainers.training.trainer.compiling import compile_model
 from trainers.training.trainer.planned_batches import PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 
-# Steps before the clock starts: allocations, kernels chosen, optimizer states made.
-WARM_UP = 3 if ON_GPU else 1
+# Steps before the clock starts: allocations of each length, kernels chosen, optimizer states made.
+WARM_UP = 8 if ON_GPU else 1
+
+
+class Pass(NamedTuple):
+    """A forward and a backward pass.
+
+    Attributes:
+        clips: How many.
+        audio_s: Their seconds, without padding.
+        edge_s: What each is padded to.
+        tokens: Of the longest transcript.
+    """
+
+    clips: int
+    audio_s: float
+    edge_s: float
+    tokens: int
+
+
+class Memory(NamedTuple):
+    """Bytes of a GPU's memory; on a CPU, where nothing counts them, `peak` is 0.
+
+    Attributes:
+        static: Weights, their gradients and the optimizer's states.
+        peak: Most that all tensors took, over all steps.
+    """
+
+    static: int
+    peak: int
 
 
 class Timed(NamedTuple):
@@ -31,19 +61,30 @@ class Timed(NamedTuple):
 
     Attributes:
         seconds: Of the steps after the warm-up.
-        clips: Trained on in them.
-        audio_s: Of those clips, without padding.
-        flops: Computed in them, see `Size.flops`.
-        peak_bytes: Most memory that tensors took, over all steps; 0 on a CPU.
+        passes: In them.
+        memory: Of all steps.
         compiled: Whether layers were compiled.
     """
 
     seconds: float
-    clips: int
-    audio_s: float
-    flops: float
-    peak_bytes: int
+    passes: list[Pass]
+    memory: Memory
     compiled: bool = False
+
+    @property
+    def clips(self) -> int:
+        return sum(each.clips for each in self.passes)
+
+    @property
+    def audio_s(self) -> float:
+        return sum(each.audio_s for each in self.passes)
+
+    def flops(self, size: Size) -> int:
+        """Of the model, see `sizes.flops`; the labels of CTC take none."""
+        widths = [0 if size.is_ctc else each.tokens for each in self.passes]
+        return sum(
+            each.clips * flops(size, each.edge_s, tokens) for each, tokens in zip(self.passes, widths, strict=True)
+        )
 
 
 class Clock(TrainerCallback):
@@ -52,6 +93,11 @@ class Clock(TrainerCallback):
     def __init__(self, steps: int):
         self._steps = steps
         self.read: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        began, ended = self.read
+        return ended - began
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step in (WARM_UP, self._steps):
@@ -68,12 +114,18 @@ def reset_peak() -> None:
         torch.cuda.reset_peak_memory_stats()
 
 
-def peak_bytes() -> int:
-    """Since `reset_peak`."""
-    return int(torch.cuda.max_memory_allocated()) if ON_GPU else 0
+def memory_of(trainer: Trainer) -> Memory:
+    """Of a trainer that has trained, since `reset_peak`."""
+    assert trainer.model is not None
+    assert trainer.optimizer is not None
+    weights = list(trainer.model.parameters())
+    states = [value for state in trainer.optimizer.state.values() for value in state.values()]
+    gradients = [weight for weight in weights if weight.requires_grad]
+    static = sum(value.nbytes for value in [*weights, *gradients, *states] if isinstance(value, torch.Tensor))
+    return Memory(static, int(torch.cuda.max_memory_allocated()) if ON_GPU else 0)
 
 
-def our_steps(recognizer: Recognizer, speech: Speech, made: TrainConfig, size: Size, folder: Path) -> Timed:
+def our_steps(recognizer: Recognizer, speech: Speech, made: TrainConfig, folder: Path) -> Timed:
     """The steps of a config by Rayscribe's trainer, `training.max_steps` of them."""
     silence_libraries()
     reset_peak()
@@ -93,80 +145,88 @@ def our_steps(recognizer: Recognizer, speech: Speech, made: TrainConfig, size: S
     if made.training.torch_compile:
         compile_model(trainer, made, LocalSession(0, 1, 0))
     trainer.train()
-    batches = [plan.micro_batches(step % plan.steps_per_epoch, 0) for step in range(WARM_UP, steps)]
-    pairs = [(rows, edge_s) for step in batches for rows, edge_s in step]
-    tokens = [int(clips.labels.lengths[rows].max()) for rows, _ in pairs]
     durations_s = speech.prepared.index["duration_s"].to_numpy()
-    return Timed(
-        clock.read[1] - clock.read[0],
-        sum(len(rows) for rows, _ in pairs),
-        float(sum(durations_s[rows].sum() for rows, _ in pairs)),
-        sum(len(rows) * size.flops(edge_s, width) for (rows, edge_s), width in zip(pairs, tokens, strict=True)),
-        peak_bytes(),
-        trainer.compiled,
-    )
+    passes = [
+        Pass(len(rows), float(durations_s[rows].sum()), edge_s, int(clips.labels.lengths[rows].max()))
+        for step in range(WARM_UP, steps)
+        for rows, edge_s in plan.micro_batches(step, 0)
+    ]
+    return Timed(clock.seconds, passes, memory_of(trainer), trainer.compiled)
 
 
-def stock_steps(size: Size, speech: Speech, made: TrainConfig, processor: Any, folder: Path) -> Timed:
-    """The same steps as the examples train: features made before and padded to 30 s, Seq2SeqTrainer and its loss.
+class StockCollator:
+    """Pads a batch as the examples' collators: the inputs of CTC to the longest, all labels with -100."""
+
+    def __init__(self, processor: Any):
+        self._processor = processor
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        extractor = self._processor.feature_extractor
+        name = extractor.model_input_names[0]
+        batch = extractor.pad([{name: item[name]} for item in items], padding=True, return_tensors="pt")
+        labels = [torch.tensor(item["labels"]) for item in items]
+        padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=IGNORED_LABEL)
+        return {**batch, "labels": padded}
+
+
+def stock_steps(size: Size, speech: Speech, made: TrainConfig, folder: Path) -> Timed:
+    """The same steps as the examples train: features made before, by the library's Trainer and the model's own loss.
+
+    Whisper's are padded to 30 s. For CTC clips of like length come together, as `group_by_length` has them in a set so
+    large that it pads next to nothing.
 
     Args:
-        size: The model's.
-        speech: The clips, taken in order.
-        made: Of it are batch, precision, checkpointing and number of steps.
-        processor: As of the model that Rayscribe trains.
+        size: The model's, and its batch.
+        speech: The clips.
+        made: Of it are precision, checkpointing and number of steps.
         folder: Where the Trainer would save.
     """
     reset_peak()
     part, steps = made.training, made.training.max_steps or 1
-    batch = part.per_device_train_batch_size
-    rows = [number % len(speech.texts) for number in range(steps * batch)]
-    clips = [stock_clip(processor, speech.durations_s[row], speech.texts[row]) for row in range(len(speech.texts))]
+    processor = processor_of(size, speech, made)
+    clips = [stock_clip(processor, *each) for each in zip(speech.durations_s, speech.texts, strict=True)]
+    order = list(range(len(clips)))
+    if size.is_ctc:
+        order.sort(key=lambda row: speech.durations_s[row])
+    endless = cycle(order)
+    batches = [[next(endless) for _ in range(size.batch)] for _ in range(steps)]
     clock = Clock(steps)
-    trainer = Seq2SeqTrainer(
+    trainer = (Trainer if size.is_ctc else Seq2SeqTrainer)(
         model=size.new_model(),
         args=Seq2SeqTrainingArguments(
             output_dir=str(folder),
             max_steps=steps,
-            per_device_train_batch_size=batch,
+            per_device_train_batch_size=size.batch,
             learning_rate=part.learning_rate,
             bf16=part.bf16,
             gradient_checkpointing=part.gradient_checkpointing,
             gradient_checkpointing_kwargs={"use_reentrant": False} if part.gradient_checkpointing else None,
             use_cpu=not ON_GPU,
+            train_sampling_strategy="sequential",
             save_strategy="no",
             logging_steps=1000,
             report_to=[],
             disable_tqdm=True,
             remove_unused_columns=False,
         ),
-        train_dataset=[clips[row] for row in rows],
-        data_collator=stock_collate,
+        train_dataset=[clips[row] for batch in batches for row in batch],
+        data_collator=StockCollator(processor),
         callbacks=[clock],
     )
     trainer.train()
-    taken = rows[WARM_UP * batch :]
-    widest = max(len(clip["labels"]) for clip in clips)
-    return Timed(
-        clock.read[1] - clock.read[0],
-        len(taken),
-        sum(speech.durations_s[row] for row in taken),
-        len(taken) * size.flops(FULL_CONTEXT_S, widest),
-        peak_bytes(),
-    )
+    passes = []
+    for rows in batches[WARM_UP:]:
+        durations_s = [speech.durations_s[row] for row in rows]
+        edge_s = max(durations_s) if size.is_ctc else FULL_CONTEXT_S
+        passes.append(Pass(len(rows), sum(durations_s), edge_s, max(len(clips[row]["labels"]) for row in rows)))
+    return Timed(clock.seconds, passes, memory_of(trainer))
 
 
 def stock_clip(processor: Any, duration_s: float, text: str) -> dict[str, Any]:
-    """Features as WhisperFeatureExtractor makes them, padded to 30 s, and labels."""
-    samples = speechlike(duration_s) / 32768
-    extracted = processor.feature_extractor(samples, sampling_rate=RATE_HZ, return_tensors="pt")
-    return {"input_features": extracted["input_features"][0], "labels": processor.tokenizer(text).input_ids}
-
-
-def stock_collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """As the examples' collator: labels padded with -100."""
-    labels = [torch.tensor(item["labels"]) for item in items]
+    """The extractor's features, and labels."""
+    samples, extractor = speechlike(duration_s) / 32768, processor.feature_extractor
+    name = extractor.model_input_names[0]
     return {
-        "input_features": torch.stack([item["input_features"] for item in items]),
-        "labels": torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=IGNORED_LABEL),
+        name: extractor(samples, sampling_rate=RATE_HZ)[name][0],
+        "labels": processor.tokenizer(text).input_ids,
     }

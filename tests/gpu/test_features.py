@@ -3,11 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
+from transformers import WhisperFeatureExtractor
 
-from tests.gpu.device import NAME
+from tests.gpu.device import NAME, ON_GPU
+from tests.trainers.data.test_gpu_extractors import CLIPS as CTC_CLIPS
+from tests.trainers.data.test_gpu_extractors import EXTRACTORS
 from tests.trainers.synthetic import RATE_HZ, speechlike
-from trainers.data.features import LENGTHS, ExtractorFeatures, LogMel
+from trainers.data.features.extractor_features import ExtractorFeatures
+from trainers.data.features.log_mel import LogMel
 
 TOLERANCE = 1e-4
 CLIPS = [speechlike(seconds, seed=seed) for seed, seconds in enumerate((0.3, 1.7, 2.9, 0.01))]
@@ -33,11 +36,15 @@ def test_log_mel_is_the_extractor_s(context_s: int, mels: int, edge_s: float, tf
     assert (found.cpu() - whole[:, :, : log_mel.frames(edge_s)]).abs().max() <= TOLERANCE
 
 
-def test_samples_of_a_ctc_model_are_the_extractor_s() -> None:
-    extractor = Wav2Vec2FeatureExtractor(do_normalize=True, return_attention_mask=True)
-    found = ExtractorFeatures(extractor, masked=True).to(NAME).inputs(on_device(CLIPS[:3]), 3.0)
-    for clip, values, length in zip(CLIPS, found["input_values"], found[LENGTHS], strict=False):
-        expected = extractor(clip.astype(np.float32) / 32768, sampling_rate=RATE_HZ, return_tensors="pt").input_values
-        assert int(length) == len(clip)
-        assert (values[: len(clip)].cpu() - expected[0]).abs().max() <= TOLERANCE
-        assert not values[len(clip) :].any()
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_the_input_of_a_ctc_model_is_the_extractor_s(name: str, exact: None) -> None:
+    extractor, clips = EXTRACTORS[name], [torch.from_numpy(clip) for clip in CTC_CLIPS]
+    features = ExtractorFeatures(extractor, masked=True).to(NAME)
+    assert features.on_cpu != ON_GPU
+    found, expected = (
+        features.inputs(on_device(CTC_CLIPS), 4.0),
+        ExtractorFeatures(extractor, masked=True).inputs(clips, 4.0),
+    )
+    assert all(values.device.type == NAME for values in found.values())
+    assert found.keys() == expected.keys()
+    assert all((values.cpu() - expected[key]).abs().max() <= TOLERANCE for key, values in found.items())

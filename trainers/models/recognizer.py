@@ -12,7 +12,7 @@ import torch
 from trainers.config.parts.decode_part import DecodePart, Weights
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.features import Features
+from trainers.data.features.model_input import Features
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
 from trainers.models.label_codec import LabelCodec, Limits

@@ -12,7 +12,7 @@ from transformers import AutoModelForCTC, AutoProcessor, pipeline
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.config.parts.model_part import ModelPart
-from trainers.data.features import LENGTHS
+from trainers.data.features.model_input import LENGTHS
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.ctc.ctc_part import CtcArchitecture, CtcPart

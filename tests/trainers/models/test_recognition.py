@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.trainers.synthetic import config, speechlike
-from trainers.data.features import LogMel
+from trainers.data.features.log_mel import LogMel
 from trainers.models.decoder_labels import label_loss
 from trainers.models.family import Family
 from trainers.models.recognizer import Decoding, Recognition

@@ -14,7 +14,8 @@ from trainers.config.optional_packages import BEAM_SEARCH
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.data.features import LENGTHS, ExtractorFeatures
+from trainers.data.features.extractor_features import ExtractorFeatures
+from trainers.data.features.model_input import LENGTHS
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_alignment import align

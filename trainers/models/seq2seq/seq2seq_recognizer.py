@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 
-from trainers.data.features import LENGTHS, ExtractorFeatures
+from trainers.data.features.extractor_features import ExtractorFeatures
+from trainers.data.features.model_input import LENGTHS
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, weights_from_pretrained

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.config.parts.training_part import TrainingPart
-from trainers.data.features import LogMel
+from trainers.data.features.log_mel import LogMel
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.pretrained import attention, weights_from_pretrained

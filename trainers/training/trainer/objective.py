@@ -8,7 +8,7 @@ import torch
 from transformers import TrainingArguments
 
 from trainers.data.augmentation.spec_augment import mask_features
-from trainers.data.features import LENGTHS
+from trainers.data.features.model_input import LENGTHS
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer, Target
 from trainers.training.callbacks import MATCHING
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.batch_plan import BatchPlan
-from trainers.data.features import pad_samples
+from trainers.data.features.model_input import pad_samples
 from trainers.data.prepared_set import ClipReader
 from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator

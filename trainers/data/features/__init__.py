@@ -1,0 +1,1 @@
+"""A model's input, computed from stored samples when it is needed."""

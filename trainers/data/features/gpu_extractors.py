@@ -1,0 +1,109 @@
+"""What two feature extractors of transformers compute, of a whole batch where it lies: for GPUs, equal up to rounding.
+
+The extractors themselves run on the CPU, clip by clip, that of wav2vec2-bert frame by frame: a GPU would wait for them.
+Sums are made in float64.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.nn.functional import pad
+
+INT16_RANGE = 32768.0
+# Added to a variance; from both extractors' normalization.
+VARIANCE_FLOOR = 1e-7
+# From SeamlessM4TFeatureExtractor._extract_fbank_features, which follows Kaldi.
+FRAME_LENGTH, HOP_LENGTH, FFT_LENGTH = 400, 160, 512
+PREEMPHASIS = 0.97
+MEL_FLOOR = 1.192092955078125e-07
+
+
+class GpuExtractor(Protocol):
+    """Computes a batch's input."""
+
+    def to(self, device: Any) -> "GpuExtractor":
+        """Moves it to the device of the clips."""
+
+    def lengths(self, samples: Sequence[int]) -> list[int]:
+        """Elements of the input of clips of so many samples."""
+
+    def __call__(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Float32 (B, most of `lengths`, …) of int16 clips (T_i,); behind a clip's own length is anything."""
+
+
+class NormalizedSamples(torch.nn.Module):
+    """Samples of wav2vec2 and its relatives, of mean zero and variance one in each clip where the extractor says so."""
+
+    def __init__(self, extractor: Any):
+        super().__init__()
+        self._normalizes = bool(extractor.do_normalize)
+
+    def lengths(self, samples: Sequence[int]) -> list[int]:
+        return list(samples)
+
+    @torch.no_grad()
+    def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+        waveforms = _together(clips) / INT16_RANGE
+        if self._normalizes:
+            waveforms = _normalized(waveforms, [len(clip) for clip in clips], correction=0)
+        return waveforms.float()
+
+
+class MelFramePairs(torch.nn.Module):
+    """Kaldi's log-mel frames, each bin of a clip of mean zero and variance one, `stride` of them side by side."""
+
+    window: torch.Tensor
+    mel_filters: torch.Tensor
+
+    def __init__(self, extractor: Any):
+        super().__init__()
+        self._stride = int(extractor.stride)
+        self.register_buffer("window", torch.from_numpy(extractor.window).double(), persistent=False)
+        self.register_buffer("mel_filters", torch.from_numpy(extractor.mel_filters).double(), persistent=False)
+
+    def lengths(self, samples: Sequence[int]) -> list[int]:
+        return [_frames(count) // self._stride for count in samples]
+
+    @torch.no_grad()
+    def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+        waveforms = _together(clips)
+        frames = pad(waveforms, (0, max(0, FRAME_LENGTH - waveforms.shape[1]))).unfold(1, FRAME_LENGTH, HOP_LENGTH)
+        frames = frames - frames.mean(dim=-1, keepdim=True)
+        # Of the first sample of a frame as if it came twice.
+        frames = frames - PREEMPHASIS * torch.cat((frames[..., :1], frames[..., :-1]), dim=-1)
+        power = torch.fft.rfft(frames * self.window, FFT_LENGTH).abs() ** 2
+        log_mel = (power @ self.mel_filters).clamp_(min=MEL_FLOOR).log_()
+        normalized = _normalized(log_mel, [_frames(len(clip)) for clip in clips], correction=1)
+        kept = normalized.shape[1] // self._stride * self._stride
+        return normalized[:, :kept].float().reshape(len(clips), kept // self._stride, -1)
+
+
+# By the extractor's class, which is not imported for it.
+KINDS: dict[str, Callable[[Any], GpuExtractor]] = {
+    "Wav2Vec2FeatureExtractor": NormalizedSamples,
+    "SeamlessM4TFeatureExtractor": MelFramePairs,
+}
+
+
+def gpu_extractor(extractor: Any) -> GpuExtractor | None:
+    """Computes what an extractor does; None where there is only the extractor itself."""
+    kind = KINDS.get(type(extractor).__name__)
+    return kind(extractor) if kind is not None else None
+
+
+def _together(clips: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True).double()
+
+
+def _frames(samples: int) -> int:
+    return max(0, 1 + (samples - FRAME_LENGTH) // HOP_LENGTH)
+
+
+def _normalized(values: torch.Tensor, lengths: Sequence[int], *, correction: int) -> torch.Tensor:
+    """Of values (B, T, …), by the mean and the variance of each clip's first `lengths`."""
+    counts = torch.tensor(lengths, device=values.device).view(-1, *[1] * (values.ndim - 1))
+    own = torch.arange(values.shape[1], device=values.device).view(1, -1, *[1] * (values.ndim - 2)) < counts
+    centered = values - (values * own).sum(dim=1, keepdim=True) / counts
+    variance = (centered.square() * own).sum(dim=1, keepdim=True) / (counts - correction)
+    return centered / (variance + VARIANCE_FLOOR).sqrt()
