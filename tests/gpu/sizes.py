@@ -40,13 +40,11 @@ class Size:
         config: Its config.json, as far as that says sizes. SpecAugment and layer drop are off, so that all recipes
             compute the same.
         batch: Clips of a forward pass.
-        checkpointing: Whether activations are computed again in the backward pass.
     """
 
     name: str
     config: Any = field(compare=False)
     batch: int
-    checkpointing: bool = False
 
     @property
     def is_ctc(self) -> bool:
@@ -148,7 +146,7 @@ def _encoder(d_model: int, layers: int) -> dict[str, Any]:
     }
 
 
-LARGE = Size("whisper-large-v3", whisper(1280, (32, 32), 128, 51_866), 16, checkpointing=True)
+LARGE = Size("whisper-large-v3", whisper(1280, (32, 32), 128, 51_866), 16)
 SIZES = (
     Size("whisper-tiny", whisper(384, (4, 4), 80, 51_865), 32),
     Size("whisper-small", whisper(768, (12, 12), 80, 51_865), 32),
@@ -195,7 +193,6 @@ def training_config(size: Size, changes: dict[str, Any] | None = None) -> TrainC
             "training.report_to": [],
             "training.bf16": True,
             "training.per_device_train_batch_size": size.batch,
-            "training.gradient_checkpointing": size.checkpointing,
             "scaling.use_gpu": NAME == "cuda",
             **(changes or {}),
         }

@@ -1,5 +1,6 @@
 """Some optimizer steps of Rayscribe's trainer and of the stock recipe's, timed, and the memory that they take."""
 
+import gc
 import time
 from itertools import cycle
 from pathlib import Path
@@ -45,14 +46,16 @@ class Pass(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes of a GPU's memory; on a CPU, where nothing counts them, `peak` is 0.
+    """Bytes of a GPU's memory, the most of all steps; on a CPU nothing counts the last two, and they are 0.
 
     Attributes:
         static: Weights, their gradients and the optimizer's states.
-        peak: Most that all tensors took, over all steps.
+        activations: What a forward pass leaves for the backward pass, before there are gradients.
+        peak: All tensors.
     """
 
     static: int
+    activations: int
     peak: int
 
 
@@ -107,28 +110,38 @@ class Clock(TrainerCallback):
         control.should_save = control.should_evaluate = False
 
 
-def reset_peak() -> None:
-    """Frees what is free, and counts memory anew."""
-    if ON_GPU:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+class MemoryGauge:
+    """Reads what a training takes."""
 
+    def __init__(self, network: torch.nn.Module):
+        self._network = network
+        self._after_forward = 0
+        network.register_forward_hook(self._forward_ended)
+        # What trained before may be held by cycles.
+        gc.collect()
+        if ON_GPU:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
-def memory_of(trainer: Trainer) -> Memory:
-    """Of a trainer that has trained, since `reset_peak`."""
-    assert trainer.model is not None
-    assert trainer.optimizer is not None
-    weights = list(trainer.model.parameters())
-    states = [value for state in trainer.optimizer.state.values() for value in state.values()]
-    gradients = [weight for weight in weights if weight.requires_grad]
-    static = sum(value.nbytes for value in [*weights, *gradients, *states] if isinstance(value, torch.Tensor))
-    return Memory(static, int(torch.cuda.max_memory_allocated()) if ON_GPU else 0)
+    def _forward_ended(self, *_: Any) -> None:
+        if ON_GPU:
+            self._after_forward = max(self._after_forward, torch.cuda.memory_allocated())
+
+    def read(self, trainer: Trainer) -> Memory:
+        """Of a trainer that has trained the network."""
+        assert trainer.optimizer is not None
+        weights = list(self._network.parameters())
+        states = [value for state in trainer.optimizer.state.values() for value in state.values()]
+        kept = sum(value.nbytes for value in [*weights, *states] if isinstance(value, torch.Tensor))
+        static = kept + sum(weight.nbytes for weight in weights if weight.requires_grad)
+        peak = torch.cuda.max_memory_allocated() if ON_GPU else 0
+        return Memory(static, max(0, self._after_forward - kept), peak)
 
 
 def our_steps(recognizer: Recognizer, speech: Speech, made: TrainConfig, folder: Path) -> Timed:
     """The steps of a config by Rayscribe's trainer, `training.max_steps` of them."""
     silence_libraries()
-    reset_peak()
+    gauge = MemoryGauge(recognizer.model)
     steps = made.training.max_steps or 1
     plan, clips = plan_training(made, speech.prepared, recognizer, 1)
     arguments = training_arguments(made, output_dir=folder, accumulation=plan.shape.accumulation, on_gpu=ON_GPU)
@@ -151,7 +164,7 @@ def our_steps(recognizer: Recognizer, speech: Speech, made: TrainConfig, folder:
         for step in range(WARM_UP, steps)
         for rows, edge_s in plan.micro_batches(step, 0)
     ]
-    return Timed(clock.seconds, passes, memory_of(trainer), trainer.compiled)
+    return Timed(clock.seconds, passes, gauge.read(trainer), trainer.compiled)
 
 
 class StockCollator:
@@ -181,7 +194,6 @@ def stock_steps(size: Size, speech: Speech, made: TrainConfig, folder: Path) -> 
         made: Of it are precision, checkpointing and number of steps.
         folder: Where the Trainer would save.
     """
-    reset_peak()
     part, steps = made.training, made.training.max_steps or 1
     processor = processor_of(size, speech, made)
     clips = [stock_clip(processor, *each) for each in zip(speech.durations_s, speech.texts, strict=True)]
@@ -190,9 +202,10 @@ def stock_steps(size: Size, speech: Speech, made: TrainConfig, folder: Path) -> 
         order.sort(key=lambda row: speech.durations_s[row])
     endless = cycle(order)
     batches = [[next(endless) for _ in range(size.batch)] for _ in range(steps)]
-    clock = Clock(steps)
+    clock, network = Clock(steps), size.new_model()
+    gauge = MemoryGauge(network)
     trainer = (Trainer if size.is_ctc else Seq2SeqTrainer)(
-        model=size.new_model(),
+        model=network,
         args=Seq2SeqTrainingArguments(
             output_dir=str(folder),
             max_steps=steps,
@@ -219,7 +232,7 @@ def stock_steps(size: Size, speech: Speech, made: TrainConfig, folder: Path) -> 
         durations_s = [speech.durations_s[row] for row in rows]
         edge_s = max(durations_s) if size.is_ctc else FULL_CONTEXT_S
         passes.append(Pass(len(rows), sum(durations_s), edge_s, max(len(clips[row]["labels"]) for row in rows)))
-    return Timed(clock.seconds, passes, memory_of(trainer))
+    return Timed(clock.seconds, passes, gauge.read(trainer))
 
 
 def stock_clip(processor: Any, duration_s: float, text: str) -> dict[str, Any]:
