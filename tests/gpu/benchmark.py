@@ -1,6 +1,6 @@
 """Rayscribe against the stock recipe on one GPU, in one run: speech trained on in an hour, MFU, and memory.
 
-    make bench-gpu        or    python -m tests.gpu.benchmark [--sizes whisper-large-v3 w2v-bert-2.0] [--steps 12]
+    make bench-gpu        or    python -m tests.gpu.benchmark [--sizes whisper-large-v3 w2v-bert-2.0] [--steps 16]
 
 Models have the sizes of the published ones and random weights, clips the lengths of read speech. Both sides train all
 weights in bf16 with the same batch; only Rayscribe computes features in the step. Prints a table in Markdown, each row
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=[size.name for size in SIZES], help="default: all")
-    parser.add_argument("--steps", type=int, default=12, help="timed optimizer steps of each recipe")
+    parser.add_argument("--steps", type=int, default=16, help="timed optimizer steps of each recipe (default: 16)")
     given = parser.parse_args(arguments)
     if (reason := missing()) is not None:
         print(f"not measured: {reason}")

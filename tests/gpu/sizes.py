@@ -153,7 +153,7 @@ SIZES = (
     Size("whisper-large-v3-turbo", whisper(1280, (32, 4), 128, 51_866), 16),
     LARGE,
     Size("wav2vec2-large", wav2vec2(1024, 24), 32),
-    Size("w2v-bert-2.0", wav2vec2_bert(1024, 24), 32),
+    Size("w2v-bert-2.0", wav2vec2_bert(1024, 24), 16),
 )
 REHEARSAL = (
     Size("whisper-rehearsal", whisper(64, (1, 1), 80, 51_865), 1),
@@ -184,7 +184,9 @@ def processor_of(size: Size, speech: Speech, made: TrainConfig) -> Any:
 def training_config(size: Size, changes: dict[str, Any] | None = None) -> TrainConfig:
     """A config of a size's batch and family at full context, for what the recognizer does not say itself."""
     ctc = {"init": "scratch", "family": "ctc", "architecture": size.config.model_type}
-    model = {"model": ctc} if size.is_ctc else {"model.max_context_s": None, "model.max_label_tokens": 448}
+    whisper_alone = {"model.max_context_s": None, "model.max_label_tokens": 448}
+    # What a run's first start decides, see `pipeline.experiment`.
+    model = {"model": ctc, "training.pad_to": "longest"} if size.is_ctc else whisper_alone
     return config(
         {
             **model,

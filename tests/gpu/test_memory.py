@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.device import GIB, ON_GPU, memory_bytes
+from tests.gpu.device import GIB, NAME, ON_GPU, memory_bytes
 from tests.gpu.sizes import LARGE, REHEARSAL, recognizer_of, training_config
 from tests.gpu.steps import WARM_UP, our_steps
 from tests.gpu.tones import new_speech
@@ -35,8 +35,8 @@ def test_large_v3_trains_within_the_documented_memory(method: str, tmp_path: Pat
     made, speech = training_config(size, changes), new_speech(tmp_path / "speech", 2 * BATCH)
     recognizer = recognizer_of(size, speech, made)
     if method == "lora":
-        base = BaseWeightsReference.of_run(recognizer.model)
-        recognizer = replace(recognizer, adapter=Adapter.added(recognizer.model, made.adapt, 1, base))
+        base = BaseWeightsReference.of_run(recognizer.model.cpu())
+        recognizer = replace(recognizer, adapter=Adapter.added(recognizer.model.to(NAME), made.adapt, 1, base))
     trained, weights = count(recognizer.model)
     assert (trained < weights / 20) == (method == "lora")
     timed = our_steps(recognizer, speech, made, tmp_path / "out")

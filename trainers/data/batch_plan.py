@@ -287,8 +287,10 @@ class BatchPlan:
             durations_s[draws] = self._durations_of(int(number), positions[draws])
         buckets = bucket_of(durations_s, self.edges_s)
 
-        def batch(members: IntArray, bucket: int) -> GlobalBatch:
-            length_s = float(durations_s[members].max()) if self.shape.to_longest else self.edges_s[bucket]
+        def batch(members: IntArray) -> GlobalBatch:
+            # Not the bucket in which it became full: what is left of shorter ones may fill a longer one's batch alone.
+            edge_s = self.edges_s[int(buckets[members].max())]
+            length_s = float(durations_s[members].max()) if self.shape.to_longest else edge_s
             return GlobalBatch(self._selection.rows[positions[members]], length_s, passes[members])
 
         full: list[tuple[int, GlobalBatch]] = []
@@ -299,10 +301,10 @@ class BatchPlan:
             complete = len(members) // size * size
             for start in range(0, complete, size):
                 chunk = members[start : start + size]
-                full.append((int(chunk.max()), batch(chunk, bucket)))
+                full.append((int(chunk.max()), batch(chunk)))
             left = members[complete:]
         full.sort(key=lambda item: item[0])
         batches = [each for _, each in full]
         if len(left):
-            batches.append(batch(left, int(buckets[left].max())))
+            batches.append(batch(left))
         return batches

@@ -84,6 +84,10 @@ FIXED: Mapping[str, Any] = {
     "log_level_replica": "error",
 }
 
+# Processes that decode clips for one GPU, unless the config says how many: to decode a batch takes as long as a small
+# model's step. On CPUs, which the model needs, there are none.
+LOADERS = 2
+
 
 def training_arguments(
     config: TrainConfig, *, output_dir: Path, accumulation: int, on_gpu: bool
@@ -97,6 +101,8 @@ def training_arguments(
     check_training_args(part.training_args)
     chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
     chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu, **strategy_arguments(config.strategy)}
+    if on_gpu and "dataloader_num_workers" not in part.training_args:
+        chosen |= {"dataloader_num_workers": LOADERS, "dataloader_persistent_workers": True}
     # It would log other numbers than the losses, and wait for the GPU in every forward pass; see `divergence`.
     unfiltered = {"logging_nan_inf_filter": False}
     try:

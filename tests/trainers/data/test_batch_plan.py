@@ -143,8 +143,21 @@ class TestAnyPlan:
     ) -> None:
         batches = BatchPlan(selection, shape, edges_s=EDGES_S, seed=seed, window_shards=window).epoch(0)
         smaller = [batch for batch in batches if len(batch.rows) < shape.capacity(batch.edge_s)]
-        assert len(smaller) <= 1
+        # In seconds a longer bucket's batch is full with fewer clips.
+        sizes = {shape.capacity(edge_s) for edge_s in EDGES_S}
+        assert sum(len(batch.rows) not in sizes for batch in smaller) <= 1
+        assert shape.max_batch_duration_s is not None or len(smaller) <= 1
         assert all(len(batch.rows) <= shape.capacity(batch.edge_s) for batch in batches)
+
+    @settings(deadline=None)
+    @given(selections, bucketed_shapes, st.integers(0, 99))
+    def test_a_batch_is_padded_to_the_bucket_of_its_longest_clip(
+        self, selection: Selection, shape: BatchShape, seed: int
+    ) -> None:
+        durations_s = durations_of(selection)
+        for batch in BatchPlan(selection, shape, edges_s=EDGES_S, seed=seed).epoch(0):
+            longest_s = max(durations_s[row] for row in batch.rows.tolist())
+            assert batch.edge_s == EDGES_S[int(bucket_of([longest_s], EDGES_S)[0])]
 
     @settings(deadline=None)
     @given(selections, dynamic_shapes, st.integers(0, 99), st.floats(0, 1))

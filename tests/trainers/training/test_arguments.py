@@ -14,6 +14,7 @@ from trainers.config import optional_packages
 from trainers.config.optional_packages import TRACKERS, missing_access
 from trainers.errors import ConfigError
 from trainers.training.arguments import (
+    LOADERS,
     OWNED,
     autocast_dtype,
     check_trackers,
@@ -50,6 +51,17 @@ def arguments(changes: dict[str, Any], folder: Path, accumulation: int = 1) -> S
 )
 def test_a_field_reaches_its_argument(field: str, value: Any, argument: str, tmp_path: Path) -> None:
     assert getattr(arguments({field: value}, tmp_path), argument) == value
+
+
+@pytest.mark.parametrize(("given", "loaders"), [({}, LOADERS), ({"dataloader_num_workers": 0}, 0)])
+def test_a_gpu_s_clips_are_decoded_by_processes_of_their_own(
+    given: dict[str, Any], loaders: int, tmp_path: Path
+) -> None:
+    made = config({"training.training_args": given})
+    on_gpu = training_arguments(made, output_dir=tmp_path, accumulation=1, on_gpu=True)
+    assert on_gpu.dataloader_num_workers == loaders
+    assert on_gpu.dataloader_persistent_workers == bool(loaders)
+    assert arguments({"training.training_args": given}, tmp_path).dataloader_num_workers == 0
 
 
 @pytest.mark.parametrize("given", [{}, {"logging_nan_inf_filter": True}])
