@@ -204,8 +204,8 @@ def silence_libraries() -> None:
     logging.getLogger("accelerate").setLevel(logging.ERROR)
     # Where it is installed, accelerate imports it in every training, and it warns where there is no GPU.
     logging.getLogger("DeepSpeed").addFilter(_is_other)
+    warnings.filterwarnings("ignore")
 
 
 def _is_other(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Setting accelerator to CPU.")
-    warnings.filterwarnings("ignore")

@@ -18,6 +18,8 @@ from trainers.distributed.signals import SIGNALS
 
 # Ray sets it for its workers, too, unless the user has.
 THREADS = "OMP_NUM_THREADS"
+# These processes compute on CPUs: DeepSpeed, where it is imported, neither looks for a GPU nor warns that there is none.
+ACCELERATOR = {"DS_ACCELERATOR": "cpu"}
 PROCESSES = multiprocessing.get_context("forkserver")
 
 
@@ -33,7 +35,7 @@ def start_server(modules: Sequence[str], threads: int) -> None:
     PROCESSES.set_forkserver_preload([*modules])
     # Where to import from: not from the working directory, which may be anybody's.
     paths = os.pathsep.join(path for path in sys.path if path)
-    variables = {THREADS: str(threads), **os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    variables = {THREADS: str(threads), **ACCELERATOR, **os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     # Those of a terminal reach it, too; a process handles them once it can.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
