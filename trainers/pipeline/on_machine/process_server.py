@@ -18,7 +18,7 @@ from trainers.distributed.signals import SIGNALS
 
 # Ray sets it for its workers, too, unless the user has.
 THREADS = "OMP_NUM_THREADS"
-# These processes compute on CPUs: DeepSpeed, where it is imported, neither looks for a GPU nor warns that there is none.
+# They compute on CPUs: DeepSpeed, where it is imported, need not look for a GPU, nor warn that there is none.
 ACCELERATOR = {"DS_ACCELERATOR": "cpu"}
 PROCESSES = multiprocessing.get_context("forkserver")
 

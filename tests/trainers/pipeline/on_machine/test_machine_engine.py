@@ -1,8 +1,10 @@
 """Preparing in processes of this machine."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pyarrow as pa
@@ -60,3 +62,13 @@ def test_a_process_that_dies_ends_it_with_a_message(manifest: Path, tmp_path: Pa
     runner = partial(with_reader, rank_work.KillingReader())
     with pytest.raises(LostWorkerError, match="preparing: the process of a worker died: "):
         Cache(str(tmp_path / "cache"), None).prepare(manifest, runner)
+
+
+def test_the_server_s_processes_compute_on_cpus_which_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, str] = {}
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: seen.update(os.environ))
+    start_server([rank_work.__name__], threads=3)
+    assert {name: seen.get(name) for name in ("DS_ACCELERATOR", "OMP_NUM_THREADS")} == {
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "3"),
+    }
