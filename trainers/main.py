@@ -33,6 +33,7 @@ from trainers.errors import ConfigError
 from trainers.pipeline import demo_run
 from trainers.pipeline.next_steps import next_steps
 from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, engine_line, reason_for_ray
+from trainers.pipeline.on_machine.waiting_threads import wait_asleep
 from trainers.run_folder.run_register import registered
 from trainers.scripts.recipe import resolve_program
 
@@ -260,6 +261,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     """
     # Otherwise Python looks through half a million objects of these libraries when it ends, for seconds.
     atexit.register(gc.freeze)
+    wait_asleep()
     # Only now: a problem in the config is reported in a second, and torch, transformers and Ray take several to load.
     # The first two are loaded while a Ray of this machine starts.
     if given.debug:

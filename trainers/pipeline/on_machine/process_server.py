@@ -15,6 +15,7 @@ from types import ModuleType
 
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.distributed.signals import SIGNALS
+from trainers.pipeline.on_machine.waiting_threads import ASLEEP
 
 # Ray sets it for its workers, too, unless the user has.
 THREADS = "OMP_NUM_THREADS"
@@ -35,7 +36,8 @@ def start_server(modules: Sequence[str], threads: int) -> None:
     PROCESSES.set_forkserver_preload([*modules])
     # Where to import from: not from the working directory, which may be anybody's.
     paths = os.pathsep.join(path for path in sys.path if path)
-    variables = {THREADS: str(threads), **ACCELERATOR, **os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    chosen = {THREADS: str(threads), **ASLEEP, **ACCELERATOR}
+    variables = {**chosen, **os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     # Those of a terminal reach it, too; a process handles them once it can.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

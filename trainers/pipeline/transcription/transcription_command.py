@@ -13,6 +13,7 @@ from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.exit_code import exit_code_of
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, QuarantinedError
+from trainers.pipeline.on_machine.waiting_threads import wait_asleep
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def run_transcription(request: TranscriptionRequest) -> int:
             )
         return 0
 
+    wait_asleep()
     with opened_screen(as_json=request.json, to_stderr=not request.json):
         return exit_code_of(work)
 

@@ -64,11 +64,16 @@ def test_a_process_that_dies_ends_it_with_a_message(manifest: Path, tmp_path: Pa
         Cache(str(tmp_path / "cache"), None).prepare(manifest, runner)
 
 
-def test_the_server_s_processes_compute_on_cpus_which_deepspeed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own", [{}, {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "active"}])
+def test_the_server_s_processes_compute_on_cpus_and_wait_asleep(
+    own: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive", **own}
+    for name in expected:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
     seen: dict[str, str] = {}
     monkeypatch.setattr(forkserver, "ensure_running", lambda: seen.update(os.environ))
     start_server([rank_work.__name__], threads=3)
-    assert {name: seen.get(name) for name in ("DS_ACCELERATOR", "OMP_NUM_THREADS")} == {
-        "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "3"),
-    }
+    assert {name: seen.get(name) for name in expected} == expected
