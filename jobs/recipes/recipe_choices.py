@@ -209,7 +209,7 @@ def _training(
             )
     if machine.gpus:
         precision = "bf16" if all(gpu.has_bfloat16 for gpu in machine.gpus) else "fp16"
-        content |= {precision: True, "gradient_checkpointing": True, "training_args": {"dataloader_num_workers": 2}}
+        content |= {precision: True, "gradient_checkpointing": True}
     return content, comments
 
 

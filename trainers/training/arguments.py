@@ -101,8 +101,8 @@ def training_arguments(
     check_training_args(part.training_args)
     chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
     chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu, **strategy_arguments(config.strategy)}
-    if on_gpu and "dataloader_num_workers" not in part.training_args:
-        chosen |= {"dataloader_num_workers": LOADERS, "dataloader_persistent_workers": True}
+    loaders = part.training_args.get("dataloader_num_workers", LOADERS if on_gpu else 0)
+    chosen |= {"dataloader_num_workers": loaders, "dataloader_persistent_workers": bool(loaders)}
     # It would log other numbers than the losses, and wait for the GPU in every forward pass; see `divergence`.
     unfiltered = {"logging_nan_inf_filter": False}
     try:
