@@ -19,7 +19,7 @@ from jobs.model import Run
 from trainers.config.storage_location import in_home
 from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
-from trainers.run_folder.layout import CONFIG
+from trainers.run_folder.layout import CONFIG, MODEL
 from trainers.run_folder.run_register import Registered
 
 Spec = Annotated[
@@ -181,15 +181,20 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
 def model_of(text: str, service: str | None, argument: str = "--model") -> str:
     """What an argument names: the folder of a run of this name, or the text itself where it is a location or a Hub id.
 
+    A run comes before a folder of its name that holds no model, such as the recordings that it was trained on.
+
     Raises:
         NotFoundError: there is no such run; ConflictError: several runs have this name.
     """
-    if "/" in text or in_home(text).exists():
+    here = in_home(text)
+    if "/" in text or any((here / name).exists() for name in (CONFIG, MODEL, "config.json")):
         return text
     with open_session(service) as session:
         try:
             return session.runs.run(text).run_folder
         except NotFoundError as error:
+            if here.exists():
+                return text
             raise NotFoundError(f"{argument} {text}: {error} (ids of the Hub are OWNER/NAME)") from None
 
 

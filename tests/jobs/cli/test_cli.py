@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from jobs.cli.app import app, main
 from jobs.cli.serve import growth_of
+from jobs.cli.train import model_of
 from jobs.clusters.managed import cluster_record
 from jobs.clusters.managed.cluster_record import LocalRecord
 from jobs.ledger import Ledger
@@ -135,6 +136,20 @@ def test_an_unknown_run_to_score_is_found_before_ray_starts(
     code, message = run_failing(capsys, "evaluate", "jobs/specs/whisper_micro.yaml", "--model", str(tmp_path))
     assert code == ConfigError.exit_code
     assert message.endswith("has the run finished?\n")
+
+
+def test_a_run_comes_before_the_recordings_of_its_name(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, here = register(tmp_path, "speech"), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    Path("speech").mkdir()
+    assert model_of("speech", None) == known.url
+    Path("speech", "model").mkdir()
+    assert model_of("speech", None) == "speech", "what holds a model is one"
+    Path("other").mkdir()
+    assert model_of("other", None) == "other", "whose message says what it lacks"
 
 
 def test_a_list_does_not_wait_for_a_cluster_that_hangs(
