@@ -30,7 +30,6 @@ from trainers.pipeline.continuation import (
     resolve_config,
 )
 from trainers.pipeline.engine import Engine
-from trainers.pipeline.mix_report import describe_mix, mix_lines
 from trainers.pipeline.splits import OpenedData, check_storage
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
@@ -46,6 +45,7 @@ from trainers.run_folder.refusals import (
 )
 from trainers.run_folder.resume import named_checkpoint
 from trainers.scoring.recipe_metrics import RecipeMetrics
+from trainers.training.mix_report import describe_mix, mix_lines
 from trainers.training.planning import bounds_of, cut_references, label_sizes
 from trainers.training.tasks import TrainTask
 
