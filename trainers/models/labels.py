@@ -232,3 +232,16 @@ def language_tokens(
             "model.language (--set data.use_language_column=false)"
         )
     return tokens
+
+
+def empty_labels(
+    codec: LabelCodec, processor: Any, languages: Sequence[str | None], language: str | None
+) -> list[list[int]]:
+    """Label ids of an empty text in the language of each clip, or in the config's where that is None.
+
+    Raises:
+        ConfigError: the model has no token for the language of some.
+    """
+    tokens = language_tokens(codec, processor, pa.chunked_array([pa.array(languages, pa.string())]), language)
+    (empty,) = codec.encode_labels(processor, [""])
+    return [[tokens.get(each or "", empty[0]), *empty[1:]] if empty else [] for each in languages]

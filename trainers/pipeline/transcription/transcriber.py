@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from trainers.config.parts.decode_part import Weights
@@ -16,7 +15,7 @@ from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.distributed.console import Event, ProgressCounter
 from trainers.distributed.session import Session
 from trainers.errors import AudioError
-from trainers.models.labels import language_tokens
+from trainers.models.labels import empty_labels
 from trainers.models.recognizer import Beam, Recognition, Recognizer, Word
 from trainers.pipeline.transcription.transcript import Segment, Transcript
 from trainers.pipeline.transcription.voice_activity import cut_recording
@@ -126,11 +125,7 @@ class Transcriber:
     def _labels(self, rows: Sequence[Row]) -> list[list[int]]:
         """Of each recording the labels of an empty text in its language."""
         recognizer, language = self._recognizer, self._task.config.model.language
-        languages = [row["language"] for row in rows]
-        column = pa.chunked_array([pa.array(languages, pa.string())])
-        tokens = language_tokens(recognizer.codec, recognizer.processor, column, language)
-        (empty,) = recognizer.encode_labels([""])
-        return [[tokens.get(each, empty[0]), *empty[1:]] if empty else [] for each in languages]
+        return empty_labels(recognizer.codec, recognizer.processor, [row["language"] for row in rows], language)
 
     def _recognize(self, clips: Sequence[_Clip], labels: Sequence[list[int]]) -> list[Recognition]:
         """In the order of the clips; one that is too short for the model has the empty hypothesis."""
