@@ -7,6 +7,7 @@
 # make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
 # make speechbrain  the environment of SpeechBrain with which the long tests launch its recipes; 7 GB, see docs/speechbrain.md
 # make trackers  the environment with MLflow's server and Trackio, for the long tests; 1 GB
+# make exports   the environment with the packages of `rayscribe export`, for the long tests; 1 GB
 # make chaos     fifty random failures of hosts during trainings, checked; as root (SEED=… FAILURES=50)
 # make docs      the reference pages and pictures of docs/, from the code, and the site of it all, site/index.html
 # make monitoring  Prometheus, and Grafana where it is installed, for the Rays and the service of this machine (ARGS=…)
@@ -21,13 +22,14 @@ PYTHON ?= python3
 VENV ?= .venv
 SPEECHBRAIN_VENV ?= .venv-speechbrain
 TRACKERS_VENV ?= .venv-trackers
+EXPORTS_VENV ?= .venv-exports
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 # Else hundreds of processes that tests start would compile the project each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup check format requirements docs test test-all test-long speechbrain trackers chaos demo monitoring bench test-gpu bench-gpu
+.PHONY: setup check format requirements docs test test-all test-long speechbrain trackers exports chaos demo monitoring bench test-gpu bench-gpu
 
 setup: $(STAMP)
 
@@ -73,11 +75,15 @@ $(SPEECHBRAIN_VENV)/.installed: tests/programs/speechbrain/requirements.txt
 
 trackers: $(TRACKERS_VENV)/.installed
 
-# Over our own environment: Trackio and MLflow ask for older versions of some packages than those that are pinned.
+exports: $(EXPORTS_VENV)/.installed
+
 $(TRACKERS_VENV)/.installed: tests/trainers/training/trackers/requirements.txt
-	test -x $(TRACKERS_VENV)/bin/python || $(BIN)/python -m venv $(TRACKERS_VENV)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(TRACKERS_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth"
-	$(TRACKERS_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+$(EXPORTS_VENV)/.installed: tests/trainers/pipeline/export/requirements.txt
+# Over our own environment: some ask for older versions of packages than those that are pinned.
+$(TRACKERS_VENV)/.installed $(EXPORTS_VENV)/.installed:
+	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth"
+	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
 	touch $@
 
 chaos: setup

@@ -10,6 +10,7 @@ RayscribeError                 anything that we raise on purpose; its text names
 │   └── DamagedError           a checkpoint is incomplete, and will stay so
 ├── ResourceError              the cluster can never hold what the config asks for
 ├── QuarantinedError           recordings could not be transcribed; all others were
+├── ExportError                a format could not be made of a model, or scores otherwise; the others were kept
 ├── ScoringError               the ids that were scored are not those that were asked for, or a score is no number
 ├── DivergedError              the loss or a weight is no longer a finite number; earlier checkpoints are stored
 ├── ProgramError               the code, a library or a value of the config is wrong in a way that no check covers
@@ -97,6 +98,13 @@ class QuarantinedError(RayscribeError):
     """Some recordings could not be transcribed; all others were, and their transcripts are written."""
 
     exit_code = 15
+    final = True
+
+
+class ExportError(RayscribeError):
+    """Some formats could not be made of a run's model, or scored otherwise than the run; all others were kept."""
+
+    exit_code = 16
     final = True
 
 

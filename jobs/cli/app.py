@@ -13,7 +13,14 @@ import typer
 from jobs.cli import cluster_commands, data, demo, recipes, runs, serve, submit, train
 from jobs.cli.output import printable
 from jobs.cli.programs import import_command, launch_command
-from jobs.cli.results import compare_command, push_command, report_command, score_command, transcribe_command
+from jobs.cli.results import (
+    compare_command,
+    export_command,
+    push_command,
+    report_command,
+    score_command,
+    transcribe_command,
+)
 from runtime_env.own_code import VERSION
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, RayscribeError, StorageError
@@ -44,6 +51,7 @@ for command, name, panel in (
     (score_command.score, "score", LOCAL),
     (compare_command.compare, "compare", LOCAL),
     (report_command.report, "report", LOCAL),
+    (export_command.export, "export", LOCAL),
     (push_command.push, "push", LOCAL),
     (launch_command.launch, "launch", JOBS),
     (import_command.import_command, "import-command", LOCAL),

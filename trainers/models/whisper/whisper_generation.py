@@ -5,7 +5,7 @@ then score garbage, or fail at the first score. What the tokenizer knows is corr
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from trainers.errors import ConfigError
@@ -94,6 +94,18 @@ def allowing_text(generation: Any, tokenizer: Any) -> Iterator[None]:
         yield
     finally:
         generation.suppress_tokens = suppressed
+
+
+def suppressed_tokens(model: Any, tokenizer: Any, *, as_written: bool) -> list[int]:
+    """Token ids that a model never generates: what its generation config suppresses, and timestamps.
+
+    Where texts are compared `as_written`, no text is among them.
+    """
+    generation = model.generation_config
+    with allowing_text(generation, tokenizer) if as_written else nullcontext():
+        suppressed = {*(generation.suppress_tokens or ())}
+    # They end the vocabulary.
+    return sorted(suppressed | {*range(generation.no_timestamps_token_id + 1, model.config.vocab_size)})
 
 
 def _wanted(generation: Any, tokenizer: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ TEXTS = ["one two", "three", "four five six"]
 CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
 
 
-def write_ctc(folder: Path) -> Path:
-    """A CTC model of characters."""
-    return _write(folder, {"model": CTC})
+def write_ctc(folder: Path, **fields: str) -> Path:
+    """A CTC model of characters; `fields` are further ones of its config."""
+    return _write(folder, {"model": {**CTC, **fields}})
 
 
 def write_whisper(folder: Path, alignment_heads: list[list[int]] | None = None) -> Path:

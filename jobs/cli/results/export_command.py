@@ -1,0 +1,102 @@
+"""rayscribe export: a run's model in the formats of other runtimes, each scored again before it is kept."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jobs.cli.completion import complete_run
+from jobs.cli.connect import ServiceOption, open_session
+from jobs.cli.output import as_json, print_table
+from jobs.service.run_folders import folder_of
+from trainers.config.wording import counted, format_bytes
+from trainers.distributed.console import opened_screen, show
+from trainers.distributed.console.events import Stage
+from trainers.distributed.exit_code import exit_code_of
+from trainers.errors import ExportError
+from trainers.pipeline.export.export_request import TOLERANCE, ExportRequest
+from trainers.pipeline.export.known_exports import KNOWN_EXPORTS
+
+if TYPE_CHECKING:
+    # It loads torch.
+    from trainers.pipeline.export.export_run import Exported
+
+
+def export(
+    run_id: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="Name of the run, or its folder or URL.", autocompletion=complete_run),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORMAT,…", help=f"With commas between them: {', '.join(KNOWN_EXPORTS)}.")
+    ],
+    output: Annotated[str, typer.Option(metavar="FOLDER", help="It gets a folder of each format, by its name.")],
+    tolerance: Annotated[
+        float,
+        typer.Option(metavar="POINTS", help="How far an error rate may be from the run's own, in percentage points."),
+    ] = TOLERANCE,
+    force: Annotated[bool, typer.Option("--force", help="Replace formats that FOLDER has already.")] = False,
+    service: ServiceOption = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON; messages go to standard error.")] = False,
+) -> None:
+    """Export a finished run's model to other formats, each scored again on the test split by its own runtime.
+
+    A format is converted by its own converter, on this machine, and recognizes the clips that the run was scored on;
+    texts are normalized and counted as the run's were. One whose error rate is further from the run's own than the
+    tolerance, or that cannot be converted, is not kept, and the exit code is then 16; the others are. hf needs nothing
+    more, and is what transformers opens; the others are extras, e.g. pip install 'rayscribe[ctranslate2]'. Of each that
+    is kept, FOLDER/FORMAT/evaluation/ has the score, which `rayscribe compare` reads.
+
+    Example: rayscribe export whisper-sr --to hf,ctranslate2 --output exported
+
+    Example: rayscribe export s3://bucket/runs/ctc-sr --to onnx,openvino --output ctc-sr --tolerance 0.1 --json
+    """
+    request = ExportRequest([name.strip() for name in to.split(",") if name.strip()], output, tolerance, force)
+    # Before anything slow is loaded.
+    request.exports()
+    with open_session(service) as session:
+        folder = folder_of(session.runs.run(run_id))
+    found: list[Exported] = []
+
+    def work() -> int:
+        show(Stage("imports", "loading torch and transformers"))
+        from trainers.pipeline.export.export_run import export_run  # noqa: PLC0415
+
+        found.append(export_run(folder, request))
+        return 0
+
+    with opened_screen(to_stderr=True):
+        code = exit_code_of(work)
+    if not found:
+        raise typer.Exit(code)
+    exported = found[0]
+    if json_output:
+        as_json(asdict(exported))
+    else:
+        _show(exported)
+    if exported.problems:
+        reasons = "".join(f"\n{name}: {problem}" for name, problem in exported.problems.items())
+        number = counted(len(exported.problems), "format", "is", "are")
+        raise ExportError(f"{number} not kept, of {len(exported.outcomes)}:{reasons}")
+
+
+def _show(exported: "Exported") -> None:
+    rows = [("the run", _percent(exported.own["wer"]), _percent(exported.own["cer"]), "", "", "", exported.run)]
+    for each in exported.outcomes:
+        rates = each.rates or {}
+        rows.append(
+            (
+                each.format,
+                _percent(rates.get("wer")),
+                _percent(rates.get("cer")),
+                "-" if each.difference is None else f"{each.difference:+.2f}",
+                "-" if each.size_bytes is None else format_bytes(each.size_bytes),
+                "-" if each.real_time_factor is None else f"{each.real_time_factor:.3f}",
+                each.folder or "not kept",
+            )
+        )
+    print_table(("FORMAT", "WER", "CER", "DIFFERENCE", "SIZE", "REAL-TIME FACTOR", "FOLDER"), rows)
+
+
+def _percent(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.2f}%"

@@ -1,0 +1,63 @@
+"""A Whisper for CTranslate2, as faster-whisper opens it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from trainers.models.whisper.whisper_generation import suppressed_tokens
+from trainers.pipeline.export.exporter import Source
+
+TOKENIZER = "tokenizer.json"
+
+
+class CTranslate2:
+    """CTranslate2's format of a Whisper, by its own converter of transformers' models."""
+
+    def refusal(self, source: Source) -> str | None:
+        family = source.recognizer.codec.name
+        if family != "whisper":
+            return f"only Whispers are converted, and this model is of the family {family}: leave it out of --to"
+        return None
+
+    def convert(self, source: Source, folder: Path) -> None:
+        from ctranslate2.converters import TransformersConverter  # noqa: PLC0415
+
+        # It replaces the folder.
+        TransformersConverter(str(source.folder), copy_files=[TOKENIZER]).convert(str(folder), force=True)
+        # faster-whisper reads it next to the tokenizer.
+        source.recognizer.processor.feature_extractor.save_pretrained(folder)
+
+    def open(self, folder: Path, source: Source) -> "_Whisper":
+        return _Whisper(folder, source)
+
+
+class _Whisper:
+    """Greedy, or a beam search, as the run's."""
+
+    def __init__(self, folder: Path, source: Source):
+        import ctranslate2  # noqa: PLC0415
+
+        self._runtime = ctranslate2
+        self._model: Any = ctranslate2.models.Whisper(str(folder), device="cpu", compute_type="float32")
+        self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+        self._start = int(source.recognizer.model.config.decoder_start_token_id)
+        self._prefix = source.recognizer.limits.prefix_tokens
+        self._most, self._beams = source.most_new_tokens, source.decoding.num_beams
+        recognizer, as_written = source.recognizer, source.decoding.as_written
+        self._suppressed = suppressed_tokens(recognizer.model, recognizer.processor.tokenizer, as_written=as_written)
+
+    def recognize(self, inputs: Mapping[str, torch.Tensor], label: Sequence[int]) -> str:
+        prompt = [self._start, *label[: self._prefix]]
+        (result,) = self._model.generate(
+            self._runtime.StorageView.from_array(inputs["input_features"].numpy()),
+            [prompt],
+            beam_size=self._beams,
+            # It generates half of this at most, and this less the prompt.
+            max_length=max(2 * self._most, self._most + len(prompt)),
+            suppress_tokens=self._suppressed,
+        )
+        text: str = self._tokenizer.decode(result.sequences_ids[0], skip_special_tokens=True)
+        return text.strip()

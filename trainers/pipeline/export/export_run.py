@@ -1,0 +1,171 @@
+"""Exports the model of a run: converts it, has each format recognize the test split, and keeps those that agree."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from trainers.distributed.console import show
+from trainers.distributed.console.events import Stage
+from trainers.errors import ConfigError, RayscribeError
+from trainers.pipeline.export.export_request import ExportRequest
+from trainers.pipeline.export.exporter import Exporter, Source
+from trainers.pipeline.export.format_score import FormatScore, score_format
+from trainers.pipeline.export.scored_run import TEST, ScoredRun
+from trainers.run_folder.layout import RunFolder
+from trainers.scoring.ranking import ranking_rate
+from trainers.storage import open_storage
+from trainers.training.arguments import silence_libraries
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one format.
+
+    Attributes:
+        format: Its name.
+        folder: Where it is kept. None: it is not.
+        problem: Why it is not kept. None: it is.
+        rates: Of the test split by its own runtime, in percent by metric. None: it did not come to one.
+        difference: Of the rate that ranks, to the run's own. Percentage points.
+        size_bytes: Of all its files.
+        real_time_factor: See `FormatScore`.
+    """
+
+    format: str
+    folder: str | None = None
+    problem: str | None = None
+    rates: Mapping[str, float | None] | None = None
+    difference: float | None = None
+    size_bytes: int | None = None
+    real_time_factor: float | None = None
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What came of a request.
+
+    Attributes:
+        run: The run's folder or URL.
+        rate: The metric that ranks in the run's language, whose difference counts.
+        own: The run's own score, see `ScoredRun`.
+        outcomes: Of each format, in the order of the request.
+    """
+
+    run: str
+    rate: str
+    own: Mapping[str, Any]
+    outcomes: Sequence[Outcome]
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Why formats are not kept, by name."""
+        return {each.format: each.problem for each in self.outcomes if each.problem is not None}
+
+
+def export_run(folder: RunFolder, request: ExportRequest) -> Exported:
+    """Exports the model of a run that has finished; a format that is not kept leaves nothing.
+
+    Raises:
+        ConfigError: the run, or a format for its model, cannot be used; nothing is written.
+        StorageError: the run folder cannot be read.
+    """
+    known = request.exports()
+    silence_libraries()
+    run = ScoredRun.of(folder)
+    exporters = {name: each.load() for name, each in known.items()}
+    with run.opened() as source:
+        refusals = {name: exporter.refusal(source) for name, exporter in exporters.items()}
+        refused = [f"--to {name}: {why}" for name, why in refusals.items() if why is not None]
+        if refused:
+            raise ConfigError("\n".join(refused))
+        with _output_folder(request.folder):
+            outcomes = [_export(name, exporter, source, run, request) for name, exporter in exporters.items()]
+    return Exported(folder.url, ranking_rate(run.config.model.language), run.totals, outcomes)
+
+
+@contextmanager
+def _output_folder(folder: Path) -> Iterator[None]:
+    """The folder that has those of the formats; one that is made here and gets none is removed."""
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {folder}: {error.strerror or error}: name a folder that can be made") from None
+    try:
+        yield
+    finally:
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _export(name: str, exporter: Exporter, source: Source, run: ScoredRun, request: ExportRequest) -> Outcome:
+    """One format: made next to where it will be, and renamed at the end."""
+    with TemporaryDirectory(prefix=f".{name}-", dir=request.folder) as temporary:
+        made = Path(temporary) / name
+        made.mkdir()
+        try:
+            show(Stage(f"export {name}", "converting"))
+            # Some converters print what they do, and the table goes there.
+            with redirect_stdout(io.StringIO()):
+                exporter.convert(source, made)
+                runtime = exporter.open(made, source)
+            size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
+            show(Stage(f"export {name}", f"recognizing the {TEST} split"))
+            found = score_format(runtime, source, run, f"score {name}")
+        # Converters and runtimes raise what they like; the other formats go on.
+        except Exception as error:
+            return Outcome(name, problem=_reason(error))
+        outcome = _compared(name, found, size, run, request.tolerance)
+        if outcome.problem is None:
+            _record(made, name, outcome, found, run)
+            _move(made, request.folder / name, Path(temporary) / "replaced")
+            outcome = replace(outcome, folder=str(request.folder / name))
+    return outcome
+
+
+def _reason(error: Exception) -> str:
+    """Our own text, or the first line of another's."""
+    if isinstance(error, RayscribeError):
+        return str(error)
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'without a message')}"
+
+
+def _compared(name: str, found: FormatScore, size: int, run: ScoredRun, tolerance: float) -> Outcome:
+    rate = ranking_rate(run.config.model.language)
+    own, rates = float(run.totals[rate]), found.score.rates
+    its = rates[rate]
+    assert its is not None, "its references are those of the run, which have words"
+    problem = None
+    # Less than what rounding may add.
+    if abs(its - own) > tolerance + 1e-9:
+        problem = (
+            f"{rate.upper()} {its:.2f}% is {its - own:+.2f} percentage points from the run's {own:.2f}%: more than "
+            f"--tolerance {tolerance:g}"
+        )
+    return Outcome(name, None, problem, rates, its - own, size, found.real_time_factor)
+
+
+def _record(folder: Path, name: str, outcome: Outcome, found: FormatScore, run: ScoredRun) -> None:
+    """Writes its score as `rayscribe evaluate` does, so that `rayscribe compare` reads it."""
+    totals = {
+        "split": TEST,
+        **found.score.to_json_dict(),
+        **run.normalizer.to_json_dict(),
+        "format": name,
+        "run": run.folder.url,
+        "difference": outcome.difference,
+        "real_time_factor": outcome.real_time_factor,
+    }
+    rows = (item.to_json_dict() for item in found.utterances)
+    RunFolder(open_storage(str(folder))).write_evaluation(TEST, totals, rows)
+
+
+def _move(made: Path, target: Path, replaced: Path) -> None:
+    if target.exists():
+        target.rename(replaced)
+    made.rename(target)

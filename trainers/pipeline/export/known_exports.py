@@ -1,0 +1,57 @@
+"""The formats that a model is exported to. To add one: a file with its `Exporter`, and its line here.
+
+Loads none of them, nor the packages that they need.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # It loads torch.
+    from trainers.pipeline.export.exporter import Exporter
+
+
+@dataclass(frozen=True)
+class KnownExport:
+    """A format, before it is loaded.
+
+    Attributes:
+        implementation: `module:class` of its `Exporter`.
+        packages: What its converter and its runtime need beyond the dependencies; modules have the same names.
+        extra: Which extra of ours has them.
+    """
+
+    implementation: str
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Which package it lacks here, and how that is installed; None: it has all."""
+        missing = next((name for name in self.packages if find_spec(name) is None), None)
+        if missing is None:
+            return None
+        return f"needs the package {missing}, which is not installed: pip install 'rayscribe[{self.extra}]'"
+
+    def load(self) -> "Exporter":
+        exporter: Exporter = resolve_name(self.implementation)()
+        return exporter
+
+
+_HERE = __package__
+KNOWN_EXPORTS: Mapping[str, KnownExport] = {
+    "hf": KnownExport(f"{_HERE}.hf_exporter:HuggingFace"),
+    "ctranslate2": KnownExport(f"{_HERE}.ctranslate2_exporter:CTranslate2", ("ctranslate2",), "ctranslate2"),
+    "onnx": KnownExport(f"{_HERE}.graph_exporters:Onnx", ("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "openvino": KnownExport(f"{_HERE}.graph_exporters:OpenVino", ("openvino",), "openvino"),
+}
+# Formats that are asked for, and that no package of a package index converts to.
+LEFT_TO_OTHERS: Mapping[str, str] = {
+    "ggml": (
+        "the converter of whisper.cpp is a script of its repository (models/convert-h5-to-ggml.py), which no package "
+        "has: export to hf, and run that script on the folder"
+    ),
+}
