@@ -22,6 +22,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.cli": (
         "jobs.recipes",
         "jobs.api",
+        "jobs.printable",
         "jobs.preflight",
         "trainers.distributed.console",
         "cluster_configs.rendering",
@@ -30,7 +31,6 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.cli.train": ("trainers.main",),
     # The part of scoring that counts, and loads no heavy library.
     "jobs.cli.results": (
-        "trainers.metrics.known_metrics",
         "trainers.scoring.comparison",
         "trainers.scoring.error_rate",
         "trainers.scoring.normalizers",
@@ -81,6 +81,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.submission.shipped_data": ("trainers.data.sources", "trainers.storage"),
     "jobs.model": ("jobs.lifecycle", "jobs.errors"),
     "jobs.lifecycle": (),
+    "jobs.printable": (),
     "jobs.paths": ("jobs.errors", "trainers.distributed.machine"),
     "jobs.addresses": (),
     "jobs.errors": ("trainers.errors",),

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from jobs.cli import cluster_commands, data, demo, recipes, runs, serve, submit, train
-from jobs.cli.output import printable
 from jobs.cli.programs import import_command, launch_command
 from jobs.cli.results import (
     compare_command,
@@ -21,6 +20,7 @@ from jobs.cli.results import (
     score_command,
     transcribe_command,
 )
+from jobs.printable import printable
 from runtime_env.own_code import VERSION
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, RayscribeError, StorageError

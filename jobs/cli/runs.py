@@ -42,7 +42,7 @@ def list_runs(
     """
     with open_session(service) as session:
         session.refresh()
-        page = session.runs.page(RunFilter(state, queue, user, tag), limit=limit, cursor=cursor)
+        page = session.runs.runs(RunFilter(state, queue, user, tag), limit=limit, cursor=cursor)
     if json_output:
         as_json(page)
         return

@@ -10,6 +10,7 @@ from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import LeaseLostError
 from jobs.ledger import Ledger
 from jobs.paths import current_user, default_database
+from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import Controller
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
@@ -28,8 +29,16 @@ CAPACITY_TIMEOUT_S = 5.0
 class StandaloneService:
     """A service and a controller in this process."""
 
-    def __init__(self, service: Service, controller: Controller, packages: PackageStore):
-        self.service, self._controller, self.packages = service, controller, packages
+    def __init__(
+        self,
+        service: Service,
+        controller: Controller,
+        packages: PackageStore,
+        ledger: Ledger,
+        queues: QueuesConfig,
+    ):
+        self.service, self.controller, self.packages = service, controller, packages
+        self.ledger, self.queues = ledger, queues
 
     def refresh(self, *, submit: bool = True) -> bool:
         """Updates the ledger by one round of the controller, unless another process holds the lease.
@@ -52,7 +61,7 @@ class StandaloneService:
 
     def _round(self, *, submit: bool = True) -> None:
         with suppress(LeaseLostError):
-            self._controller.round(submit=submit)
+            self.controller.round(submit=submit)
 
 
 @contextmanager
@@ -65,7 +74,8 @@ def open_local() -> Iterator[StandaloneService]:
     shown = CachingClusters(wait_s=CAPACITY_TIMEOUT_S)
     service = Service(ledger, shown, packages, queues, user=current_user(), addresses=None)
     try:
-        yield StandaloneService(service, Controller(ledger, Clusters(), packages, queues, lease=lease), packages)
+        controller = Controller(ledger, Clusters(), packages, queues, lease=lease)
+        yield StandaloneService(service, controller, packages, ledger, queues)
     finally:
         lease.release()
         ledger.close()

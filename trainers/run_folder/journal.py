@@ -401,10 +401,13 @@ def _sources(state: State) -> dict[str, str]:
     return sources
 
 
-def accepted_metrics(folder: RunFolder, state: State) -> bytes:
-    """All lines of metrics that count, of all worker groups in their order: bytes, one line of JSON each."""
+def accepted_metrics(folder: RunFolder, state: State, *, most_bytes: int | None = None) -> bytes:
+    """All lines of metrics that count, of all worker groups in their order: bytes, one line of JSON each.
+
+    With `most_bytes`, no more of each group is read.
+    """
     return b"".join(
-        complete_lines(folder, group.metrics_key)[: group.sealed_bytes]
+        complete_lines(folder, group.metrics_key, most_bytes=most_bytes)[: group.sealed_bytes]
         for group in state.groups
         if group.sealed_bytes != 0
     )
@@ -433,9 +436,12 @@ def position_of(line: Mapping[str, Any]) -> Position:
     return line["step"], 2 if "test_wer" in line else int("eval_wer" in line)
 
 
-def complete_lines(folder: RunFolder, key: str) -> bytes:
-    """The content of a file up to its last line feed; nothing where there is no file."""
-    content = folder.storage.read_bytes(key) if folder.storage.exists(key) else b""
+def complete_lines(folder: RunFolder, key: str, *, most_bytes: int | None = None) -> bytes:
+    """The content of a file up to its last line feed, or of its first `most_bytes`; nothing where there is no file."""
+    storage = folder.storage
+    if not storage.exists(key):
+        return b""
+    content = storage.read_bytes(key) if most_bytes is None else storage.read_part(key, 0, most_bytes)
     return content[: content.rfind(b"\n") + 1]
 
 

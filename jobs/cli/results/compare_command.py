@@ -78,25 +78,13 @@ def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
     Example: rayscribe compare a.trn b.trn --reference references.trn --normalizer whisper_english --json
     """
     # Imported here: other commands need no aligner, and start faster without.
-    from trainers.metrics.known_metrics import CER, WER  # noqa: PLC0415
-    from trainers.scoring.comparison.comparison import compare as compare_systems  # noqa: PLC0415
-    from trainers.scoring.comparison.systems import (  # noqa: PLC0415
-        common_normalizer,
-        common_references,
-        differing_settings,
-    )
-    from trainers.scoring.ranking import ranking_rate  # noqa: PLC0415
+    from trainers.scoring.comparison.comparison import compare_named  # noqa: PLC0415
+    from trainers.scoring.comparison.systems import differing_settings  # noqa: PLC0415
 
     if len(names) < 2 or len({*names}) < len(names):
         raise ConfigError(f"compare {' '.join(names)}: name at least two systems, each once")
     systems = _opened(names, split, reference, service)
-    language = next((system.language for system in systems if system.language), None)
-    name = metric or ranking_rate(language)
-    chosen = {known.name: known for known in (WER, CER)}.get(name)
-    if chosen is None:
-        raise ConfigError(f"--metric {name}: systems are compared by wer or cer")
-    used = common_normalizer(systems, normalizer)
-    found = compare_systems(systems, common_references(systems, used), used, chosen)
+    found = compare_named(systems, normalizer, metric)
     settings = differing_settings(systems)
     if details is not None:
         write_file(details, to_jsonl(found.utterances(), str(details)), "--details", force=force)

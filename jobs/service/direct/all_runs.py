@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import ConflictError, NotFoundError, suggest_names
-from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter
+from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
 from jobs.paths import current_user
 from jobs.service.direct.direct_runs import DirectRuns, tags_of
 from jobs.service.direct.run_events import events_of
@@ -82,6 +82,19 @@ class AllRuns:
         found = self.find(text)
         return self._queued.stop(found) if isinstance(found, str) else self._direct.stop(found)
 
+    def resume(self, text: str) -> Run:
+        """Queues a failed or stopped run of the queue again; ConflictError for one without a queue."""
+        found = self.find(text)
+        if isinstance(found, str):
+            return self._queued.resume(found)
+        raise ConflictError(
+            f"{found.name} was started without a queue, and is continued where a command runs: rayscribe resume {text}"
+        )
+
+    def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
+        """What the runs of the queue have held; nobody accounts for those without one."""
+        return self._queued.usage(by, since_s=since_s, run_id=run_id)
+
     def forget(self, text: str) -> str:
         """Removes a run without a queue from this user's list, and gives its folder, which stays.
 
@@ -106,7 +119,7 @@ class AllRuns:
             forget(url)
         return gone
 
-    def page(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
+    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
         """A part of the list of all runs, newest first."""
         before, at = _read_cursor(cursor)
         by_url = {known.url: known for known in all_registered()}

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from trainers.config.wording import counted
+from trainers.errors import ConfigError
+from trainers.metrics.known_metrics import CER, WER
 from trainers.metrics.metric import EditCounts, Metric
 from trainers.scoring.comparison.bootstrap import LEVEL, RESAMPLES, SEED, Interval, interval, resampled_rates
 from trainers.scoring.comparison.matched_pairs import LEAST_P, MatchedPairs, matched_pairs
-from trainers.scoring.comparison.systems import System
+from trainers.scoring.comparison.systems import System, common_normalizer, common_references
 from trainers.scoring.error_rate import count_edits
 from trainers.scoring.normalizers import Normalizer
+from trainers.scoring.ranking import ranking_rate
 
 SIGNIFICANT = 0.05
 
@@ -113,6 +116,22 @@ class Comparison:
                 "hypotheses": {name: texts[number] for name, texts in zip(names, self.hypotheses, strict=True)},
                 "errors": {name: counts[number] for name, counts in zip(names, self.errors, strict=True)},
             }
+
+
+def compare_named(systems: Sequence[System], normalizer: str | None = None, metric: str | None = None) -> Comparison:
+    """Compares systems by names: None is the normalizer of their scores, and the metric that ranks their language.
+
+    Raises:
+        ConfigError: the metric is none of these, or the scores have no normalizer in common.
+        DataError: they were not scored on the same utterances and references.
+    """
+    language = next((system.language for system in systems if system.language), None)
+    name = metric or ranking_rate(language)
+    chosen = {known.name: known for known in (WER, CER)}.get(name)
+    if chosen is None:
+        raise ConfigError(f"--metric {name}: systems are compared by wer or cer")
+    used = common_normalizer(systems, normalizer)
+    return compare(systems, common_references(systems, used), used, chosen)
 
 
 def compare(

@@ -1,7 +1,7 @@
 """Charts as static SVG, whose colors are those of the page: in light, in dark and in print."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ SHAPE: Mapping[str, Any] = {
 }
 
 Row = Mapping[str, Any]
+Points = Sequence[tuple[int, float]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,12 @@ class Chart:
 
 
 def curves(metrics: Sequence[Row]) -> list[Chart]:
-    """What metrics.jsonl has by step: loss, error rates, learning rate, speed and padding, as far as it has them."""
+    """Charts of what metrics.jsonl has by step, see `series_of`."""
+    return [_curve(title, series) for title, series in series_of(metrics)]
+
+
+def series_of(metrics: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Points]]]:
+    """Loss, error rates, learning rate, speed and padding by step, as far as they are known: title and series."""
     wanted: tuple[tuple[str, Mapping[str, str], Callable[[float], float]], ...] = (
         ("Loss, nats per label", {"training": "loss", "validation": "eval_loss"}, float),
         ("Error rates on validation, percent", {"WER": "eval_wer", "CER": "eval_cer", "SER": "eval_ser"}, float),
@@ -64,13 +70,11 @@ def curves(metrics: Sequence[Row]) -> list[Chart]:
         ("Clips per second", {"clips/s": "clips_per_s"}, float),
         ("Padding, percent of the input", {"padding": "padding"}, lambda part: 100 * part),
     )
-    drawn = []
     for title, fields, scale in wanted:
         series = {name: _series(metrics, field, scale) for name, field in fields.items()}
         found = {name: points for name, points in series.items() if points}
         if found:
-            drawn.append(_curve(title, found))
-    return drawn
+            yield title, found
 
 
 def durations(split: str, values_s: Sequence[float]) -> Chart:
@@ -87,14 +91,14 @@ def durations(split: str, values_s: Sequence[float]) -> Chart:
     return Chart(_svg(chart, text), f"Durations of {split}: clips by length, from the number of seconds below a bar on")
 
 
-def _series(metrics: Sequence[Row], field: str, scale: Callable[[float], float]) -> list[tuple[int, float]]:
+def _series(metrics: Sequence[Row], field: str, scale: Callable[[float], float]) -> Points:
     points = [(row["step"], scale(row[field])) for row in metrics if isinstance(row.get(field), int | float)]
     every = -(-len(points) // POINTS) if points else 1
     # With the last one.
     return points[::-1][::every][::-1]
 
 
-def _curve(title: str, series: Mapping[str, Sequence[tuple[int, float]]]) -> Chart:
+def _curve(title: str, series: Mapping[str, Points]) -> Chart:
     chart = pygal.XY(
         show_legend=len(series) > 1,
         x_title="step",
@@ -104,11 +108,16 @@ def _curve(title: str, series: Mapping[str, Sequence[tuple[int, float]]]) -> Cha
     )
     for (name, points), dashes in zip(series.items(), DASHES, strict=False):
         chart.add(name, points, show_dots=len(points) < 3, stroke_style={"width": 3, "dasharray": dashes})
-    text = f"{title}: {'; '.join(f'{name} {_ends(points)}' for name, points in series.items())}"
+    text = in_words(title, series)
     return Chart(_svg(chart, text), text)
 
 
-def _ends(points: Sequence[tuple[int, float]]) -> str:
+def in_words(title: str, series: Mapping[str, Points]) -> str:
+    """`Loss, nats per label: training from 5.7 at step 25 to 0.6 at step 200; validation …`."""
+    return f"{title}: {'; '.join(f'{name} {_ends(points)}' for name, points in series.items())}"
+
+
+def _ends(points: Points) -> str:
     """`from 5.7 at step 25 to 0.6 at step 200`."""
     (first, before), (last, after) = points[0], points[-1]
     if first == last:

@@ -12,6 +12,7 @@ from trainers.scoring.report.rendering import rendered
 
 # Of each side of a pair of systems.
 SHOWN = 10
+COMPARISON = "comparison.html.j2"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,12 @@ class Contest:
 
 
 def comparison_html(found: Comparison, settings: Mapping[str, Sequence[Any]], split: str) -> str:
-    """The page.
+    """The page as one file; for the arguments see `comparison_values`."""
+    return rendered(COMPARISON, **comparison_values(found, settings, split))
+
+
+def comparison_values(found: Comparison, settings: Mapping[str, Sequence[Any]], split: str) -> dict[str, Any]:
+    """What the template COMPARISON shows.
 
     Args:
         found: Systems compared.
@@ -47,21 +53,20 @@ def comparison_html(found: Comparison, settings: Mapping[str, Sequence[Any]], sp
     names = [system.name for system in found.systems]
     contests = [_contest(found, number) for number in range(1, len(names))]
     length = found.systems[0].counts.reference_length
-    return rendered(
-        "comparison.html.j2",
-        title=" and ".join(names),
-        standing=f"{counted(len(found.ids), 'utterance')} of {split}, {length:,} {found.units}",
-        version=version("rayscribe"),
-        sections=[
+    return {
+        "title": " and ".join(names),
+        "standing": f"{counted(len(found.ids), 'utterance')} of {split}, {length:,} {found.units}",
+        "version": version("rayscribe"),
+        "sections": [
             ("scores", "Scores"),
             *((f"contest-{number}", contest.name) for number, contest in enumerate(contests, 1)),
             ("settings", "What differs"),
         ],
-        found=found,
-        first=names[0],
-        contests=contests,
-        settings=settings,
-    )
+        "found": found,
+        "first": names[0],
+        "contests": contests,
+        "settings": settings,
+    }
 
 
 def _contest(found: Comparison, number: int) -> Contest:

@@ -7,20 +7,26 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 TEMPLATES = Path(__file__).parent / "templates"
+CSS = "report.css"
 
 
-def rendered(template: str, **values: Any) -> str:
-    """A template of this package with its values; all need `title`, `sections` and `version`, see layout.html.j2."""
+def environment_of(*folders: Path) -> Environment:
+    """Templates of the folders, the first before the next, and of this package; what they insert is escaped."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
+        loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"code_point": ord, "clock": clock}
-    css = Markup((TEMPLATES / "report.css").read_text(encoding="utf-8"))
-    return environment.get_template(template).render(css=css, **values)
+    return environment
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A template of this package with its values; all need `title`, `sections` and `version`, see layout.html.j2."""
+    css = Markup((TEMPLATES / CSS).read_text(encoding="utf-8"))
+    return environment_of().get_template(template).render(css=css, **values)
 
 
 def clock(at: str) -> str:

@@ -13,9 +13,10 @@ from jobs.api.protocol import CLUSTERS, HEALTH, METRICS, QUEUES, USAGE
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import BackendDep, ServiceDep
 from jobs.api.server.routes.run_routes import MAX_NAME, PRINTABLE, QueryString
+from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Record, Usage, UsageBy
-from jobs.scheduler.limits import Limits
+from jobs.scheduler.limits import Limits, QueuesConfig
 
 router = APIRouter(tags=["service"])
 public_router = APIRouter(tags=["service"])
@@ -105,8 +106,13 @@ def get_usage(query: Annotated[UsageQuery, Query()], service: ServiceDep) -> lis
 )
 def list_queues(backend: BackendDep) -> QueuesView:
     """Lists the queues with their limits and the number of runs in each state."""
-    counts = backend.ledger.usage.runs()
-    configured = backend.queues.queues
+    return queues_view(backend.ledger, backend.queues)
+
+
+def queues_view(ledger: Ledger, queues: QueuesConfig) -> QueuesView:
+    """The queues that are configured, and those that have runs."""
+    counts = ledger.usage.runs()
+    configured = queues.queues
     views = []
     for name in sorted({*configured, *(queue for queue, _ in counts)}):
         part = configured.get(name)
@@ -121,7 +127,7 @@ def list_queues(backend: BackendDep) -> QueuesView:
                 holding=sum(number for state, number in runs.items() if state.holding),
             )
         )
-    return QueuesView(patience_s=backend.queues.patience_s, queues=views)
+    return QueuesView(patience_s=queues.patience_s, queues=views)
 
 
 @router.get(

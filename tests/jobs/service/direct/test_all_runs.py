@@ -97,7 +97,7 @@ def test_a_folder_that_is_gone_is_said(runs: AllRuns, tmp_path: Path, code: int,
     assert (runs.run("sr").state, runs.run("sr").reason) == (state, f"its folder is gone: {known.url}")
     assert runs.attempts("sr") == []
     assert runs.forget_gone() == [known.url]
-    assert runs.page().runs == []
+    assert runs.runs().runs == []
 
 
 def test_a_run_that_failed_before_it_had_a_folder_says_why(runs: AllRuns, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_storage_that_is_not_there_hides_no_other_run(runs: AllRuns, tmp_path:
     config = {"run": {"name": "far", "storage_path": "s3://bucket/runs", "s3_endpoint_url": "http://127.0.0.1:9"}}
     register(tmp_path, "far", url="s3://bucket/runs/far", config=config, ended_s=2.0, exit_code=0)
     quick = AllRuns(runs._queued, timeout_s=0.5)
-    shown = {run.id: run for run in quick.page().runs}
+    shown = {run.id: run for run in quick.runs().runs}
     assert shown["far"].state == RunState.SUCCEEDED and "not reachable" in shown["far"].reason
     assert shown["sr"].reason.startswith("its driver was killed")
     assert quick.attempts("far") == []
@@ -129,24 +129,24 @@ def test_the_pages_of_a_list_have_every_run_once_newest_first(runs: AllRuns, led
     for limit in (1, 2, 4, 100):
         shown, cursor = [], None
         while True:
-            page = runs.page(limit=limit, cursor=cursor)
+            page = runs.runs(limit=limit, cursor=cursor)
             assert len(page.runs) <= limit
             shown += [run.id for run in page.runs]
             if (cursor := page.next_cursor) is None:
                 break
         assert shown == expected
     with pytest.raises(ConfigError, match="--cursor nonsense"):
-        runs.page(cursor="nonsense")
+        runs.runs(cursor="nonsense")
 
 
 def test_filters_are_of_all_runs(runs: AllRuns, ledger: Ledger, tmp_path: Path) -> None:
     queue(ledger, "queued", "/mnt/runs/queued", 1000.0)
     register(tmp_path, config={"run": {}, "job": {"tags": ["serbian"]}}, ended_s=2.0, exit_code=0, attempt=1)
-    assert [run.id for run in runs.page(RunFilter(states=[RunState.QUEUED])).runs] == ["queued"]
-    assert [run.id for run in runs.page(RunFilter(states=[RunState.SUCCEEDED])).runs] == ["sr"]
-    assert [run.id for run in runs.page(RunFilter(tag="serbian")).runs] == ["sr"]
-    assert [run.id for run in runs.page(RunFilter(queue="default")).runs] == ["queued"]
-    assert runs.page(RunFilter(user="nobody")).runs == []
+    assert [run.id for run in runs.runs(RunFilter(states=[RunState.QUEUED])).runs] == ["queued"]
+    assert [run.id for run in runs.runs(RunFilter(states=[RunState.SUCCEEDED])).runs] == ["sr"]
+    assert [run.id for run in runs.runs(RunFilter(tag="serbian")).runs] == ["sr"]
+    assert [run.id for run in runs.runs(RunFilter(queue="default")).runs] == ["queued"]
+    assert runs.runs(RunFilter(user="nobody")).runs == []
 
 
 def test_a_run_is_found_by_name_folder_and_url(
@@ -202,10 +202,10 @@ def test_a_run_of_a_queue_that_was_started_again_without_it_is_one_run(
     assert runs.find("sr") == "sr"
     ledger.requests.request_stop("sr", by="ana", at_s=950.0)
     assert AllRuns(runs._queued).find("sr") == known
-    first = runs.page(limit=1)
+    first = runs.runs(limit=1)
     assert [run.queue for run in first.runs] == [""]
-    assert first.next_cursor is None or runs.page(limit=1, cursor=first.next_cursor).runs == []
-    assert [run.queue for run in runs.page(RunFilter(queue="default")).runs] == ["default"]
+    assert first.next_cursor is None or runs.runs(limit=1, cursor=first.next_cursor).runs == []
+    assert [run.queue for run in runs.runs(RunFilter(queue="default")).runs] == ["default"]
 
 
 def test_a_driver_of_this_machine_is_stopped_and_then_known_as_stopped(runs: AllRuns, tmp_path: Path) -> None:
