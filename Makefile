@@ -8,6 +8,7 @@
 # make speechbrain  the environment of SpeechBrain with which the long tests launch its recipes; 7 GB, see docs/speechbrain.md
 # make trackers  the environment with MLflow's server and Trackio, for the long tests; 1 GB
 # make exports   the environment with the packages of `rayscribe export`, for the long tests; 1 GB
+# make browser  the environment with Playwright and axe-core, for the long test of the pages in a browser; needs Debian's chromium
 # make chaos     fifty random failures of hosts during trainings, checked; as root (SEED=… FAILURES=50)
 # make docs      the reference pages and pictures of docs/, from the code, and the site of it all, site/index.html
 # make monitoring  Prometheus, and Grafana where it is installed, for the Rays and the service of this machine (ARGS=…)
@@ -23,13 +24,14 @@ VENV ?= .venv
 SPEECHBRAIN_VENV ?= .venv-speechbrain
 TRACKERS_VENV ?= .venv-trackers
 EXPORTS_VENV ?= .venv-exports
+BROWSER_VENV ?= .venv-browser
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 # Else hundreds of processes that tests start would compile the project each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup check format requirements docs test test-all test-long speechbrain trackers exports chaos demo monitoring bench test-gpu bench-gpu
+.PHONY: setup check format requirements docs test test-all test-long speechbrain trackers exports browser chaos demo monitoring bench test-gpu bench-gpu
 
 setup: $(STAMP)
 
@@ -84,6 +86,14 @@ $(TRACKERS_VENV)/.installed $(EXPORTS_VENV)/.installed:
 	test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/ours.pth"
 	$(@D)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	touch $@
+
+browser: $(BROWSER_VENV)/.installed
+
+$(BROWSER_VENV)/.installed: tests/jobs/api/pages/requirements.txt
+	test -x $(BROWSER_VENV)/bin/python || $(PYTHON) -m venv $(BROWSER_VENV)
+	$(BROWSER_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
+	npm install --prefix $(BROWSER_VENV) --no-fund --no-audit --ignore-scripts axe-core@4.14.1
 	touch $@
 
 chaos: setup

@@ -55,6 +55,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "trainers.errors",
     ),
     "jobs.api": ("jobs.service",),
+    # Reports and comparisons are pages, too.
+    "jobs.api.server.pages": ("jobs.printable", "trainers.scoring.comparison", "trainers.scoring.report"),
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
     "jobs.preflight": ("jobs.clusters", "trainers.findings"),
     "jobs.ledger": ("jobs.scheduler", "jobs.submission", "jobs.paths", "trainers.distributed.machine"),

@@ -24,6 +24,8 @@ REQUEST_ID = "X-Request-Id"
 RUNS, PACKAGES, CLUSTERS = "/v1/runs", "/v1/packages", "/v1/clusters"
 USAGE, QUEUES = "/v1/usage", "/v1/queues"
 HEALTH, METRICS, OPENAPI = "/healthz", "/metrics", "/openapi.json"
+# The pages for people, and what leads there.
+UI, ROOT = "/ui", "/"
 
 MAX_RUNS = 500
 MAX_EVENTS = 1000

@@ -66,6 +66,7 @@ for command, name, panel in (
     (submit.resume, "resume", JOBS),
     (runs.forget, "forget", JOBS),
     (runs.usage, "usage", JOBS),
+    (serve.ui, "ui", JOBS),
     (serve.serve, "serve", SERVICE),
 ):
     # Of `launch` everything from the program on is the program's.

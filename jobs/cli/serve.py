@@ -1,4 +1,4 @@
-"""rayscribe serve, token: run the service and manage its users' tokens."""
+"""rayscribe serve, ui, token: run the service or its pages, and manage the service's users."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobs.ledger.tokens import Tokens
 
 LOOPBACK = "127.0.0.1"
-PORT = 8470
+PORT, UI_PORT = 8470, 8471
 
 DatabaseOption = Annotated[
     str | None,
@@ -56,7 +56,7 @@ def serve(
     ] = [],  # noqa: B006
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Require no token; on loopback only.")] = False,
 ) -> None:
-    """Run the service: a durable queue with an HTTP API.
+    """Run the service: a durable queue with an HTTP API, and pages for a browser.
 
     Example: rayscribe serve --address http://127.0.0.1:8265 --queues queues.yaml
     Example: rayscribe serve --database postgresql://rayscribe@db/rayscribe --host 0.0.0.0 --grows-to GPU=16
@@ -77,6 +77,27 @@ def serve(
             no_auth=no_auth,
         )
     )
+
+
+def ui(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any.")] = UI_PORT,
+    open_it: Annotated[bool, typer.Option("--open", help="Show them in the browser.")] = False,
+) -> None:
+    """Show your runs in a browser of this machine: states, curves, logs, reports, comparisons; stop and resume.
+
+    These are the runs that `rayscribe list` shows without a service. The address that is printed is good for one
+    browser. A service has the same pages, for all of its users, at its own address.
+
+    Example: rayscribe ui --open
+    """
+    from jobs.api.server.pages.local_ui import serve_ui  # noqa: PLC0415
+
+    def show(url: str) -> None:
+        typer.echo(f"your runs: {url}\nThe address is good for one browser. Ctrl-C ends it.")
+        if open_it:
+            typer.launch(url)
+
+    serve_ui(port, show)
 
 
 def growth_of(texts: Sequence[str], addresses: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -18,6 +18,7 @@ import psutil
 import yaml
 from sqlalchemy import update
 
+from jobs.api.server.pages.page_access import COOKIE
 from jobs.ledger import Ledger, tables
 from jobs.ledger.database import Database
 from tests.benchmarks.ledger import QUEUES, Sizes, fill
@@ -46,7 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{chosen.runs} runs, of which {chosen.waiting} wait and {HOLDING} hold a gang\n")
         with (
             serve_process(folder, database, queues_file=str(queues), poll_s=1.0, lease_s=10.0) as service,
-            httpx.Client(base_url=service.url, headers={"Authorization": f"Bearer {token}"}, timeout=120) as http,
+            httpx.Client(
+                base_url=service.url,
+                headers={"Authorization": f"Bearer {token}"},
+                cookies={COOKIE: token},
+                timeout=120,
+            ) as http,
         ):
             _latency(_questions(http), chosen.turns)
             _memory(_questions(http), service.pid, chosen.requests)
@@ -78,6 +84,11 @@ def _questions(http: httpx.Client) -> dict[str, Ask]:
         "GET /v1/usage?by=user": lambda: http.get("/v1/usage?by=user"),
         "GET /metrics": lambda: http.get("/metrics"),
         "GET /healthz": lambda: http.get("/healthz"),
+        "GET /ui/runs": lambda: http.get("/ui/runs"),
+        "GET /ui/runs?state=ended&user=…": lambda: http.get("/ui/runs?state=ended&user=user7"),
+        "GET /ui/runs/{run_id}": lambda: http.get("/ui/runs/run-000777"),
+        "GET /ui/usage, 30 days": lambda: http.get("/ui/usage"),
+        "GET /ui/usage, all time": lambda: http.get("/ui/usage?days=all"),
     }
 
 
@@ -90,7 +101,8 @@ def _latency(questions: dict[str, Ask], turns: int) -> None:
             ask().raise_for_status()
         taken = sorted(_timed(ask) for _ in range(turns))
         median, late = statistics.median(taken), taken[int(0.95 * (turns - 1))]
-        goal = f"   goal {GOAL_MS:.0f}: {'met' if late < GOAL_MS else 'missed'}" if name.endswith("first page") else ""
+        has_goal = name.endswith("first page") or "/ui/" in name
+        goal = f"   goal {GOAL_MS:.0f}: {'met' if late < GOAL_MS else 'missed'}" if has_goal else ""
         print(f"{name:{wide}}  {median:8.1f}  {late:8.1f}  {taken[-1]:8.1f}{goal}", flush=True)
 
 

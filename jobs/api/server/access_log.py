@@ -11,7 +11,7 @@ import uuid
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobs.api.protocol import HEALTH, METRICS, REQUEST_ID
+from jobs.api.protocol import HEALTH, METRICS, REQUEST_ID, UI
 from jobs.api.server.error_responses import error_response, internal_error_response
 from trainers.errors import RayscribeError
 
@@ -64,6 +64,12 @@ class AccessLogMiddleware:
             # Otherwise part of a response was sent; uvicorn closes the connection, and the client sees that.
         # As received, percent-encoded: no line breaks, no query string.
         path = scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "backslashreplace")[:MAX_PATH_LENGTH]
-        level = logging.DEBUG if path in DEBUG_PATHS and status < 400 else logging.INFO
+        is_poll = path in DEBUG_PATHS or (path.startswith(f"{UI}/") and _asks_again(scope))
+        level = logging.DEBUG if is_poll and status < 400 else logging.INFO
         took_ms, user = (time.monotonic() - start_s) * 1000, scope["state"].get("user", "-")
         log.log(level, "%s %s %d %.0f ms %s", scope["method"], path, status, took_ms, user)
+
+
+def _asks_again(scope: Scope) -> bool:
+    """Whether a page that is open reads what has changed."""
+    return scope["method"] == "GET" and any(name == b"hx-request" for name, _ in scope["headers"])

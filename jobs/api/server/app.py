@@ -6,14 +6,17 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, FastAPI, Security
 from fastapi.security import HTTPBearer
-from fastapi.telemetry import TelemetryConfig
 
 from jobs.api.protocol import OPENAPI
 from jobs.api.server.access_log import AccessLogMiddleware
 from jobs.api.server.auth import LoopbackMiddleware, TokenMiddleware
+from jobs.api.server.bare_app import bare_app
 from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.error_responses import add_error_handlers
+from jobs.api.server.pages.page_access import access_by_token
+from jobs.api.server.pages.page_app import add_pages
+from jobs.api.server.pages.page_backend import PageBackend
 from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
 from jobs.api.server.routes import package_routes, run_routes, service_routes
 
@@ -28,14 +31,6 @@ TOKEN = HTTPBearer(
     scheme_name="token",
     description="`Authorization: Bearer rsk_…`; not needed where the service runs with --no-auth.",
 )
-# Telemetry would include parts of requests: query strings and the texts of exceptions.
-NO_TELEMETRY: TelemetryConfig = {
-    "tracing": False,
-    "metrics": False,
-    "logs": False,
-    "operation_spans": False,
-    "auto_configure": False,
-}
 
 
 def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Callable[[], float] = time.time) -> FastAPI:
@@ -43,17 +38,13 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
 
     With an `anonymous_user`, requests need no token and are made as this user; only for a service on loopback.
     """
-    app = FastAPI(
+    app = bare_app(
         title="Rayscribe",
         version=version("rayscribe"),
         description=ABOUT,
         openapi_url=OPENAPI,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
         # The function's name: stable, and readable in generated clients.
         generate_unique_id_function=lambda route: route.name,
-        telemetry=NO_TELEMETRY,
     )
     app.state.backend = backend
     app.state.registry = registry_of(
@@ -71,6 +62,7 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
         authenticated.include_router(module.router)
     app.include_router(authenticated)
     app.include_router(service_routes.public_router)
+    add_pages(app, _pages(backend, has_tokens=anonymous_user is None))
     # The middleware added last is the outermost.
     app.add_middleware(BodyLimitMiddleware)
     if anonymous_user is None:
@@ -79,3 +71,13 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
         app.add_middleware(LoopbackMiddleware, user=anonymous_user)
     app.add_middleware(AccessLogMiddleware)
     return app
+
+
+def _pages(backend: Backend, *, has_tokens: bool) -> PageBackend:
+    return PageBackend(
+        # Read when it is asked: the description of the API is made without a service.
+        runs_of=lambda user: backend.service.as_user(user),  # noqa: PLW0108
+        queues=lambda: service_routes.queues_view(backend.ledger, backend.queues),
+        access=access_by_token(backend.ledger.tokens.user_of) if has_tokens else None,
+        key_of=lambda run: run.id,
+    )

@@ -1,6 +1,7 @@
 """Authentication: bearer tokens, or with --no-auth, on loopback only, every program on this machine.
 
-Two endpoints are public. `/healthz` is for load balancers. `/openapi.json` is the same for every installation of a
+Three endpoints are public. `/` leads to the pages below /ui, which take a token in a cookie, see `pages.page_access`;
+the API takes no cookie. `/healthz` is for load balancers. `/openapi.json` is the same for every installation of a
 version, and generators of clients read it without a token. There is no /docs, because that page would load third-party
 scripts where users enter their tokens.
 
@@ -16,12 +17,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobs.addresses import is_loopback, is_loopback_url
-from jobs.api.protocol import HEALTH, OPENAPI
+from jobs.api.protocol import HEALTH, OPENAPI, ROOT, UI
 from jobs.api.server.error_responses import error_response
 from jobs.errors import AuthError
 from trainers.errors import ConfigError
 
-PUBLIC = (HEALTH, OPENAPI)
+PUBLIC = (HEALTH, OPENAPI, ROOT, UI)
 SCHEME = "Bearer"
 MAX_TOKEN_LENGTH = 200
 READ_METHODS = ("GET", "HEAD")
@@ -43,7 +44,7 @@ class TokenMiddleware:
         self._app, self._user_of = app, user_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in PUBLIC:
+        if scope["type"] == "http" and not (scope["path"] in PUBLIC or scope["path"].startswith(f"{UI}/")):
             scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
             token = token.strip()
             if scheme.lower() != SCHEME.lower() or not token:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from jobs.addresses import is_cluster_address, is_loopback
 from jobs.api.server.app import make_app
@@ -105,24 +106,18 @@ def serve(settings: ServeSettings) -> None:
         user, addresses = current_user(), served_addresses(settings.addresses)
         service = Service(ledger, CachingClusters(grows_to), packages, queues, user=user, addresses=addresses)
         backend = Backend(service, ledger, queues, packages.folder, lambda: lease.held)
-        server, stop = _server(backend, anonymous_user=user if settings.no_auth else None), threading.Event()
-
-        def end(number: int, _frame: object) -> None:
-            stop.set()
-            server.handle_exit(number, None)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, end)
+        server = server_of(make_app(backend, anonymous_user=user if settings.no_auth else None))
+        stop = ended_by_signals(server)
         if not settings.no_auth:
             _print(create_first_token(ledger, home() / "token", user, time.time(), _own_hosts(settings.host)))
         lease.try_hold()
         _print(_summary(settings, addresses, listener, ledger, lease))
         controller = Controller(ledger, Clusters(grows_to), packages, queues, lease=lease)
-        with _running_controller(controller, stop, settings.poll_s):
+        with running_controller(controller, stop, settings.poll_s):
             server.run(sockets=[listener])
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """Does not handle signals: uvicorn raises them again after its shutdown, which would end this process too early."""
 
     @contextmanager
@@ -130,9 +125,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(backend: Backend, *, anonymous_user: str | None) -> _Server:
+def server_of(app: ASGIApp) -> Server:
+    """The server of an app, with the limits of connections."""
     config = uvicorn.Config(
-        make_app(backend, anonymous_user=anonymous_user),
+        app,
         http=LimitedProtocol,
         backlog=BACKLOG,
         access_log=False,  # it has query strings; see access_log
@@ -142,11 +138,24 @@ def _server(backend: Backend, *, anonymous_user: str | None) -> _Server:
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         ws="none",
     )
-    return _Server(config)
+    return Server(config)
+
+
+def ended_by_signals(server: Server) -> threading.Event:
+    """Has SIGTERM and SIGINT end the server; returns what they set."""
+    stop = threading.Event()
+
+    def end(number: int, _frame: object) -> None:
+        stop.set()
+        server.handle_exit(number, None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    return stop
 
 
 @contextmanager
-def _running_controller(controller: Controller, stop: threading.Event, poll_s: float) -> Iterator[None]:
+def running_controller(controller: Controller, stop: threading.Event, poll_s: float) -> Iterator[None]:
     """Runs the controller in a thread during the block; it releases the lease itself, at the end of its last round."""
     thread = threading.Thread(target=controller.run, args=(stop,), kwargs={"poll_s": poll_s}, daemon=True)
     thread.start()
@@ -164,17 +173,21 @@ def _listening(settings: ServeSettings) -> Iterator[socket.socket]:
     """Opens the port first, so that a port that is in use is reported at once."""
     if settings.no_auth:
         check_loopback(settings.host)
-    try:
-        listener = listen(settings.host, settings.port)
-    except OSError as error:
-        raise ConfigError(
-            f"--host {settings.host} --port {settings.port}: {error.strerror}; another service may use it: "
-            "stop that service, or choose another --port"
-        ) from None
-    with listener:
+    with open_port(settings.host, settings.port) as listener:
         if settings.no_auth:
             check_loopback(str(listener.getsockname()[0]))
         yield listener
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """Opens a port; raises ConfigError where it cannot."""
+    try:
+        return listen(host, port)
+    except OSError as error:
+        raise ConfigError(
+            f"--host {host} --port {port}: {error.strerror}; another service may use it: "
+            "stop that service, or choose another --port"
+        ) from None
 
 
 def listen(host: str, port: int) -> socket.socket:

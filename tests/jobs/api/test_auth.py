@@ -10,7 +10,7 @@ from jobs.api.server.auth import check_loopback, rejection_reason
 from tests.jobs.api.backend_harness import BackendHarness, served
 from trainers.errors import ConfigError
 
-PATHS = ("/v1/runs", "/v1/runs/x/stop", "/v1/nothing", "/v1", "/docs", "/redoc", "/metrics", "/nothing", "/")
+PATHS = ("/v1/runs", "/v1/runs/x/stop", "/v1/nothing", "/v1", "/docs", "/redoc", "/metrics", "/nothing", "/uii")
 
 
 @pytest.mark.parametrize("path", PATHS)

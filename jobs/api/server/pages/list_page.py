@@ -1,0 +1,76 @@
+"""The list of runs: filtered, a page at a time, and up to date while it is looked at."""
+
+from collections.abc import Mapping
+from time import time
+from typing import Annotated
+from urllib.parse import urlencode
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
+
+from jobs.api.server.pages.page_access import HOME
+from jobs.api.server.pages.page_backend import PagesDep, RunsDep
+from jobs.api.server.pages.page_rendering import page
+from jobs.api.server.routes.run_routes import CURSOR, Filter, QueryString
+from jobs.lifecycle import ENDED, HOLDING, WAITING, RunState
+from jobs.model import RunFilter
+from trainers.errors import ConfigError
+
+RUNS = 50
+# What one looks for, next to single states.
+GROUPS: Mapping[str, frozenset[RunState]] = {"waiting": WAITING, "running": HOLDING, "ended": ENDED}
+CHOICES = (*GROUPS, *RunState)
+
+router = APIRouter()
+
+
+class ListQuery(QueryString):
+    """Filters and paging, as the form on the page sends them; an empty field leaves nothing out."""
+
+    state: str = Field("", max_length=50)
+    queue: Filter = ""
+    user: Filter = ""
+    tag: Filter = ""
+    cursor: str | None = Field(None, pattern=CURSOR, max_length=2000)
+
+    @property
+    def wanted(self) -> RunFilter:
+        """The runs to list; ConfigError for a state that does not exist."""
+        states = GROUPS.get(self.state)
+        if states is None and self.state:
+            try:
+                states = frozenset({RunState(self.state)})
+            except ValueError:
+                raise ConfigError(f"state {self.state!r} does not exist: choose of {', '.join(CHOICES)}") from None
+        return RunFilter(states or (), self.queue or None, self.user or None, self.tag or None)
+
+    def with_cursor(self, cursor: str | None) -> str:
+        """The address of another part of the same list."""
+        fields = {**self.model_dump(exclude={"cursor"}), "cursor": cursor}
+        return f"{HOME}?{urlencode({name: value for name, value in fields.items() if value})}"
+
+
+@router.get("/runs")
+async def list_runs(request: Request, query: Annotated[ListQuery, Query()], pages: PagesDep, runs: RunsDep) -> Response:
+    """Lists runs, newest submitted first."""
+
+    def read() -> Response:
+        found = runs.runs(query.wanted, limit=RUNS, cursor=query.cursor)
+        queues = pages.queues().queues
+        return page(
+            request,
+            "runs.html.j2",
+            title="Runs",
+            query=query,
+            is_filtered=query.wanted != RunFilter(),
+            choices=CHOICES,
+            rows=[(pages.key_of(run), run) for run in found.runs],
+            newest=query.with_cursor(None) if query.cursor else None,
+            older=query.with_cursor(found.next_cursor) if found.next_cursor else None,
+            waiting=sum(queue.waiting for queue in queues),
+            running=sum(queue.holding for queue in queues),
+            now_s=time(),
+        )
+
+    return await run_sync(read, limiter=pages.list_threads)

@@ -1,0 +1,58 @@
+"""rayscribe ui: the pages on this machine, for the runs of this user; no service is needed.
+
+They show what `rayscribe list` does, of the local ledger and of runs without a queue. While they are served, a
+controller advances the runs of the ledger, as while a command runs.
+"""
+
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+from jobs.api.server.access_log import AccessLogMiddleware
+from jobs.api.server.auth import LoopbackMiddleware
+from jobs.api.server.bare_app import bare_app
+from jobs.api.server.body_limit import BodyLimitMiddleware
+from jobs.api.server.pages.page_access import SIGN_IN, PageAccess, access_by_link
+from jobs.api.server.pages.page_app import add_pages
+from jobs.api.server.pages.page_backend import PageBackend
+from jobs.api.server.process import ended_by_signals, open_port, running_controller, server_of
+from jobs.api.server.routes.service_routes import queues_view
+from jobs.paths import current_user
+from jobs.service.direct.all_runs import AllRuns
+from jobs.service.standalone import POLL_S, StandaloneService, open_local
+
+HOST = "127.0.0.1"
+
+
+def serve_ui(port: int, show: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT; `show` is given the address to open, which is good for one browser.
+
+    Raises:
+        ConfigError: the port cannot be opened.
+    """
+    with open_port(HOST, port) as listener, open_local() as local:
+        user = current_user()
+        access, token = access_by_link(user)
+        server = server_of(ui_app(local, access, user))
+        stop = ended_by_signals(server)
+        show(f"http://{HOST}:{listener.getsockname()[1]}{SIGN_IN}?{urlencode({'token': token})}")
+        with running_controller(local.controller, stop, POLL_S):
+            server.run(sockets=[listener])
+
+
+def ui_app(local: StandaloneService, access: PageAccess, user: str) -> AccessLogMiddleware:
+    """The app: only pages, only for browsers of this machine, and only for who has the link."""
+    runs = AllRuns(local.service)
+    app = bare_app(openapi_url=None)
+    add_pages(
+        app,
+        PageBackend(
+            runs_of=lambda _: runs,
+            queues=lambda: queues_view(local.ledger, local.queues),
+            access=access,
+            # A name may be that of several runs without a queue.
+            key_of=lambda run: run.run_folder,
+            # Each time the folders of runs without a queue are read, which may be in a bucket.
+            poll_s=10,
+        ),
+    )
+    return AccessLogMiddleware(LoopbackMiddleware(BodyLimitMiddleware(app), user))

@@ -1,0 +1,91 @@
+"""The log of a run, which follows: each part ends with what asks for the next one."""
+
+from dataclasses import dataclass
+from typing import Annotated
+from urllib.parse import quote, urlencode
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request, Response
+
+from jobs.api.protocol import UI
+from jobs.api.server.pages.page_backend import PagesDep, RunsDep
+from jobs.api.server.pages.page_rendering import page
+from jobs.api.server.pages.run_page import KeyDep
+from jobs.api.server.routes.run_routes import LogsQuery
+from jobs.errors import ClusterError, ConflictError
+from jobs.model import LogLine
+from jobs.service.operations import RunOperations
+from trainers.errors import StorageError
+
+# Of each part, the last ones; a page is for looking at, and `rayscribe logs` for reading all.
+LINES = 500
+# A part of so many lines is not the newest yet: the next one is asked for at once.
+MANY_LINES = 2000
+POLL, AT_ONCE, LATER = "every 2s", "load delay:50ms", "every 5s"
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Lines, and where and when the next ones are asked for; None: there will be none."""
+
+    attempt: int | None
+    lines: list[LogLine]
+    left_out: int = 0
+    notice: str = ""
+    next_url: str | None = None
+    trigger: str = POLL
+
+
+class PartQuery(LogsQuery):
+    """As for the API. `follow`: the attempt after this one is read, too."""
+
+    follow: bool = False
+
+
+@router.get("/logs/{key:path}")
+async def show_logs(
+    request: Request, key: KeyDep, query: Annotated[PartQuery, Query()], pages: PagesDep, runs: RunsDep
+) -> Response:
+    """Shows the lines since the cursor: to htmx these alone, else as a page."""
+
+    def read() -> Response:
+        part = _part(runs, key, query)
+        template = "log_part.html.j2" if "hx-request" in request.headers else "logs.html.j2"
+        return page(request, template, title=f"Log of {key}", key_text=key, part=part)
+
+    return await run_sync(read, limiter=pages.log_threads)
+
+
+def _part(runs: RunOperations, key: str, query: PartQuery) -> LogPart:
+    follows = query.follow or query.attempt is None
+    try:
+        found = runs.logs(key, attempt=query.attempt, source=query.source, cursor=query.cursor)
+    except ConflictError as error:  # no attempt yet
+        return LogPart(None, [], notice=str(error), next_url=_next(key, query, None, None, follows), trigger=LATER)
+    except (ClusterError, StorageError) as error:
+        notice = f"{error}; trying again"
+        return LogPart(query.attempt, [], notice=notice, next_url=_again(key, query), trigger=LATER)
+    lines, left_out = found.lines[-LINES:], max(0, len(found.lines) - LINES)
+    if not found.ended:
+        url = _next(key, query, found.attempt, found.cursor, follows)
+        return LogPart(found.attempt, lines, left_out, "", url, AT_ONCE if len(found.lines) > MANY_LINES else POLL)
+    run = runs.run(key) if follows else None
+    if run is not None and run.attempt > found.attempt:
+        notice = f"attempt {found.attempt + 1} follows"
+        url = _next(key, query, found.attempt + 1, None, follows)
+        return LogPart(found.attempt, lines, left_out, notice, url, AT_ONCE)
+    if run is not None and not run.state.ended:  # another attempt may follow
+        url = _next(key, query, found.attempt, found.cursor, follows)
+        return LogPart(found.attempt, lines, left_out, "", url, LATER)
+    return LogPart(found.attempt, lines, left_out, f"end of attempt {found.attempt}")
+
+
+def _again(key: str, query: PartQuery) -> str:
+    return _next(key, query, query.attempt, query.cursor, query.follow or query.attempt is None)
+
+
+def _next(key: str, query: PartQuery, attempt: int | None, cursor: str | None, follows: bool) -> str:
+    fields = {"attempt": attempt, "source": query.source, "cursor": cursor, "follow": "true" if follows else None}
+    return f"{UI}/logs/{quote(key, safe='')}?{urlencode({name: value for name, value in fields.items() if value})}"

@@ -1,0 +1,182 @@
+"""Who sees the pages: a browser with a token in a cookie, which no script reads and no other site's request brings.
+
+The cookie is for pages alone: the API takes no cookie, so that no page of another site can use it. What changes
+something is a POST, and is accepted from these pages only, whatever the cookie's SameSite does in a browser. How a
+request is told is that of Go's net/http.CrossOriginProtection: by Sec-Fetch-Site, or in a browser without it, or over
+plain HTTP, by Origin and Host.
+"""
+
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from urllib.parse import parse_qs, quote, urlsplit
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jobs.api.protocol import UI, status_of
+from jobs.api.server.auth import MAX_TOKEN_LENGTH, READ_METHODS
+from jobs.api.server.pages.page_rendering import error_page, here, page
+from jobs.api.server.pages.static_files import STATIC
+from trainers.errors import RayscribeError
+
+HOME = f"{UI}/runs"
+SIGN_IN = f"{UI}/sign-in"
+COOKIE = "rayscribe_token"
+MAX_AGE_S = 30 * 86_400
+UNKNOWN = "This token is not known: it was revoked, or belongs to another service."
+USED = "This address was opened before, or is of an earlier `rayscribe ui`."
+
+router = APIRouter()
+
+
+@dataclass(frozen=True)
+class PageAccess:
+    """How a browser signs in.
+
+    Attributes:
+        cookie_of: What the cookie holds for a token; None: the token is not known.
+        user_of: The user of a cookie; None: it is not known.
+        by_link: The token is in the address that `rayscribe ui` prints, and is not asked for.
+    """
+
+    cookie_of: Callable[[str], str | None]
+    user_of: Callable[[str], str | None]
+    by_link: bool = False
+
+
+def access_by_token(user_of: Callable[[str], str | None]) -> PageAccess:
+    """With the API's tokens: what is revoked there signs out here."""
+    return PageAccess(lambda token: token if user_of(token) is not None else None, user_of)
+
+
+def access_by_link(user: str) -> tuple[PageAccess, str]:
+    """With a token that is good for one browser, until this process ends; and the token."""
+    token, cookie, lock = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Lock()
+    unused = [token]
+
+    def cookie_of(given: str) -> str | None:
+        with lock:
+            if not (unused and hmac.compare_digest(given.encode(), unused[0].encode())):
+                return None
+            unused.clear()
+            return cookie
+
+    def user_of(given: str) -> str | None:
+        return user if hmac.compare_digest(given.encode(), cookie.encode()) else None
+
+    return PageAccess(cookie_of, user_of, by_link=True), token
+
+
+class CookieMiddleware:
+    """Refuses forged requests, and asks for a token; where there is no access to check, users are known already."""
+
+    def __init__(self, app: ASGIApp, access: PageAccess | None):
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        # The handlers of errors, and templates, find the app in it.
+        request = Request(scope)
+        if scope["method"] not in READ_METHODS and not is_from_own_page(request.headers):
+            reason = "This request comes from another site, or from no page of this service."
+            await error_page(request, 403, reason)(scope, receive, send)
+            return
+        is_public = scope["path"] == SIGN_IN or scope["path"].startswith(f"{STATIC}/")
+        if self._access is not None and not is_public:
+            token = request.cookies.get(COOKIE, "")
+            known = 0 < len(token) <= MAX_TOKEN_LENGTH
+            try:
+                user = await run_in_threadpool(self._access.user_of, token) if known else None
+            except RayscribeError as error:
+                await error_page(request, status_of(error), error)(scope, receive, send)
+                return
+            if user is None:
+                await _signed_out(request)(scope, receive, send)
+                return
+            scope["state"]["user"] = user
+        await self._app(scope, receive, send)
+
+
+def is_from_own_page(headers: Headers) -> bool:
+    """Whether a browser has sent a request for a page of this service."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    host = headers.get("host", "").lower()
+    try:
+        return bool(host) and urlsplit(headers.get("origin", "")).netloc.lower() == host
+    except ValueError:
+        return False
+
+
+@router.get("/sign-in")
+async def show_sign_in(request: Request, token: str = "", next: str = HOME) -> Response:
+    """Asks for a token, or takes that of a link, once."""
+    access: PageAccess = request.app.state.pages.access
+    if access is None:
+        return RedirectResponse(HOME, 303)
+    if not (access.by_link and token):
+        return _sign_in(request, next)
+    cookie = access.cookie_of(token)
+    if cookie is None:
+        return _sign_in(request, next, USED)
+    # Not redirected: a chain of requests that another site's link begins brings no cookie that is SameSite=Strict.
+    return _with_cookie(request, page(request, "reopen.html.j2", title="Signed in", url=HOME), cookie)
+
+
+@router.post("/sign-in")
+async def sign_in(request: Request) -> Response:
+    """Puts a token into the cookie."""
+    access: PageAccess = request.app.state.pages.access
+    if access is None:
+        return RedirectResponse(HOME, 303)
+    fields = parse_qs((await request.body()).decode("utf-8", "replace"))
+    token, target = ((fields.get(name) or [""])[0].strip() for name in ("token", "next"))
+    cookie = await run_in_threadpool(access.cookie_of, token) if 0 < len(token) <= MAX_TOKEN_LENGTH else None
+    if cookie is None:
+        return _sign_in(request, target, UNKNOWN)
+    return _with_cookie(request, RedirectResponse(_own_path(target), 303), cookie)
+
+
+@router.post("/sign-out")
+async def sign_out() -> Response:
+    """Deletes the cookie."""
+    response = RedirectResponse(SIGN_IN, 303)
+    response.delete_cookie(COOKIE, path=UI, httponly=True, samesite="strict")
+    return response
+
+
+def _sign_in(request: Request, target: str, problem: str = "") -> Response:
+    by_link = request.app.state.pages.access.by_link
+    status, headers = (401, {"WWW-Authenticate": "Bearer"}) if problem else (200, {})
+    values = {"title": "Sign in", "next": _own_path(target), "problem": problem, "by_link": by_link}
+    return page(request, "sign_in.html.j2", status=status, headers=headers, **values)
+
+
+def _signed_out(request: Request) -> Response:
+    """What is answered without a known token, by what has asked."""
+    if "hx-request" in request.headers:  # a page that stayed open: it is loaded again, as a whole
+        return Response(status_code=401, headers={"HX-Refresh": "true", "WWW-Authenticate": "Bearer"})
+    if request.method in READ_METHODS and request.headers.get("sec-fetch-site") == "cross-site":
+        # A link in a chat brings no cookie; the page's own second request does.
+        return page(request, "reopen.html.j2", title="One moment", url=here(request))
+    return RedirectResponse(f"{SIGN_IN}?next={quote(here(request), safe='')}", 303)
+
+
+def _with_cookie(request: Request, response: Response, cookie: str) -> Response:
+    # The service itself is behind a proxy with TLS, or has none; the browser says which it was.
+    with_tls = request.headers.get("origin", "").startswith("https://") or request.url.scheme == "https"
+    response.set_cookie(COOKIE, cookie, max_age=MAX_AGE_S, path=UI, secure=with_tls, httponly=True, samesite="strict")
+    return response
+
+
+def _own_path(text: str) -> str:
+    return text if text.startswith(f"{UI}/") and text.isascii() and text.isprintable() and "\\" not in text else HOME
