@@ -46,6 +46,7 @@ def _page_app(pages: PageBackend) -> FastAPI:
     app.add_exception_handler(RayscribeError, _show_rayscribe_error)
     app.add_exception_handler(RequestValidationError, _show_validation_error)
     app.add_exception_handler(HTTPException, _show_http_exception)
+    app.add_exception_handler(Exception, _show_exception)
     app.add_middleware(CookieMiddleware, access=pages.access)
     return app
 
@@ -62,3 +63,7 @@ async def _show_validation_error(request: Request, error: Exception) -> Response
 async def _show_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return error_page(request, error.status_code, "There is no such page.")
+
+
+async def _show_exception(request: Request, error: Exception) -> Response:
+    return error_page(request, 500, "This is an error of the service, whose log has more.")

@@ -147,13 +147,24 @@ def test_a_link_in_a_chat_is_opened_by_a_second_request_that_brings_the_cookie(a
 def test_a_database_that_does_not_respond_is_said_without_its_place(
     visitor: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(*_: object) -> NoReturn:
+    def gone(*_: object, **__: object) -> NoReturn:
         raise LedgerError("the ledger sqlite:////srv/secret.db does not respond")
 
     for method, path in ((Ledger, "runs"), (Tokens, "user_of")):
         monkeypatch.setattr(method, path, gone)
         shown = text_of(read_page(visitor.get("/ui/runs"), 503))
         assert "database does not respond" in shown and "secret" not in shown
+
+
+def test_an_error_of_the_service_is_a_page_without_its_text(
+    visitor: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> NoReturn:
+        raise ValueError("secret")
+
+    monkeypatch.setattr(Ledger, "runs", broken)
+    shown = text_of(read_page(visitor.get("/ui/runs"), 500))
+    assert "error of the service" in shown and "secret" not in shown
 
 
 def test_without_tokens_the_pages_are_for_this_machine(harness: BackendHarness) -> None:
