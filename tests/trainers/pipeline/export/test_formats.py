@@ -21,7 +21,7 @@ from trainers.run_folder.layout import RunFolder
 pytestmark = pytest.mark.long
 
 ENVIRONMENT = Path(setting("RAYSCRIBE_TEST_EXPORTS", str(ROOT / ".venv-exports")))
-FORMATS = ("hf", "ctranslate2", "onnx", "openvino")
+FORMATS = ("hf", "ctranslate2")
 COMMAND = "import sys, rayscribe; sys.exit(rayscribe.main())"
 # Opens a Whisper as faster-whisper's users do, without its own fallbacks, and prints the texts of recordings.
 FASTER_WHISPER = """
