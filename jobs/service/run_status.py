@@ -52,6 +52,8 @@ def status_of(
     if run.stop_requested_s is not None:
         trains = progress is not None and progress.step
         saved = "it saves a last checkpoint" if trains else "it has trained no step yet"
+        if run.config.get("trainer") == "script":
+            saved = "its program is asked to save and end"
         return state, f"stopping, {'its entrypoint has not started' if job.status == PENDING else saved} · {reason}"
     return state, reason
 

@@ -56,3 +56,18 @@ def test_so_many_processes_on_each_node_are_said_to_be_a_number() -> None:
     result = CliRunner().invoke(app, ["launch", *options, "--", "train.py"])
     assert yaml.safe_load(result.stdout)["scaling"] == {"num_workers": 8}
     assert "--nproc-per-node says 4 on each node: Ray Train knows 8 workers in total" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "is_said"),
+    [
+        (["train.py"], True),
+        (["train.py", "--output_dir", "out"], False),
+        (["--sync-dir", "out", "--", "train.py", "--out", "out"], False),
+    ],
+)
+def test_a_line_that_names_no_output_folder_is_told_so_before_anything_starts(line: list[str], is_said: bool) -> None:
+    words = line if "--" in line else ["--", *line]
+    result = CliRunner().invoke(app, ["launch", "--write", "-", *words])
+    assert result.exit_code == 0
+    assert ("nothing that it writes is kept: set script.sync_dir" in result.stderr) == is_said

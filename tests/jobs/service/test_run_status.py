@@ -1,5 +1,7 @@
 """The state and reason of an active attempt."""
 
+from typing import Any
+
 import pytest
 
 from jobs.clusters.cluster import JobInfo
@@ -22,6 +24,7 @@ def said(
     now_s: float,
     unread: bool = False,
     setup_failure: str = "",
+    **changes: Any,
 ) -> tuple[RunState, str]:
     """What is said of an attempt that was submitted at 990 s."""
     return status_of(
@@ -29,7 +32,10 @@ def said(
         progress,
         pending,
         run=sample_run(
-            state=RunState.EVALUATING, run_folder="/mnt/runs/sr", stop_requested_s=1000.0 if stopping else None
+            state=RunState.EVALUATING,
+            run_folder="/mnt/runs/sr",
+            stop_requested_s=1000.0 if stopping else None,
+            **changes,
         ),
         submitted_s=990.0,
         unread=unread,
@@ -102,6 +108,9 @@ def test_a_stop_that_is_asked_for_is_told_in_every_state() -> None:
     assert training.startswith("stopping, it saves a last checkpoint · step 37/200")
     _, beginning = said(RUNNING, None, [], stopping=True, now_s=1000.0)
     assert beginning == "stopping, it has trained no step yet · the entrypoint has started"
+    # Steps of a program are not always known.
+    _, program = said(RUNNING, None, [], stopping=True, now_s=1000.0, config={"trainer": "script"})
+    assert program.startswith("stopping, its program is asked to save and end · ")
 
 
 def test_an_attempt_that_has_written_its_end_still_belongs_to_ray() -> None:

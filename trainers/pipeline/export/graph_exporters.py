@@ -1,7 +1,7 @@
 """ONNX and OpenVINO: graphs that transformers' own exporters trace, run by ONNX Runtime and by OpenVINO.
 
-A CTC model is one graph, from samples or mel frames to logits, which transformers' `ExportedModel.from_pretrained` opens;
-the processor lies next to it. A Whisper would be two, one of them for a step with the keys and values of those before:
+A CTC model is one graph, from samples or mel frames to logits, which `ExportedModel` of transformers opens; the
+processor lies next to it. A Whisper would be two, one of them for a step with the keys and values of those before:
 as transformers 5.23 traces that one, a trained model repeats itself in ONNX Runtime, and OpenVINO breaks off.
 """
 

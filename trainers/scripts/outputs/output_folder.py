@@ -32,6 +32,13 @@ _REFERENCE = re.compile(r"<([^<>]+)>")
 _MOST_REFERENCES = 20
 
 
+# Where `output_folder_of` finds none.
+NOT_NAMED = (
+    "script: no argument names its output folder, so nothing that it writes is kept: set script.sync_dir "
+    "(rayscribe launch --sync-dir)"
+)
+
+
 def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
     """The folder that a program's arguments name, absolute; None where they name none, or one that is not local.
 
