@@ -1,6 +1,7 @@
 """The recipe of a program, resolved: what the launcher of its line is told becomes part of the recipe. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from trainers.config.overrides import copy_levels
@@ -11,6 +12,7 @@ from trainers.scripts.inputs.placeholders import has_inputs, needs_data, problem
 from trainers.scripts.launchers.launch_line import PLAIN, LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
+from trainers.scripts.outputs.output_folder import NOT_NAMED, output_folder_of
 
 DEFAULT_PYTHONS = ("python", "python3")
 
@@ -107,6 +109,12 @@ def _notes_on_workers(line: LaunchLine, scaling: Any) -> Iterator[str]:
         )
     if line.workers is not None and line.workers.per_node not in (None, line.workers.max):
         yield placement_note(line.launcher, line.workers.per_node or 1, line.workers.max)
+
+
+def output_note(script: Mapping[str, Any]) -> str | None:
+    """What is said of a resolved program whose output folder is not known; None where it is."""
+    folder = Path(script.get("working_dir") or ".")
+    return NOT_NAMED if not script.get("sync_dir") and output_folder_of(script["command"], folder) is None else None
 
 
 def placement_note(said_by: str, per_node: int, workers: int) -> str:

@@ -21,8 +21,7 @@ from trainers.config.strict_loading import load_yaml
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
-from trainers.scripts.outputs.output_folder import NOT_NAMED, output_folder_of
-from trainers.scripts.recipe import placement_note, resolve_program
+from trainers.scripts.recipe import output_note, placement_note, resolve_program
 
 Line = Annotated[
     list[str], typer.Argument(metavar="PROGRAM…", help="The program with its arguments, or a line with its launcher.")
@@ -122,12 +121,8 @@ def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
     if trainer_of(content) != "script":
         raise ConfigError("--set trainer: launch runs programs; for a training there is `rayscribe train`")
     recipe = resolve_program(content, os.environ, lambda note: typer.echo(note, err=True))
-    script = recipe["script"]
-    if (
-        not script.get("sync_dir")
-        and output_folder_of(script["command"], Path(script.get("working_dir") or ".")) is None
-    ):
-        typer.echo(NOT_NAMED, err=True)
+    if (note := output_note(recipe["script"])) is not None:
+        typer.echo(note, err=True)
     refuse([*find_literal_secrets(recipe)], "launch")
     return recipe
 
