@@ -288,9 +288,11 @@ class BatchPlan:
         buckets = bucket_of(durations_s, self.edges_s)
 
         def batch(members: IntArray) -> GlobalBatch:
-            # Not the bucket in which it became full: what is left of shorter ones may fill a longer one's batch alone.
-            edge_s = self.edges_s[int(buckets[members].max())]
-            length_s = float(durations_s[members].max()) if self.shape.to_longest else edge_s
+            if self.shape.to_longest:
+                length_s = float(durations_s[members].max())
+            else:
+                # Not of the bucket in which it became full: what shorter ones left may fill a longer one's batch alone.
+                length_s = self.edges_s[int(buckets[members].max())]
             return GlobalBatch(self._selection.rows[positions[members]], length_s, passes[members])
 
         full: list[tuple[int, GlobalBatch]] = []

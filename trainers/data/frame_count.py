@@ -16,6 +16,10 @@ class Convolution:
     padding: int = 0
 
 
+# What one mel frame of Kaldi hears, and from one to the next: 25 and 10 ms at 16 kHz.
+MEL_WINDOW = Convolution(kernel=400, stride=160)
+
+
 @dataclass(frozen=True)
 class FrameCount:
     """Counts outputs over a stack of layers, from the samples on, each fed by the one before."""

@@ -80,4 +80,5 @@ def _pages(backend: Backend, *, has_tokens: bool) -> PageBackend:
         queues=lambda: service_routes.queues_view(backend.ledger, backend.queues),
         access=access_by_token(backend.ledger.tokens.user_of) if has_tokens else None,
         key_of=lambda run: run.id,
+        threads=backend.threads,
     )

@@ -19,10 +19,17 @@ HEALTH_THREADS, LOG_THREADS, LIST_THREADS = 2, 20, 4
 
 
 @dataclass(frozen=True)
+class RequestThreads:
+    """Requests of one kind share threads, so that those that hang keep no other kind from being answered."""
+
+    health: CapacityLimiter = field(default_factory=partial(CapacityLimiter, HEALTH_THREADS))
+    logs: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LOG_THREADS))
+    lists: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LIST_THREADS))
+
+
+@dataclass(frozen=True)
 class Backend:
     """What the endpoints use.
-
-    Requests of one kind share threads, so that those that hang keep no other kind from being answered.
 
     Attributes:
         uploads: Folder for incomplete uploads of packages; on the same disk as the package store.
@@ -34,9 +41,7 @@ class Backend:
     queues: QueuesConfig
     uploads: Path
     holds_lease: Callable[[], bool]
-    health_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, HEALTH_THREADS))
-    log_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LOG_THREADS))
-    list_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LIST_THREADS))
+    threads: RequestThreads = field(default_factory=RequestThreads)
 
 
 # Functions that are not async would wait for one of the threads that requests share.

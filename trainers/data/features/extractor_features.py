@@ -9,7 +9,7 @@ import torch
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.features.gpu_extractors import GpuExtractor, gpu_extractor
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.features.model_input import INT16_RANGE, LENGTHS
 
 
 class ExtractorFeatures:
@@ -43,7 +43,7 @@ class ExtractorFeatures:
             counts = self._on_gpu.lengths([len(clip) for clip in clips])
             values: Sequence[torch.Tensor] = list(self._on_gpu(clips))
         else:
-            values = [self._extract(clip.cpu().numpy().astype(np.float32) / 32768.0) for clip in clips]
+            values = [self._extract(clip.cpu().numpy().astype(np.float32) / INT16_RANGE) for clip in clips]
             counts = [len(each) for each in values]
         longest = max(counts)
         width = longest if edge_s is None else max(longest, self._padded_length(round(edge_s * SAMPLING_RATE_HZ)))

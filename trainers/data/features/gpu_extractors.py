@@ -10,11 +10,13 @@ from typing import Any, Protocol
 import torch
 from torch.nn.functional import pad
 
-INT16_RANGE = 32768.0
+from trainers.data.features.model_input import INT16_RANGE
+from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
+
 # Added to a variance; from both extractors' normalization.
 VARIANCE_FLOOR = 1e-7
 # From SeamlessM4TFeatureExtractor._extract_fbank_features, which follows Kaldi.
-FRAME_LENGTH, HOP_LENGTH, FFT_LENGTH = 400, 160, 512
+FFT_LENGTH = 512
 PREEMPHASIS = 0.97
 MEL_FLOOR = 1.192092955078125e-07
 
@@ -59,22 +61,25 @@ class MelFramePairs(torch.nn.Module):
     def __init__(self, extractor: Any):
         super().__init__()
         self._stride = int(extractor.stride)
+        self._frames = FrameCount((MEL_WINDOW,))
+        self._pairs = FrameCount((MEL_WINDOW, Convolution(self._stride, self._stride)))
         self.register_buffer("window", torch.from_numpy(extractor.window).double(), persistent=False)
         self.register_buffer("mel_filters", torch.from_numpy(extractor.mel_filters).double(), persistent=False)
 
     def lengths(self, samples: Sequence[int]) -> list[int]:
-        return [_frames(count) // self._stride for count in samples]
+        return [int(count) for count in self._pairs(samples)]
 
     @torch.no_grad()
     def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
         waveforms = _together(clips)
-        frames = pad(waveforms, (0, max(0, FRAME_LENGTH - waveforms.shape[1]))).unfold(1, FRAME_LENGTH, HOP_LENGTH)
+        least, hop = MEL_WINDOW.kernel, MEL_WINDOW.stride
+        frames = pad(waveforms, (0, max(0, least - waveforms.shape[1]))).unfold(1, least, hop)
         frames = frames - frames.mean(dim=-1, keepdim=True)
         # Of the first sample of a frame as if it came twice.
         frames = frames - PREEMPHASIS * torch.cat((frames[..., :1], frames[..., :-1]), dim=-1)
         power = torch.fft.rfft(frames * self.window, FFT_LENGTH).abs() ** 2
         log_mel = (power @ self.mel_filters).clamp_(min=MEL_FLOOR).log_()
-        normalized = _normalized(log_mel, [_frames(len(clip)) for clip in clips], correction=1)
+        normalized = _normalized(log_mel, self._frames([len(clip) for clip in clips]).tolist(), correction=1)
         kept = normalized.shape[1] // self._stride * self._stride
         return normalized[:, :kept].float().reshape(len(clips), kept // self._stride, -1)
 
@@ -94,10 +99,6 @@ def gpu_extractor(extractor: Any) -> GpuExtractor | None:
 
 def _together(clips: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True).double()
-
-
-def _frames(samples: int) -> int:
-    return max(0, 1 + (samples - FRAME_LENGTH) // HOP_LENGTH)
 
 
 def _normalized(values: torch.Tensor, lengths: Sequence[int], *, correction: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from trainers.data.features.model_input import INT16_RANGE
 from trainers.errors import ConfigError
 
 # Floor of the mel power before the logarithm, and the range kept below the loudest frame, in log10 units;
@@ -81,7 +82,7 @@ class LogMel(torch.nn.Module):
         Returns:
             float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale; `out`, where given.
         """
-        waveform = samples.to(torch.float32) / 32768.0
+        waveform = samples.to(torch.float32) / INT16_RANGE
         # One window of zeros lets every frame that touches a real sample see what it sees in the reference; beyond
         # the full context the reference reflects, and so does this.
         longest = waveform.shape[-1]

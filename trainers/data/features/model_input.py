@@ -6,6 +6,8 @@ from typing import Any, Protocol, Self
 import numpy as np
 import torch
 
+# What stored samples are divided by.
+INT16_RANGE = 32768.0
 # Key of the true lengths among the inputs, int64 (B,): elements of the model's input without padding.
 LENGTHS = "lengths"
 

@@ -3,13 +3,13 @@
 import sys
 from typing import Any
 
-from trainers.data.frame_count import Convolution, FrameCount
+from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
 from trainers.models.label_codec import Limits
 
 # Attention over 6,000 frames of 20 ms.
 CONTEXT_S = 120.0
-# Of SeamlessM4TFeatureExtractor: windows of 25 ms every 10 ms at 16 kHz, two of them one input of the model.
-MEL_WINDOW, MEL_INPUT = Convolution(kernel=400, stride=160), Convolution(kernel=2, stride=2)
+# Of SeamlessM4TFeatureExtractor: two mel frames are one input of the model.
+MEL_INPUT = Convolution(kernel=2, stride=2)
 # Its window slides from a length on at which it gives no frame: of less it fails.
 MEL_LEAST_SAMPLES = MEL_WINDOW.kernel - MEL_WINDOW.stride
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import AutoFeatureExtractor, AutoTokenizer
 
-from trainers.data.frame_count import Convolution, FrameCount
+from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
 from trainers.errors import ConfigError
 from trainers.models.label_codec import Limits
 from trainers.models.tokenizer_processor import code_or_name, refuse_other_rate, refuse_tokens_beyond
@@ -17,7 +17,6 @@ CONTEXT_S = 120.0
 # Most label tokens of a decoder whose config names no number of positions.
 LABEL_TOKENS = 1024
 # Windows of 25 ms every 10 ms at 16 kHz, of every extractor of mel frames.
-MEL_WINDOW = Convolution(kernel=400, stride=160)
 # The layers over samples of MoonshineEncoder, which no config names.
 MOONSHINE_LAYERS = (Convolution(127, 64), Convolution(7, 3), Convolution(3, 2))
 POSITIONS = ("max_target_positions", "max_position_embeddings", "n_positions")

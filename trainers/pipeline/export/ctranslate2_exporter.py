@@ -17,10 +17,7 @@ class CTranslate2:
     """CTranslate2's format of a Whisper, by its own converter of transformers' models."""
 
     def refusal(self, source: Source) -> str | None:
-        family = source.recognizer.codec.name
-        if family != "whisper":
-            return f"only Whispers are converted, and this model is of the family {family}: leave it out of --to"
-        return None
+        return source.refusal_unless("whisper", "only Whispers")
 
     def convert(self, source: Source, folder: Path) -> None:
         from ctranslate2.converters import TransformersConverter  # noqa: PLC0415

@@ -31,6 +31,13 @@ class Source:
         assert most is not None, "it generates"
         return max(1, min(self.decoding.max_length, most))
 
+    def refusal_unless(self, family: str, named: str) -> str | None:
+        """Why a format that takes one family alone does not take the model; None: it does."""
+        own = self.recognizer.codec.name
+        if own == family:
+            return None
+        return f"{named} are converted, and this model is of the family {own}: leave it out of --to"
+
 
 class Runtime(Protocol):
     """A converted model, opened by the runtime of its format, on CPUs."""

@@ -32,10 +32,7 @@ class _Graphs:
     config: ClassVar[str]
 
     def refusal(self, source: Source) -> str | None:
-        family = source.recognizer.codec.name
-        if family != "ctc":
-            return f"CTC models are converted, and this model is of the family {family}: leave it out of --to"
-        return None
+        return source.refusal_unless("ctc", "CTC models")
 
     def convert(self, source: Source, folder: Path) -> None:
         exporter, config = resolve_name(self.exporter)(), resolve_name(self.config)(dynamic=True)

@@ -26,13 +26,13 @@ async def ask_stop(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep
         text = f"{saves}{again}"
         return page(request, "confirm.html.j2", title=f"Stop {run.id}?", key_text=key, text=text, label="Stop the run")
 
-    return await run_sync(read, limiter=pages.list_threads)
+    return await run_sync(read, limiter=pages.threads.lists)
 
 
 @router.post("/stop/{key:path}")
 async def stop(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -> Response:
     """Stops a run, as the API does."""
-    await run_sync(runs.stop, key, limiter=pages.list_threads)
+    await run_sync(runs.stop, key, limiter=pages.threads.lists)
     return _back(request)
 
 
@@ -49,13 +49,13 @@ async def ask_resume(request: Request, key: KeyDep, pages: PagesDep, runs: RunsD
             request, "confirm.html.j2", title=f"Resume {run.id}?", key_text=key, text=text, label="Resume the run"
         )
 
-    return await run_sync(read, limiter=pages.list_threads)
+    return await run_sync(read, limiter=pages.threads.lists)
 
 
 @router.post("/resume/{key:path}")
 async def resume(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -> Response:
     """Queues a run again, as the API does."""
-    await run_sync(runs.resume, key, limiter=pages.list_threads)
+    await run_sync(runs.resume, key, limiter=pages.threads.lists)
     return _back(request)
 
 

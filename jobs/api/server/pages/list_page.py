@@ -73,4 +73,4 @@ async def list_runs(request: Request, query: Annotated[ListQuery, Query()], page
             now_s=time(),
         )
 
-    return await run_sync(read, limiter=pages.list_threads)
+    return await run_sync(read, limiter=pages.threads.lists)

@@ -55,7 +55,7 @@ async def show_logs(
         template = "log_part.html.j2" if "hx-request" in request.headers else "logs.html.j2"
         return page(request, template, title=f"Log of {key}", key_text=key, part=part)
 
-    return await run_sync(read, limiter=pages.log_threads)
+    return await run_sync(read, limiter=pages.threads.logs)
 
 
 def _part(runs: RunOperations, key: str, query: PartQuery) -> LogPart:

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
-from jobs.api.server.dependencies import LIST_THREADS, LOG_THREADS
+from jobs.api.server.dependencies import RequestThreads
 from jobs.api.server.pages.page_access import PageAccess
 from jobs.api.server.routes.service_routes import QueuesView
 from jobs.model import Run
@@ -21,13 +21,14 @@ FOLDER_THREADS = 2
 
 @dataclass(frozen=True)
 class PageBackend:
-    """What the pages use. As for the API, requests of one kind share threads.
+    """What the pages use.
 
     Attributes:
         runs_of: The operations on runs, for the requests of a user.
         queues: The queues with their numbers of runs.
         access: How a browser signs in. None: all requests that come here have a user.
         key_of: By which name `runs_of` finds a run.
+        threads: Of requests for lists and logs; the API's, where it is served next to the pages.
         poll_s: How often an open page is read again. Seconds.
     """
 
@@ -35,10 +36,9 @@ class PageBackend:
     queues: Callable[[], QueuesView]
     access: PageAccess | None
     key_of: Callable[[Run], str]
+    threads: RequestThreads = field(default_factory=RequestThreads)
     poll_s: int = 3
     folders: RunFolders = field(default_factory=RunFolders)
-    list_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LIST_THREADS))
-    log_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LOG_THREADS))
     folder_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, FOLDER_THREADS))
 
 

@@ -71,7 +71,7 @@ async def show_run(
             now_s=now_s,
         )
 
-    return await run_sync(read, limiter=pages.list_threads)
+    return await run_sync(read, limiter=pages.threads.lists)
 
 
 @router.get("/report/{key:path}")

@@ -42,4 +42,4 @@ async def show_usage(
             tables=[("user", runs.usage("user", since_s=since_s)), ("queue", runs.usage("queue", since_s=since_s))],
         )
 
-    return await run_sync(read, limiter=pages.list_threads)
+    return await run_sync(read, limiter=pages.threads.lists)

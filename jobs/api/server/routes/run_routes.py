@@ -169,7 +169,7 @@ async def list_runs(query: Annotated[RunsQuery, Query()], service: ServiceDep, b
     def read() -> Response:
         return json_response(service.runs(wanted, limit=query.limit, cursor=query.cursor))
 
-    return await run_sync(read, limiter=backend.list_threads)
+    return await run_sync(read, limiter=backend.threads.lists)
 
 
 @router.get(
@@ -245,7 +245,7 @@ async def read_run_logs(
     def read() -> Response:
         return json_response(service.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor))
 
-    return await run_sync(read, limiter=backend.log_threads)
+    return await run_sync(read, limiter=backend.threads.logs)
 
 
 def json_response(page: Page | LogPage) -> Response:

@@ -172,5 +172,5 @@ def get_metrics(request: Request) -> Response:
 async def get_health(backend: BackendDep) -> Health:
     """Responds with 200 if the ledger's database responds, otherwise with 503. Needs no token."""
     read = partial(backend.ledger.events, None, after=NEVER, limit=1)
-    await run_sync(read, limiter=backend.health_threads)
+    await run_sync(read, limiter=backend.threads.health)
     return Health(status="ok", holds_lease=backend.holds_lease(), version=version("rayscribe"))
