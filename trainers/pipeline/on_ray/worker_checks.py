@@ -33,8 +33,8 @@ Answer = TypeVar("Answer")
 
 # A network file system may show a new file this much later.
 FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
-# How long a node is waited for that is busy; training will say what it lacks.
-TIMEOUT_S = 30.0
+# How long a node is waited for that is busy, or imports from a slow disk; training will say what it lacks.
+TIMEOUT_S = 60.0
 # Recordings of a split that a node is asked to read before any is prepared.
 EXAMPLES = 8
 # Of each prepared set.
