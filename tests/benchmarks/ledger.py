@@ -77,13 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(url: str, sizes: Sizes) -> dict[str, list[float]]:
     database = Database.open(url)
     began = time.perf_counter()
-    fill(database, sizes)
+    now_s = sizes.runs * 60.0
+    fill(database, sizes, end_s=now_s)
     database.close()
     ledger = Ledger.open(url)
     print(f"{ledger.url.partition(':')[0]}: filled in {time.perf_counter() - began:.0f} s", file=sys.stderr)
     second = ledger.runs().next_cursor
     middle = ledger.runs(limit=sizes.runs // 12).next_cursor
-    now_s = sizes.runs * 60.0
     calls: dict[str, Callable[[], object]] = {
         "runs(), first page": ledger.runs,
         "runs(), second page": lambda: ledger.runs(cursor=second),
@@ -140,17 +140,19 @@ def _timed(call: Callable[[], object]) -> list[float]:
     return taken
 
 
-def fill(database: Database, sizes: Sizes) -> None:
+def fill(database: Database, sizes: Sizes, *, end_s: float) -> None:
+    """Fills the tables with runs of which one was submitted each minute, the last of them a minute before `end_s`."""
     rng = random.Random(11)
     for first in range(0, sizes.runs, CHUNK):
         with database.writing() as connection:
-            made = [_run(number, sizes, rng) for number in range(first, min(first + CHUNK, sizes.runs))]
+            made = [_run(number, sizes, end_s, rng) for number in range(first, min(first + CHUNK, sizes.runs))]
             _insert(connection, made, rng)
 
 
-def _run(number: int, sizes: Sizes, rng: random.Random) -> Run:
+def _run(number: int, sizes: Sizes, end_s: float, rng: random.Random) -> Run:
     """The newest wait, the ones before them hold, all older ones have ended."""
     age = sizes.runs - number
+    submitted_s = end_s - age * 60.0
     choices = WAITS if age <= sizes.waiting else ENDED
     state = rng.choices([state for state, _ in choices], [weight for _, weight in choices])[0]
     if sizes.waiting < age <= sizes.waiting + sizes.holding:
@@ -158,7 +160,7 @@ def _run(number: int, sizes: Sizes, rng: random.Random) -> Run:
     tags = [tag for tag, of in (("common", 2), ("rare", 5_000)) if number % of == 0]
     return make_run(
         f"run-{number:06}",
-        submitted_s=number * 60.0,
+        submitted_s=submitted_s,
         user=rng.choice(USERS),
         queue=rng.choices(QUEUES, [80, 15, 5])[0],
         priority=rng.randrange(5),
@@ -166,7 +168,7 @@ def _run(number: int, sizes: Sizes, rng: random.Random) -> Run:
         config=CONFIG,
         tags=tags,
         attempt=0 if state == RunState.QUEUED else 1,
-        ended_s=number * 60.0 + 3600.0 if state.ended else None,
+        ended_s=submitted_s + 3600.0 if state.ended else None,
     ).model_copy(update={"state": state})
 
 

@@ -21,6 +21,7 @@ from jobs.api.server.pages import (
 from jobs.api.server.pages.page_access import HOME, CookieMiddleware
 from jobs.api.server.pages.page_backend import PageBackend
 from jobs.api.server.pages.page_rendering import error_page
+from jobs.api.server.pages.usage_page import RecentUsage
 from trainers.errors import RayscribeError
 
 ROUTERS = (list_page, run_page, curves_page, log_page, change_page, usage_page, compare_page, static_files, page_access)
@@ -41,6 +42,7 @@ def add_pages(app: FastAPI, pages: PageBackend) -> None:
 def _page_app(pages: PageBackend) -> FastAPI:
     app = bare_app(openapi_url=None)
     app.state.pages = pages
+    app.state.recent_usage = RecentUsage()
     for module in ROUTERS:
         app.include_router(module.router)
     app.add_exception_handler(RayscribeError, _show_rayscribe_error)

@@ -1,18 +1,26 @@
 """Queues, and who has used how many GPU-hours."""
 
-from time import time
-from typing import Annotated, Literal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal, cast
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from jobs.api.server.pages.page_backend import PagesDep, RunsDep
 from jobs.api.server.pages.page_rendering import page
 from jobs.api.server.routes.run_routes import QueryString
+from jobs.model import Usage, UsageBy
+from jobs.service.operations import RunOperations
 
 SECONDS_PER_DAY = 86_400.0
 # By what the form on the page names them; None: all time.
 PERIODS: dict[str, float | None] = {"1": 1.0, "7": 7.0, "30": 30.0, "90": 90.0, "all": None}
+SHOWN: tuple[UsageBy, ...] = ("user", "queue")
+# A sum reads all attempts of its time, half a second for a hundred thousand of them.
+KEPT_S = 60.0
 
 router = APIRouter()
 
@@ -23,15 +31,52 @@ class UsageQuery(QueryString):
     days: Literal["1", "7", "30", "90", "all"] = "30"
 
 
+@dataclass(frozen=True)
+class UsageTables:
+    """Usage by each of SHOWN, and when it was summed: seconds since 1970, UTC."""
+
+    at_s: float
+    rows: dict[UsageBy, list[Usage]]
+
+
+class RecentUsage:
+    """The usage of each period, summed once a minute however many look at it."""
+
+    def __init__(self, clock: Callable[[], float] = time.time):
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[str, UsageTables] = {}
+
+    def of(self, days: str, runs: RunOperations) -> UsageTables:
+        """The usage of a period of PERIODS."""
+        with self._lock:
+            now_s = self._clock()
+            kept = self._kept.get(days)
+            # The clock may be set back.
+            if kept is None or not 0 <= now_s - kept.at_s <= KEPT_S:
+                period = PERIODS[days]
+                since_s = None if period is None else now_s - period * SECONDS_PER_DAY
+                kept = UsageTables(now_s, {by: runs.usage(by, since_s=since_s) for by in SHOWN})
+                self._kept[days] = kept
+            return kept
+
+
+async def recent_usage_of(request: Request) -> RecentUsage:
+    """What the app has summed."""
+    return cast(RecentUsage, request.app.state.recent_usage)
+
+
 @router.get("/usage")
 async def show_usage(
-    request: Request, query: Annotated[UsageQuery, Query()], pages: PagesDep, runs: RunsDep
+    request: Request,
+    query: Annotated[UsageQuery, Query()],
+    pages: PagesDep,
+    runs: RunsDep,
+    recent: Annotated[RecentUsage, Depends(recent_usage_of)],
 ) -> Response:
     """Shows queues with their limits and runs, and the hours of users and queues."""
 
     def read() -> Response:
-        days = PERIODS[query.days]
-        since_s = time() - days * SECONDS_PER_DAY if days is not None else None
         return page(
             request,
             "usage.html.j2",
@@ -39,7 +84,7 @@ async def show_usage(
             queues=pages.queues(),
             days=query.days,
             periods=PERIODS,
-            tables=[("user", runs.usage("user", since_s=since_s)), ("queue", runs.usage("queue", since_s=since_s))],
+            usage=recent.of(query.days, runs),
         )
 
     return await run_sync(read, limiter=pages.threads.lists)
