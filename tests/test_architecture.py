@@ -58,7 +58,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     # Reports and comparisons are pages, too.
     "jobs.api.server.pages": ("jobs.printable", "trainers.scoring.comparison", "trainers.scoring.report"),
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
-    "jobs.preflight": ("jobs.clusters", "trainers.findings"),
+    "jobs.preflight": ("jobs.clusters", "trainers.findings", "trainers.storage"),
     "jobs.ledger": ("jobs.scheduler", "jobs.submission", "jobs.paths", "trainers.distributed.machine"),
     # A file of `ray up` that people write is read by one parser.
     "jobs.clusters": (

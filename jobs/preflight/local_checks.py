@@ -1,20 +1,24 @@
-"""Checks of the package, and of where the run is kept; they make no requests."""
+"""Checks of the package, and of where the run is kept; they make no requests to the cluster."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.preflight.context import Context
 from jobs.scheduler.feasibility import Capacity
 from jobs.submission.assemble import program_of
-from jobs.submission.job_spec import ScriptRunConfig
+from jobs.submission.job_spec import ScriptRunConfig, variables_of
 from runtime_env.tree import A_LINK_OUT, Tree, package_size
 from trainers.config.config_scope import LM_FIELDS, SHIPPED_FIELDS
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.parts.data_location import path_in
 from trainers.config.storage_location import is_absolute, is_url
+from trainers.errors import StorageError
 from trainers.findings import Check, Finding, ok, problem, skipped, warning
+from trainers.storage import try_out
 
+STORAGE_TIMEOUT_S = 20.0
 # Folders that are a machine's own wherever they are.
 OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root")
 
@@ -108,6 +112,28 @@ def check_storage_path(context: Context) -> Iterator[Finding]:
         )
 
 
+def check_program_storage(context: Context) -> Iterator[Finding]:
+    """Writes, reads, lists and deletes a small file under run.storage_path; for a training, its inspection does."""
+    assert context.spec is not None
+    config, here = context.spec.config, context.on_this_machine
+    path = storage_path_of(config)
+    if not here and not is_url(path) and not Path(path).is_dir():
+        yield skipped(f"run.storage_path: {path} is a folder that this machine does not have (the nodes may reach it)")
+        return
+    try:
+        call_with_timeout(lambda: try_out(path, config.run.storage_options), STORAGE_TIMEOUT_S)
+    except CallTimeoutError:
+        yield skipped(f"run.storage_path: {path} does not respond within {STORAGE_TIMEOUT_S:.0f} s")
+    except StorageError as error:
+        # A bucket's credentials may be variables of the job.
+        if here and not (is_url(path) and variables_of(context.spec.job)):
+            yield problem(f"run.storage_path: {error}")
+        else:
+            yield skipped(f"run.storage_path: {error} (the nodes may reach it)")
+    else:
+        yield ok(f"run.storage_path: {path} can be written, read and listed")
+
+
 def node_count(capacity: Capacity | None) -> int | None:
     """How many nodes there are, one more where the cluster can grow; None where that is not known."""
     if capacity is None or not capacity.nodes:
@@ -124,3 +150,4 @@ CHECKS = (
     Check("packaged_data", "data in the repository is packaged", check_packaged_data),
     Check("storage_path", "all nodes write to the same folder", check_storage_path),
 )
+OF_PROGRAMS = (Check("storage", "the run's storage can be written, read and listed", check_program_storage),)

@@ -32,7 +32,8 @@ def run_preflight(
         return list(run_cluster_checks(cluster_checks.WITHOUT_RECIPE, context))
     if spec.is_script:
         # Of data and model only the program knows.
-        return _without_inspection(context)
+        of_programs = [each for check in local_checks.OF_PROGRAMS for each in run_check(check, context)]
+        return [*_without_inspection(context), *of_programs]
     with closing(InspectionProcess(context)) as inspection:
         findings = _without_repeats([*_without_inspection(context), *inspection.findings()])
     if deep and context.address is not None:

@@ -1,8 +1,6 @@
 """Whether the run's storage can be written, read and listed, and the model be pushed."""
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainers.config.locations import cache_url_of, storage_path_of
@@ -11,7 +9,7 @@ from trainers.errors import ConfigError, StorageError
 from trainers.findings import Check, Finding, ok, skipped
 from trainers.inspection.subject import Subject
 from trainers.run_folder.hub.repository import repository_of
-from trainers.storage import open_storage
+from trainers.storage import try_out
 
 
 def check_storage(subject: Subject) -> Iterator[Finding]:
@@ -20,13 +18,11 @@ def check_storage(subject: Subject) -> Iterator[Finding]:
     if subject.config.data.cache_dir is not None:
         roots["data.cache_dir"] = cache_url_of(subject.config)
     for field, url in roots.items():
-        is_folder = not is_url(url)
-        if subject.elsewhere and is_folder and not Path(url).is_dir():
+        if subject.elsewhere and not is_url(url) and not Path(url).is_dir():
             yield subject.unreachable(f"{field}: {url} is a folder that this machine does not have")
             continue
         try:
-            with _without_new_folders(Path(url) if is_folder else None):
-                open_storage(url, subject.config.run.storage_options).check_writable()
+            try_out(url, subject.config.run.storage_options)
         except StorageError as error:
             yield subject.unreachable(f"{field}: {error}")
         else:
@@ -49,18 +45,6 @@ def check_hub(subject: Subject) -> Iterator[Finding]:
         yield subject.unreachable(str(error))
     else:
         yield ok(f"the best model can be pushed to {repository.url}")
-
-
-@contextmanager
-def _without_new_folders(folder: Path | None) -> Iterator[None]:
-    """Removes the empty folders that a check made."""
-    made = [] if folder is None else [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            for path in made:
-                path.rmdir()
 
 
 CHECKS = (

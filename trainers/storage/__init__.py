@@ -4,7 +4,7 @@ This package is the only user of boto3, obstore and pyarrow's filesystems; it ne
 """
 
 from trainers.storage.base import Entry, Storage, sha256_of
-from trainers.storage.factory import open_storage
+from trainers.storage.factory import open_storage, try_out
 from trainers.storage.retry import RetryPolicy
 
-__all__ = ["Entry", "RetryPolicy", "Storage", "open_storage", "sha256_of"]
+__all__ = ["Entry", "RetryPolicy", "Storage", "open_storage", "sha256_of", "try_out"]

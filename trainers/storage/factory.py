@@ -1,9 +1,10 @@
-"""open_storage: the storage that a text in a config names."""
+"""open_storage: the storage that a text in a config names; try_out: whether it can be used from here."""
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from trainers.config.storage_location import (
     AZ_SCHEME,
@@ -81,6 +82,22 @@ def _open_azure(bucket: str, prefix: str, policy: RetryPolicy, options: StorageO
     from trainers.storage.objects.object_storage import ObjectStorage  # noqa: PLC0415
 
     return ObjectStorage(bucket, prefix, policy, AzureBlobs.of(options.az_account, options.az_endpoint_url))
+
+
+def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS) -> None:
+    """Finds within seconds whether a storage can be written, read and listed; leaves nothing there.
+
+    Raises:
+        StorageError: it cannot.
+    """
+    folders = [] if root.startswith(URL_SCHEMES) else [Path(root), *Path(root).parents]
+    made = [path for path in folders if not os.path.lexists(path)]
+    try:
+        open_storage(root, storage_options).check_writable()
+    finally:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
 
 
 _OPENERS = {S3_SCHEME: _open_s3, GS_SCHEME: _open_google, AZ_SCHEME: _open_azure}

@@ -242,7 +242,7 @@ def _explain(error: BaseException) -> Explanation | None:
     cause = f"{error.strerror or error} ({error.filename})" if error.filename else str(error)
     permission = f"permission is denied to user id {os.getuid()}: give it read and write access"
     fixes: dict[int | None, str] = {
-        errno.ENOENT: "check that it exists",
+        errno.ENOENT: "check that it exists, or choose another storage path",
         errno.EACCES: permission,
         errno.EPERM: permission,
         errno.EROFS: "mount the file system for writing or choose another storage path",

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from jobs.preflight.context import Context
-from jobs.preflight.local_checks import CHECKS
+from jobs.preflight.local_checks import CHECKS, OF_PROGRAMS
+from jobs.preflight.runner import run_preflight
 from jobs.submission.job_spec import load_spec
 from tests.jobs.preflight.contexts import NOW, clusters_of, context_of, dashboard_at, named, repository, single_finding
 from trainers.findings import run_check
@@ -14,6 +15,7 @@ from trainers.findings import run_check
 WORKING_DIR = named(CHECKS, "working_dir")
 PACKAGED_DATA = named(CHECKS, "packaged_data")
 STORAGE_PATH = named(CHECKS, "storage_path")
+STORAGE = named(OF_PROGRAMS, "storage")
 NODE = {"CPU": 8.0}
 
 
@@ -69,6 +71,32 @@ class TestPackagedData:
         assert single_finding(PACKAGED_DATA, context_of(tmp_path)).level == "ok"
 
 
+def program_in(root: Path, storage: str = "s3://bucket/runs", command: str = "train.py", **script: Any) -> Context:
+    """A recipe of a program, for a cluster of this machine."""
+    content = {"trainer": "script", "run": {"name": "mine", "storage_path": storage}, "job": {}, "scaling": {}}
+    path = root / "recipe.yaml"
+    path.write_text(yaml.safe_dump({**content, "script": {"command": [command], **script}}))
+    spec = load_spec(path, [], here=root, now=NOW, is_local=lambda address: True)
+    return Context(spec, "http://127.0.0.1:1", clusters_of(NODE), deep=False)
+
+
+class TestStorageOfAProgram:
+    def test_a_folder_that_cannot_be_made_is_an_error_with_its_path_and_the_fix(self, tmp_path: Path) -> None:
+        (tmp_path / "train.py").touch()
+        (tmp_path / "file").touch()
+        runs = tmp_path / "file" / "runs"
+        context = program_in(tmp_path, str(runs))
+        finding = single_finding(STORAGE, context)
+        assert finding.level == "error"
+        assert str(runs) in finding.text and "choose another storage path" in finding.text
+        findings = run_preflight(context.spec, clusters=None, address=None, deep=True)
+        assert ("storage", "error") in {(each.check, each.level) for each in findings}
+
+    def test_one_that_can_be_written_is_left_as_it_was(self, tmp_path: Path) -> None:
+        assert single_finding(STORAGE, program_in(tmp_path, str(tmp_path / "deep" / "runs"))).level == "ok"
+        assert not (tmp_path / "deep").exists()
+
+
 class TestPackagedProgram:
     def test_a_module_that_is_linked_from_outside_is_named_with_the_folder_to_start_in(self, tmp_path: Path) -> None:
         corpus = tmp_path / "Corpus"
@@ -78,16 +106,7 @@ class TestPackagedProgram:
         (corpus / "corpus_prepare.py").touch()
         (recipe / "corpus_prepare.py").symlink_to("../../corpus_prepare.py")
         (recipe / "notes.txt").symlink_to("../../notes.txt")
-        script = {"trainer": "script", "run": {"name": "mine", "storage_path": "s3://bucket/runs"}, "job": {}}
-        path = tmp_path / "recipe.yaml"
-        path.write_text(yaml.safe_dump({**script, "script": {"command": ["train.py"]}, "scaling": {}}))
-        context = Context(
-            load_spec(path, [], here=recipe, now=NOW, is_local=lambda address: True),
-            None,
-            clusters_of(NODE),
-            deep=False,
-        )
-        packaged, linked = run_check(PACKAGED_DATA, context)
+        packaged, linked = run_check(PACKAGED_DATA, program_in(recipe))
         assert (packaged.level, linked.level) == ("ok", "error")
         assert f"start in {corpus} with --working-dir ASR/CTC" in linked.text
 
