@@ -48,6 +48,8 @@ def pack(
     extra = extra or {}
     names = [file.path for file in tree.files]
     if needed is not None and needed not in names:
+        if not (tree.root / needed).is_file():
+            raise ConfigError(no_such_file(tree.root, needed))
         reasons = [item.reason for item in tree.left_out if item.path in (needed, "./")]
         reason = f" (left out by {reasons[0]})" if reasons else ""
         raise ConfigError(f"{tree.root / needed} is not in the package{reason}: the job starts with it; include it")
@@ -72,6 +74,11 @@ def pack(
         target = target_folder / f"{sha256}.zip"
         path.replace(target)
     return Package(sha256, target, size_bytes, len(members))
+
+
+def no_such_file(root: Path, needed: str) -> str:
+    """What is said where a folder does not have the file that its job starts with."""
+    return f"{needed}: no such file in {root}, and the job starts with it: correct its name, or start in its folder"
 
 
 def verify(path: Path, sha256: str) -> None:

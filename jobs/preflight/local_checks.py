@@ -9,6 +9,7 @@ from jobs.preflight.context import Context
 from jobs.scheduler.feasibility import Capacity
 from jobs.submission.assemble import program_of
 from jobs.submission.job_spec import ScriptRunConfig, variables_of
+from runtime_env.package import no_such_file
 from runtime_env.tree import A_LINK_OUT, Tree, package_size
 from trainers.config.config_scope import LM_FIELDS, SHIPPED_FIELDS
 from trainers.config.locations import default_storage_path, storage_path_of
@@ -63,6 +64,8 @@ def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Findin
         yield ok(f"script.command: {' '.join(config.script.command[:2])} is looked for on the nodes")
     elif program in {file.path for file in context.bundle.tree.files}:
         yield ok(f"script.command: {program} is packaged")
+    elif not (context.bundle.root / program).is_file():
+        yield problem(f"script.command: {no_such_file(context.bundle.root, program)}")
     else:
         yield problem(
             f"script.command: {program} is not packaged with {context.bundle.root}: start in the folder of the "

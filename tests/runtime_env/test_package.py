@@ -128,6 +128,11 @@ def test_a_package_without_its_entry_is_refused(root: Path) -> None:
         packed(root)
 
 
+def test_an_entry_that_is_not_there_is_named_with_its_folder(root: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"^trian\.py: no such file in {root}, .*: correct its name"):
+        pack(list_tree(root, []), root.parent / "packages", needed="trian.py")
+
+
 def test_a_file_that_vanishes_meanwhile_is_named(root: Path) -> None:
     listed = list_tree(root, [])
     (root / "a" / "b.txt").unlink()

@@ -98,6 +98,16 @@ class TestStorageOfAProgram:
 
 
 class TestPackagedProgram:
+    def test_one_that_is_not_there_is_told_from_one_that_is_left_out(self, tmp_path: Path) -> None:
+        (tmp_path / "train.py").touch()
+        (tmp_path / ".gitignore").write_text("train.py\n")
+        missing, ignored = (
+            single_finding(PACKAGED_DATA, program_in(tmp_path, command=f"{name}.py")) for name in ("trian", "train")
+        )
+        assert (missing.level, ignored.level) == ("error", "error")
+        assert missing.text.startswith(f"script.command: trian.py: no such file in {tmp_path}")
+        assert ".gitignore and .rayignore" in ignored.text
+
     def test_a_module_that_is_linked_from_outside_is_named_with_the_folder_to_start_in(self, tmp_path: Path) -> None:
         corpus = tmp_path / "Corpus"
         recipe = corpus / "ASR" / "CTC"
