@@ -72,6 +72,10 @@ def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Findin
             "program, or set job.runtime_env.working_dir; what .gitignore and .rayignore name is left out"
         )
     yield from _check_links(context.bundle.tree)
+    is_here = context.on_this_machine and node_count(context.capacity) in (None, 1)
+    if is_here and config.job.runtime_env.image_uri is None:
+        said = config.script.python_problem("this machine")
+        yield from [problem(said)] if said is not None else []
 
 
 def _check_links(tree: Tree) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import platform
 import selectors
 import signal
 import subprocess
@@ -43,7 +44,7 @@ class Program:
         """Starts it in a folder.
 
         Raises:
-            ConfigError: it cannot be started; names the program.
+            ConfigError: it cannot be started; names the program and the node.
         """
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
@@ -58,8 +59,8 @@ class Program:
             )
         except OSError as error:
             raise ConfigError(
-                f"script.command: {words[0]} cannot be started in {folder}: {error.strerror}; name a program that "
-                "every node has, or script.python for the interpreter"
+                f"script.command: {words[0]} cannot be started on {platform.node()} in {folder}: {error.strerror}; "
+                "name a program that every node has at this path, or such an interpreter with script.python (--python)"
             ) from error
         self._show = show
         self._lines = OutputLines()

@@ -1,6 +1,7 @@
 """What each Ray worker does with a program: prepare its node, run its rank, keep what it writes, say how it ended."""
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -240,7 +241,7 @@ class _Rank:
         config = self.task.config
         accelerator = accelerator_of(config.scaling)
         if accelerator.resource is not None and config.script.is_python:
-            check_build(program_words(config.script, words, node.work)[0], accelerator, self.name, environment)
+            check_build(program_words(config.script, words, node.work)[0], accelerator, platform.node(), environment)
         output, context = self._output_folder(words, node), self.member.context
         shared = sharing_nodes(
             output, self.member.group, context.node_number, context.node_count, self.board, self._wait_for

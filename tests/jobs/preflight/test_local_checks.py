@@ -1,4 +1,5 @@
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,19 @@ class TestPackagedProgram:
         assert (missing.level, ignored.level) == ("error", "error")
         assert missing.text.startswith(f"script.command: trian.py: no such file in {tmp_path}")
         assert ".gitignore and .rayignore" in ignored.text
+
+    @pytest.mark.parametrize(
+        ("python", "levels"), [("/no/python", ["ok", "error"]), (sys.executable, ["ok"]), ("python9", ["ok"])]
+    )
+    def test_an_interpreter_that_this_machine_lacks_is_named(
+        self, tmp_path: Path, python: str, levels: list[str]
+    ) -> None:
+        (tmp_path / "train.py").touch()
+        findings = list(run_check(PACKAGED_DATA, program_in(tmp_path, python=python)))
+        assert [finding.level for finding in findings] == levels
+        assert all(
+            finding.level == "ok" or f"script.python: {python} is no program" in finding.text for finding in findings
+        )
 
     def test_a_module_that_is_linked_from_outside_is_named_with_the_folder_to_start_in(self, tmp_path: Path) -> None:
         corpus = tmp_path / "Corpus"

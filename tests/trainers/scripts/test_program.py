@@ -1,6 +1,7 @@
 """Real processes, a few tenths of a second each."""
 
 import os
+import platform
 import signal
 import sys
 import threading
@@ -136,5 +137,7 @@ def test_secrets_of_the_job_are_in_no_line(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"script\.command: no-such-program cannot be started"):
+    with pytest.raises(
+        ConfigError, match=rf"script\.command: no-such-program cannot be started on {platform.node()} in"
+    ):
         Program(["no-such-program"], tmp_path, {}, print)

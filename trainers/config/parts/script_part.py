@@ -1,5 +1,6 @@
 """The config's script part: the program that every worker runs, unmodified. See `schema`."""
 
+import os
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
@@ -104,3 +105,16 @@ class ScriptPart(Part):
     def is_python(self) -> bool:
         """Whether an interpreter runs it."""
         return is_python(self.command)
+
+    def python_problem(self, machine: str) -> str | None:
+        """What is said where this machine, on which the program is to run, has no interpreter at its path.
+
+        None: it has one, or one is looked for elsewhere: in the package, or in the PATH of a node.
+        """
+        path = self.python or ""
+        if not self.is_python or not path.startswith("/") or os.access(path, os.X_OK):
+            return None
+        return (
+            f"script.python: {path} is no program of {machine}, where it is to run: give an interpreter that is there, "
+            "by its path (--python), or leave it out for that of Ray's workers"
+        )
