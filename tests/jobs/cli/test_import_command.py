@@ -309,7 +309,7 @@ def test_words_after_two_dashes_a_file_and_standard_input_are_the_same(
     ("arguments", "problem"),
     [
         (["torchrun train.py"], "train.py: only run_speech_recognition_seq2seq.py"),
-        (["torchrun --nproc 2 train.py"], "there is no such option"),
+        (["torchrun --nprocs 2 train.py"], "there is no such option"),
         (["python run_speech_recognition_ctc.py --dataset_name a"], "--model_name_or_path is missing"),
         (["python run_speech_recognition_ctc.py --model_name_or_path a"], "--dataset_name is missing"),
         ([f"python {SHORT} --bf16 maybe"], "True or False"),

@@ -97,4 +97,6 @@ def read(given: Given, surroundings: Surroundings) -> Reading:
     )
 
 
-DEEPSPEED = Launcher("deepspeed", OPTIONS, read, commands=("deepspeed", "ds"), modules=("deepspeed.launcher.runner",))
+DEEPSPEED = Launcher(
+    "deepspeed", OPTIONS, read, commands=("deepspeed", "ds"), modules=("deepspeed.launcher.runner",), abbreviates=True
+)

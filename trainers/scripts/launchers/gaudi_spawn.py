@@ -29,4 +29,4 @@ def read(given: Given, surroundings: Surroundings) -> Reading:
     return Reading(workers=Workers(count, count), device="hpu", notes=notes)
 
 
-GAUDI_SPAWN = Launcher("gaudi_spawn.py", OPTIONS, read, scripts=("gaudi_spawn.py",))
+GAUDI_SPAWN = Launcher("gaudi_spawn.py", OPTIONS, read, scripts=("gaudi_spawn.py",), abbreviates=True)

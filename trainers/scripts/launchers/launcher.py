@@ -18,6 +18,8 @@ from trainers.scripts.launchers.launch_option import Option
 # Values of the options of a line by `Option.key`; those that were not given are not there.
 Given = Mapping[str, Any]
 PROGRAM = "program"
+# Options that a message about one that is not known names.
+MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Launcher:
         modules: As a module: `python -m torch.distributed.run`.
         scripts: As a file that Python runs, by its name.
         spellings: All ways to write the name of an option.
+        abbreviates: Whether the beginning of a long name that no other option has stands for it.
     """
 
     name: str
@@ -100,6 +103,16 @@ class Launcher:
     modules: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
     spellings: Callable[[str], tuple[str, ...]] = as_documented
+    abbreviates: bool = False
+
+    def begun_by(self, word: str) -> list[str]:
+        """The long names of options that a word of a line begins, one of each option."""
+        if not word.startswith("--") or len(word) == len("--"):
+            return []
+        spelled = ([name for each in option.names for name in self.spellings(each)] for option in self.options)
+        begun = ([name for name in names if name.startswith(word)] for names in spelled)
+        # A name that is written out begins itself, and perhaps another.
+        return [word if word in names else names[0] for names in begun if names]
 
 
 @dataclass(frozen=True)
@@ -143,14 +156,14 @@ def read_options(launcher: Launcher, words: Sequence[str]) -> OptionsRead:
 
 def _up_to_program(launcher: Launcher, words: Sequence[str]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
     """Values, words that are no options of the launcher, and the rest of the line from the program on."""
-    parser = _parser(launcher)
+    parser, full = _parser(launcher), [_in_full(launcher, word) for word in words]
     endings = {option.key for option in launcher.options if option.ends}
     problem = "it names no program"
     for end in range(1, len(words) + 1):
         if words[end - 1] == "--":
             continue
         try:
-            parsed, unknown = parser.parse_known_args(words[:end])
+            parsed, unknown = parser.parse_known_args(full[:end])
         except _UnreadableError as error:
             problem = str(error)
             continue
@@ -160,6 +173,13 @@ def _up_to_program(launcher: Launcher, words: Sequence[str]) -> tuple[dict[str, 
             return values, unknown, tuple(words[end - 1 :])
     prefix = "" if problem.startswith(launcher.name) else f"{launcher.name}: "
     raise ConfigError(f"{prefix}{problem}: write its options, then the script with its own arguments")
+
+
+def _in_full(launcher: Launcher, word: str) -> str:
+    """A word with the abbreviated name of an option written out; any other as it is."""
+    name, equals, value = word.partition("=")
+    begun = launcher.begun_by(name) if launcher.abbreviates else []
+    return f"{begun[0]}{equals}{value}" if len(begun) == 1 else word
 
 
 @cache
@@ -195,7 +215,7 @@ def _unknown(launcher: Launcher, word: str) -> str:
     given = word.partition("=")[0]
     names = [spelling for option in launcher.options for name in option.names for spelling in launcher.spellings(name)]
     alike = [name for name in names if name.startswith("--") == given.startswith("--")]
-    begun = [name for name in alike if len(given) > 3 and name.startswith(given)]
-    near = begun[:1] or difflib.get_close_matches(given, alike, n=1)
-    hint = f"did you mean {near[0]}?" if near else "options of the script stand after it"
+    begun = launcher.begun_by(given)
+    near = begun or difflib.get_close_matches(given, alike, n=1)
+    hint = f"did you mean {' or '.join(near[:MOST_NAMED])}?" if near else "options of the script stand after it"
     return f"{launcher.name} {word}: there is no such option; {hint}"

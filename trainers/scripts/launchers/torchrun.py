@@ -110,6 +110,7 @@ TORCHRUN = Launcher(
     commands=("torchrun",),
     modules=("torch.distributed.run",),
     spellings=dash_or_underscore,
+    abbreviates=True,
 )
 TORCH_LAUNCH = Launcher(
     "torch.distributed.launch",
@@ -117,4 +118,5 @@ TORCH_LAUNCH = Launcher(
     read_launch,
     modules=("torch.distributed.launch",),
     spellings=dash_or_underscore,
+    abbreviates=True,
 )

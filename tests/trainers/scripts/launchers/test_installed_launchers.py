@@ -54,6 +54,7 @@ def test_deepspeed_has_these_options(monkeypatch: pytest.MonkeyPatch) -> None:
         "--nproc_per_node 4 t.py --lr 1 --nproc_per_node 9",
         "--nnodes 1:3 --nproc-per-node=2 --max_restarts 2 -m a.b -m c",
         "--nproc-per-node cpu t.py",
+        "--nnod 1:3 --nproc_p=2 --max_r 2 --mod a.b --mod c",
         "--rdzv_backend c10d --rdzv_endpoint a:1 --rdzv_id 7 --role r --no_python ./t.sh a",
         "--standalone -r 3 -t 1 --log_dir x t.py x y",
     ],

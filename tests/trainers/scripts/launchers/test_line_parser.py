@@ -75,6 +75,12 @@ LINES: tuple[Row, ...] = (
         "python -m torch.distributed.launch --nproc_per_node=4 train.py hparams.yaml --distributed_launch",
         *("torch.distributed.launch", "script", "train.py", ["hparams.yaml", "--distributed_launch"], FOUR, None),
     ),
+    # abbreviated, as argparse takes them
+    (
+        "torchrun --nnode 2 --nproc 2 --master_p=5555 --stand train.py --nproc 9",
+        *("torchrun", "script", "train.py", ["--nproc", "9"], Workers(4, 4, 2), None),
+    ),
+    ("deepspeed --num_g=4 --no_ssh t.py", "deepspeed", "script", "t.py", [], FOUR, "gpu"),
     # torch: elastic, rendezvous, modules and other programs
     (
         "torchrun --nnodes=1:4 --nproc-per-node=8 --max-restarts=3 --rdzv-id=j --rdzv-backend=c10d "
@@ -270,9 +276,11 @@ def test_what_has_no_effect_is_named(line: str, note: str) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("torchrun --nproc_per_nod 4 t.py", "torchrun --nproc_per_nod: there is no such option; did you mean --nproc_"),
+        ("torchrun --nproc_per_noed 4 t.py", "--nproc_per_noed: there is no such option; did you mean --nproc_per_n"),
         ("torchrun --xyz 1 t.py", "torchrun --xyz: there is no such option; options of the script stand after it"),
-        ("torchrun --nproc 4 t.py", "did you mean --nproc_per_node?"),
+        ("torchrun --n 4 t.py", "torchrun --n: there is no such option; did you mean --nnodes or --nproc_per_n"),
+        ("accelerate launch --num_proc 4 t.py", "--num_proc: there is no such option; did you mean --num_processes?"),
+        ("deepspeed --no_ss t.py", "--no_ss: there is no such option; did you mean --no_ssh or --no_ssh_check?"),
         ("deepspeed --num-gpus 4 t.py", "deepspeed --num-gpus: there is no such option; did you mean --num_gpus?"),
         ("torchrun --nnodes 4:1 t.py", "torchrun --nnodes 4:1: write a number, or the fewest and the most"),
         ("torchrun --nproc_per_node xpu t.py", "torchrun --nproc_per_node xpu: write a number, or one of gpu, cpu"),
