@@ -217,7 +217,9 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
             print_line(f"data: {DEFAULT_DATASET}, unless --dataset or --set data.train=… names another")
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    content = resolve_program(apply_overrides(content, overrides), os.environ, print_line)
+    # Who has made the recipe has resolved its line, too, and told what is to be told.
+    say = print_line if arguments.recipe is None else None
+    content = resolve_program(apply_overrides(content, overrides), os.environ, say)
     config = build_any_config(content, origin=origin, scope=scope)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)

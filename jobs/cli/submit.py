@@ -151,7 +151,7 @@ def submit_from_python(
     service = service or os.environ.get(SERVICE_VARIABLE)
     how = Submission(service)
     given = _all_overrides(overrides, None, named_address(address, cluster, service))
-    found = load_spec(recipe, given, now=datetime.now(UTC), is_local=how.is_local)
+    found = load_spec(recipe, given, now=datetime.now(UTC), is_local=how.is_local, say=partial(echo, err=True))
     bundle = collect_bundle(found)
     _preflight(found, bundle)
     with open_session(service) as session:
@@ -234,6 +234,7 @@ def preflight(
             _all_overrides(overrides, None, address),
             now=datetime.now(UTC),
             is_local=lambda named: _is_local(named, None, ask=False),
+            say=partial(echo, err=True),
         )
         findings = _findings(found, found.job.address, deep=True)
     if json_output:

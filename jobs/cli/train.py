@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from jobs.addresses import cluster_address
 from jobs.cli.completion import complete_cluster, complete_key, complete_recipe, complete_run
 from jobs.cli.connect import ServiceOption, open_session
+from jobs.cli.output import echo
 from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import RayUpRecord, read_record, record_at
 from jobs.errors import ConflictError, NotFoundError
@@ -21,6 +23,7 @@ from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
 from trainers.run_folder.layout import CONFIG, MODEL
 from trainers.run_folder.run_register import Registered
+from trainers.scripts.recipe import resolve_program
 
 Spec = Annotated[
     Path,
@@ -172,6 +175,7 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
     elif known.config.get("trainer") == "script":
         raise ConfigError(f"{run.id} runs a program in {folder}, which is not there: make that folder")
     recipe = known.config if config is None else config
+    recipe = resolve_program(recipe, os.environ, partial(echo, err=True))
     again = TaskArguments(
         Path(CONFIG), recipe=recipe, address=joined(known.address, None), ray=False if known.no_ray else None
     )

@@ -178,7 +178,7 @@ def load_spec(
     environment: Mapping[str, str] | None = None,
     now: datetime,
     is_local: Callable[[str | None], bool] = lambda address: False,
-    say: Callable[[str], None] = lambda note: None,
+    say: Callable[[str], None] | None = None,
 ) -> JobSpec:
     """Resolves the recipe of a file, see `resolve_spec`."""
     return resolve_spec(
@@ -204,7 +204,7 @@ def resolve_spec(  # noqa: PLR0913
     environment: Mapping[str, str] | None = None,
     now: datetime,
     is_local: Callable[[str | None], bool] = lambda address: False,
-    say: Callable[[str], None] = lambda note: None,
+    say: Callable[[str], None] | None = None,
 ) -> JobSpec:
     """Resolves a recipe and its `key=value` overrides into the one config that is submitted.
 
@@ -215,7 +215,7 @@ def resolve_spec(  # noqa: PLR0913
     one that the job will have, from `job.runtime_env.env_vars` or `secrets`, and is resolved on the node. A generated
     run name carries the time. Where the cluster of an address (None: the recipe names none) `is_local`, `~` and the
     default storage path mean this user's home folder, and a relative storage path a folder here; that is asked only
-    where it matters. `say` takes notes on a program's line.
+    where it matters. `say` takes notes on a program's line. None: nobody reads any.
 
     Raises:
         ConfigError: one message with every problem.
@@ -224,7 +224,7 @@ def resolve_spec(  # noqa: PLR0913
     here = here or Path.cwd()
     given = [parse_override(text) for text in overrides]
     content, root = _anchored(recipe, given, base or here, here, is_local)
-    content, unread = read_ds_config(resolve_program(content, known, say))
+    content, unread = read_ds_config(resolve_program(content, known, say, base=root))
     content, missing = _resolve_variables(content, known)
     kind = RUN_CONFIGS[trainer_of(content)]
     config, problems = validated(kind, content)

@@ -31,7 +31,7 @@ from trainers.scripts.inputs.placeholders import Known, resolve
 from trainers.scripts.inputs.prepare import key_of, prepared_data
 from trainers.scripts.node_folder import INPUTS, NodeFolder
 from trainers.scripts.outputs.layouts import layouts_for
-from trainers.scripts.outputs.output_folder import NOT_NAMED, output_folder_of
+from trainers.scripts.outputs.output_folder import output_folder_of
 from trainers.scripts.outputs.progress import ScriptProgress, read_progress
 from trainers.scripts.outputs.restore import give_back_files, restore
 from trainers.scripts.outputs.retention import NewestAndBest
@@ -229,10 +229,7 @@ class _Rank:
 
     def _output_folder(self, words: list[str], node: NodeFolder) -> Path | None:
         given = self.task.config.script.sync_dir
-        found = node.work / given if given is not None else output_folder_of(words, node.work)
-        if found is None and self.member.context.rank == 0:
-            self.board.show(NOT_NAMED)
-        return found
+        return node.work / given if given is not None else output_folder_of(words, node.work)
 
     def _prepare_node(
         self, words: list[str], environment: Mapping[str, str], node: NodeFolder, start: GroupStart

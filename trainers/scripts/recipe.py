@@ -1,4 +1,4 @@
-"""The recipe of a program, resolved: what the launcher of its line is told becomes part of the recipe. Pure."""
+"""The recipe of a program, resolved: what the launcher of its line is told becomes part of the recipe."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +18,11 @@ DEFAULT_PYTHONS = ("python", "python3")
 
 
 def resolve_program(
-    content: Mapping[str, Any], environment: Mapping[str, str], say: Callable[[str], None] = lambda note: None
+    content: Mapping[str, Any],
+    environment: Mapping[str, str],
+    say: Callable[[str], None] | None = None,
+    *,
+    base: Path = Path(),
 ) -> dict[str, Any]:
     """A copy of a recipe's content whose command begins with the program; one that does is as it was.
 
@@ -27,7 +31,9 @@ def resolve_program(
     Args:
         content: Of any recipe; one without a program comes back unchanged.
         environment: Values of `$NAME` in a command that is one text.
-        say: Takes notes: what of the line has no effect.
+        say: Takes notes: what of the line has no effect, and that its output folder is not known, for which files of
+            arguments are read. None: there is nobody to read notes, and no file is read.
+        base: Folder in which the program is started, which has these files.
 
     Raises:
         ConfigError: the line cannot be followed, or says something else than the recipe.
@@ -40,14 +46,17 @@ def resolve_program(
     if part is None or not isinstance(command, str | list | tuple) or not command:
         return result
     words = split_line(command, environment) if isinstance(command, str) else [str(word) for word in command]
+    notes: list[str] = []
     if words and is_python(words):
         part["command"] = words
     else:
         line = parse_line(words)
         _apply(line, result)
-        for note in (*line.notes, *_notes_on_workers(line, result["scaling"])):
-            say(f"script.command: {note}")
+        notes = [f"script.command: {note}" for note in (*line.notes, *_notes_on_workers(line, result["scaling"]))]
     _check_placeholders(part)
+    if say is not None:
+        for note in (*notes, *_notes_on_output(part, base)):
+            say(note)
     return result
 
 
@@ -111,10 +120,10 @@ def _notes_on_workers(line: LaunchLine, scaling: Any) -> Iterator[str]:
         yield placement_note(line.launcher, line.workers.per_node or 1, line.workers.max)
 
 
-def output_note(script: Mapping[str, Any]) -> str | None:
-    """What is said of a resolved program whose output folder is not known; None where it is."""
-    folder = Path(script.get("working_dir") or ".")
-    return NOT_NAMED if not script.get("sync_dir") and output_folder_of(script["command"], folder) is None else None
+def _notes_on_output(part: Mapping[str, Any], base: Path) -> Iterator[str]:
+    folder = base / str(part.get("working_dir") or ".")
+    if not part.get("sync_dir") and output_folder_of(part["command"], folder) is None:
+        yield NOT_NAMED
 
 
 def placement_note(said_by: str, per_node: int, workers: int) -> str:

@@ -21,7 +21,7 @@ from trainers.config.strict_loading import load_yaml
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 from trainers.main import TaskArguments, run_task
-from trainers.scripts.recipe import output_note, placement_note, resolve_program
+from trainers.scripts.recipe import placement_note, resolve_program
 
 Line = Annotated[
     list[str], typer.Argument(metavar="PROGRAM…", help="The program with its arguments, or a line with its launcher.")
@@ -121,8 +121,6 @@ def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
     if trainer_of(content) != "script":
         raise ConfigError("--set trainer: launch runs programs; for a training there is `rayscribe train`")
     recipe = resolve_program(content, os.environ, lambda note: typer.echo(note, err=True))
-    if (note := output_note(recipe["script"])) is not None:
-        typer.echo(note, err=True)
     refuse([*find_literal_secrets(recipe)], "launch")
     return recipe
 

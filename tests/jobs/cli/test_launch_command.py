@@ -70,4 +70,25 @@ def test_a_line_that_names_no_output_folder_is_told_so_before_anything_starts(li
     words = line if "--" in line else ["--", *line]
     result = CliRunner().invoke(app, ["launch", "--write", "-", *words])
     assert result.exit_code == 0
-    assert ("nothing that it writes is kept: set script.sync_dir" in result.stderr) == is_said
+    assert result.stderr.count("nothing that it writes is kept: set script.sync_dir") == is_said
+
+
+def test_each_way_to_submit_a_program_says_once_that_its_output_folder_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    options = ["--storage-path", "s3://bucket/runs"]
+    assert CliRunner().invoke(app, ["launch", "--write", "run.yaml", *options, "--", "train.py"]).exit_code == 0
+    for command in (["launch", "--dry-run", *options, "--", "train.py"], ["submit", "run.yaml", "--dry-run"]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+        assert result.stderr.count("nothing that it writes is kept: set script.sync_dir") == 1
+
+
+def test_a_program_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["launch", "--dry-run", "--", "trian.py"]) == 2
+    assert f"trian.py: no such file in {tmp_path}" in capsys.readouterr().err

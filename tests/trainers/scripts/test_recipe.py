@@ -1,10 +1,14 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from trainers.config.loader import build_any_config
 from trainers.config.schema import ScriptConfig
 from trainers.errors import ConfigError
+from trainers.main import TaskArguments, config_of
+from trainers.scripts.outputs.output_folder import NOT_NAMED
 from trainers.scripts.recipe import resolve_program
 
 
@@ -97,7 +101,8 @@ def test_an_interpreter_is_for_python() -> None:
 
 def notes_on(line: str, **scaling: Any) -> list[str]:
     notes: list[str] = []
-    resolve_program({"trainer": "script", "script": {"command": line}, "scaling": scaling}, {}, notes.append)
+    script = {"command": line, "sync_dir": "out"}
+    resolve_program({"trainer": "script", "script": script, "scaling": scaling}, {}, notes.append)
     return notes
 
 
@@ -114,6 +119,32 @@ def test_a_number_of_workers_that_a_launcher_would_count_is_asked_for() -> None:
     (note,) = notes_on(line)
     assert note.startswith("script.command: torchrun counts devices where it is started")
     assert notes_on(line, num_workers=4) == []
+
+
+def test_a_program_whose_output_folder_is_not_known_is_told_so_by_the_files_where_it_starts(tmp_path: Path) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "hparams.yaml").write_text("output_folder: results")
+
+    def notes(command: str, **script: str) -> list[str]:
+        said: list[str] = []
+        content = {"trainer": "script", "script": {"command": command, **script}}
+        resolve_program(content, {}, said.append, base=tmp_path)
+        return said
+
+    assert notes("torchrun --nproc_per_node 2 train.py hparams.yaml") == notes("bash run.sh") == [NOT_NAMED]
+    assert notes("train.py hparams.yaml", working_dir="recipe") == notes("train.py", sync_dir="out") == []
+
+
+def test_who_resolves_a_line_first_says_what_is_to_be_said_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = {"trainer": "script", "script": {"command": ["train.py"]}, "run": {"storage_path": "/runs"}}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(content))
+    config_of(TaskArguments(recipe))
+    assert capsys.readouterr().out.count(NOT_NAMED) == 1
+    config_of(TaskArguments(recipe, recipe=content))
+    assert NOT_NAMED not in capsys.readouterr().out
 
 
 def test_python_in_front_of_a_program_says_nothing_of_the_number_of_workers() -> None:
