@@ -26,9 +26,9 @@ from trainers.scripts.recipe import placement_note, resolve_program
 Line = Annotated[
     list[str], typer.Argument(metavar="PROGRAM…", help="The program with its arguments, or a line with its launcher.")
 ]
-NumWorkers = Annotated[int | None, typer.Option(help="Processes in total, one per device.")]
-NprocPerNode = Annotated[int | None, typer.Option(help="Processes of each node, with --nnodes.")]
-Nnodes = Annotated[int | None, typer.Option(help="Nodes, with --nproc-per-node (default: 1).")]
+NumWorkers = Annotated[int | None, typer.Option(min=1, help="Processes in total, one per device.")]
+NprocPerNode = Annotated[int | None, typer.Option(min=1, help="Processes of each node, with --nnodes.")]
+Nnodes = Annotated[int | None, typer.Option(min=1, help="Nodes, with --nproc-per-node (default: 1).")]
 UseGpu = Annotated[bool, typer.Option("--use-gpu", help="One GPU for each process.")]
 AcceleratorOption = Annotated[
     str | None, typer.Option(help="One device of this kind for each process: cpu, cuda, rocm or hpu.")
@@ -121,7 +121,8 @@ def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
     if trainer_of(content) != "script":
         raise ConfigError("--set trainer: launch runs programs; for a training there is `rayscribe train`")
     recipe = resolve_program(content, os.environ, lambda note: typer.echo(note, err=True))
-    refuse([*find_literal_secrets(recipe)], "launch")
+    # Here, since later a file would be named that is none.
+    refuse([*find_literal_secrets(recipe), *validated(ScriptRunConfig, recipe)[1]], "launch")
     return recipe
 
 
@@ -136,7 +137,6 @@ def _refuse_contradictions(how: Submission, write: Path | None, *, submit: bool,
 
 
 def _write(recipe: dict[str, Any], path: Path, *, force: bool) -> None:
-    refuse(validated(ScriptRunConfig, recipe)[1], "launch")
     text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
     if str(path) == "-":
         typer.echo(text, nl=False)
