@@ -170,7 +170,8 @@ def next_steps(run: Run, service: str | None) -> list[str]:
     lines = [f"what it printed: {command('logs', run.id)}", f"what happened to it: {command('events', run.id)}"]
     if run.state != RunState.SUCCEEDED:
         return [*lines, f"continue it: {command('resume', run.id, '--follow')}"]
-    return [*lines, f"its model and scores: {run.run_folder}"]
+    left = "what is kept of its output" if run.config.get("trainer") == "script" else "its model and scores"
+    return [*lines, f"{left}: {run.run_folder}"]
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

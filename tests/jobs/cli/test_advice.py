@@ -54,6 +54,13 @@ def test_a_run_can_be_followed_stopped_or_continued(state: RunState) -> None:
     assert names == (expected[:2] if state == RunState.SUCCEEDED else expected)
 
 
+def test_of_a_program_no_model_is_spoken_of() -> None:
+    run = sample_run(state=RunState.SUCCEEDED)
+    program = run.model_copy(update={"config": {**run.config, "trainer": "script"}})
+    assert next_of_run(run, None)[-1] == f"its model and scores: {run.run_folder}"
+    assert next_of_run(program, None)[-1] == f"what is kept of its output: {run.run_folder}"
+
+
 def test_commands_name_the_service_that_was_named() -> None:
     commands = commands_in(next_of_run(sample_run(), "http://h:1"))
     assert [command[-2:] for command in commands] == [["--service", "http://h:1"]] * 2
