@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from trainers.scripts.output_lines import BAR_INTERVAL_S, LONGEST_BYTES, OutputLines
 
@@ -52,11 +53,43 @@ def test_a_line_without_an_end_behind_a_bar_is_given_in_parts() -> None:
     assert sum(map(len, [*found, *lines.end()])) == 3 * LONGEST_BYTES and len(found) >= 2
 
 
+class _Written(list[bytes]):
+    """A file that keeps each write by itself."""
+
+    def write(self, text: str) -> None:
+        self.append(text.encode())
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 1000])
+def test_bars_below_each_other_are_shown_as_one_without_what_moves_the_cursor(together: int) -> None:
+    written = _Written()
+    for _ in tqdm(range(4), desc="epochs", mininterval=0, file=written):
+        for _ in tqdm(range(25), desc="steps", mininterval=0, file=written, position=1, leave=False):
+            pass
+    written.write("\x1b[32mdone\x1b[0m\n")
+    pieces = [b"".join(written[start : start + together]) for start in range(0, len(written), together)]
+    lines = shown(*((piece, 0.02 * together * number) for number, piece in enumerate(pieces)))
+    assert "\x1b" not in "".join(lines) and lines[-1] == "done"
+    assert [line for line in lines if line.startswith("epochs: 100%")]
+    assert len(lines) < 10
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_control_sequences_are_left_out_however_they_are_cut(size: int) -> None:
+    text = b"\x1b[1;31mred\x1b[0m\x1b]0;title\x07 and\x1b[K\r\x1b[2Kplain\x1b(B\n\x1b[?25hend\n"
+    assert shown(*((text[start : start + size], 0.0) for start in range(0, len(text), size)))[-2:] == ["plain", "end"]
+
+
 def test_bytes_that_are_no_text_are_shown() -> None:
     assert shown((b"\xff!\n", 0.0)) == ["�!"]
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), min_size=1), min_size=1), st.data())
+@given(
+    st.lists(st.text(st.characters(exclude_characters="\r\n\x1b", codec="utf-8"), min_size=1), min_size=1), st.data()
+)
 def test_no_line_is_lost_however_it_is_cut(texts: Sequence[str], data: st.DataObject) -> None:
     content = "".join(f"{text}\n" for text in texts if text.strip()).encode()
     cuts = sorted(data.draw(st.lists(st.integers(0, len(content)), max_size=5)))
