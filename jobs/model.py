@@ -72,10 +72,13 @@ class Progress(Record):
     """How far an attempt has come, as it wrote to its status file; one that has not has an empty phase at most.
 
     `checkpoint_s` is an earlier attempt's, until it has measured its own; `wer` is the last validation's, `wers` those
-    of the last ones in their order, `best_wer` that of the best one of the run. Percent.
+    of the last ones in their order, `best_wer` that of the best one of the run. Percent. `restarts` counts how often
+    its workers were started again, the last time for `restart_reason`.
     """
 
     phase: str
+    restarts: int = 0
+    restart_reason: str = ""
     step: int | None = None
     max_steps: int | None = None
     loss: float | None = None
@@ -89,6 +92,14 @@ class Progress(Record):
     workers: int | None = None
     detail: str = ""
     at_s: float = 0.0
+
+    @property
+    def restarts_text(self) -> str:
+        """`2 restarts within the attempt, the last after: rank 1 died`; "" where there was none."""
+        if not self.restarts:
+            return ""
+        count, which = ("1 restart", "") if self.restarts == 1 else (f"{self.restarts} restarts", "the last ")
+        return f"{count} within the attempt" + (f", {which}after: {self.restart_reason}" if self.restart_reason else "")
 
 
 class Run(Record):
@@ -183,7 +194,7 @@ class Event(Record):
         attempt: The attempt it is about, 0 for the run itself.
         state: The run's state after it.
         before: The run's state before it; equal to `state` where only something else happened. None: the first.
-        cause: One word for a program: submitted, admitted, ray_submitted, phase, ended, retry, stop_requested, …
+        cause: One word for a program: submitted, admitted, ray_submitted, phase, restart, ended, retry, …
         text: One line for a person.
     """
 

@@ -105,6 +105,8 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     if run.progress is not None and len(run.progress.wers) > 1:
         first, *_, last = run.progress.wers
         lines["WER"] = f"{first:.2f}% → {last:.2f}% {sparkline(run.progress.wers, CURVE_CELLS)}"
+    if run.progress is not None and run.progress.restarts:
+        lines["workers"] = run.progress.restarts_text
     if run.depends_on:
         lines["depends on"] = ", ".join(run.depends_on)
     if run.tags:

@@ -106,15 +106,19 @@ def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> Run
 
 
 def observed(run: Run, *, state: RunState, reason: str, progress: Progress | None, now_s: float) -> RunChange | None:
-    """The state of an active attempt; None if nothing has changed. Only a new state makes an event."""
+    """The state of an active attempt; None if nothing has changed. A new state and restarted workers are events."""
     moved = state != run.state
     progress = _carried(run, progress)
     if not moved and reason == run.reason and progress == run.progress:
         return None
+    known = run.progress.restarts if run.progress is not None else 0
+    event, text = "phase" if moved else None, reason
+    if progress is not None and progress.restarts > known:
+        event, text = "restart", f"workers of attempt {run.attempt}: {progress.restarts_text}"
     return RunChange(
         run=run,
-        event="phase" if moved else None,
-        text=reason,
+        event=event,
+        text=text,
         state=state,
         reason=reason,
         at_s=now_s,
@@ -149,11 +153,18 @@ def ended(
 
 
 def _carried(run: Run, progress: Progress | None) -> Progress | None:
-    """An attempt's progress with how long a checkpoint takes, as an earlier one measured it where it has not yet."""
-    measured = run.progress.checkpoint_s if run.progress is not None else None
-    if measured is None or (progress is not None and progress.checkpoint_s is not None):
-        return progress
-    return (progress or Progress(phase="")).model_copy(update={"checkpoint_s": measured})
+    """An attempt's progress with what was known before, and its status does not say.
+
+    How long a checkpoint takes, an earlier attempt may have measured; how often workers were started again, the driver
+    does not say while they start.
+    """
+    before = run.progress or Progress(phase="")
+    kept: dict[str, Any] = {}
+    if before.checkpoint_s is not None and (progress is None or progress.checkpoint_s is None):
+        kept["checkpoint_s"] = before.checkpoint_s
+    if progress is not None and progress.restarts < before.restarts:
+        kept |= {"restarts": before.restarts, "restart_reason": before.restart_reason}
+    return (progress or Progress(phase="")).model_copy(update=kept) if kept else progress
 
 
 def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:

@@ -117,5 +117,6 @@ def test_each_program_goes_on_from_its_last_checkpoint_whatever_is_killed(
         kill(run)
         run.until_continued(goes_on, times, f"start after the end of its {what}")
     status = run.finish()
+    assert "restart within the attempt, after: rank " in run.call("events", run.name)[1]
     assert name == "ddp" or "WER " in status
     assert same_losses(run.program.losses(run.outputs(tmp_path / "kept")), plain(name))

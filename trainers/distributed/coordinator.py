@@ -11,6 +11,8 @@ from trainers.distributed.console import Event
 # Phases of the workers: none has started yet, or all are being restarted; they work, and a request to stop ends them at
 # once; they train, and a request to stop waits for their last checkpoint.
 WAITING, WORKING, STOPPABLE = "waiting", "working", "stoppable"
+# Topic of why the workers were started again last, for the group that is.
+RESTART = "restart"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Coordinator:
         self._events += events
 
     def post(self, topic: str, value: object) -> None:
-        """Holds a value for others of the group, see `trainers.scripts.board`."""
+        """Holds a value for others, such as the ranks of a group, see `trainers.scripts.board`."""
         self._posted[topic] = value
 
     def posted(self, topic: str) -> tuple[str, object | None]:

@@ -31,7 +31,7 @@ from trainers.config.storage_location import in_home, without_password
 from trainers.config.submitted import GROWTH_VARIABLE, read_growth
 from trainers.distributed.console import show
 from trainers.distributed.console.events import Stage
-from trainers.distributed.coordinator import Coordinator, EndRequest, WorkerUpdate
+from trainers.distributed.coordinator import RESTART, Coordinator, EndRequest, WorkerUpdate
 from trainers.distributed.local_ray import (
     LOOPBACK,
     RAYS_OWN,
@@ -341,6 +341,12 @@ def end_request(coordinator: Any) -> EndRequest | None:
     """What was requested of the workers. None: nothing, or the coordinator does not say."""
     request: EndRequest | None = _response(coordinator.end_request.remote())
     return request
+
+
+def restart_reason(coordinator: Any) -> str | None:
+    """Why the workers were started again. None: they are the first, or the coordinator does not say."""
+    response: tuple[str, str | None] | None = _response(coordinator.posted.remote(RESTART))
+    return response[1] if response is not None else None
 
 
 def driver_node_id() -> str:

@@ -17,7 +17,7 @@ from ray.util import metrics
 from trainers.distributed.console import Event
 from trainers.distributed.coordinator import STOPPABLE, WORKING, EndRequest
 from trainers.distributed.gauges import Gauge
-from trainers.distributed.ray_connection import end_request
+from trainers.distributed.ray_connection import end_request, restart_reason
 from trainers.distributed.session import Session
 
 # Ray exports a gauge that nobody sets again for two of its intervals of 10 s, and then drops it.
@@ -116,6 +116,9 @@ class RaySession(Session):
         """Of the last request, which stays one where the coordinator does not respond or has started again."""
         self.stop_requested()
         return self._requests[-1].regroup_reason if self._requests else None
+
+    def restart_reason(self) -> str | None:
+        return restart_reason(self.coordinator)
 
     def _keep_shown(self) -> None:
         """Keeps what was shown last as long as this process lives, above all when the last progress was."""

@@ -93,6 +93,10 @@ class Session(ABC):
     def regroup_reason(self) -> str | None:
         """Why other ranks go on where these were requested to end; None: none do. The main process calls it."""
 
+    def restart_reason(self) -> str | None:
+        """Why these workers follow others of the attempt; None: they do not, or it is not known."""
+        return None
+
     @cached_property
     def group(self) -> str:
         """A name that only these ranks have, the same on each; all call it at the same point."""

@@ -108,6 +108,12 @@ def scores_of(state: State) -> dict[str, float]:
     return {name: wer for name, wer in scores.items() if wer is not None}
 
 
+def restarts_of(state: State, attempt: int) -> dict[str, Any]:
+    """How often the workers of an attempt were started again, and why last, as in a status; nothing where never."""
+    groups = [group for group in state.groups if group.attempt == attempt]
+    return {"restarts": len(groups) - 1, "restart_reason": groups[-1].reason} if len(groups) > 1 else {}
+
+
 def _finite(found: Iterable[Any]) -> list[float]:
     return [float(wer) for wer in found if isinstance(wer, int | float) and math.isfinite(wer)]
 
@@ -146,8 +152,8 @@ class StatusWriter:
 
         Numbers are of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
         `wers` (of the last MAX_WERS validations), `best_wer` (of all of them), `test_wer`, `eta_s`, `checkpoint_s`
-        (seconds that storing the last checkpoint took), `workers` (of an elastic run) and `detail` those that have
-        changed; a detail holds until the next change.
+        (seconds that storing the last checkpoint took), `workers` (of an elastic run), those of `restarts_of` and
+        `detail` those that have changed; a detail holds until the next change.
         """
         with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")

@@ -117,8 +117,8 @@ class GroupWriter(Writer):
     def of(cls, folder: RunFolder, attempt: int, group: str) -> "GroupWriter":
         return cls(folder, Journal(folder), attempt, Group(attempt, group))
 
-    def open(self, workers: int) -> State:
-        """Takes over from the group before, whose metrics count up to this moment.
+    def open(self, workers: int, reason: str | None = None) -> State:
+        """Takes over from the group before, whose metrics count up to this moment; `reason`: why it has ended.
 
         Raises:
             FencedError: a later attempt has begun.
@@ -135,6 +135,7 @@ class GroupWriter(Writer):
                 "group": self.group.id,
                 "workers": workers,
                 "sealed": _seal(self.folder, state),
+                **({"reason": reason} if reason is not None else {}),
             }
 
         return self.journal.append(decide)

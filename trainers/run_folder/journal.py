@@ -91,11 +91,13 @@ class Group:
         attempt: Its attempt.
         id: Tells it from other groups of the attempt, which Ray Train starts after a failure.
         sealed_bytes: How much of its metrics counts. None: all complete lines, since it may still write.
+        reason: Why it follows another group of its attempt; "" where it is the first, or that is not known.
     """
 
     attempt: int
     id: str
     sealed_bytes: int | None = None
+    reason: str = ""
 
     @property
     def metrics_key(self) -> str:
@@ -307,7 +309,7 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
     if "group" in entry:
         # Whether they are more or fewer than before is entered once the step is known.
         workers = state.workers if state.workers is not None else entry.get("workers")
-        opened = Group(entry["attempt"], entry["group"])
+        opened = Group(entry["attempt"], entry["group"], reason=str(entry.get("reason", "")))
         return replace(state, group=entry["group"], groups=(*groups, opened), workers=workers)
     known = state.experiment is not None and state.experiment["id"] == entry["experiment"]["id"]
     return replace(

@@ -54,7 +54,9 @@ def take_over(
     # Also waits until all nodes are free of earlier groups.
     parts = session.gather(list_parts(others), "waiting for the end of earlier worker groups")
     left = session.broadcast(
-        lambda: staged_checkpoints_to_upload(writer.open(session.world_size).checkpoints, parts),
+        lambda: staged_checkpoints_to_upload(
+            writer.open(session.world_size, session.restart_reason()).checkpoints, parts
+        ),
         "opening the worker group",
     )
     for found in left:

@@ -9,7 +9,7 @@ from ray.exceptions import RayError
 
 from trainers.distributed.console import Event
 from trainers.distributed.coordinator import EndRequest
-from trainers.distributed.ray_connection import COORDINATOR_TIMEOUT_S, end_request, living_nodes
+from trainers.distributed.ray_connection import COORDINATOR_TIMEOUT_S, end_request, living_nodes, restart_reason
 from trainers.errors import LostWorkerError
 
 # A coordinator that died starts again within seconds.
@@ -77,6 +77,10 @@ class CoordinatorBoard:
             return node in living_nodes()
         except (RayError, RuntimeError, OSError):
             return True
+
+    def restart_reason(self) -> str | None:
+        """Why this group follows another one of the attempt; None: it does not, or the coordinator does not say."""
+        return restart_reason(self._coordinator)
 
     def end_request(self) -> EndRequest | None:
         """What was requested of the workers. None: nothing."""

@@ -15,7 +15,7 @@ from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
 from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
 from trainers.errors import FencedError, FollowingError, LostWorkerError, RayscribeError, RegroupError, ScriptError
-from trainers.run_folder.attempt_status import Phase, StatusWriter
+from trainers.run_folder.attempt_status import Phase, StatusWriter, restarts_of
 from trainers.run_folder.checkpoints import newest, sweep
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Journal
@@ -142,7 +142,7 @@ class _Rank:
                         self._wait_for(READY.format(0))
                     self.board.post(ready, True)
                 self._wait_for(ready)
-                status.update(Phase.TRAINING)
+                status.update(Phase.TRAINING, **restarts_of(start.state, self.task.attempt))
                 started = program_words(script, words, node.work, context.local_rank)
                 release_port()
                 run = _Run(self, node, sync, shared)
@@ -153,9 +153,9 @@ class _Rank:
 
     def _open_group(self) -> None:
         writer = self._writer()
-        state = writer.open(self.member.context.world_size)
+        state = writer.open(self.member.context.world_size, self.board.restart_reason())
         sweep(writer)
-        restarts = sum(group.attempt == self.task.attempt for group in state.groups) - 1
+        restarts = restarts_of(state, self.task.attempt).get("restarts", 0)
         self.board.begin(self.member.nodes)
         self.board.post(START, GroupStart(state, restarts))
 

@@ -17,7 +17,7 @@ from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.export import export_model
 from trainers.models.families import family_of_folder
 from trainers.run_folder import layout
-from trainers.run_folder.attempt_status import Phase, StatusWriter
+from trainers.run_folder.attempt_status import Phase, StatusWriter, restarts_of
 from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, accepted_metrics, deduplicate, publish
@@ -113,7 +113,8 @@ def _trackers(task: TrainTask, session: Session, staging: Staging, writer: Group
 def resume(context: WorkerContext) -> ResumePoint | None:
     """Takes over from the worker group before, and fetches the run's checkpoint to go on from; None: it has none."""
     elastic = {"workers": context.session.world_size} if context.config.scaling.is_elastic else {}
-    context.status.update(Phase.TRAINING, detail="loading the model and the last checkpoint", **elastic)
+    loading = "loading the model and the last checkpoint"
+    context.status.update(Phase.TRAINING, detail=loading, **elastic)
     take_over(
         context.staging,
         context.writer,
@@ -121,6 +122,9 @@ def resume(context: WorkerContext) -> ResumePoint | None:
         context.session,
         managed_by_service=context.task.managed_by_service,
     )
+    if context.session.is_main_process:
+        restarts = restarts_of(context.writer.journal.read(), context.task.attempt)
+        context.status.update(Phase.TRAINING, detail=loading, **restarts)
     found = starting_point(context.staging, context.writer, context.session)
     start = ResumePoint(*found) if found is not None else None
     resized = context.session.broadcast(

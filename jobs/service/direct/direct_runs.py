@@ -18,7 +18,7 @@ from jobs.submission.job_spec import gang_of
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.wording import format_duration
 from trainers.distributed.machine import host_of
-from trainers.run_folder.attempt_status import read_status, scores_of
+from trainers.run_folder.attempt_status import read_status, restarts_of, scores_of
 from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, RunFolder, seconds_of
 from trainers.run_folder.run_register import Registered
@@ -55,6 +55,7 @@ class DirectRuns:
         state, reason = _state_of(known, found)
         progress = found.progress or Progress(phase="")
         scores = {**{name: getattr(progress, name) for name in ("best_wer", "test_wer")}, **scores_of(found.state)}
+        scores |= restarts_of(found.state, found.state.attempt)
         shown: dict[str, Any] = {
             "uid": str((found.state.experiment or {}).get("id", "")),
             "state": state,

@@ -13,6 +13,7 @@ STATES = {"opened": RunState.TRAINING, "prepared": RunState.PREPARING_DATA, "fin
 def events_of(run_id: str, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
     """One event an entry; see `trainers.run_folder.journal`."""
     before: RunState | None = None
+    trained: set[Any] = set()
     for number, entry in enumerate(entries, start=1):
         kind = str(entry.get("kind"))
         begins = kind == "opened" and "group" not in entry
@@ -25,16 +26,21 @@ def events_of(run_id: str, entries: Iterable[Mapping[str, Any]]) -> Iterator[Eve
             state=state,
             before=before,
             cause=kind,
-            text=_text(kind, entry),
+            text=_text(kind, entry, again=entry.get("attempt") in trained),
         )
+        if kind == "opened" and "group" in entry:
+            trained.add(entry.get("attempt"))
         before = state
 
 
-def _text(kind: str, entry: Mapping[str, Any]) -> str:
+def _text(kind: str, entry: Mapping[str, Any], *, again: bool) -> str:
     match kind:
         case "opened":
-            group = f", with {_workers(entry.get('workers'))}" if "group" in entry else ""
-            text = f"attempt {entry['attempt']} {'trains' if group else 'begins'}{group}"
+            text = f"attempt {entry['attempt']} begins"
+            if "group" in entry:
+                reason = f", after: {entry['reason']}" if entry.get("reason") else ""
+                trains = "trains again" if again else "trains"
+                text = f"attempt {entry['attempt']} {trains}, with {_workers(entry.get('workers'))}{reason}"
         case "prepared":
             text = f"the data of attempt {entry['attempt']} is prepared"
         case "resized":

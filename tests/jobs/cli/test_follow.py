@@ -88,6 +88,11 @@ def test_a_run_s_details_have_the_course_of_its_error_rate(capsys: pytest.Captur
     assert "WER        90.00% → 50.00% ██▁▃\n" in capsys.readouterr().out
 
 
+def test_a_run_s_details_have_the_restarts_of_its_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    run_details(sample_run(progress=Progress(phase="TRAINING", restarts=2, restart_reason="rank 1 died")), [])
+    assert "  workers    2 restarts within the attempt, the last after: rank 1 died\n" in capsys.readouterr().out
+
+
 def page(attempt: int, *texts: str, ended: bool = False) -> LogPage:
     lines = [LogLine(source="driver", text=text) for text in texts]
     return LogPage(attempt=attempt, lines=lines, cursor="c", ended=ended)

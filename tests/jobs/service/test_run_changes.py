@@ -78,6 +78,32 @@ def test_how_long_a_checkpoint_takes_goes_with_the_run_to_its_next_attempts() ->
     assert run.progress == measured(50.0)
 
 
+def test_workers_that_are_started_again_are_an_event_and_stay_known_within_the_attempt() -> None:
+    def after(run: Run, change: RunChange | None) -> Run:
+        assert change is not None
+        return run.model_copy(update={"state": change.state, "reason": change.reason, **change.fields})
+
+    run = training(progress=Progress(phase="TRAINING"))
+    again = Progress(phase="TRAINING", restarts=1, restart_reason="rank 1 died")
+    change = observed(run, state=run.state, reason=run.reason, progress=again, now_s=NOW_S)
+    assert change is not None
+    assert (change.event, change.text) == (
+        "restart",
+        "workers of attempt 1: 1 restart within the attempt, after: rank 1 died",
+    )
+    run = after(run, change)
+    # The driver, which writes the status while workers start, does not know.
+    waits = observed(run, state=RunState.WAITING_FOR_RESOURCES, reason="", progress=Progress(phase="W"), now_s=NOW_S)
+    run = after(run, waits)
+    assert run.progress == again.model_copy(update={"phase": "W"})
+    change = observed(run, state=RunState.TRAINING, reason="", progress=again, now_s=NOW_S)
+    assert change is not None and change.event == "phase"
+    run = after(run, end_of(after(run, change), Cause.NODE_LOST, 11))
+    assert run.progress is not None and run.progress.restarts_text.startswith("1 restart")
+    run = after(run, admitted(run, number=2, checkpoint="c", start="c", now_s=NOW_S))
+    assert run.progress is None
+
+
 def measured(checkpoint_s: float) -> Progress:
     """Of an attempt that has stored a checkpoint."""
     return Progress(phase="TRAINING", step=2, checkpoint_s=checkpoint_s)

@@ -8,7 +8,7 @@ import pytest
 
 from jobs.model import Progress
 from tests.s3 import FaultProxy
-from tests.trainers.run_folder.writers import first_group, staged
+from tests.trainers.run_folder.writers import begin, first_group, staged
 from tests.trainers.synthetic import config
 from trainers.errors import Interruption
 from trainers.run_folder import attempt_status
@@ -18,15 +18,31 @@ from trainers.run_folder.attempt_status import (
     StatusWriter,
     driver_log_key,
     read_status,
+    restarts_of,
     status_key,
     worker_log_key,
     worker_logs,
 )
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
+from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import Storage, open_storage
 
 DEADLINE_S = 30.0
+
+
+def test_restarts_are_those_of_the_attempt_with_the_last_reason(tmp_path: Path) -> None:
+    folder = RunFolder(open_storage(str(tmp_path)))
+    for attempt, reasons in ((1, [None, "rank 1 died", None]), (2, [None]), (3, [None, "a node was lost"])):
+        driver = begin(folder, attempt)
+        for number, reason in enumerate(reasons):
+            state = GroupWriter.of(folder, driver.attempt, f"{attempt}{number}").open(2, reason)
+    found = [restarts_of(state, attempt) for attempt in (1, 2, 3)]
+    assert found == [
+        {"restarts": 2, "restart_reason": ""},
+        {},
+        {"restarts": 1, "restart_reason": "a node was lost"},
+    ]
 
 
 @pytest.fixture(autouse=True)

@@ -43,6 +43,7 @@ class GroupBoard(DictBoard):
         super().__init__()
         self.lines: list[str] = []
         self.request: EndRequest | None = None
+        self.reason: str | None = None
 
     def try_post(self, topic: str, value: Any) -> None:
         self.post(topic, value)
@@ -56,6 +57,9 @@ class GroupBoard(DictBoard):
 
     def begin(self, nodes: tuple[str, ...]) -> None:
         self.nodes = nodes
+
+    def restart_reason(self) -> str | None:
+        return self.reason
 
     def is_alive(self, node: str) -> bool:
         return True

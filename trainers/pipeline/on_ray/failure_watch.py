@@ -11,13 +11,15 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Report
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
 
 from trainers.config.schema import AnyConfig, ScriptConfig
-from trainers.distributed.coordinator import WAITING
+from trainers.distributed.coordinator import RESTART, WAITING
 from trainers.distributed.ray_connection import LOST_NODE_TIMEOUT_S, lost_nodes, stop_requested
 from trainers.errors import LostNodeError, LostWorkerError, ProgramError, RegroupError, ScriptError, StoppedError
 from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, is_start_timeout, root_cause_of
 
 # Nodes that an elastic run may lose before it comes to another checkpoint.
 MAX_LOSSES = 20
+# Of a reason in the journal.
+LONGEST_REASON = 500
 
 
 class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
@@ -101,3 +103,4 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         of_all = f"{self._count} of at most {self._max_failures}" if self._max_failures >= 0 else f"{self._count}"
         count = of_all if counts else "not counted"
         self._coordinator.add_event.remote(f"the workers restart from the last checkpoint ({count}): {error}")
+        self._coordinator.post.remote(RESTART, str(error).partition("\n")[0].rstrip(":")[:LONGEST_REASON])

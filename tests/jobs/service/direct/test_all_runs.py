@@ -23,7 +23,10 @@ from tests.jobs.ledger.builders import make_run, wait_until
 from tests.jobs.service.direct.registry import register, train
 from trainers.distributed.machine import process_name
 from trainers.errors import ConfigError
+from trainers.run_folder.fencing import GroupWriter
+from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.run_register import find_registered
+from trainers.storage import open_storage
 
 # A driver that trains until it is asked to stop.
 DRIVER = """
@@ -73,6 +76,10 @@ def test_a_killed_training_is_shown_with_how_far_it_came(runs: AllRuns, tmp_path
     assert [event.cause for event in events] == ["opened", "opened", "checkpoint"]
     assert events[-1].text == f"{checkpoint} is stored · WER 12.50%"
     assert runs.events("sr", after=2) == events[2:]
+    GroupWriter.of(RunFolder(open_storage(f"{tmp_path}/sr")), 1, "again").open(2, "rank 1 died")
+    assert runs.events("sr")[-1].text == "attempt 1 trains again, with 2 workers, after: rank 1 died"
+    progress = runs.run("sr").progress
+    assert progress is not None and progress.restarts_text == "1 restart within the attempt, after: rank 1 died"
 
 
 def test_a_training_that_goes_on_is_shown_with_its_phase(runs: AllRuns, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ class FakeCoordinator:
         self.request_stop = SimpleNamespace(remote=lambda: self.requests.append("stop"))
         self.request_regroup = SimpleNamespace(remote=lambda *request: self.requests.append(request))
         self.add_event = SimpleNamespace(remote=self.events.append)
+        self.posts: dict[str, Any] = {}
+        self.post = SimpleNamespace(remote=self.posts.__setitem__)
         self.set_phase = SimpleNamespace(remote=self.phases.append)
         self.controllers: list[Any] = []
         self.set_controller = SimpleNamespace(remote=self.controllers.append)

@@ -18,6 +18,7 @@ from ray.train.v2._internal.execution.controller.state import (
 from tests.trainers.pipeline.on_ray.fake_coordinator import FakeCoordinator
 from tests.trainers.synthetic import config
 from trainers.config.schema import ScriptConfig
+from trainers.distributed.coordinator import RESTART
 from trainers.errors import (
     ConfigError,
     LostNodeError,
@@ -76,6 +77,12 @@ def test_failures_are_counted_until_there_are_too_many() -> None:
         )
     with pytest.raises(TooManyFailuresError):
         fails(failures, DIED)
+
+
+def test_the_next_group_is_told_why_in_one_line() -> None:
+    failures, coordinator = watch(2)
+    fails(failures, LostWorkerError("rank 1: the program ended by SIGKILL:\n  its last line"))
+    assert coordinator.posts == {RESTART: "rank 1: the program ended by SIGKILL"}
 
 
 def test_without_a_limit_they_are_only_told() -> None:
