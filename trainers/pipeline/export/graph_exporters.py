@@ -6,6 +6,7 @@ as transformers 5.23 traces that one, a trained model repeats itself in ONNX Run
 """
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,9 +42,8 @@ class _Graphs:
         network.eval()
         clips = [torch.zeros(TRACED_SAMPLES, dtype=torch.int16)] * TRACED_CLIPS
         inputs = source.recognizer.new_features().inputs(clips, None)
-        inputs.pop(LENGTHS)
         with _quiet():
-            exporter.export(network, inputs, config).save_pretrained(folder)
+            exporter.export(network, _as_processors_give(inputs), config).save_pretrained(folder)
         source.recognizer.processor.save_pretrained(folder)
 
     def open(self, folder: Path, source: Source) -> Runtime:
@@ -63,6 +63,20 @@ class OpenVino(_Graphs):
 
     exporter = "transformers.exporters:OpenVINOExporter"
     config = "transformers.exporters:OpenVINOConfig"
+
+    def __init__(self) -> None:
+        """Keeps OpenVINO from reporting conversions to its maker.
+
+        It does so from a forked process, which inherits our handler of SIGTERM and, where there is no network, its
+        parent waits for it forever. Without the package that it reports with, it takes a stub.
+        """
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+
+
+def _as_processors_give(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Inputs as transformers' processors make them, with int32 masks: a graph takes the type it was traced with."""
+    given = {name: value for name, value in inputs.items() if name != LENGTHS}
+    return given | {name: value.to(torch.int32) for name, value in given.items() if name == "attention_mask"}
 
 
 @contextmanager
@@ -88,7 +102,6 @@ class _Ctc:
         self._exported, self._tokenizer = exported, tokenizer
 
     def recognize(self, inputs: Mapping[str, torch.Tensor], label: Sequence[int]) -> str:
-        given = {name: value for name, value in inputs.items() if name != LENGTHS}
-        path = self._exported(**given).logits[0].argmax(dim=-1)
+        path = self._exported(**_as_processors_give(inputs)).logits[0].argmax(dim=-1)
         text: str = self._tokenizer.decode(path.tolist())
         return text.strip()
