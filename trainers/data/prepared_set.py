@@ -11,6 +11,7 @@
     labels-<hash>.bin               label ids of one tokenizer, see `models.labels`; added by the first training
     quarantine.jsonl                rows that could not be decoded: id, reason
     summary.json                    counts; rows = prepared + quarantined
+    report.html                     the page of the set, see `rayscribe report`
 """
 
 import hashlib
@@ -36,6 +37,7 @@ from trainers.storage.json_files import to_jsonl
 
 OPEN_SHARDS = 256
 INDEX_ROWS_AT_ONCE = 131_072
+SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ class PreparedSet:
 
     @cached_property
     def summary(self) -> Summary:
-        return Summary(**json.loads(self._read("summary.json")))
+        return Summary(**json.loads(self._read(SUMMARY)))
 
     @cached_property
     def quarantine(self) -> list[dict[str, str]]:
@@ -202,7 +204,7 @@ def finish(
         "quarantine.jsonl": to_jsonl(quarantine, "quarantine.jsonl").encode(),
         "dataset_info.json": b"{}",
         "state.json": json.dumps(state, indent=1).encode(),
-        "summary.json": json.dumps(asdict(summary), indent=1).encode(),
+        SUMMARY: json.dumps(asdict(summary), indent=1).encode(),
     }
     for name, content in files.items():
         storage.write_bytes(name, content)

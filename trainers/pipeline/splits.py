@@ -22,10 +22,11 @@ from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
 from trainers.distributed import console
 from trainers.distributed.console.events import Stage
-from trainers.errors import DataError
+from trainers.errors import DataError, StorageError
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import content_name
 from trainers.run_folder.journal import State
+from trainers.run_folder.layout import REPORT
 from trainers.storage import open_storage
 
 
@@ -150,7 +151,7 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
             show(f"{source.split} {done} of {total} clips")
             yield part
 
-    return prepare(
+    prepared = prepare(
         source,
         config.data,
         cache_url=cache_url_of(config),
@@ -159,3 +160,24 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
         runner=counting,
         log=console.show,
     )
+    for part in prepared.parts:
+        _write_page(part)
+    return prepared
+
+
+def _write_page(prepared: PreparedSet) -> None:
+    """Writes the page of a set that has none; a set without it is as good."""
+    try:
+        if prepared.storage.exists(REPORT):
+            return
+        # Imported here: what draws is slow to load, and needed once a set.
+        from trainers.scoring.report.prepared_page import prepared_html  # noqa: PLC0415
+
+        # Where the set is shared for reading only, there is none.
+        with suppress(StorageError):
+            prepared.storage.write_bytes(REPORT, prepared_html(prepared).encode())
+    except Exception as error:
+        again = f"rayscribe report {prepared.url}"
+        console.print_line(
+            f"warning: the page of a prepared set was not written ({type(error).__name__}: {error}): try {again}"
+        )

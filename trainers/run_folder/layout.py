@@ -19,6 +19,7 @@ evaluation/<split>.json .jsonl
 evaluation/decoding.json      weights of a beam search, where they were chosen on the validation set
 metrics.jsonl                 each loss and score once, over all attempts; with the others at the run's end
 result.json                   last
+report.html                   the page of the run, see `scoring.report`
 
 From the metrics that count, by the newest worker group, see `training.trackers`:
 tensorboard/ wandb/           TensorBoard's events; an offline run of W&B
@@ -52,6 +53,7 @@ EXPERIMENT = "experiment.json"
 METRICS = "metrics.jsonl"
 QUARANTINE = "quarantine.jsonl"
 RESULT = "result.json"
+REPORT = "report.html"
 JOURNAL = "journal"
 PROCESSOR = "processor"
 CHECKPOINTS = "checkpoints"

@@ -1,5 +1,7 @@
-"""rayscribe report: a page that shows what a run was, is and came to."""
+"""rayscribe report: a page that shows what a run was, is and came to, or what a prepared set holds."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +13,21 @@ from jobs.cli.output import ForceOption, echo, write_file
 from jobs.service.run_folders import folder_of
 from trainers.config.storage_location import is_url
 from trainers.errors import ConfigError
+from trainers.run_folder.layout import REPORT
+from trainers.storage import Storage, open_storage
 
 
 def report(
     run_id: Annotated[
         str,
-        typer.Argument(metavar="RUN", help="Name of the run, or its folder or URL.", autocompletion=complete_run),
+        typer.Argument(
+            metavar="RUN",
+            help="Name of the run, or its folder or URL; or that of a prepared set.",
+            autocompletion=complete_run,
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it there. Default: report.html in the run folder.")
+        Path | None, typer.Option(metavar="FILE", help="Write it there. Default: report.html in the folder.")
     ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     force: ForceOption = False,
@@ -28,26 +36,39 @@ def report(
     """Write the page of a run: scores, curves, worst utterances, confusions, data, attempts and config.
 
     It is one file that needs no network and runs no script, of a run that has ended or still trains. A run writes it
-    when it has finished. Recordings of the worst utterances and speakers are in it where the prepared set is on a disk
-    of this machine.
+    when it has finished. Recordings of the worst utterances and speakers are in it where the
+    prepared set is on a disk of this machine. The page of a prepared set has hours, durations, characters and the
+    quarantine by reason.
 
     Example: rayscribe report whisper-sr --open
 
     Example: rayscribe report s3://bucket/runs/whisper-sr --out whisper-sr.html
     """
-    # Imported here: other commands draw nothing, and start faster without.
-    from trainers.scoring.report.page import REPORT, report_html, write_report  # noqa: PLC0415
-
-    with open_session(service) as session:
-        folder = folder_of(session.runs.run(run_id))
-    if open_it and out is None and is_url(folder.url):
-        raise ConfigError(f"--open: {folder.url} is not a folder of this machine: name a file (--out FILE)")
+    storage, make_html = _page_of(run_id, service)
+    if open_it and out is None and is_url(storage.url()):
+        raise ConfigError(f"--open: {storage.url()} is not a folder of this machine: name a file (--out FILE)")
     if out is None:
-        write_report(folder)
-        written = folder.storage.url(REPORT)
+        storage.write_bytes(REPORT, make_html().encode())
+        written = storage.url(REPORT)
     else:
-        write_file(out, report_html(folder), "--out", force=force)
+        write_file(out, make_html(), "--out", force=force)
         written = str(out.resolve())
     echo(f"written: {written}")
     if open_it:
         typer.launch(Path(written).as_uri())
+
+
+def _page_of(text: str, service: str | None) -> tuple[Storage, Callable[[], str]]:
+    """The folder of a run or of a prepared set, and what makes its page."""
+    # Imported here: other commands draw nothing, and start faster without.
+    from trainers.scoring.report.page import report_html  # noqa: PLC0415
+    from trainers.scoring.report.prepared_clips import prepared_at  # noqa: PLC0415
+    from trainers.scoring.report.prepared_page import prepared_html  # noqa: PLC0415
+
+    if is_url(text) or Path(text).is_dir():
+        prepared = prepared_at(open_storage(text.rstrip("/") if is_url(text) else str(Path(text).resolve())))
+        if prepared is not None:
+            return prepared.storage, partial(prepared_html, prepared)
+    with open_session(service) as session:
+        folder = folder_of(session.runs.run(text))
+    return folder.storage, partial(report_html, folder)

@@ -1,4 +1,4 @@
-"""`rayscribe report`: where the page of a run is written."""
+"""`rayscribe report`: where the page of a run, or of a prepared set, is written."""
 
 import shutil
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from jobs.cli.app import main
+from tests.trainers.prepared import prepared_train
+from tests.trainers.synthetic import write_corpus
 
 FINISHED = Path(__file__).parents[2] / "trainers" / "run_folder" / "earlier_versions" / "version_0_1" / "finished"
 
@@ -36,6 +38,16 @@ def test_a_file_that_is_named_is_not_replaced_unasked(run: Path, capsys: pytest.
     assert main(["report", str(run), "--out", str(page)]) == 2
     assert "is there already: add --force" in capsys.readouterr().err
     assert main(["report", str(run), "--out", str(page), "--force"]) == 0
+
+
+def test_the_page_of_a_prepared_set_is_written_into_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = write_corpus(tmp_path / "corpus", ["one", "two"], durations_s=[0.5, 0.5])
+    prepared = prepared_train(manifest, str(tmp_path / "prepared"))
+    assert main(["report", prepared.url]) == 0
+    assert capsys.readouterr().out == f"written: {prepared.url}/report.html\n"
+    assert "Prepared set" in Path(prepared.url, "report.html").read_text(encoding="utf-8")
 
 
 def test_a_run_that_is_not_there_is_named(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,38 +1,23 @@
 """The page of a run."""
 
 import base64
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import yaml
 
 from trainers.config.wording import counted, format_duration
-from trainers.run_folder.layout import RunFolder
-from trainers.scoring.report.charts import curves, durations
+from trainers.run_folder.layout import REPORT, RunFolder
+from trainers.scoring.report.charts import curves
+from trainers.scoring.report.data_section import data_section
 from trainers.scoring.report.prepared_clips import ClipSet, clip_sets
 from trainers.scoring.report.rendering import clock, rendered
 from trainers.scoring.report.run_record import AttemptRecord, RunRecord, SplitRecord
 from trainers.scoring.report.score_section import ScoreSection, Utterance, score_section
 
-REPORT = "report.html"
-MOST_CHARACTERS = 200
-REASONS = 50
 # Of all recordings in the page together, before they are written as text.
 MAX_AUDIO_BYTES = 4_000_000
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-
-
-@dataclass(frozen=True)
-class ReasonCount:
-    """Rows of a split that were left out for one reason, whatever the numbers in it."""
-
-    split: str
-    reason: str
-    rows: int
-    first: str
 
 
 def write_report(folder: RunFolder) -> None:
@@ -64,10 +49,7 @@ def report_html(folder: RunFolder) -> str:
         numbers=[*_numbers(record, scores, sets, hours)],
         scores=scores,
         charts=drawn,
-        clip_sets=[_described(found) for found in sets],
-        data_charts=[durations(found.split, found.durations_s) for found in sets if found.durations_s],
-        most_characters=MOST_CHARACTERS,
-        quarantine=_reasons(record.quarantine),
+        **data_section(sets, record.quarantine),
         attempts=[*zip(record.attempts, hours, strict=True)],
         device=_device(record.config),
         overrides=record.overrides,
@@ -146,33 +128,6 @@ def _device(config: Mapping[str, Any]) -> str:
     if accelerator == "hpu":
         return "HPU"
     return "GPU" if scaling.get("use_gpu") or accelerator not in (None, "cpu") else "Worker"
-
-
-def _described(found: ClipSet) -> dict[str, Any]:
-    quantiles_s = np.percentile(found.durations_s, [0, 50, 100]).tolist() if found.durations_s else []
-    return {
-        "split": found.split,
-        "rows": found.rows,
-        "clips": len(found.durations_s),
-        "quarantined": found.quarantined,
-        "total_s": sum(found.durations_s),
-        "quantiles_s": quantiles_s,
-        "characters": found.characters.most_common(),
-        "key": found.prepared.key,
-    }
-
-
-def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[ReasonCount]:
-    """Rows that were left out by split and reason, the most frequent first."""
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in quarantine:
-        reason = str(row.get("reason", "")).replace(str(row.get("id", "")) or "\0", "…")
-        found.setdefault((str(row.get("split", "")), _NUMBER.sub("…", reason)), []).append(row)
-    counts = [
-        ReasonCount(split, reason if len(rows) > 1 else str(rows[0].get("reason", "")), len(rows), str(rows[0]["id"]))
-        for (split, reason), rows in found.items()
-    ]
-    return sorted(counts, key=lambda item: -item.rows)[:REASONS]
 
 
 def _as_yaml(content: Any) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from trainers.config.storage_location import StorageOptions, is_url
-from trainers.data.prepared_set import PreparedSet, find, shard_name
+from trainers.data.prepared_set import SUMMARY, PreparedSet, find, shard_name
 from trainers.errors import RayscribeError
 from trainers.run_folder.layout import RunFolder
-from trainers.storage import open_storage
+from trainers.storage import Storage, open_storage
 
 PREPARED = "prepared"
 
@@ -34,6 +34,17 @@ class ClipSet:
     durations_s: Sequence[float]
     characters: Counter[str]
     prepared: PreparedSet
+
+    @classmethod
+    def of(cls, split: str, prepared: PreparedSet) -> "ClipSet":
+        """Reads index and counts of a set; raises what reading them does."""
+        index, summary = prepared.index, prepared.summary
+        characters: Counter[str] = Counter()
+        # Texts of a large set are not in memory together.
+        for texts in index["text"].chunks:
+            for text in texts.to_pylist():
+                characters.update(text)
+        return cls(split, summary.rows, summary.quarantined, index["duration_s"].to_pylist(), characters, prepared)
 
     def speakers(self) -> dict[str, str]:
         """The speaker of each clip that has one, by id; nothing where the set is not on a disk of this machine."""
@@ -63,6 +74,14 @@ class ClipSet:
             yield pa.ipc.open_stream(source).read_all()
 
 
+def prepared_at(storage: Storage) -> PreparedSet | None:
+    """The prepared set whose folder this is; None where it is another folder, or none."""
+    if not storage.exists(SUMMARY):
+        return None
+    url = storage.url()
+    return PreparedSet(url, url.rpartition("/")[2].partition("-")[0])
+
+
 def clip_sets(folder: RunFolder, config: Mapping[str, Any], keys: Mapping[str, str]) -> list[ClipSet]:
     """The prepared sets of a run that can be read from here, by the hashes of its environment.json."""
     return [found for split, key in keys.items() if (found := _clip_set(folder, config, split, key)) is not None]
@@ -77,12 +96,8 @@ def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str
             prepared = find(open_storage(url, options), key, options)
             if prepared is None:
                 continue
-            index, summary = prepared.index, prepared.summary
+            return ClipSet.of(split, prepared)
         # A report has what can be read; the set may be on another machine, or gone.
         except (RayscribeError, OSError, pa.ArrowException, LookupError, ValueError):
             continue
-        characters: Counter[str] = Counter()
-        for text in index["text"].to_pylist():
-            characters.update(text)
-        return ClipSet(split, summary.rows, summary.quarantined, index["duration_s"].to_pylist(), characters, prepared)
     return None

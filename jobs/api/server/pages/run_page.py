@@ -15,8 +15,7 @@ from jobs.api.server.routes.run_routes import MAX_ATTEMPT, QueryString
 from jobs.errors import NotFoundError
 from jobs.lifecycle import RunState
 from jobs.model import Progress, Run
-from trainers.run_folder.layout import RunFolder
-from trainers.scoring.report.page import REPORT
+from trainers.run_folder.layout import REPORT, RunFolder
 
 MAX_KEY = 2000
 # Recordings and curves of a report are in it; most have a tenth of this.

@@ -17,11 +17,11 @@ from tests.trainers.scoring.report.parsed_page import Page, check_page
 from tests.trainers.synthetic import write_corpus
 from trainers.errors import ConfigError
 from trainers.run_folder.journal import Journal
-from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.layout import REPORT, RunFolder
 from trainers.scoring.error_rate import score_texts
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.report import page
-from trainers.scoring.report.page import REPORT, report_html, write_report
+from trainers.scoring.report.page import report_html, write_report
 from trainers.storage import open_storage
 
 EARLIER = Path(__file__).parents[2] / "run_folder" / "earlier_versions" / "version_0_1"
