@@ -93,11 +93,12 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
         context.status.update(Phase.TRAINING, checkpoint_s=round(seconds, 1))
         reports.add(checkpoint)
         context.trackers.upload()
+        context.page.request()
 
     uploader = Uploader(context.writer, context.retention, also=after_upload)
     keeper = KeepCheckpoints(session, uploader, task.attempt, context.staging.group, sharded=config.strategy.is_sharded)
     durations_s = task.sets["train"].index["duration_s"].to_numpy()
-    log = MetricsLog(context.writer, session.show_from_main, context.trackers.send)
+    log = MetricsLog(context.writer, session.show_from_main, context.show_metrics)
     first_step = start.checkpoint.step if start is not None else 0
     progress = ProgressReport(
         session,

@@ -25,6 +25,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import fetch_best, fetch_weights, starting_point, take_over
 from trainers.run_folder.staging import Staging
 from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.report.live_page import LivePage
 from trainers.scoring.report.model_card import Measured, model_card
 from trainers.storage.json_files import to_json
 from trainers.training.arguments import check_trackers, silence_libraries
@@ -88,8 +89,9 @@ def _worker_context(task: TrainTask, session: Session) -> Iterator[WorkerContext
         with (
             StatusWriter(writer.folder, task.attempt if session.is_main_process else None) as status,
             _trackers(task, session, staging, writer) as trackers,
+            LivePage(writer.folder, session.show_from_main) as page,
         ):
-            yield WorkerContext(task, session, staging, writer, status, trackers)
+            yield WorkerContext(task, session, staging, writer, status, trackers, page)
     except (DivergedError, FencedError, StoppedError, RegroupError):
         if session.local_rank == 0:
             staging.remove()

@@ -12,6 +12,7 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.staging import Staging
+from trainers.scoring.report.live_page import LivePage
 from trainers.training.tasks import TrainTask
 from trainers.training.trackers.tracker_feed import Trackers
 
@@ -26,6 +27,7 @@ class WorkerContext:
     writer: GroupWriter
     status: StatusWriter
     trackers: Trackers
+    page: LivePage
 
     @property
     def config(self) -> TrainConfig:
@@ -44,6 +46,12 @@ class WorkerContext:
     def retention(self) -> RetentionPolicy:
         part = self.config.checkpoint
         return RetentionPolicy(part.num_to_keep, part.score_attribute, part.checkpoint_score_order)
+
+    def show_metrics(self, line: str) -> None:
+        """Gives a line of metrics that counts to the trackers; one of a validation is a reason for a new page."""
+        self.trackers.send(line)
+        if '"eval_loss"' in line:
+            self.page.request()
 
 
 class ResumePoint(NamedTuple):

@@ -36,7 +36,7 @@ def report(
     """Write the page of a run: scores, curves, worst utterances, confusions, data, attempts and config.
 
     It is one file that needs no network and runs no script, of a run that has ended or still trains. A run writes it
-    when it has finished. Recordings of the worst utterances and speakers are in it where the
+    after each validation and when it has finished. Recordings of the worst utterances and speakers are in it where the
     prepared set is on a disk of this machine. The page of a prepared set has hours, durations, characters and the
     quarantine by reason.
 

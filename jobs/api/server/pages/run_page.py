@@ -75,7 +75,7 @@ async def show_run(
 
 @router.get("/report/{key:path}")
 async def show_report(key: KeyDep, pages: PagesDep, runs: RunsDep) -> Response:
-    """Shows the report that the run has written when it had finished."""
+    """Shows the report that the run has written: when it had finished, or after its last validation."""
 
     def read() -> Response:
         run = runs.run(key)
@@ -101,7 +101,7 @@ def _course_of(progress: Progress) -> Curves | None:
 def _report_of(folder: RunFolder) -> bytes:
     if not folder.storage.exists(REPORT):
         raise NotFoundError(
-            f"{folder.name} has no report yet: a run writes it when it has finished; until then, "
+            f"{folder.name} has no report yet: a run writes it after each validation; until then, "
             f"`rayscribe report {folder.name}` does"
         )
     return folder.storage.read_small(REPORT, MAX_REPORT_BYTES)
