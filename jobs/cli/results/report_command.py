@@ -29,6 +29,15 @@ def report(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it there. Default: report.html in the folder.")
     ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(
+            "--price-per-gpu-hour",
+            metavar="PRICE",
+            min=0,
+            help="Show the cost at this price. Default: scaling.price_per_gpu_hour of the run.",
+        ),
+    ] = None,
     open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
     force: ForceOption = False,
     service: ServiceOption = None,
@@ -44,7 +53,7 @@ def report(
 
     Example: rayscribe report s3://bucket/runs/whisper-sr --out whisper-sr.html
     """
-    storage, make_html = _page_of(run_id, service)
+    storage, make_html = _page_of(run_id, price, service)
     if open_it and out is None and is_url(storage.url()):
         raise ConfigError(f"--open: {storage.url()} is not a folder of this machine: name a file (--out FILE)")
     if out is None:
@@ -58,7 +67,7 @@ def report(
         typer.launch(Path(written).as_uri())
 
 
-def _page_of(text: str, service: str | None) -> tuple[Storage, Callable[[], str]]:
+def _page_of(text: str, price: float | None, service: str | None) -> tuple[Storage, Callable[[], str]]:
     """The folder of a run or of a prepared set, and what makes its page."""
     # Imported here: other commands draw nothing, and start faster without.
     from trainers.scoring.report.page import report_html  # noqa: PLC0415
@@ -68,7 +77,9 @@ def _page_of(text: str, service: str | None) -> tuple[Storage, Callable[[], str]
     if is_url(text) or Path(text).is_dir():
         prepared = prepared_at(open_storage(text.rstrip("/") if is_url(text) else str(Path(text).resolve())))
         if prepared is not None:
+            if price is not None:
+                raise ConfigError(f"--price-per-gpu-hour: {text} is a prepared set, which costs no GPU: leave it out")
             return prepared.storage, partial(prepared_html, prepared)
     with open_session(service) as session:
         folder = folder_of(session.runs.run(text))
-    return folder.storage, partial(report_html, folder)
+    return folder.storage, partial(report_html, folder, price)

@@ -140,6 +140,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "scaling.resources_per_worker": (Outcome.EXACT, ({"CPU": 2.0},)),
     "scaling.placement_strategy": (Outcome.EXACT, ("SPREAD",)),
     "scaling.backend": (Outcome.ROUNDED, ("gloo",)),
+    "scaling.price_per_gpu_hour": (Outcome.EXACT, (2.5,)),
     "strategy.name": (Outcome.REFUSED, ("deepspeed",)),
     "scoring.metrics": (Outcome.EXACT, ({"deletions": "trainers.scoring.metrics:ErrorRates"},)),
     "hub.push": (Outcome.EXACT, (True,)),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, model_validator
 
-from trainers.config.parts.part import Part
+from trainers.config.parts.part import Part, PositiveFloat
 from trainers.config.parts.run_part import NAME
 
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
@@ -106,6 +106,11 @@ class ScalingPart(Part):
         pattern=BACKEND,
         description="What the process group of the workers communicates by: nccl, gloo or another of torch's, or one "
         "for each device, as cpu:gloo,cuda:nccl. auto: nccl on GPUs, else gloo.",
+    )
+    price_per_gpu_hour: PositiveFloat | None = Field(
+        None,
+        description="Price of a GPU or other accelerator for an hour, or of a worker that has none, in any currency: "
+        "the run's report then has the cost of each attempt. null: not known.",
     )
 
     @model_validator(mode="before")

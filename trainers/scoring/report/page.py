@@ -13,7 +13,7 @@ from trainers.scoring.report.charts import curves
 from trainers.scoring.report.data_section import data_section
 from trainers.scoring.report.prepared_clips import ClipSet, clip_sets
 from trainers.scoring.report.rendering import clock, rendered
-from trainers.scoring.report.run_record import AttemptRecord, RunRecord, SplitRecord
+from trainers.scoring.report.run_record import RunRecord, SplitRecord
 from trainers.scoring.report.score_section import ScoreSection, Utterance, score_section
 
 # Of all recordings in the page together, before they are written as text.
@@ -29,12 +29,17 @@ def write_report(folder: RunFolder) -> None:
     folder.storage.write_bytes(REPORT, report_html(folder).encode())
 
 
-def report_html(folder: RunFolder) -> str:
-    """The page of a run, as its folder is now; raises as `write_report`."""
+def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
+    """The page of a run, as its folder is now; raises as `write_report`.
+
+    `price_per_hour` is of one GPU, see `ScalingPart.price_per_gpu_hour`; None: that of the run's config, if it has one.
+    """
     record = RunRecord.of(folder)
+    if price_per_hour is None:
+        price_per_hour = (record.config.get("scaling") or {}).get("price_per_gpu_hour")
     sets = clip_sets(folder, record.config, record.environment.get("data") or {})
     scores = [_scored(found, record, sets) for found in record.splits]
-    hours = _device_hours(record.attempts)
+    hours = _device_hours(record)
     drawn = curves(record.metrics)
     sections = [("curves", "Curves")] if drawn else []
     sections += [(f"score-{score.split}", f"Score on {score.split}") for score in scores]
@@ -46,12 +51,13 @@ def report_html(folder: RunFolder) -> str:
         version=(record.environment.get("packages") or {}).get("rayscribe") or "",
         standing=_standing(record),
         sections=[*sections, ("data", "Data"), ("attempts", "Attempts"), ("config", "Config")],
-        numbers=[*_numbers(record, scores, sets, hours)],
+        numbers=[*_numbers(record, scores, sets), *_spent(record, hours, price_per_hour)],
         scores=scores,
         charts=drawn,
         **data_section(sets, record.quarantine),
         attempts=[*zip(record.attempts, hours, strict=True)],
         device=_device(record.config),
+        price_per_hour=price_per_hour,
         overrides=record.overrides,
         config=_as_yaml(record.config),
         environment=_as_yaml(record.environment),
@@ -94,7 +100,7 @@ def _standing(record: RunRecord) -> str:
 
 
 def _numbers(
-    record: RunRecord, scores: Sequence[ScoreSection], sets: Sequence[ClipSet], hours: Sequence[float | None]
+    record: RunRecord, scores: Sequence[ScoreSection], sets: Sequence[ClipSet]
 ) -> Iterator[tuple[str, str, str]]:
     """What a reader looks for first: label, value, and what belongs to it."""
     for score in scores:
@@ -110,14 +116,27 @@ def _numbers(
     if trained is not None:
         audio = format_duration(sum(trained.durations_s))
         yield "Training audio", audio, counted(len(trained.durations_s), "clip")
+
+
+def _spent(
+    record: RunRecord, hours: Sequence[float | None], price_per_hour: float | None
+) -> Iterator[tuple[str, str, str]]:
+    """What the run has taken so far, as far as it is known."""
     known = [value for value in hours if value is not None]
     if known:
-        yield f"{_device(record.config)}-hours", f"{sum(known):.2f}", counted(len(record.attempts), "attempt")
+        device = _device(record.config)
+        yield f"{device}-hours", f"{sum(known):,.2f}", counted(len(record.attempts), "attempt")
+        if price_per_hour is not None:
+            yield "Cost", f"{sum(known) * price_per_hour:,.2f}", f"at {price_per_hour:g} per {device}-hour"
 
 
-def _device_hours(attempts: Sequence[AttemptRecord]) -> list[float | None]:
+def _device_hours(record: RunRecord) -> list[float | None]:
+    """Of each attempt its time, of each device that its workers hold."""
+    resources = (record.config.get("scaling") or {}).get("resources_per_worker") or {}
+    per_worker = resources.get(_device(record.config), 1.0)
     return [
-        None if item.took_s is None or item.workers is None else item.took_s * item.workers / 3600 for item in attempts
+        None if item.took_s is None or item.workers is None else item.took_s * item.workers * per_worker / 3600
+        for item in record.attempts
     ]
 
 

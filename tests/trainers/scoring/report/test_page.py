@@ -137,6 +137,17 @@ def test_curves_attempts_quarantine_and_config_are_shown(run: RunFolder) -> None
     assert any("use_gpu: true" in text for text in parsed.texts["pre"])
 
 
+def test_attempts_have_a_cost_where_a_price_is_given(run: RunFolder) -> None:
+    assert "Cost" not in Page(report_html(run)).texts["th"]
+    scaling = {"use_gpu": True, "resources_per_worker": {"GPU": 4}, "price_per_gpu_hour": 2.5}
+    run.storage.write_bytes("config.yaml", yaml.safe_dump({"run": {"name": "x"}, "scaling": scaling}).encode())
+    parsed = Page(report_html(run))
+    assert "Cost" in parsed.texts["th"] and "Cost" in parsed.texts["dt"]
+    # An hour of one worker with four GPUs; of the second attempt nothing is known yet.
+    assert {"4.00", "10.00"} <= {*parsed.texts["td"]} and "at 2.5 per GPU-hour" in parsed.texts["dd"]
+    assert "at 3 per GPU-hour" in Page(report_html(run, 3.0)).texts["dd"]
+
+
 def test_a_finished_run_shows_the_scores_of_its_result(run: RunFolder) -> None:
     journal = Journal(run)
     ids = ["a", "b", "c", "d"]
