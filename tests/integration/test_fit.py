@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+import time
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
-from transformers import WhisperForConditionalGeneration, WhisperTokenizer, pipeline
+from transformers import TrainerCallback, WhisperForConditionalGeneration, WhisperTokenizer, pipeline
 from typer.testing import CliRunner
 
 from jobs.cli.app import app
@@ -63,7 +64,8 @@ def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -
 def finished_run(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """The config of a run that has finished."""
     counted = {"deletions": "trainers.scoring.metrics:ErrorRates"}
-    wanted = small(tones, tmp_path_factory.mktemp("runs"), {"scoring.metrics": counted})
+    changes = {"scoring.metrics": counted, "data.slice_columns": ["path"]}
+    wanted = small(tones, tmp_path_factory.mktemp("runs"), changes)
     fit(wanted, LocalEngine(), overrides=["training.max_steps=12"])
     return wanted
 
@@ -102,7 +104,8 @@ def test_a_run_folder_holds_what_the_readme_says(finished_run: TrainConfig) -> N
     losses: list[Any] = [(line["step"], pytest.approx(line["loss"])) for line in logged]
     assert points_of(folder / "tensorboard", "train/loss") == losses
     assert logged and all(0 <= line["padding"] < 1 for line in logged)
-    assert "Padding, percent of the input" in (folder / "report.html").read_text(encoding="utf-8")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Padding, percent of the input" in page and "<h3>By path</h3>" in page
     assert validation["deletions"] in [line["eval_deletions"] for line in scored]
     assert all(line["eval_deletions"] >= 0 for line in scored)
 
@@ -170,6 +173,36 @@ def test_the_training_side_is_freed_before_the_best_model_is_loaded(
     monkeypatch.setattr("trainers.training.worker.finish", finish)
     fit(small(tones, tmp_path, {"training.max_steps": 4}), LocalEngine())
     assert len(built) == 2
+
+
+class SeesPage(TrainerCallback):
+    """Goes on with the last steps when the page shows the score of a checkpoint."""
+
+    def __init__(self, page: Path):
+        self._page = page
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        end_s = time.monotonic() + 60
+        while state.global_step == 8 and not (self._page.is_file() and "Score on validation" in self._page.read_text()):
+            assert time.monotonic() < end_s
+            time.sleep(0.05)
+
+
+@pytest.mark.long
+def test_a_run_that_trains_has_a_page_after_a_validation(
+    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = small(tones, tmp_path)
+
+    def build(*given: Any) -> Any:
+        loop = worker_build(*given)
+        loop.trainer.add_callback(SeesPage(run_folder(wanted) / "report.html"))
+        return loop
+
+    monkeypatch.setattr("trainers.training.worker.build", build)
+    monkeypatch.setattr("trainers.scoring.report.live_page.PAUSE_S", 0.0)
+    fit(wanted, LocalEngine())
+    assert "Score on test" in (run_folder(wanted) / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_best_and_the_newest_checkpoints_are_kept(tones: Path, tmp_path: Path) -> None:

@@ -253,6 +253,8 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
     own.write_request(config, plan.request.overrides)
     own.write_json(layout.ENVIRONMENT, layout.describe_environment({split: item.key for split, item in sets.items()}))
     own.write_json(layout.EXPERIMENT, continuation.experiment)
+    if config.data.slice_columns:
+        own.write_jsonl(layout.SLICES, plan.data.slices(config.data.slice_columns))
     processor, holder = _resolve_processor(plan, driver, sets)
     mix = _check_utterances(plan, processor, own, sets)
     prepared = {"kind": "prepared", "attempt": driver.attempt, "processor": holder}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.data.preparation import ShardTask, prepare, prepared_key
 from trainers.data.prepared_set import PreparedSet
-from trainers.data.sources.data_source import SPLITS, SourceSplit
+from trainers.data.sources.data_source import SLICE, SPLITS, SourceSplit
 from trainers.data.sources.fingerprint import changed_since, store_fingerprints
 from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
@@ -122,6 +122,24 @@ class OpenedData:
                 number = counted(len(changed), "recording", "has", "have")
                 lines.append(f"\n{source.split}: {number} changed since: {shown}")
         return "".join(lines)
+
+    def slices(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The values of clips that are scored in `data.slice_columns`; prints which of these a split lacks."""
+        for source in self.sources:
+            if source.split == "train":
+                continue
+            table, found = source.table, {}
+            for name in columns:
+                column = f"{SLICE}{name}"
+                found[name] = table[column].to_pylist() if column in table.column_names else []
+                if not any(found[name]):
+                    console.print_line(
+                        f"warning: data.slice_columns: {source.split}: {source.origin} has no column {name!r} with "
+                        "values: its score has no slices by it"
+                    )
+            for number, id in enumerate(table["id"].to_pylist()):
+                values = {name: of_rows[number] for name, of_rows in found.items() if of_rows and of_rows[number]}
+                yield {"split": source.split, "id": id, "values": values}
 
     def prepare(self, config: TrainConfig, engine: Engine, show: Callable[[str], None]) -> dict[str, PreparedSet]:
         """Prepares the splits; later changes of their recordings can then be named."""

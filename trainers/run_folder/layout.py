@@ -7,6 +7,7 @@ attempts/<k>/                 what only attempt k writes:
     ray/<run>-a<k>/               Ray Train's own folder, with <checkpoint>/pointer.json for each that Ray keeps
     attempt.json                  when and where it began
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
+    slices.jsonl                  what scored clips have in `data.slice_columns`: split, id, values
     processor/                    a new model's description: tokenizer, extractor, sizes
     metrics-<group>.jsonl         one line a report of each worker group, while it trains
     outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json; of a script its files/
@@ -52,6 +53,7 @@ ENVIRONMENT = "environment.json"
 EXPERIMENT = "experiment.json"
 METRICS = "metrics.jsonl"
 QUARANTINE = "quarantine.jsonl"
+SLICES = "slices.jsonl"
 RESULT = "result.json"
 REPORT = "report.html"
 JOURNAL = "journal"

@@ -47,6 +47,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "data.validation": (Outcome.REFUSED, ("/data/other_valid.csv",)),
     "data.audio_column_name": (Outcome.REFUSED, ("file",)),
     "data.text_column_name": (Outcome.REFUSED, ("sentence",)),
+    "data.slice_columns": (Outcome.EXACT, (("accent",),)),
     "data.do_lower_case": (Outcome.REFUSED, (True,)),
     "data.do_remove_punctuation": (Outcome.REFUSED, (True,)),
     "data.chars_to_ignore": (Outcome.REFUSED, (("?", "!"),)),

@@ -1,8 +1,8 @@
 """The config's data part: where utterances come from, and what is done to them. See `schema`."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from trainers.config.parts.data_location import rows_in
 from trainers.config.parts.part import (
@@ -22,6 +22,15 @@ from trainers.config.storage_location import is_absolute
 # Fields that name the data source of a member of a mix.
 MEMBER_SOURCES = ("train", "demo", "dataset", "source")
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
+
+
+def _refuse_always_sliced(name: str) -> str:
+    if name in ("language", "duration", "speaker"):
+        raise ValueError(f"{name} is a slice of every report: leave it out")
+    return name
+
+
+Column = Annotated[str, Field(min_length=1), AfterValidator(_refuse_always_sliced)]
 
 
 class DemoPart(Part):
@@ -157,6 +166,12 @@ class DataPart(Part):
         description="Whether each clip has the language of its manifest's column `language`; one without a value has "
         "model.language. false: all clips have model.language. null: true; a run that began without the column goes "
         "on without.",
+    )
+    slice_columns: tuple[Column, ...] = Field(
+        (),
+        max_length=8,
+        description="Columns of the validation and test manifests by whose values the run's report slices the scores, "
+        "such as [accent, gender], next to language, duration and speaker.",
     )
     do_lower_case: bool = Field(False, description="Lower-case the transcripts that are trained on and scored.")
     do_remove_punctuation: bool = Field(False, description="Remove punctuation from the transcripts.")

@@ -33,6 +33,9 @@ ROW_SCHEMA = pa.schema(
         pa.field("offset_s", pa.float64()),
     ]
 )
+# How the names of columns of `data.slice_columns` begin in these tables, where a source has them: null where a row has
+# no value.
+SLICE = "slice."
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class SourceSplit:
     Attributes:
         split: train, validation or test; or the field that names recordings which are mixed into clips.
         origin: Its name in messages: a path, a URL, a data set.
-        table: Rows: the columns of ROW_SCHEMA, and those that its reader needs.
+        table: Rows: the columns of ROW_SCHEMA, and those that its reader needs; and slices, see SLICE.
         reader: Reads the recordings of rows, on any node.
         fingerprint: Hash of everything that decides what the rows hold.
         node_files: Files of many recordings that every node must be able to read.

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.data.sources.data_source import ROW_SCHEMA
+from trainers.data.sources.data_source import ROW_SCHEMA, SLICE
 from trainers.data.sources.manifest_fields import (
     AUDIO_COLUMNS,
     TEXT_COLUMNS,
@@ -51,15 +51,16 @@ def read_manifest(
     audio_column_name: str = "path",
     text_column_name: str | None = "text",
     use_languages: bool = True,
+    slice_columns: Sequence[str] = (),
     warn: Callable[[str], None] = lambda _: None,
 ) -> pa.Table:
     """Read a manifest, checking every row.
 
     CSV is RFC 4180 (quotes doubled inside quotes). TSV knows no quotes: a transcript may start with one. JSON
     is one object a line. Text is UTF-8, with or without a byte order mark. Besides audio and transcript, the
-    columns `id`, `speaker`, `duration` (seconds), `language` and `offset` (seconds) are taken where they exist, and no
-    others; those that say in another way which part of a recording is meant are refused. Names are told apart by case:
-    a `Language` is refused, too, and of a `Speaker` there is a warning.
+    columns `id`, `speaker`, `duration` (seconds), `language` and `offset` (seconds) are taken where they exist, and
+    `slice_columns`, no others; those that say in another way which part of a recording is meant are refused. Names are
+    told apart by case: a `Language` is refused, too, and of a `Speaker` there is a warning.
 
     Where a row has an `offset`, rows are segments, as in NeMo: `duration` seconds from `offset` on, which is 0 where it
     is left out; without a duration, all from there.
@@ -71,18 +72,19 @@ def read_manifest(
         audio_column_name: The column of audio paths or URLs.
         text_column_name: The column of transcripts; empty ones are kept. None: the recordings have none.
         use_languages: Whether the languages of clips are used.
+        slice_columns: Others to take where they exist, see `data_source.SLICE`.
         warn: Called with a line for each column that is not read and has the name of one that is, in another case.
 
     Returns:
-        A table of ROW_SCHEMA, in the order of the manifest: `row` counts from 0; `id` is the column `id`, or else
-        the audio path as written, with #2, #3 added when it comes again; `audio` is an absolute path or URL;
+        A table of ROW_SCHEMA and slices, in the order of the manifest: `row` counts from 0; `id` is the column `id`, or
+        else the audio path as written, with #2, #3 added when it comes again; `audio` is an absolute path or URL;
         `offset_s` is null where the rows are complete recordings.
 
     Raises:
         DataError: The manifest cannot be used; the text names the line and the fix.
     """
     text = decode(location, content)
-    wanted = [audio_column_name, text_column_name or _NO_COLUMN, *_OPTIONAL]
+    wanted = [audio_column_name, text_column_name or _NO_COLUMN, *_OPTIONAL, *slice_columns]
     columns, rows = _rows(location, text, wanted)
     _require_column(location, columns, audio_column_name, "data.audio_column_name")
     if text_column_name is not None:
@@ -91,15 +93,17 @@ def read_manifest(
     _tell_misspelled(location, columns, wanted, warn, use_languages=use_languages)
     chunks = []
     while chunk := list(islice(rows, _CHUNK_ROWS)):
-        chunks.append(_chunk_table(location, chunk, audio_column_name, "id" in columns))
+        chunks.append(_chunk_table(location, chunk, audio_column_name, "id" in columns, slice_columns))
     if not chunks:
         raise DataError(f"{location}: no rows: add one line for each recording")
     table = pa.concat_tables(chunks)
     ids = checked_ids(location, table["id"]) if "id" in columns else _ids_of_paths(table["id"])
     row = pa.array(range(len(table)), pa.int64())
     if table["offset_s"].null_count < len(table):
-        table = table.set_column(table.num_columns - 1, "offset_s", pc.fill_null(table["offset_s"], 0.0))
-    return table.set_column(0, "id", ids).add_column(0, "row", row).cast(ROW_SCHEMA)
+        offsets = pc.fill_null(table["offset_s"], 0.0)
+        table = table.set_column(table.schema.get_field_index("offset_s"), "offset_s", offsets)
+    schema = pa.schema([*ROW_SCHEMA, *(pa.field(f"{SLICE}{name}", pa.string()) for name in slice_columns)])
+    return table.set_column(0, "id", ids).add_column(0, "row", row).cast(schema)
 
 
 def segment(samples: np.ndarray, rate_hz: int, offset_s: float, duration_s: float | None) -> np.ndarray:
@@ -176,10 +180,12 @@ def _require_column(location: str, columns: Collection[str], name: str, field: s
     raise DataError(f"{location}: no column {name!r} among {', '.join(sorted(columns))}: {fix}")
 
 
-def _chunk_table(location: str, chunk: list[Row], audio_column_name: str, has_ids: bool) -> pa.Table:
+def _chunk_table(
+    location: str, chunk: list[Row], audio_column_name: str, has_ids: bool, slice_columns: Sequence[str]
+) -> pa.Table:
     """Check some rows and make a table of them, without `row`; audio paths stand in for ids not given."""
     lines, values = zip(*chunk, strict=True)
-    paths, texts, ids, speakers, durations, languages, offsets = zip(*values, strict=True)
+    paths, texts, ids, speakers, durations, languages, offsets, *slices = zip(*values, strict=True)
     for name, column in ((audio_column_name, paths), ("id", ids)) if has_ids else ((audio_column_name, paths),):
         if not all(map(str.strip, column)):
             line = next(line for line, value in zip(lines, column, strict=True) if not value.strip())
@@ -194,6 +200,10 @@ def _chunk_table(location: str, chunk: list[Row], audio_column_name: str, has_id
             "duration_s": pa.array(_seconds(location, lines, "duration", durations), pa.float64()),
             "language": pa.array([language.strip() or None for language in languages], pa.string()),
             "offset_s": pa.array(_seconds(location, lines, "offset", offsets), pa.float64()),
+            **{
+                f"{SLICE}{name}": pa.array([value.strip() or None for value in column], pa.string())
+                for name, column in zip(slice_columns, slices, strict=True)
+            },
         }
     )
 

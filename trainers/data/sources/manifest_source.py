@@ -21,7 +21,7 @@ from trainers.config.storage_location import (
 from trainers.data.sources import fingerprint
 from trainers.data.sources.archives.archive_path import is_archive
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
-from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
+from trainers.data.sources.data_source import SLICE, SPLITS, DataSource, SourceSplit, print_warnings
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.manifest import read_manifest
@@ -60,11 +60,15 @@ class ManifestSource(DataSource):
         field, where = f"data.{split}", DataLocation.parse(getattr(self.data, split))
         use_column = self.data.use_language_column is not False
         files = SourceFiles(self.storage_options, fingerprint_cache, self.data.encoding)
+        slices = () if split == "train" else self.data.slice_columns
         if where.format == MANIFEST:
             columns = (self.data.audio_column_name, self.data.text_column_name)
-            manifest = open_manifest(field, where.path, columns, files, use_languages=use_column)
+            manifest = open_manifest(field, where.path, columns, files, use_languages=use_column, slice_columns=slices)
         else:
             manifest = _open_format(field, where, split, files)
+            others = [f"{SLICE}{name}" for name in slices]
+            names = [name for name in manifest.table.column_names if name in others or not name.startswith(SLICE)]
+            manifest = replace(manifest, table=manifest.table.select(names))
         manifest = _with_misread(manifest, field, self.data.encoding)
         manifest = _with_prefixes(manifest, field, self.data.path_prefix)
         kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", manifest.location)
@@ -85,7 +89,8 @@ class ManifestSource(DataSource):
 def as_written(row: Mapping[str, Any], data: DataPart) -> dict[str, Any]:
     """A row of ROW_SCHEMA as a manifest of JSON lines has it, in the columns that a data part names."""
     known = {column: row[name] for column, name in _WRITTEN.items() if row[name] is not None}
-    return {**known, data.audio_column_name: row["audio"], data.text_column_name: row["text"]}
+    slices = {name.removeprefix(SLICE): value for name, value in row.items() if name.startswith(SLICE) and value}
+    return {**slices, **known, data.audio_column_name: row["audio"], data.text_column_name: row["text"]}
 
 
 def open_mixed_sources(
@@ -124,7 +129,13 @@ def locate_mixed(
 
 
 def open_manifest(
-    field: str, location: str, columns: tuple[str, str | None], files: SourceFiles, *, use_languages: bool = False
+    field: str,
+    location: str,
+    columns: tuple[str, str | None],
+    files: SourceFiles,
+    *,
+    use_languages: bool = False,
+    slice_columns: Sequence[str] = (),
 ) -> Manifest:
     """Opens the manifest at an absolute path or URL, or in an archive, which a field of the config names.
 
@@ -160,6 +171,7 @@ def open_manifest(
             audio_column_name=audio,
             text_column_name=text,
             use_languages=use_languages,
+            slice_columns=slice_columns,
             warn=lambda line: warnings.append(f"{field}: {line}"),
         )
     except DataError as error:

@@ -70,7 +70,13 @@ def _scored(found: SplitRecord, record: RunRecord, sets: Sequence[ClipSet]) -> S
     prepared = next((each for each in sets if each.split == found.split), None)
     speakers = prepared.speakers() if prepared is not None else {}
     section = score_section(
-        found.split, found.of, found.totals, found.rows, language=record.language, speakers=speakers
+        found.split,
+        found.of,
+        found.totals,
+        found.rows,
+        language=record.language,
+        speakers=speakers,
+        slices=record.slices.get(found.split, {}),
     )
     if prepared is None:
         return section

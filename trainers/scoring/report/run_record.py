@@ -17,6 +17,7 @@ from trainers.run_folder.layout import (
     EVALUATION,
     OVERRIDES,
     QUARANTINE,
+    SLICES,
     RunFolder,
     now,
     seconds_of,
@@ -67,6 +68,7 @@ class RunRecord:
         read: When it was read, ISO 8601.
         metrics: Each loss and each score once, by step.
         quarantine: Rows that were left out: split, id, reason.
+        slices: What clips have in `data.slice_columns`: by split and id, each column's value.
     """
 
     folder: RunFolder
@@ -79,6 +81,7 @@ class RunRecord:
     quarantine: Sequence[Mapping[str, Any]]
     attempts: Sequence[AttemptRecord]
     splits: Sequence[SplitRecord]
+    slices: Mapping[str, Mapping[str, Mapping[str, str]]]
 
     @classmethod
     def of(cls, folder: RunFolder) -> "RunRecord":
@@ -102,6 +105,7 @@ class RunRecord:
             _lines(folder.storage.read_bytes(QUARANTINE) if folder.storage.exists(QUARANTINE) else b""),
             _attempts(folder, state, _workers(journal)),
             [*_splits(folder, state)],
+            _slices(folder, state),
         )
 
     @property
@@ -113,6 +117,14 @@ class RunRecord:
 
 def _lines(content: bytes) -> list[Any]:
     return [json.loads(line) for line in content.splitlines()]
+
+
+def _slices(folder: RunFolder, state: State) -> dict[str, dict[str, dict[str, str]]]:
+    key = f"{ATTEMPTS}/{state.prepared}/{SLICES}"
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for row in _lines(folder.storage.read_bytes(key)) if folder.storage.exists(key) else ():
+        found.setdefault(row["split"], {})[row["id"]] = row["values"]
+    return found
 
 
 def _workers(journal: Journal) -> dict[int, int]:

@@ -106,8 +106,9 @@ def score_section(
     *,
     language: str | None,
     speakers: Mapping[str, str],
+    slices: Mapping[str, Mapping[str, str]],
 ) -> ScoreSection:
-    """Evaluates the rows of evaluation/<split>.jsonl, with the speaker of each that is known by its id."""
+    """Evaluates the rows of evaluation/<split>.jsonl, by id with speakers and values of columns that are known."""
     ranking = {WER.name: WER, CER.name: CER}[ranking_rate(language)]
     names = [speakers.get(row["id"]) for row in rows]
     rates = [rate_of(metric, rows, names) for metric in dict.fromkeys((ranking, WER, CER))]
@@ -121,7 +122,7 @@ def score_section(
         ranking.name,
         len({*filter(None, names)}),
         rates,
-        [*_all_slices(rows, names, ranking)],
+        [*_all_slices(rows, names, ranking), *_column_slices(rows, slices, ranking)],
         [_utterance(row, normalize, speakers) for row in _worst(rows, ranking)],
         words.most_common(CONFUSIONS),
         characters.most_common(CONFUSIONS),
@@ -163,6 +164,13 @@ def _all_slices(rows: Sequence[Row], speakers: Sequence[str | None], metric: Met
         yield _slices("duration", rows, durations, metric, lambda found: shortest.get(found.name, -1))
     if any(speakers):
         yield _slices("speaker", rows, speakers, metric, lambda found: -(found.rate or 0.0))
+
+
+def _column_slices(rows: Sequence[Row], values: Mapping[str, Mapping[str, str]], metric: Metric) -> Iterator[Slices]:
+    own = [values.get(row["id"], {}) for row in rows]
+    for column in dict.fromkeys(name for of_row in own for name in of_row):
+        names = [of_row.get(column) for of_row in own]
+        yield _slices(column, rows, names, metric, lambda found: -(found.rate or 0.0))
 
 
 def _slices(

@@ -28,6 +28,20 @@ def refusal(content: str | bytes, location: str = "/data/train.csv", **columns: 
     return message
 
 
+@pytest.mark.parametrize(
+    ("location", "text"),
+    [
+        ("/data/test.csv", "accent,path,text\nnorth,a.wav,one\n ,b.wav,two\n"),
+        ("/data/test.jsonl", '{"path": "a.wav", "text": "one", "accent": "north"}\n{"path": "b.wav", "text": "two"}\n'),
+    ],
+)
+def test_columns_for_slices_are_taken_where_asked(location: str, text: str) -> None:
+    table = read(text, location, slice_columns=["accent", "gender"])
+    assert table["slice.accent"].to_pylist() == ["north", None]
+    assert table["slice.gender"].to_pylist() == [None, None]
+    assert table.select(ROW_SCHEMA.names) == read(text, location)
+
+
 def test_every_column_arrives_typed_and_in_order() -> None:
     table = read('path,text,speaker,duration,language\nb.wav,"one, ""two""",ana,1.5,sr\na.wav,,,,\n')
     assert table.schema == ROW_SCHEMA

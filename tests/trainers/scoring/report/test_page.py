@@ -115,6 +115,19 @@ def test_scores_slices_and_the_worst_utterances_are_shown_with_their_recordings(
         assert soundfile.info(tmp_path / "x.flac").duration == pytest.approx(duration_s)
 
 
+def test_scores_are_sliced_by_columns_of_the_manifest(run: RunFolder) -> None:
+    Journal(run).append(lambda _: {"kind": "prepared", "attempt": 2, "processor": None})
+    ids = [f"validation/{number:03d}.wav" for number in range(4)]
+    accents = [{"accent": HOSTILE}, {"accent": "B"}, {}, {"accent": "B"}]
+    rows = ({"split": "validation", "id": id, "values": of_id} for id, of_id in zip(ids, accents, strict=True))
+    run.write_jsonl("attempts/2/slices.jsonl", rows)
+    html = report_html(run)
+    check_page(html)
+    parsed = Page(html)
+    assert "By accent" in parsed.texts["h3"] and "Accent" in parsed.texts["th"]
+    assert {HOSTILE, "B", "not known"} <= {*parsed.texts["th"]}
+
+
 def test_recordings_are_left_out_beyond_what_a_page_may_have(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MAX_AUDIO_BYTES", 40_000)
     assert len(Page(report_html(run)).all("audio")) == 2

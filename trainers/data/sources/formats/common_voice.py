@@ -12,7 +12,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from trainers.config.wording import counted
-from trainers.data.sources.data_source import table_of
+from trainers.data.sources.data_source import SLICE, table_of
 from trainers.data.sources.manifest_fields import to_seconds
 from trainers.errors import DataError
 
@@ -21,6 +21,8 @@ CLIPS, DURATIONS = "clips", "clip_durations.tsv"
 SPLIT_FILES = {"train": "train", "validation": "dev", "test": "test"}
 # Columns of a clip, of its text and of who speaks, in releases of all years.
 AUDIO, SENTENCE, SPEAKER = "path", "sentence", "client_id"
+# What speakers have said of themselves.
+SLICES = ("accents", "accent", "variant", "age", "gender")
 # Of the first releases, whose tables name clips without it.
 EXTENSION = ".mp3"
 
@@ -29,12 +31,16 @@ Read = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class Clip:
-    """One row: the clip's file name, its sentence and its speaker; its duration in seconds where that is known."""
+    """One row: the clip's file name, its sentence and its speaker; its duration in seconds where that is known.
+
+    `slices` are those of SLICES that have a value.
+    """
 
     file: str
     text: str
     speaker: str
     duration_s: float | None
+    slices: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -115,14 +121,15 @@ class CommonVoice:
                 elif rules.max_characters is not None and len(text) > rules.max_characters:
                     counts.too_long += 1
                 else:
-                    found[file] = Clip(file, text, row.get(SPEAKER, ""), durations_s.get(file))
+                    slices = {name: row[name] for name in SLICES if row.get(name)}
+                    found[file] = Clip(file, text, row.get(SPEAKER, ""), durations_s.get(file), slices)
         counts.kept = len(found)
         return list(found.values())
 
     def rows(self, clips: Sequence[Clip]) -> pa.Table:
-        """A table of ROW_SCHEMA."""
+        """A table of ROW_SCHEMA and slices."""
         base = f"{self.folder}/{CLIPS}"
-        return table_of(
+        table = table_of(
             {
                 "id": posixpath.splitext(clip.file)[0],
                 "audio": f"{base}/{clip.file}",
@@ -132,6 +139,11 @@ class CommonVoice:
             }
             for clip in clips
         )
+        for name in SLICES:
+            values = [clip.slices.get(name) for clip in clips]
+            if any(values):
+                table = table.append_column(f"{SLICE}{name}", pa.array(values, pa.string()))
+        return table
 
     def _file(self, path: str) -> str:
         if not path or "/" in path or path.startswith("."):

@@ -83,6 +83,7 @@ def write_manifests(
 def _write(path: Path, clips: Sequence[Clip], base: str) -> Path:
     rows = (
         {
+            **clip.slices,
             "id": Path(clip.file).stem,
             "path": f"{base}/{clip.file}",
             "text": clip.text,

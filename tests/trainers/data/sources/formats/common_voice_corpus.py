@@ -31,7 +31,8 @@ def write_corpus(folder: Path, sentences: Mapping[str, Sequence[tuple[str, str]]
             wave = speechlike(0.5 + 0.1 * number, seed=number).astype(np.float32) / 32768
             soundfile.write(folder / "clips" / name, np.repeat(wave, 2), RATE_HZ, format="MP3")
             durations.append(f"{name}\t{500 + 100 * number}")
-            lines.append("\t".join((speaker, name, "x", sentence, "2", "0", "", "", "sr")))
+            gender = "female_feminine" if speaker == "ana" else ""
+            lines.append("\t".join((speaker, name, "x", sentence, "2", "0", "", gender, "sr")))
         (folder / f"{table}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "clip_durations.tsv").write_text("\n".join(durations) + "\n", encoding="utf-8")
     return folder

@@ -33,6 +33,7 @@ def test_manifests_of_a_folder_are_prepared(
     assert "train and validation have 1 sentences in common" in said
     first, *_ = rows_of(tmp_path / "out" / "train.jsonl")
     assert first == {
+        "gender": "female_feminine",
         "id": "common_voice_sr_0",
         "path": f"{corpus.resolve()}/clips/common_voice_sr_0.mp3",
         "text": 'Rekao je: "Dobar dan',
