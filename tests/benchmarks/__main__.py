@@ -19,6 +19,7 @@ from tests.benchmarks.comparison.scoring import compare_scoring
 from tests.benchmarks.comparison.sides import SideError
 from tests.benchmarks.comparison.starts import compare_starts
 from tests.benchmarks.comparison.training import compare_short_training, compare_training
+from tests.benchmarks.comparison.transcribing import compare_transcribing
 from tests.benchmarks.sizes import FULL, QUICK, RANKS, SMOKE
 from tests.benchmarks.speech import make_speech
 from tests.benchmarks.table import machine_facts, render
@@ -32,7 +33,10 @@ COMPARISONS = {
     "ctc-train": compare_ctc_training,
     "ctc-evaluate": compare_ctc_scoring,
     "starts": compare_starts,
+    "transcribe": compare_transcribing,
 }
+# Left out of --quick, unless they are asked for.
+LONG = ("transcribe",)
 LEGEND = (
     "ratio: more than 1 favors Rayscribe; the median of all turns, and from the lowest to the highest. A goal is met\n"
     "or missed by all turns, else the table says that their spread crosses it. Rates are read from inside, imports\n"
@@ -47,9 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer clips, steps, rounds and rows: for trying out")
     parser.add_argument("--smoke", action="store_true", help="next to nothing: only for seeing that it runs")
-    parser.add_argument("--only", nargs="+", choices=COMPARISONS, default=list(COMPARISONS), help="what to compare")
+    parser.add_argument("--only", nargs="+", choices=COMPARISONS, help="what to compare")
     chosen = parser.parse_args(arguments)
     sizes = SMOKE if chosen.smoke else QUICK if chosen.quick else FULL
+    names = chosen.only or [name for name in COMPARISONS if not (chosen.quick and name in LONG)]
     # So that the sides are ended with this process, and the temporary folder goes.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began, load = time.monotonic(), os.getloadavg()[0]
@@ -67,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"wav2vec2 of {ctc_weights / 1e6:.1f} M new weights, of the same width and depth")
         bench, rows = Bench(folder, speech, sizes, say), []
         try:
-            for name in chosen.only:
+            for name in names:
                 rows += COMPARISONS[name](bench)
         except SideError as error:
             print(error, file=sys.stderr)

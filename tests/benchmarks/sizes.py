@@ -32,6 +32,7 @@ class Sizes:
         encoder_layers: Encoder layers.
         decoder_layers: Decoder layers.
         short_context_s: Context of the bucketed training, seconds.
+        known_steps: Optimizer steps in which a Whisper learns the clips that are scored.
     """
 
     our_clips: int = 6000
@@ -54,6 +55,7 @@ class Sizes:
     encoder_layers: int = 4
     decoder_layers: int = 4
     short_context_s: int = 4
+    known_steps: int = 200
 
     @property
     def short_batch(self) -> int:
@@ -114,4 +116,5 @@ SMOKE = Sizes(
     vocab_size=400,
     encoder_layers=1,
     decoder_layers=1,
+    known_steps=2,
 )

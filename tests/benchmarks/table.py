@@ -20,7 +20,7 @@ class Row:
     Attributes:
         what: What is compared, with its unit, and with what peer where that is not the stock recipe.
         ours: Rayscribe's figure of each turn.
-        peer: The peer's, turn by turn next to ours.
+        peer: The peer's, turn by turn next to ours; empty where there is no peer.
         better: "high" or "low": which figure is better. Ratios are such that more than 1 favors Rayscribe.
         least_ratio: The goal as a ratio; None: none.
         most: The goal as a bound of our own figure; None: none.
@@ -56,10 +56,11 @@ class Row:
         """As shown: medians, and the lowest and the highest ratio of a turn."""
         goal = f"≥ {self.least_ratio:g}×" if self.least_ratio is not None else ""
         goal = f"≤ {self.most:g}" if self.most is not None else goal
-        ours, peer = (f"{median(values):,.{self.digits}f}" for values in (self.ours, self.peer))
-        ratios = self.ratios
+        ours, peer = (f"{median(values):,.{self.digits}f}" if values else "" for values in (self.ours, self.peer))
+        ratios = self.ratios if self.peer else []
+        ratio = f"{median(ratios):.2f}×" if ratios else ""
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if len(ratios) > 1 else ""
-        return self.what, ours, peer, f"{median(ratios):.2f}×", spread, goal, self.met
+        return self.what, ours, peer, ratio, spread, goal, self.met
 
 
 def render(rows: Sequence[Row]) -> str:

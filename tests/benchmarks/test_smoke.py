@@ -36,6 +36,7 @@ def test_the_comparison_with_the_stock_recipe(capsys: pytest.CaptureFixture[str]
         "start to the first step, s (submit",
     ):
         assert [line for line in rows if line.startswith(f"| {row}") and line.endswith(judged)], row
+    assert [line for line in rows if line.startswith("| transcribe, clips/s (WER ")]
 
 
 def test_one_comparison_alone(capsys: pytest.CaptureFixture[str]) -> None:

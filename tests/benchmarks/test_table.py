@@ -24,3 +24,7 @@ def test_the_ratio_is_that_of_turns_side_by_side_and_its_spread_is_shown() -> No
     # Both sides are slowed in the second turn.
     cells = Row("rate", [20.0, 11.0, 24.0], [10.0, 5.0, 10.0], least_ratio=2, digits=0).cells()
     assert cells == ("rate", "20", "10", "2.20×", "2.00 to 2.40", "≥ 2×", MET)
+
+
+def test_a_row_without_a_peer_has_our_figures_alone() -> None:
+    assert Row("rate : peer, not installed", [20.0, 11.0], []).cells()[1:] == ("15.5", "", "", "", "", "")

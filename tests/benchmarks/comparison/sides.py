@@ -69,13 +69,22 @@ class Side:
     peak: list[tuple[str, int]] = field(default_factory=list)
 
     @classmethod
-    def start(cls, name: str, module: str, arguments: Sequence[str], *, folder: Path, ranks: int) -> "Side":
+    def start(
+        cls,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        ranks: int,
+        python: Path = Path(sys.executable),
+    ) -> "Side":
         """Starts `python -m module … --turns ADDRESS`, under torchrun where there are several ranks."""
         slug = f"{name}-{time.monotonic_ns()}"
         listener = Listener(str(folder / f"{time.monotonic_ns()}.sock"), authkey=KEY)
         # The listener has no timeout of its own, and a side that fails never comes.
         listener._listener._socket.settimeout(1)  # type: ignore[attr-defined]
-        start = [sys.executable, "-m"]
+        start = [str(python), "-m"]
         if ranks > 1:
             start += ["torch.distributed.run", f"--master-port={_free_port()}", f"--nproc-per-node={ranks}", "-m"]
         log = folder / f"{slug}.log"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.settings import setting
 from tests.test_architecture import ROOT
+from tests.trainers.pipeline.export.exports_environment import PYTHON
 from tests.trainers.pipeline.export.finished_runs import finished_run
 from tests.trainers.pipeline.transcription.tiny_models import CTC, write_ctc, write_whisper
 from tests.trainers.synthetic import config
@@ -20,7 +20,6 @@ from trainers.run_folder.layout import RunFolder
 
 pytestmark = pytest.mark.long
 
-ENVIRONMENT = Path(setting("RAYSCRIBE_TEST_EXPORTS", str(ROOT / ".venv-exports")))
 FORMATS = ("hf", "ctranslate2")
 COMMAND = "import sys, rayscribe; sys.exit(rayscribe.main())"
 # Opens a Whisper as faster-whisper's users do, without its own fallbacks, and prints the texts of recordings: of 12
@@ -55,12 +54,11 @@ print(json.dumps(texts))
 
 def run_python(*arguments: str, home: Path) -> "subprocess.CompletedProcess[str]":
     """Runs the environment's Python; the test skips where it is absent."""
-    python = ENVIRONMENT / "bin" / "python"
-    if not python.exists():
-        pytest.skip(f"{python} is not there: run `make exports`")
+    if not PYTHON.exists():
+        pytest.skip(f"{PYTHON} is not there: run `make exports`")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAYSCRIBE_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     return subprocess.run(
-        [str(python.absolute()), *arguments], env=environment, capture_output=True, text=True, timeout=600, check=False
+        [str(PYTHON), *arguments], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 
