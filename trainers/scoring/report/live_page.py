@@ -73,8 +73,11 @@ class LivePage:
         """What went wrong; "" for nothing."""
         # What it imports is found as it is here; and training has the cores.
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-        call = f"from {__name__} import write_page; write_page({pickle.dumps(self._folder)!r})"
-        with tempfile.TemporaryFile() as errors:
+        call = f"from {__name__} import write_page; write_page()"
+        with tempfile.TemporaryFile() as folder, tempfile.TemporaryFile() as errors:
+            # Not among the arguments, which every user of the machine can read.
+            pickle.dump(self._folder, folder)
+            folder.seek(0)
             with self._lock:
                 if self._ends.is_set():
                     return ""
@@ -82,7 +85,7 @@ class LivePage:
                 # open, and have this thread wait for its end.
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", call],
-                    stdin=subprocess.DEVNULL,
+                    stdin=folder,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     env={**os.environ, **variables},
@@ -94,8 +97,8 @@ class LivePage:
         return "" if code == 0 else printed[-1] if printed else f"its process ended with exit code {code}"
 
 
-def write_page(pickled: bytes) -> None:
-    """What that process does: writes the page of a run folder."""
+def write_page() -> None:
+    """What that process does: writes the page of the run folder that it reads from its input."""
     # A terminal's is meant for the training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(LOWEST_PRIORITY)
@@ -103,6 +106,6 @@ def write_page(pickled: bytes) -> None:
     from trainers.scoring.report.page import write_report  # noqa: PLC0415
 
     try:
-        write_report(pickle.loads(pickled))
+        write_report(pickle.load(sys.stdin.buffer))
     except RayscribeError as error:
         sys.exit(" ".join(str(error).split()))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -25,7 +26,13 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 def makers() -> list[psutil.Process]:
     """Processes of this one that make a page."""
-    return [child for child in psutil.Process().children() if any("write_page" in word for word in child.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        # It may end at any time.
+        with suppress(psutil.Error):
+            if any("write_page" in word for word in child.cmdline()):
+                found.append(child)
+    return found
 
 
 @pytest.fixture
