@@ -1,7 +1,6 @@
 """Half an hour of spoken digits, cut and transcribed by a model that knows its sentences: when each word is spoken."""
 
 import csv
-from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -16,14 +15,13 @@ from tests.trainers.synthetic import content, write_recording, write_rows
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, to_int16
 
 SENTENCES, DIGITS, GAP_S = 24, 5, 0.1
-# Between sentences; a cut keeps some of it.
-PAUSES_S = (0.6, 1.5)
-CLIPS, MOST_IN_A_CLIP = 160, 3
+# Of each sentence, with as much silence around it as a cut at the pauses of the recording may leave.
+COPIES, MOST_SILENCE_S, PAUSES_S = 12, 0.7, (1.2, 2.0)
 TOLERANCE_S = 0.2
 
 
 @dataclass(frozen=True)
-class Speech:
+class Sentence:
     """Digits one after another: samples (T,), and the first and last second of each word."""
 
     samples: np.ndarray
@@ -38,21 +36,8 @@ def silence(duration_s: float) -> np.ndarray:
     return np.zeros(round(duration_s * SAMPLING_RATE_HZ), np.int16)
 
 
-def joined(sentences: Iterable[Speech], draws: np.random.Generator) -> Speech:
-    """Sentences with a pause after each."""
-    parts: list[np.ndarray] = []
-    words: list[tuple[str, float, float]] = []
-    place = 0
-    for sentence in sentences:
-        start_s = place / SAMPLING_RATE_HZ
-        words += [(word, start_s + start, start_s + end) for word, start, end in sentence.words]
-        parts += [sentence.samples, silence(draws.uniform(*PAUSES_S))]
-        place += len(parts[-2]) + len(parts[-1])
-    return Speech(np.concatenate(parts), words)
-
-
 @pytest.fixture(scope="module")
-def sentences(speech_data: Path) -> list[Speech]:
+def sentences(speech_data: Path) -> list[Sentence]:
     folder, draws = speech_data / "fsdd", np.random.default_rng(0)
     with (folder / "train.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -66,25 +51,22 @@ def sentences(speech_data: Path) -> list[Speech]:
             words.append((row["text"], place / SAMPLING_RATE_HZ, (place + len(spoken)) / SAMPLING_RATE_HZ))
             parts += [spoken, silence(GAP_S)]
             place += len(spoken) + len(parts[-1])
-        made.append(Speech(np.concatenate(parts[:-1]), words))
+        made.append(Sentence(np.concatenate(parts[:-1]), words))
     return made
 
 
 @pytest.fixture(scope="module")
-def run(sentences: list[Speech], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a CTC model that has learned the sentences by heart, alone and together as windows have them."""
+def run(sentences: list[Sentence], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a CTC model that has learned the sentences by heart."""
     folder, draws, rows = tmp_path_factory.mktemp("digits"), np.random.default_rng(2), []
-    for number in range(CLIPS):
-        count = int(draws.integers(1, MOST_IN_A_CLIP, endpoint=True))
-        clip = joined((sentences[index] for index in draws.integers(len(sentences), size=count)), draws)
-        samples = np.concatenate([silence(draws.uniform(0, 0.5)), clip.samples])
-        path = write_recording(
-            folder / "clips" / f"{number}.wav", samples[: len(samples) - len(silence(draws.uniform(0, 0.6)))]
-        )
-        rows.append((str(path), clip.text))
+    for number, sentence in enumerate(sentences * COPIES):
+        before, after = (silence(duration_s) for duration_s in draws.uniform(0, MOST_SILENCE_S, 2))
+        samples = np.concatenate([before, sentence.samples, after])
+        path = write_recording(folder / "clips" / f"{number}.wav", samples)
+        rows.append((str(path), sentence.text))
     train, validation = (str(write_rows(folder / f"{name}.csv", rows)) for name in ("train", "validation"))
     model = {"init": "scratch", "family": "ctc", "d_model": 96, "encoder_layers": 2, "attention_heads": 4}
-    training = {"max_steps": 600, "save_steps": 600, "learning_rate": 2e-3, "warmup_steps": 60}
+    training = {"max_steps": 600, "save_steps": 600, "learning_rate": 2e-3, "warmup_steps": 40}
     recipe = folder / "digits.yaml"
     changes = {"data": {"train": train, "validation": validation}, "model": model}
     changes |= {"training": {**training, "per_device_train_batch_size": 8}, "run": {"storage_path": str(folder)}}
@@ -96,16 +78,22 @@ def run(sentences: list[Speech], tmp_path_factory: pytest.TempPathFactory) -> st
 
 @pytest.mark.long
 def test_words_of_half_an_hour_are_there_and_have_their_times(
-    run: str, sentences: list[Speech], tmp_path: Path
+    run: str, sentences: list[Sentence], tmp_path: Path
 ) -> None:
-    draws, chosen, samples = np.random.default_rng(1), list[Speech](), 0
-    while samples < 30 * 60 * SAMPLING_RATE_HZ:
-        chosen.append(sentences[int(draws.integers(len(sentences)))])
-        samples += len(chosen[-1].samples) + len(silence(PAUSES_S[0]))
-    recording = joined(chosen, draws)
-    expected = recording.words
-    soundfile.write(tmp_path / "long.flac", recording.samples, SAMPLING_RATE_HZ)
+    draws = np.random.default_rng(1)
+    parts: list[np.ndarray] = []
+    expected: list[tuple[str, float, float]] = []
+    place = 0
+    while place < 30 * 60 * SAMPLING_RATE_HZ:
+        sentence = sentences[int(draws.integers(len(sentences)))]
+        pause = silence(draws.uniform(*PAUSES_S))
+        start_s = place / SAMPLING_RATE_HZ
+        expected += [(word, start_s + start, start_s + end) for word, start, end in sentence.words]
+        parts += [sentence.samples, pause]
+        place += len(sentence.samples) + len(pause)
+    soundfile.write(tmp_path / "long.flac", np.concatenate(parts), SAMPLING_RATE_HZ)
     (found,) = rayscribe.transcribe(run, tmp_path / "long.flac").transcripts
+    assert len(found.segments) == len(expected) // DIGITS, "a pause was missed, or a sentence"
     words = [word for segment in found.segments for word in segment.words or ()]
     matcher = SequenceMatcher(None, [word for word, _, _ in expected], [word.text for word in words], autojunk=False)
     pairs = [

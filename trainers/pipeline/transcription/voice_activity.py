@@ -13,6 +13,8 @@ FRAME_SAMPLES = round(FRAME_S * SAMPLING_RATE_HZ)
 MOMENT_FRAMES = 9
 # Of 0 to 3, how readily sound is taken for no speech: a word is worth more than a pause.
 AGGRESSIVENESS = 0
+# The highest sample of a frame in which nothing is heard, 72 dB below full scale.
+SILENT_PEAK = 8
 
 
 def cut_recording(samples: npt.NDArray[np.int16], longest_s: float, pause_s: float) -> list[tuple[int, int]]:
@@ -32,9 +34,15 @@ def cut_recording(samples: npt.NDArray[np.int16], longest_s: float, pause_s: flo
 
 
 def speech_in(frames: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
-    """Which frames (F, FRAME_SAMPLES) have speech, (F,), by the detector of WebRTC."""
+    """Which frames (F, FRAME_SAMPLES) have speech, (F,), by the detector of WebRTC.
+
+    It adapts to the noise of a recording, and may take a pause for speech that has none, as an edited one has.
+    """
     detector = webrtcvad.Vad(AGGRESSIVENESS)
-    return np.array([detector.is_speech(frame.tobytes(), SAMPLING_RATE_HZ) for frame in frames], dtype=np.bool_)
+    found = [detector.is_speech(frame.tobytes(), SAMPLING_RATE_HZ) for frame in frames]
+    # Absolute values of int16 as int32, since that of the lowest one is no int16.
+    heard = np.abs(frames.astype(np.int32)).max(axis=1, initial=0) > SILENT_PEAK
+    return np.array(found, dtype=np.bool_) & heard
 
 
 def _frames(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
