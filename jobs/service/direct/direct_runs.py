@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.wording import format_duration
 from trainers.distributed.machine import host_of
 from trainers.run_folder.attempt_status import read_status, restarts_of, scores_of
-from trainers.run_folder.journal import Journal, State
+from trainers.run_folder.journal import Journal, State, fold
 from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, RunFolder, seconds_of
 from trainers.run_folder.run_register import Registered
 
@@ -207,14 +208,36 @@ def _state_elsewhere(progress: Progress | None) -> tuple[RunState, str]:
 
 
 def _attempts(folder: RunFolder, run: Run, known: Registered) -> list[Attempt]:
-    state = Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read()
+    state, steps = State(), _Steps()
+    for entry in Journal(folder, most_bytes=MAX_JOURNAL_BYTES).entries():
+        state = fold(state, entry)
+        steps.note(state, entry)
     return [
-        _attempt(folder, state, number, run, known)
+        _attempt(folder, state, steps, number, run, known)
         for number in range(max(1, state.attempt - MAX_ATTEMPTS + 1), state.attempt + 1)
     ]
 
 
-def _attempt(folder: RunFolder, state: State, number: int, run: Run, known: Registered) -> Attempt:
+class _Steps:
+    """Where attempts began and how far they came, by checkpoints that may have been removed since."""
+
+    def __init__(self) -> None:
+        self.resume_from: dict[int, str] = {}
+        self.last_step: dict[int, int] = {}
+
+    def note(self, state: State, entry: Mapping[str, Any]) -> None:
+        """Takes in the next entry of the journal; `state` is that after it."""
+        if entry["kind"] == "checkpoint":
+            made = entry["checkpoint"]
+            self.last_step[made["attempt"]] = max(made["step"], self.last_step.get(made["attempt"], 0))
+        # Before it writes its own, an attempt uploads what the one before has left, and leaves out what is damaged.
+        if state.attempt not in self.last_step:
+            self.resume_from.pop(state.attempt, None)
+            if state.checkpoints:
+                self.resume_from[state.attempt] = state.checkpoints[-1].name
+
+
+def _attempt(folder: RunFolder, state: State, steps: _Steps, number: int, run: Run, known: Registered) -> Attempt:
     progress = progress_of(read_status(folder, number))
     began = folder.read_json(f"{ATTEMPTS}/{number}/{ATTEMPT}") or {}
     created_s = seconds_of(began["started"]) if began.get("started") else known.started_s
@@ -227,19 +250,17 @@ def _attempt(folder: RunFolder, state: State, number: int, run: Run, known: Regi
         cause = Cause.STOPPED
     else:
         cause = Cause.ENTRYPOINT
-    before = [checkpoint for checkpoint in state.checkpoints if checkpoint.attempt < number]
-    own = [checkpoint.step for checkpoint in state.checkpoints if checkpoint.attempt == number]
     return Attempt(
         run_id=run.id,
         number=number,
         submission_id="",
         state=AttemptState.SUBMITTED if lives else AttemptState.ENDED,
         gang=run.gang,
-        resume_from=before[-1].name if before else None,
+        resume_from=steps.resume_from.get(number),
         created_s=created_s,
         ended_s=None if lives else max(created_s, progress.at_s if progress is not None else created_s),
         cause=None if lives else cause,
         exit_code=run.exit_code if is_newest and not lives else None,
         message="" if lives else detail.partition("\n")[0],
-        last_step=max(own, default=None),
+        last_step=steps.last_step.get(number),
     )

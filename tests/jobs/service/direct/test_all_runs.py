@@ -21,8 +21,10 @@ from jobs.service.package_store import PackageStore
 from jobs.service.service import Service
 from tests.jobs.ledger.builders import make_run, wait_until
 from tests.jobs.service.direct.registry import register, train
+from tests.trainers.run_folder.writers import begin, group_of, staged
 from trainers.distributed.machine import process_name
 from trainers.errors import ConfigError
+from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints, upload_staged
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.run_register import find_registered
@@ -80,6 +82,20 @@ def test_a_killed_training_is_shown_with_how_far_it_came(runs: AllRuns, tmp_path
     assert runs.events("sr")[-1].text == "attempt 1 trains again, with 2 workers, after: rank 1 died"
     progress = runs.run("sr").progress
     assert progress is not None and progress.restarts_text == "1 restart within the attempt, after: rank 1 died"
+
+
+def test_attempts_name_checkpoints_that_have_been_removed_since(runs: AllRuns, tmp_path: Path) -> None:
+    known = register(tmp_path)
+    best, folder = train(known, tmp_path), RunFolder(open_storage(known.url))
+    retention = RetentionPolicy(1, "eval_wer")
+    second = group_of(begin(folder), "y")
+    # Staged by the first attempt when it was stopped, uploaded by the second, which then removes it.
+    for step, name in ((5, "a1-x"), (8, "a2-y")):
+        upload_staged(staged(tmp_path / "staging", step, 99.0, name), second, retention)
+    begin(folder)
+    assert [item.name for item in list_checkpoints(folder)] == [best, "checkpoint-8-a2-y"]
+    attempts = [(attempt.resume_from, attempt.last_step) for attempt in runs.attempts("sr")]
+    assert attempts == [(None, 5), ("checkpoint-5-a1-x-y", 8), ("checkpoint-8-a2-y", None)]
 
 
 def test_a_training_that_goes_on_is_shown_with_its_phase(runs: AllRuns, tmp_path: Path) -> None:
