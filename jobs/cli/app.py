@@ -3,6 +3,7 @@
 import errno
 import io
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -114,6 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_line(printable(f"error: {what} {text}"), sys.stderr)
         return StorageError.exit_code
     except SystemExit as end:
+        # Nobody reads the output any more, as after `| head`; typer ends with 1 then.
+        if isinstance(end.__context__, BrokenPipeError):
+            return 128 + signal.SIGPIPE
         return end.code if isinstance(end.code, int) else 1
     return 0
 

@@ -276,6 +276,18 @@ def test_a_full_disk_of_the_client_is_one_message(
     assert "cannot be written: No space left on device: free some, or choose another disk" in capsys.readouterr().err
 
 
+def test_a_command_whose_output_nobody_reads_ends_as_other_tools_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with suppress(BrokenPipeError), os.fdopen(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stderr", sys.stderr)
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(["recipes"]) == 141
+    assert not capsys.readouterr().err
+
+
 def test_a_folder_that_this_user_may_not_enter_is_one_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ output.
 
 import contextlib
 import os
+import select
 import sys
 import threading
 import time
@@ -40,10 +41,14 @@ class Output(Protocol):
 
 
 class Screen:
-    """Gives events to an output, from any thread, and has it tick."""
+    """Gives events to an output, from any thread, and has it tick.
 
-    def __init__(self, output: Output, clock: Callable[[], float] = time.monotonic):
-        self._output, self._clock = output, clock
+    A training is worth more than what it prints: when nobody reads that any more, as after `| head`, it goes on.
+    """
+
+    def __init__(self, output: Output, file: TextIO, clock: Callable[[], float] = time.monotonic):
+        """Shows by an output that prints to a file."""
+        self._output, self._file, self._clock = output, file, clock
         self._view = View(began_s=clock())
         # A signal may interrupt the thread that holds it, and its handler's error is shown by the same thread.
         self._lock = threading.RLock()
@@ -52,14 +57,14 @@ class Screen:
         self._thread.start()
 
     def show(self, event: Event) -> None:
-        with self._lock:
+        with self._lock, self._dropping_unread():
             now_s = self._clock()
             before, self._view = self._view, self._view.after(event, now_s)
             if not isinstance(event, Stage) or before is not self._view:
                 self._output.show(event, before, now_s)
 
     def show_error(self, line: str) -> None:
-        with self._lock:
+        with self._lock, self._dropping_unread():
             self._output.show_error(line, self._view, self._clock())
 
     def close(self) -> None:
@@ -69,11 +74,35 @@ class Screen:
 
     def _tick(self) -> None:
         while not self._closed.wait(self._output.tick_s):
-            # A pipe that nobody reads any more is an error of the thread that works.
-            with self._lock, contextlib.suppress(OSError, ValueError):
+            # What else is wrong with the output is an error of the thread that works.
+            with self._lock, contextlib.suppress(OSError, ValueError), self._dropping_unread():
                 self._output.tick(self._view, self._clock())
 
+    @contextlib.contextmanager
+    def _dropping_unread(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            unread = [file for file in (self._file, sys.stderr) if _is_unread(file)]
+            for file in unread:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, file.fileno())
+                os.close(nowhere)
+            if self._file in unread:
+                print(UNREAD, file=sys.stderr, flush=True)
 
+
+def _is_unread(file: TextIO) -> bool:
+    """Whether it is a pipe that nobody reads any more."""
+    found = select.poll()
+    try:
+        found.register(file, select.POLLOUT)
+    except (OSError, ValueError):  # it is no file of the system's
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in found.poll(0))
+
+
+UNREAD = "nobody reads the output any more: the command goes on without it"
 START, READING = "start", "reading the recipe"
 # Help, and findings of checks, which another process reads.
 PRINTS_ALONE = {"-h", "--help", "check", "--verb=check"}
@@ -87,7 +116,8 @@ def opened_screen(*, as_json: bool = False, to_stderr: bool = False) -> Iterator
     if _screen is not None or not is_main_process():
         yield
         return
-    _screen = Screen(_output(sys.stderr if to_stderr else sys.stdout, as_json=as_json))
+    file = sys.stderr if to_stderr else sys.stdout
+    _screen = Screen(_output(file, as_json=as_json), file)
     try:
         yield
     finally:

@@ -124,3 +124,19 @@ def test_without_a_screen_events_are_lines_and_on_further_ranks_nothing(
         show("twice")
         print_line("twice", sys.stderr)
     assert capsys.readouterr() == ("WER 4%\n", "")
+
+
+def test_a_command_goes_on_when_nobody_reads_its_output_any_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with opened_screen():
+            show("read")
+            assert os.read(reader, 100) == b"read\n"
+            os.close(reader)
+            show("not read")
+            print("of a library", flush=True)
+            show(Finished("WER 4%", "/runs"))
+    assert capsys.readouterr().err == "nobody reads the output any more: the command goes on without it\n"
