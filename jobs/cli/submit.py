@@ -83,8 +83,8 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
 ) -> None:
     """Check a recipe, package its code, and queue it as a run.
 
-    Without a service, a run only advances while a command runs: with --follow to its end, otherwise until Ray has
-    accepted its first attempt.
+    Without a service, a run is started, and retried after a failure, only while a command runs: this one runs until
+    Ray has accepted the first attempt, which the cluster then runs by itself, and with --follow to the run's end.
 
     Example: rayscribe submit jobs/specs/whisper_digits.yaml --set training.max_steps=200 --priority 10 --follow
     """
@@ -326,7 +326,7 @@ def _report(session: CommandSession, run: Run, follow: bool, json_output: bool, 
         elif session.standalone:
             run = _first_attempt(session, run.id)
     except KeyboardInterrupt:
-        hint = " (it only advances while a command runs)" if session.standalone else ""
+        hint = " (it is started and retried only while a command runs)" if session.standalone else ""
         typer.echo(
             f"\n{run.id} remains in the ledger: rayscribe wait {run.id}{hint}, or rayscribe stop {run.id}", err=True
         )
@@ -337,7 +337,10 @@ def _report(session: CommandSession, run: Run, follow: bool, json_output: bool, 
     elif not follow:
         echo(f"{run.id}: {run.state} · {run.reason}")
         if session.standalone and not run.state.ended:
-            typer.echo(f"without a service, it only advances while a command runs: rayscribe wait {run.id}")
+            typer.echo(
+                "the cluster runs it by itself; without a service, it is retried after a failure only while a command "
+                f"runs: rayscribe wait {run.id}"
+            )
     if not json_output:
         for line in next_steps(run, service):
             echo(line, err=True)

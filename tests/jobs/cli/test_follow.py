@@ -16,6 +16,7 @@ from jobs.cli.output import run_details, runs_table
 from jobs.errors import ServiceError
 from jobs.lifecycle import RunState
 from jobs.model import LogLine, LogPage, Progress, Run
+from tests.jobs.ledger.builders import make_attempt
 from tests.jobs.sample import sample_run
 from trainers.distributed.console import opened_screen
 from trainers.errors import StorageError
@@ -113,6 +114,13 @@ class WithoutAttempts(FakeOperations):
         return []
 
 
+class WithAnAttempt(FakeOperations):
+    """A run whose first attempt Ray has accepted."""
+
+    def attempts(self, run_id: str) -> list[Any]:
+        return [make_attempt("sr", submitted_s=1.0)]
+
+
 @pytest.fixture(autouse=True)
 def no_poll_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "POLL_S", 0.0)
@@ -181,6 +189,17 @@ def test_a_submission_to_a_cluster_that_does_not_respond_says_once_how_to_leave_
     session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
     assert submit._first_attempt(session, "sr").state == RunState.STOPPED
     assert capsys.readouterr().err.count("waits until the run starts; Ctrl-C leaves it queued") == 1
+
+
+def test_a_submission_without_a_service_says_what_needs_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    accepted = sample_run(state=RunState.TRAINING, attempt=1)
+    nothing, operated = lambda: None, cast(Any, WithAnAttempt([accepted], {}))
+    session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
+    submit._report(session, accepted, follow=False, json_output=False, service=None)
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "the cluster runs it by itself; without a service, it is retried after a failure only while a command runs: "
+        "rayscribe wait sr"
+    )
 
 
 def test_a_followed_run_ends_with_what_may_be_done_next(capsys: pytest.CaptureFixture[str]) -> None:
