@@ -18,6 +18,7 @@ from rich.cells import cell_len, set_cell_size
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, AttemptState, Event, Run
 from jobs.printable import printable
+from trainers.config.storage_location import is_url
 from trainers.config.wording import counted, format_duration
 from trainers.distributed.console.live_view import sparkline
 from trainers.errors import ConfigError
@@ -100,7 +101,7 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     lines = {
         **_origin(run),
         "gang": f"{counted(run.gang.num_workers, 'worker')}, {total} in total",
-        "run folder": run.run_folder,
+        "run folder": _folder_text(run),
     }
     if run.progress is not None and len(run.progress.wers) > 1:
         first, *_, last = run.progress.wers
@@ -127,11 +128,19 @@ def _origin(run: Run) -> dict[str, str]:
     return {"started": f"{clock(run.submitted_s)} by {run.user}, without a queue", "cluster": run.address or "its own"}
 
 
+def _folder_text(run: Run) -> str:
+    """The run folder; one of this machine, where a run without a queue has its own, may not be there."""
+    is_missing = not run.queue and not is_url(run.run_folder) and not Path(run.run_folder).exists()
+    return f"{run.run_folder}, which is not there" if is_missing else run.run_folder
+
+
 def attempt_line(attempt: Attempt) -> str:
     """`attempt 2: NODE_LOST after 3 min 20 s, from checkpoint-…`."""
     start = f"from {attempt.resume_from}" if attempt.resume_from else "from scratch"
     took = format_duration(attempt.duration_s(time.time()))
-    live = "being submitted" if attempt.state == AttemptState.SUBMITTING else "with Ray"
+    # Without a queue there is no job of Ray.
+    accepted = "with Ray" if attempt.submission_id else "running"
+    live = "being submitted" if attempt.state == AttemptState.SUBMITTING else accepted
     end = f"{attempt.cause} after {took}" if attempt.cause else f"{live}, {took} so far"
     code = f", exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
     message = f" · {_short(attempt.message)}" if attempt.message else ""

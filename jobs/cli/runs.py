@@ -90,6 +90,12 @@ def logs(
     Example: rayscribe logs whisper-sr --attempt 1 --source rank-0
     """
     with open_session(service) as session:
+        if not session.runs.run(run_id).queue and source in (None, "driver"):
+            echo(
+                f"{run_id} was started without a queue: it prints in its terminal only, unless it is started with "
+                f"`2>&1 | tee train.log`; what happened to it: rayscribe events {run_id}",
+                err=True,
+            )
         show = print_json if json_output else None
         follower = Follower(session, run_id, source=source, attempt=attempt, show=show)
         try:

@@ -188,18 +188,21 @@ def model_of(text: str, service: str | None, argument: str = "--model") -> str:
     A run comes before a folder of its name that holds no model, such as the recordings that it was trained on.
 
     Raises:
-        NotFoundError: there is no such run; ConflictError: several runs have this name.
+        NotFoundError: there is no such run; ConflictError: several runs have this name, or it ended without a model.
     """
     here = in_home(text)
     if "/" in text or any((here / name).exists() for name in (CONFIG, MODEL, "config.json")):
         return text
     with open_session(service) as session:
         try:
-            return session.runs.run(text).run_folder
+            run = session.runs.run(text)
         except NotFoundError as error:
             if here.exists():
                 return text
             raise NotFoundError(f"{argument} {text}: {error} (ids of the Hub are OWNER/NAME)") from None
+    if run.attempt == 0 and run.state.ended and run.state != RunState.SUCCEEDED:
+        raise ConflictError(f"{argument} {text}: the run ended before it had a model: {run.state} · {run.reason}")
+    return run.run_folder
 
 
 def joined(address: str | None, cluster: str | None) -> str | None:

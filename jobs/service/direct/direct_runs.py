@@ -135,6 +135,8 @@ def _described(known: Registered) -> Run:
     gang = Gang(num_workers=1, resources_per_worker={})
     with suppress(ValueError):  # of another version
         gang = gang_of(ScalingPart.model_validate(known.config.get("scaling") or {}))
+        # No queue holds CPUs for Ray Data; what is left of the machine is there.
+        gang = gang.model_copy(update={"extra": {}})
     return Run(
         id=known.name,
         uid="",

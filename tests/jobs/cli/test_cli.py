@@ -24,12 +24,14 @@ from jobs.cli.serve import growth_of
 from jobs.cli.train import model_of
 from jobs.clusters.managed import cluster_record
 from jobs.clusters.managed.cluster_record import LocalRecord
+from jobs.errors import ConflictError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, Run
 from jobs.service import standalone
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.service.direct.registry import register, train
+from trainers.distributed.machine import process_name
 from trainers.errors import ConfigError, StorageError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -99,7 +101,10 @@ def test_a_list_has_the_runs_without_a_queue_too(ledger: Ledger, tmp_path: Path)
     name, state, queue, priority, _, *age, wer = first.split()[:10]
     assert (name, state, queue, priority, wer) == ("by-hand", "STOPPED", "-", "-", "12.50%")
     assert age[:2] == ["2", "h"], "since it was first started"
-    assert "started    " in run("status", "by-hand").output
+    shown = run("status", "by-hand").output
+    assert "  started    " in shown and f"  gang       1 worker, 1 CPU in total\n  run folder {known.url}\n" in shown
+    printed = run("logs", "by-hand").output
+    assert printed.startswith("by-hand was started without a queue: it prints in its terminal only, unless")
     assert run("wait", known.url).exit_code == 130
     assert run("forget", "by-hand").output == f"forgotten: {known.url}\n"
     assert "by-hand" not in run("list").output
@@ -138,10 +143,28 @@ def test_an_unknown_run_to_score_is_found_before_ray_starts(
     assert message.endswith("has the run finished?\n")
 
 
+def test_a_run_that_failed_before_it_had_a_folder_is_said_to_have_no_model(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    known = register(tmp_path, "speech", ended_s=1100.0, exit_code=3, reason="data.train: /x.csv: no such file")
+    code, message = run_failing(capsys, "evaluate", "jobs/specs/whisper_micro.yaml", "--model", "speech")
+    assert (code, message) == (
+        ConflictError.exit_code,
+        "error: --model speech: the run ended before it had a model: FAILED · data.train: /x.csv: no such file\n",
+    )
+    assert f"  run folder {known.url}, which is not there\n" in run("status", "speech").output
+
+
+def test_an_attempt_without_a_queue_is_no_job_of_ray(ledger: Ledger, tmp_path: Path) -> None:
+    train(register(tmp_path, process=process_name()), tmp_path)
+    assert "  attempt 1: running, " in run("status", f"{tmp_path}/sr").output
+
+
 def test_a_run_comes_before_the_recordings_of_its_name(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, here = register(tmp_path, "speech"), tmp_path / "here"
+    train(known, tmp_path)
     here.mkdir()
     monkeypatch.chdir(here)
     Path("speech").mkdir()
