@@ -66,7 +66,7 @@ class AccessLogMiddleware:
         path = scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "backslashreplace")[:MAX_PATH_LENGTH]
         is_poll = path in DEBUG_PATHS or (path.startswith(f"{UI}/") and _asks_again(scope))
         level = logging.DEBUG if is_poll and status < 400 else logging.INFO
-        took_ms, user = (time.monotonic() - start_s) * 1000, scope["state"].get("user", "-")
+        took_ms, user = (time.monotonic() - start_s) * 1000, scope["state"].get("user") or "-"
         log.log(level, "%s %s %d %.0f ms %s", scope["method"], path, status, took_ms, user)
 
 

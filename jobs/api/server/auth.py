@@ -59,9 +59,9 @@ class TokenMiddleware:
 
 
 class LoopbackMiddleware:
-    """Accepts requests of programs on this machine, but not of web pages; all have one user."""
+    """Accepts requests of programs on this machine, but not of web pages; all have one user, if any."""
 
-    def __init__(self, app: ASGIApp, user: str):
+    def __init__(self, app: ASGIApp, user: str | None):
         self._app, self._user = app, user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,12 +7,14 @@ controller advances the runs of the ledger, as while a command runs.
 from collections.abc import Callable
 from urllib.parse import urlencode
 
+from starlette.exceptions import HTTPException
+
 from jobs.api.server.access_log import AccessLogMiddleware
 from jobs.api.server.auth import LoopbackMiddleware
 from jobs.api.server.bare_app import bare_app
 from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.pages.page_access import SIGN_IN, PageAccess, access_by_link
-from jobs.api.server.pages.page_app import add_pages
+from jobs.api.server.pages.page_app import add_pages, show_http_exception
 from jobs.api.server.pages.page_backend import PageBackend
 from jobs.api.server.process import ended_by_signals, open_port, running_controller, server_of
 from jobs.api.server.routes.service_routes import queues_view
@@ -30,16 +32,15 @@ def serve_ui(port: int, show: Callable[[str], None]) -> None:
         ConfigError: the port cannot be opened.
     """
     with open_port(HOST, port) as listener, open_local() as local:
-        user = current_user()
-        access, token = access_by_link(user)
-        server = server_of(ui_app(local, access, user))
+        access, token = access_by_link(current_user())
+        server = server_of(ui_app(local, access))
         stop = ended_by_signals(server)
         show(f"http://{HOST}:{listener.getsockname()[1]}{SIGN_IN}?{urlencode({'token': token})}")
         with running_controller(local.controller, stop, POLL_S):
             server.run(sockets=[listener])
 
 
-def ui_app(local: StandaloneService, access: PageAccess, user: str) -> AccessLogMiddleware:
+def ui_app(local: StandaloneService, access: PageAccess) -> AccessLogMiddleware:
     """The app: only pages, only for browsers of this machine, and only for who has the link."""
     runs = AllRuns(local.service)
     app = bare_app(openapi_url=None)
@@ -55,4 +56,6 @@ def ui_app(local: StandaloneService, access: PageAccess, user: str) -> AccessLog
             poll_s=10,
         ),
     )
-    return AccessLogMiddleware(LoopbackMiddleware(BodyLimitMiddleware(app), user))
+    app.add_exception_handler(HTTPException, show_http_exception)
+    # Whose request it is, the link has told.
+    return AccessLogMiddleware(LoopbackMiddleware(BodyLimitMiddleware(app), user=None))

@@ -28,7 +28,8 @@ ROUTERS = (list_page, run_page, curves_page, log_page, change_page, usage_page, 
 
 
 def add_pages(app: FastAPI, pages: PageBackend) -> None:
-    """Adds the pages to an app, which leads there from its first page."""
+    """Adds the pages to an app, which leads there from its first page, and may show errors as pages of its own."""
+    app.state.pages = pages
 
     @app.get(ROOT, include_in_schema=False)
     @app.get(UI, include_in_schema=False)
@@ -47,7 +48,7 @@ def _page_app(pages: PageBackend) -> FastAPI:
         app.include_router(module.router)
     app.add_exception_handler(RayscribeError, _show_rayscribe_error)
     app.add_exception_handler(RequestValidationError, _show_validation_error)
-    app.add_exception_handler(HTTPException, _show_http_exception)
+    app.add_exception_handler(HTTPException, show_http_exception)
     app.add_exception_handler(Exception, _show_exception)
     app.add_middleware(CookieMiddleware, access=pages.access)
     return app
@@ -62,7 +63,8 @@ async def _show_validation_error(request: Request, error: Exception) -> Response
     return error_page(request, 422, "The address is not one that a page of this service leads to.")
 
 
-async def _show_http_exception(request: Request, error: Exception) -> Response:
+async def show_http_exception(request: Request, error: Exception) -> Response:
+    """The page of an address that no page has."""
     assert isinstance(error, HTTPException)
     return error_page(request, error.status_code, "There is no such page.")
 
