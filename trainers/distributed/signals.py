@@ -13,6 +13,8 @@ from types import FrameType
 from trainers.errors import Interruption
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Shown by a driver whose workers train.
+STOPPING = "stopping: training stores a checkpoint first; a second request ends it at once"
 
 
 class StopSignal:

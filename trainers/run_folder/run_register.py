@@ -19,7 +19,7 @@ from trainers.config.schema import AnyConfig
 from trainers.distributed.console import is_main_process
 from trainers.distributed.machine import home, make_private_folder, process_has_ended, process_name, sees_processes_of
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import Interruption, RayscribeError
+from trainers.errors import Interruption, RayscribeError, StoppedError
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 
@@ -123,6 +123,8 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
 
 def _end_of(error: BaseException) -> tuple[int, str]:
     """Exit code, and what stopped it."""
+    if isinstance(error, StoppedError):
+        return STOP_SIGNAL.exit_code, str(error)
     if isinstance(error, RayscribeError):
         return error.exit_code, str(error)
     if isinstance(error, KeyboardInterrupt):

@@ -10,7 +10,7 @@ import pytest
 from tests.trainers.run_folder.writers import begin
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
-from trainers.errors import DataError, Interruption
+from trainers.errors import DataError, Interruption, StoppedError
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.run_register import Registered, all_registered, find_registered, forget, registered
 
@@ -54,10 +54,11 @@ def test_a_run_is_there_while_its_driver_works_and_after_with_how_it_ended(tmp_p
     ("error", "code", "reason"),
     [
         (DataError("data.train: no such file"), DataError.exit_code, "data.train: no such file"),
+        (StoppedError("stopped at step 3"), 130, "stopped at step 3"),
         (Interruption(), 130, "stopped; the same command continues from what is there"),
         (ZeroDivisionError("division"), 1, "ZeroDivisionError: division"),
     ],
-    ids=["expected", "stop", "bug"],
+    ids=["expected", "stop with a checkpoint", "stop", "bug"],
 )
 def test_what_stopped_a_run_is_remembered(tmp_path: Path, error: BaseException, code: int, reason: str) -> None:
     with pytest.raises(type(error)), registered(run_of(tmp_path), address=None, no_ray=True):

@@ -24,7 +24,7 @@ from trainers.distributed.console import Event, show
 from trainers.distributed.local_ray import LOOPBACK
 from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
 from trainers.distributed.session import LocalSession, Session
-from trainers.distributed.signals import SIGNALS, STOP_SIGNAL
+from trainers.distributed.signals import SIGNALS, STOP_SIGNAL, STOPPING
 from trainers.errors import FollowingError, Interruption, RayscribeError
 from trainers.pipeline.on_machine.process_server import (
     PROCESSES,
@@ -178,6 +178,7 @@ def _follow(workers: Sequence[_Worker]) -> None:
                 end_s = min(end_s, time.monotonic() + GRACE_S)
         if STOP_SIGNAL.received and not was_stopped:
             was_stopped = True
+            show(STOPPING)
             for worker in living:
                 with suppress(ProcessLookupError):
                     os.kill(worker.process.pid, signal.SIGTERM)

@@ -31,7 +31,7 @@ from trainers.distributed.ray_connection import (
     poll_coordinator,
     request_resource_reports,
 )
-from trainers.distributed.signals import STOP_SIGNAL
+from trainers.distributed.signals import STOP_SIGNAL, STOPPING
 from trainers.errors import LostNodeError, StoppedError
 from trainers.pipeline.on_ray.failure_watch import FailureWatch
 from trainers.pipeline.on_ray.resize_policy import LostCapacity, ResizePolicy, StaleNodes
@@ -210,11 +210,16 @@ class RayFit:
         return self._result
 
     def _follow(self, fit: threading.Thread) -> None:
+        is_stopping = False
         while fit.is_alive():
             fit.join(POLL_S)
             self._read()
-            if STOP_SIGNAL.received and self._phase != STOPPABLE and fit.is_alive():
-                STOP_SIGNAL.end()
+            if STOP_SIGNAL.received and fit.is_alive():
+                if self._phase != STOPPABLE:
+                    STOP_SIGNAL.end()
+                if not is_stopping:
+                    show(STOPPING)
+                is_stopping = True
             if self._is_capacity_lost and self._nodes and self._phase == WAITING and fit.is_alive():
                 raise LostNodeError(f"training: a node was lost, and the cluster can no longer hold {self._need}")
 

@@ -15,7 +15,7 @@ import pytest
 from tests.test_architecture import ROOT
 from tests.trainers.pipeline.on_machine import rank_work
 from tests.trainers.synthetic import config
-from trainers.distributed.signals import STOP_SIGNAL
+from trainers.distributed.signals import STOP_SIGNAL, STOPPING
 from trainers.errors import DataError, Interruption, LostWorkerError, ProgramError, StoppedError
 from trainers.pipeline.on_machine import worker_group
 from trainers.pipeline.on_machine.machine_engine import run_to_end
@@ -91,21 +91,25 @@ def test_the_error_that_began_it_is_the_one_that_is_raised(tmp_path: Path) -> No
     assert any("Traceback" in text for _, text in logs(wanted))
 
 
-def signal_at(line: str, patch: pytest.MonkeyPatch) -> None:
-    """Sends SIGINT to this process when a worker shows a line."""
+def signal_at(line: str, patch: pytest.MonkeyPatch) -> list[object]:
+    """Sends SIGINT to this process when a worker shows a line; gives all that is shown."""
+    shown: list[object] = []
 
     def show(event: object) -> None:
+        shown.append(event)
         if event == line:
             os.kill(os.getpid(), signal.SIGINT)
 
     patch.setattr(worker_group, "show", show)
+    return shown
 
 
 def test_a_request_to_stop_waits_for_the_workers_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signal_at("training", monkeypatch)
+    shown = signal_at("training", monkeypatch)
     with pytest.raises(StoppedError, match="stopped at step 3"):
         run_to_end(work(rank_work.wait_for_stop, tmp_path))
     assert STOP_SIGNAL.exit_code == 130
+    assert shown[shown.index("training") + 1 :].count(STOPPING) == 1
 
 
 def test_where_there_is_nothing_to_wait_for_it_ends_the_workers(
