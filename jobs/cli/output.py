@@ -25,7 +25,6 @@ from trainers.errors import ConfigError
 from trainers.storage.json_files import to_json
 
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace FILE where it is there already.")]
-LONGEST_REASON = 100
 CURVE_CELLS = 40
 STATE = "STATE"
 # Of states by what they mean; those of a run that is on its way are as other text.
@@ -80,7 +79,7 @@ def runs_table(runs: Sequence[Run]) -> None:
             run.user,
             format_duration(max(0.0, now_s - run.submitted_s)),
             wer_cell(run),
-            _short(run.reason),
+            run.reason,
         )
         for run in runs
     ]
@@ -143,7 +142,7 @@ def attempt_line(attempt: Attempt) -> str:
     live = "being submitted" if attempt.state == AttemptState.SUBMITTING else accepted
     end = f"{attempt.cause} after {took}" if attempt.cause else f"{live}, {took} so far"
     code = f", exit code {attempt.exit_code}" if attempt.exit_code is not None else ""
-    message = f" · {_short(attempt.message)}" if attempt.message else ""
+    message = f" · {attempt.message}".replace("\n", " ") if attempt.message else ""
     return f"attempt {attempt.number}: {end}{code}, {start}{message}"
 
 
@@ -219,8 +218,3 @@ def _colored(line: str, head: Sequence[str], padded: Sequence[str]) -> str:
     if state not in COLORS or not line.startswith(state, start):
         return line
     return f"{line[:start]}{typer.style(state, fg=COLORS[state])}{line[start + len(state) :]}"
-
-
-def _short(text: str) -> str:
-    line = text.replace("\n", " ")
-    return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"

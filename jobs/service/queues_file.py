@@ -14,6 +14,7 @@ from pathlib import Path
 from jobs.scheduler.limits import QueuesConfig
 from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.config.validation import refuse, validated
+from trainers.config.wording import yaml_kind
 from trainers.distributed.machine import home
 from trainers.errors import ConfigError
 
@@ -48,7 +49,7 @@ def read_queues(path: Path) -> QueuesConfig:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from None
     content = {} if content is None else content
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: has {type(content).__name__}, not the keys {', '.join(QueuesConfig.model_fields)}")
+        raise ConfigError(f"{path}: holds {yaml_kind(content)}, not the keys {', '.join(QueuesConfig.model_fields)}")
     queues = content.get("queues")
     errors = []
     if isinstance(queues, Mapping):

@@ -17,6 +17,7 @@ from trainers.config.schema import CONFIGS, AnyConfig, TrainConfig, trainer_of
 from trainers.config.storage_location import in_home
 from trainers.config.strict_loading import YamlError, load_json, load_yaml_file
 from trainers.config.validation import refuse, validated
+from trainers.config.wording import yaml_kind
 from trainers.errors import ConfigError
 
 Config = TypeVar("Config", bound=AnyConfig)
@@ -81,8 +82,7 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}; make it readable") from None
     if not isinstance(content, dict):
-        what = "nothing" if content is None else f"a {type(content).__name__}"
-        raise ConfigError(f"{path}: holds {what}, not the keys {kind.keys}")
+        raise ConfigError(f"{path}: holds {yaml_kind(content)}, not the keys {kind.keys}")
     return content
 
 

@@ -11,6 +11,11 @@ def counted(number: object, noun: str, one: str = "", several: str = "") -> str:
     return " ".join(filter(None, (amount, *words)))
 
 
+def yaml_kind(content: object) -> str:
+    """What a document holds that is no mapping."""
+    return "nothing" if content is None else "a list" if isinstance(content, list) else "a single value"
+
+
 def format_bytes(size: float) -> str:
     """`0 bytes`, `3.2 kB`, `1.5 GB`: with the unit in which it is at least 1."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

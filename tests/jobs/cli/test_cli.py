@@ -221,6 +221,7 @@ def test_a_stopped_run_is_queued_again(ledger: Ledger, monkeypatch: pytest.Monke
     ("arguments", "code", "expected"),
     [
         (["status", "srr"], 21, "no run is named srr: did you mean sr?"),
+        (["status", "o"], 21, "no run is named o: did you mean old?"),
         (["status", "nothing-like-it"], 21, "no run is named nothing-like-it: `rayscribe list` shows all"),
         (["logs", "old"], 22, "old has no attempt yet"),
         (["resume", "sr"], 22, "stop it first: `rayscribe stop sr`"),

@@ -1,6 +1,10 @@
 """Tables of commands: within the terminal's width, with states in color."""
 
-from jobs.cli.output import table_lines
+import pytest
+
+from jobs.cli.output import attempt_line, runs_table, table_lines
+from tests.jobs.ledger.builders import make_attempt
+from tests.jobs.sample import sample_run
 
 HEAD = ("RUN", "STATE", "REASON")
 ROWS = [("FAILED-sr", "FAILED", "no room"), ("語彙", "QUEUED", "waits\nfor \x1b[31m2 GPU")]
@@ -20,6 +24,13 @@ def test_lines_are_cut_at_the_terminal_s_width() -> None:
         "FAILED-sr  FAILED  no…",
         "語彙       QUEUED  wa…",
     ]
+
+
+def test_in_a_pipe_no_reason_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = f"{'no room ' * 30}at all"
+    runs_table([sample_run(reason=reason)])
+    assert capsys.readouterr().out.endswith(f"  {reason}\n")
+    assert attempt_line(make_attempt("sr", message=f"{reason}\nmore")).endswith(f" · {reason} more")
 
 
 def test_a_state_is_in_its_color_and_no_name_that_is_like_one() -> None:

@@ -134,10 +134,19 @@ class TestFiles:
         path.write_text("run: {name: own}")
         assert read_yaml(path) == {"run": {"name": "own"}}
 
-    @pytest.mark.parametrize("data", [b"a: [", b"\xff\xfe\x00", b"- a", b"", b"text"])
-    def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, data: bytes) -> None:
+    @pytest.mark.parametrize(
+        ("data", "fault"),
+        [
+            (b"a: [", "cannot be read as YAML"),
+            (b"\xff\xfe\x00", "cannot be read as YAML"),
+            (b"- a", "holds a list, not the keys"),
+            (b"", "holds nothing, not the keys"),
+            (b"text", "holds a single value, not the keys"),
+        ],
+    )
+    def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, data: bytes, fault: str) -> None:
         (tmp_path / "my.yaml").write_bytes(data)
-        with pytest.raises(ConfigError, match=r"my\.yaml: "):
+        with pytest.raises(ConfigError, match=rf"my\.yaml: {fault}"):
             read_yaml(tmp_path / "my.yaml")
 
     def test_a_folder_is_named(self, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import sys
 from typing import TextIO
 
-from trainers.distributed.console.events import Event, Finished
+from trainers.distributed.console.events import Event, Finished, Stage
 from trainers.distributed.console.plain_lines import line_of, spent_line, still_line
 from trainers.distributed.console.view import View
 
@@ -16,15 +16,16 @@ class LogOutput:
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._last_s: float | None = None
-        # Lines since any other, that a stage goes on.
+        # Lines since any other, or since the stage began, that it goes on.
         self._stills = 0
 
     def show(self, event: Event, before: View, now_s: float) -> None:
         line = line_of(event, now_s - before.began_s)
         if isinstance(event, Finished):
             line = f"{spent_line(before, now_s)}\n{line}"
-        if line is not None:
+        if line is not None or isinstance(event, Stage):
             self._stills, self._last_s = 0, now_s
+        if line is not None:
             print(line, file=self._file, flush=True)
 
     def show_error(self, line: str, view: View, now_s: float) -> None:

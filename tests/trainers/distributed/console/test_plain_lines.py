@@ -1,9 +1,12 @@
 """Events as lines of a log."""
 
+import sys
+
 import pytest
 
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.console.events import Counted, Event, Finished, Logged, Stage, StageEnded, Stepped, Validated
+from trainers.distributed.console.log_output import LogOutput
 from trainers.distributed.console.plain_lines import line_of, spent_line, still_line
 from trainers.distributed.console.view import View
 
@@ -63,6 +66,16 @@ def test_how_far_a_stage_is_stands_in_its_line() -> None:
         "prepare train: still decoding 600 clips, 150 of 600 clips, 20 s",
         "train: still training, step 3/10, 20 s",
     ]
+
+
+def test_a_stage_that_others_tell_goes_on_only_once_it_has_lasted(capsys: pytest.CaptureFixture[str]) -> None:
+    output, stage = LogOutput(sys.stdout), Stage("sr", "TRAINING", is_told=False)
+    view = View(began_s=0.0)
+    output.show(stage, view, 30.0)
+    view = view.after(stage, 30.0)
+    output.tick(view, 30.5)
+    output.tick(view, 40.0)
+    assert capsys.readouterr().out == "sr: still TRAINING, 10 s\n"
 
 
 def test_where_others_show_what_goes_on_nothing_is_told() -> None:
