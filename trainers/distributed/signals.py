@@ -13,8 +13,8 @@ from types import FrameType
 from trainers.errors import Interruption
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Shown by a driver whose workers train.
-STOPPING = "stopping: training stores a checkpoint first; a second request ends it at once"
+# Shown by a driver whose workers train, or run a program.
+STOPPING = "stopping: waiting for a last checkpoint; a second request ends at once"
 
 
 class StopSignal:
