@@ -51,6 +51,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "trainers.data.audio",
         "trainers.distributed.hardware",
         "trainers.inspection.recordings",
+        "trainers.models.language_names",
         "trainers.storage.json_files",
         "trainers.errors",
     ),

@@ -14,6 +14,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ, decode
 from trainers.errors import AudioError, ConfigError, DataError
 from trainers.inspection.recordings import Recordings, read_recordings
+from trainers.models.language_names import LANGUAGES, code_or_name, suggest_language
 
 # Longest look at all recordings.
 LOOK_S = 30.0
@@ -104,8 +105,21 @@ def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> t
     """The language as a recipe names it, and how it is known.
 
     Raises:
-        ConfigError: it is not known.
+        ConfigError: it is not known, or Whisper has no token for it.
     """
+    language, known_by = _named_language(rows, found, given)
+    if code_or_name(language) not in LANGUAGES:
+        named = "--language" if given is not None else f"{found.root}: language"
+        fix = suggest_language(language) if given is not None else "Name one with --language."
+        raise ConfigError(
+            f"{named} {language!r}: Whisper has no token for it; {fix} A language without one borrows another's: "
+            "name that, then set model.language and model.borrowed_language in the recipe"
+        )
+    return language, known_by
+
+
+def _named_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
+    """What the user or the data says of the language, else the transcripts."""
     if given is not None:
         return given, "as --language has it"
     named = Counter(row["language"] for row in rows if row["language"])

@@ -24,7 +24,7 @@ from trainers.data.joined_set import JoinedSet
 from trainers.data.prepared_set import PreparedSet
 from trainers.errors import ConfigError, DataError
 from trainers.models.label_codec import LabelCodec
-from trainers.models.tokenizer_processor import code_or_name
+from trainers.models.language_names import code_or_name
 
 # Few enough for their ids to take little memory as Python's numbers, enough for the tokenizer to use all cores.
 TEXTS_AT_ONCE = 16_384

@@ -1,22 +1,14 @@
 """What families whose processors are an extractor and a tokenizer of any kind have in common. Loads no torch."""
 
 import hashlib
-import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from transformers.models.whisper.tokenization_whisper import LANGUAGES as CODES
-from transformers.models.whisper.tokenization_whisper import TO_LANGUAGE_CODE
-
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 
-# Name of each language by its code, in the order of Whisper's tokens.
-LANGUAGES: dict[str, str] = CODES
-# A code of ISO 639 with script or region, e.g. zh-Hant-TW or es_419.
-_TAG = re.compile(r"([a-z]{2,3})(?:[-_](?:[a-z]{4}|[a-z]{2}|[0-9]{3}))+")
 # Tokens that a message names.
 NAMED = 10
 
@@ -29,17 +21,6 @@ def tokenizer_fingerprint(tokenizer: Any, surroundings: str) -> str:
         for file in sorted(Path(folder).iterdir()):
             content.update(file.name.encode() + file.read_bytes())
     return content.hexdigest()[:16]
-
-
-def code_or_name(language: str) -> str:
-    """The code of a language given by name or code, with or without script and region: `Serbian`, `sr-RS` → `sr`.
-
-    Of one that transformers does not list, what is given, in lower case.
-    """
-    name = language.lower()
-    tag = _TAG.fullmatch(name)
-    code = TO_LANGUAGE_CODE.get(tag[1], tag[1]) if tag else TO_LANGUAGE_CODE.get(name, name)
-    return str(code) if code in LANGUAGES else name
 
 
 def refuse_other_rate(extractor: Any, origin: str) -> None:

@@ -90,6 +90,11 @@ class TestInit:
         [
             (["../nowhere"], 2, "no such file or folder"),
             (["."], 2, "no recordings"),
+            (
+                ["../speech", "--language", "Englisch"],
+                2,
+                "--language 'Englisch': Whisper has no token for it; did you mean",
+            ),
             (["../speech", "--model", "gpt"], 2, "--model gpt: give scratch, a folder of a Whisper"),
         ],
     )

@@ -208,6 +208,10 @@ class TestLanguage:
         rows = [{"text": "x", "language": code} for code in ("sr", "hr", "sr", None)]
         assert language_of(rows, self.found(), None) == ("sr", "of 2 clips; 2 languages in all")
 
+    def test_one_that_whisper_has_no_token_for_is_refused_wherever_it_is_from(self) -> None:
+        with pytest.raises(ConfigError, match=r"/speech: language 'ab': Whisper has no token .* with --language"):
+            language_of([{"text": "x", "language": "ab"}], self.found(), None)
+
     def of(self, texts: list[str], given: str | None = None) -> str:
         return language_of([{"text": text, "language": None} for text in texts], self.found(), given)[0]
 

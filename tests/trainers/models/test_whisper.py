@@ -7,13 +7,14 @@ import pytest
 import torch
 import transformers
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
+from transformers.models.whisper import tokenization_whisper
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError
 from trainers.models.decoder_labels import label_loss, pad_labels
 from trainers.models.family import Family
+from trainers.models.language_names import CODE_OF_NAME, LANGUAGES
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
-from trainers.models.tokenizer_processor import LANGUAGES
 from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
@@ -129,8 +130,13 @@ class TestLanguages:
         with pytest.raises(ConfigError, match=r"no token for 'Xhosa'.*borrow"):
             language_code("Xhosa")
 
-    def test_there_are_whisper_s_hundred(self) -> None:
-        assert len(LANGUAGES) == 100
+    def test_one_that_is_nearly_known_is_suggested(self) -> None:
+        with pytest.raises(ConfigError, match=r"no token for 'Englisch'; did you mean English\?"):
+            language_code("Englisch")
+
+    def test_they_are_those_of_transformers_in_the_order_of_the_tokens(self) -> None:
+        assert [*LANGUAGES.items()] == [*tokenization_whisper.LANGUAGES.items()]
+        assert tokenization_whisper.TO_LANGUAGE_CODE == CODE_OF_NAME
 
 
 class TestLabels:

@@ -26,9 +26,9 @@ from trainers.models.ctc.ctc_scratch import (
 from trainers.models.ctc.decoding.beam_decoder import BeamDecoder
 from trainers.models.family import Decoder, Family
 from trainers.models.label_codec import Limits
+from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import from_pretrained
 from trainers.models.tokenizer_processor import (
-    code_or_name,
     refuse_other_rate,
     refuse_tokens_beyond,
     tokenizer_fingerprint,

@@ -13,10 +13,11 @@ from transformers import AutoConfig
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
+from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import from_pretrained, open_pretrained
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of
-from trainers.models.tokenizer_processor import code_or_name, tokenizer_fingerprint
+from trainers.models.tokenizer_processor import tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer

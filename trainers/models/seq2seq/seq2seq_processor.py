@@ -10,7 +10,8 @@ from transformers import AutoFeatureExtractor, AutoTokenizer
 from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
 from trainers.errors import ConfigError
 from trainers.models.label_codec import Limits
-from trainers.models.tokenizer_processor import code_or_name, refuse_other_rate, refuse_tokens_beyond
+from trainers.models.language_names import code_or_name
+from trainers.models.tokenizer_processor import refuse_other_rate, refuse_tokens_beyond
 
 # Attention over the outputs of two minutes.
 CONTEXT_S = 120.0

@@ -16,8 +16,8 @@ from transformers.models.whisper.configuration_whisper import NON_SPEECH_TOKENS,
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError, StorageError
+from trainers.models.language_names import LANGUAGES
 from trainers.models.sources.model_files import ALLOW
-from trainers.models.tokenizer_processor import LANGUAGES
 from trainers.models.whisper.whisper_scratch import FULL_CONTEXT_S, NO_TIMESTAMPS, START, TASKS
 
 DIMS, WEIGHTS = "dims", "model_state_dict"

@@ -16,8 +16,9 @@ from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
+from trainers.models.language_names import LANGUAGES, code_or_name
 from trainers.models.pretrained import from_pretrained
-from trainers.models.tokenizer_processor import LANGUAGES, code_or_name, refuse_tokens_beyond
+from trainers.models.tokenizer_processor import refuse_tokens_beyond
 from trainers.models.whisper.whisper_checks import CHECKS
 from trainers.models.whisper.whisper_generation import language_of, limits_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart

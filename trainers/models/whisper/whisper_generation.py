@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.errors import ConfigError
 from trainers.models.label_codec import Limits
-from trainers.models.tokenizer_processor import LANGUAGES
+from trainers.models.language_names import LANGUAGES
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, TASKS, language_code
 

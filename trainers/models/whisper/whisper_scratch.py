@@ -21,7 +21,7 @@ from transformers import (
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
-from trainers.models.tokenizer_processor import LANGUAGES, code_or_name
+from trainers.models.language_names import LANGUAGES, code_or_name, suggest_language
 from trainers.models.whisper.whisper_part import WhisperPart
 
 END = "<|endoftext|>"
@@ -44,8 +44,8 @@ def language_code(language: str) -> str:
     """
     if (code := code_or_name(language)) not in LANGUAGES:
         raise ConfigError(
-            f"model.language: Whisper has no token for {language!r}; name one of its languages (english, serbian, …), "
-            "or say in model.borrowed_language whose token it shall be given"
+            f"model.language: Whisper has no token for {language!r}; {suggest_language(language)} Or say in "
+            "model.borrowed_language whose token it shall be given"
         )
     return code
 

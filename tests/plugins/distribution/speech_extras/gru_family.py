@@ -11,8 +11,9 @@ from rayscribe.trainers.models.ctc.ctc_part import CtcPart
 from rayscribe.trainers.models.ctc.ctc_scratch import for_tokenizer, new_tokenizer, processor_of
 from rayscribe.trainers.models.family import Family
 from rayscribe.trainers.models.label_codec import Limits
+from rayscribe.trainers.models.language_names import code_or_name
 from rayscribe.trainers.models.pretrained import open_pretrained
-from rayscribe.trainers.models.tokenizer_processor import code_or_name, tokenizer_fingerprint
+from rayscribe.trainers.models.tokenizer_processor import tokenizer_fingerprint
 from transformers import (
     AutoFeatureExtractor,
     AutoModelForCTC,
