@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,8 +65,6 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
             f"{found.root}: {len(everything)} clips, and at least {LEAST_CLIPS} are needed, to train, to choose and to "
             "test: add recordings; from some hundreds on, a model learns a voice"
         )
-    if not any(row["text"].strip() for row in everything):
-        raise DataError(f"{found.root}: each transcript is empty: write into it what is said in its recording")
     is_multilingual = wishes.model is None or not wishes.model.name.endswith(ENGLISH_ONLY)
     language, known_by = language_of(everything, found, wishes.language) if is_multilingual else (None, "")
     splits, notes = _splits(speech)
@@ -89,7 +87,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     data, texts = _named_data(found, speech, drawn, wishes.out)
     name = run_name(wishes.out.stem)
     texts = {wishes.out: _text(found, choices, data, name, wishes.out), **texts}
-    said = [_described(found, speech, everything), *found.notes, *_unreadable(speech)]
+    said = [_described(found, speech, everything), *found.notes, *_left_out(speech)]
     said += [f"language: {language}, {known_by}"] if language is not None else []
     said += [f"clips: {', '.join(f'{split} {len(rows):,}' for split, rows in drawn.items())}", *notes, *less]
     said += [f"machine: {machine}", _chosen(choices)]
@@ -181,11 +179,12 @@ def _described(found: FoundSpeech, speech: MeasuredSpeech, rows: Sequence[Row]) 
     return f"{text}, {format_duration(3600 * speech.hours_of(len(rows)))}, of up to {speech.longest_s:.1f} s"
 
 
-def _unreadable(speech: MeasuredSpeech) -> list[str]:
-    if not speech.unreadable:
-        return []
-    count = len(speech.unreadable)
-    return [f"warning: left out, recordings that cannot be read: {count:,}, such as {speech.unreadable[0]}"]
+def _left_out(speech: MeasuredSpeech) -> Iterator[str]:
+    if speech.without_text:
+        yield f"left out, recordings without a transcript: {speech.without_text:,}"
+    if speech.unreadable:
+        count = len(speech.unreadable)
+        yield f"warning: left out, recordings that cannot be read: {count:,}, such as {speech.unreadable[0]}"
 
 
 def _chosen(choices: Choices) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jobs.recipes.found_speech import FoundSpeech, FoundSplit, Tell
+from jobs.recipes.clip_splits import TRAIN
+from jobs.recipes.found_speech import ALL, FoundSpeech, FoundSplit, Tell
 from jobs.recipes.text_language import language_of_texts, script_of_texts
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ, decode
@@ -28,11 +29,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class MeasuredSpeech:
-    """Rows by split as `FoundSpeech` has them, without those that cannot be read; durations in seconds, where known."""
+    """Rows by split as `FoundSpeech` has them, without `unreadable` ones and the `without_text` whose text is empty.
+
+    Durations are seconds, where known.
+    """
 
     rows: Mapping[str, list[Row]]
     durations_s: np.ndarray
-    unreadable: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+    without_text: int = 0
 
     @property
     def usual_s(self) -> float | None:
@@ -51,14 +56,14 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
     """Reads headers of recordings, for half a minute at most.
 
     Raises:
-        DataError: no recording that was looked at can be read.
+        DataError: no recording that was looked at can be read, or no row has a text.
         StorageError: a bucket cannot be read.
     """
     deadline = time.monotonic() + LOOK_S
     rows: dict[str, list[Row]] = {}
     durations: list[np.ndarray] = []
     unreadable: dict[str, str] = {}
-    checked = 0
+    checked = without_text = 0
     for name, split in found.splits.items():
         total = len(split.source.table)
 
@@ -71,15 +76,21 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
         durations_s = known.durations_s[known.known]
         durations.append(durations_s if len(durations_s) else _decoded_s(split, known))
         table_rows = split.source.table.to_pylist()
-        kept = (row for row in table_rows if row["id"] not in known.unreadable)
-        rows[name] = [{**row, "folder": _folder_of(row["audio"], found.root)} for row in kept]
+        kept = [row for row in table_rows if row["id"] not in known.unreadable]
+        with_text = [row for row in kept if row["text"].strip()]
+        without_text += len(kept) - len(with_text)
+        rows[name] = [{**row, "folder": _folder_of(row["audio"], found.root)} for row in with_text]
     told = tuple(f"{name}: {reason}" for name, reason in unreadable.items())
     if checked and len(unreadable) == checked:
         raise DataError(
             f"{found.root}: none of the {checked:,} recordings that were looked at can be read ({told[0]}): correct "
             "their paths, which count from the manifest's folder"
         )
-    return MeasuredSpeech(rows, np.concatenate(durations), told)
+    if without_text and not (rows.get(ALL) or rows.get(TRAIN)):
+        raise DataError(f"{found.root}: each transcript is empty: write into it what is said in its recording")
+    # A test set without texts scores nothing; one is drawn instead.
+    rows = {name: of_split for name, of_split in rows.items() if of_split}
+    return MeasuredSpeech(rows, np.concatenate(durations), told, without_text)
 
 
 def _folder_of(audio: str, root: str) -> str:

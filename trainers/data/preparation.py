@@ -336,6 +336,7 @@ def prepare(
     else:
         log(f"prepare {source.split}: already prepared, {counted(found.summary.prepared, 'clip')} in {found.url}")
     _check_bad(source, data, found.summary.quarantined, found.summary.rows, found.quarantine)
+    _tell_of_empty_texts(source, found, log)
     return found
 
 
@@ -389,8 +390,18 @@ def _check_bad(source: SourceSplit, data: DataPart, bad: int, rows: int, quarant
     raise DataError(
         f"{source.origin}: {bad} of {rows} recordings cannot be decoded, more than data.max_bad_fraction "
         f"{data.max_bad_fraction} allows (e.g. {examples}):\n{reasons}\n"
-        f"fix or remove them, or raise data.max_bad_fraction"
+        f"fix them, take them out of {source.origin}, or raise data.max_bad_fraction"
     )
+
+
+def _tell_of_empty_texts(source: SourceSplit, prepared: PreparedSet, log: Callable[[Event], None]) -> None:
+    if empty := pc.sum(pc.equal(prepared.index["text"], "")).as_py():
+        fate = "left out of training" if source.split == "train" else "scored: each word recognized in them is an error"
+        of_all = f"{empty:,} of {counted(len(prepared.index), 'clip')}"
+        log(
+            f"warning: {source.split}: {of_all} have no text and are {fate}; "
+            f"write their texts into {source.origin}, or take them out"
+        )
 
 
 def _drop_unclaimed(cache: Storage, key: str) -> None:

@@ -106,7 +106,7 @@ def found_without_recordings(source: Path, clips: int) -> tuple[FoundSpeech, Mea
     rows = {
         name: [{**row, "folder": ""} for row in split.source.table.to_pylist()] for name, split in found.splits.items()
     }
-    return found, MeasuredSpeech(rows, np.full(clips, 5.2), ())
+    return found, MeasuredSpeech(rows, np.full(clips, 5.2))
 
 
 def test_common_voice_is_named_as_it_is_where_a_machine_takes_all_of_it(tmp_path: Path) -> None:
@@ -155,6 +155,21 @@ def test_transcripts_that_are_all_empty_teach_nothing(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, [""] * 4, durations_s=[1.0] * 4)
     with pytest.raises(DataError, match="each transcript is empty"):
         made(manifest, LAPTOP, tmp_path / "sr.yaml")
+
+
+def test_rows_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path, [*TEXTS, "", " "], durations_s=[1.0] * 20)
+    recipe = made(manifest, LAPTOP, tmp_path / "sr.yaml")
+    assert "left out, recordings without a transcript: 2" in recipe.said
+    texts = [row["text"] for split in ("train", "validation", "test") for row in rows_of(recipe, split)]
+    assert sorted(texts) == sorted(TEXTS)
+
+
+def test_a_test_set_without_texts_is_drawn_from_train(tmp_path: Path) -> None:
+    for split, texts in (("train", TEXTS[:9]), ("valid", TEXTS[9:12]), ("test", [""] * 3)):
+        write_corpus(tmp_path, texts, durations_s=[1.0] * len(texts), name=split)
+    recipe = made(tmp_path, LAPTOP, tmp_path / "recipe" / "sr.yaml")
+    assert {row["text"] for row in rows_of(recipe, "test")} < {*TEXTS[:9]}
 
 
 def test_two_clips_are_too_few(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import Runner, ShardTask, prepare, run_in_process
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.sources.known_sources import open_sources
+from trainers.distributed.console import Event
 from trainers.storage import Storage, open_storage
 
 ROOT = Path(__file__).parents[3]
@@ -34,7 +35,12 @@ class Cache:
         return open_storage(self.url, StorageOptions(self.endpoint))
 
     def prepare(
-        self, manifest: Path | str, runner: Runner = run_in_process, run: str | None = None, **options: Any
+        self,
+        manifest: Path | str,
+        runner: Runner = run_in_process,
+        run: str | None = None,
+        log: Callable[[Event], None] = lambda line: None,
+        **options: Any,
     ) -> PreparedSet:
         """Prepares as a run does; each time another, unless it has a name."""
         data = DataPart(train=str(manifest), validation="/nowhere.csv", **options)
@@ -46,7 +52,7 @@ class Cache:
             storage_options=StorageOptions(self.endpoint),
             run=run or uuid4().hex,
             runner=runner,
-            log=lambda line: None,
+            log=log,
         )
 
     def start_process(self, manifest: Path, stop: str, run: str | None = None) -> "subprocess.Popen[str]":

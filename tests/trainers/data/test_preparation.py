@@ -19,6 +19,7 @@ from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.located_files import read_location
 from trainers.data.sources.recording_readers import FETCHED_AHEAD
+from trainers.distributed.console import Event
 from trainers.errors import DataError
 from trainers.storage import open_storage
 
@@ -203,8 +204,16 @@ class TestQuarantine:
         message = str(caught.value)
         assert f"5 of 7 recordings cannot be decoded, more than data.max_bad_fraction {fraction}" in message
         assert "1 × no such file" in message
-        assert "raise data.max_bad_fraction" in message
+        assert f"fix them, take them out of {bad_manifest}, or raise data.max_bad_fraction" in message
         assert folder.storage.list_files() == []
+
+    def test_clips_without_text_are_counted_in_a_line(self, folder: Cache, manifest: Path) -> None:
+        said: list[Event] = []
+        folder.prepare(manifest, log=said.append)
+        assert said[-1] == (
+            "warning: train: 1 of 5 clips have no text and are left out of training; "
+            f"write their texts into {manifest}, or take them out"
+        )
 
     def test_a_finished_set_is_judged_by_the_bound_of_now(self, folder: Cache, bad_manifest: Path) -> None:
         folder.prepare(bad_manifest, max_bad_fraction=0.9)
