@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import soundfile
@@ -49,6 +49,7 @@ _FLAC_COMPRESSION_LEVEL = 2 / 8
 
 # Only containers: FFmpeg also has demuxers (HLS, concat) that follow paths and addresses written in the file.
 _AV_FORMATS = "aac,ac3,aiff,amr,ape,asf,au,caf,eac3,flac,flv,matroska,mov,mp3,mpegts,ogg,tta,wav,wv"
+_AV_OPTIONS = {"format_whitelist": _AV_FORMATS, "protocol_whitelist": ""}
 # Without a declared length: FFmpeg guesses it from the bit rate.
 _AV_GUESSED_DURATION = frozenset({"aac", "ac3", "amr", "eac3", "mp3", "mpegts"})
 # Containers round a duration to milliseconds, and may count up to one codec frame more than they give: 2048 samples
@@ -240,9 +241,8 @@ def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np
         raise _UnreadableError("FFmpeg is not tried: the package av is not installed", 0, promised) from error
     blocks: list[np.ndarray] = []
     frames = rate_hz = 0
-    options = {"format_whitelist": _AV_FORMATS, "protocol_whitelist": ""}
     try:
-        with av.open(io.BytesIO(source), mode="r", options=options) as container:
+        with av.open(io.BytesIO(source), mode="r", options=_AV_OPTIONS) as container:
             if not container.streams.audio:
                 raise AudioError("holds no audio stream")
             stream = container.streams.audio[0]
@@ -279,6 +279,19 @@ def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np
     if flac:
         flac.check(rate_hz)
     return _joined(blocks), rate_hz
+
+
+def opens_with_av(file: BinaryIO) -> bool:
+    """Whether FFmpeg is there and finds an audio stream by the header of a file."""
+    try:
+        import av  # noqa: PLC0415
+    except ImportError:
+        return False
+    try:
+        with av.open(file, mode="r", options=_AV_OPTIONS) as container:
+            return bool(container.streams.audio)
+    except (av.FFmpegError, ValueError, LookupError, OverflowError, MemoryError):
+        return False
 
 
 def _packets_of(

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import soundfile
 
 from trainers.config.storage_location import StorageOptions, unreadable_url
+from trainers.data.audio import SAMPLING_RATE_HZ, decode, opens_with_av
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.located_files import read_location
 from trainers.errors import AudioError, StorageError
@@ -102,7 +104,11 @@ def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> Non
         if isinstance(recording, AudioError):
             known.unreadable[table["id"][row].as_py()] = str(recording)
         elif np.isnan(known.durations_s[row]):
-            known.durations_s[row] = _length(io.BytesIO(recording)) - (table["offset_s"][row].as_py() or 0.0)
+            found = _length(io.BytesIO(recording), table["audio"][row].as_py())
+            if isinstance(found, str):
+                known.unreadable[table["id"][row].as_py()] = found
+            else:
+                known.durations_s[row] = found - (table["offset_s"][row].as_py() or 0.0)
         if time.monotonic() > deadline:
             return
 
@@ -123,21 +129,28 @@ def _read_header(location: str, storage_options: StorageOptions, header_wanted: 
         return problem
     try:
         if "://" in location:
-            return _length(io.BytesIO(read_location(location, storage_options)))
+            return _length(io.BytesIO(read_location(location, storage_options)), location)
         if not header_wanted:
             return LENGTH_NOT_IN_HEADER if Path(location).is_file() else NO_FILE
         with Path(location).open("rb") as file:
-            return _length(file)
+            return _length(file, location)
     except FileNotFoundError:
         return NO_FILE
     except OSError as error:
         return (error.strerror or str(error)).lower()
 
 
-def _length(file: io.BufferedIOBase) -> float:
+def _length(file: BinaryIO, name: str) -> float | str:
+    """Seconds that a header gives, or why no decoder knows the file."""
     try:
         header = soundfile.info(file)
     except (soundfile.SoundFileError, ValueError):
-        # FFmpeg knows more formats; what neither knows is found, and counted, when the data is prepared.
-        return LENGTH_NOT_IN_HEADER
+        file.seek(0)
+        if opens_with_av(file):
+            return LENGTH_NOT_IN_HEADER
+        file.seek(0)
+        try:
+            return len(decode(file.read(), name=name)) / SAMPLING_RATE_HZ
+        except AudioError as error:
+            return str(error)
     return float(header.duration) if header.frames < UNKNOWN_FRAMES else LENGTH_NOT_IN_HEADER

@@ -143,6 +143,14 @@ class TestRecordingsWithTexts:
             "left out, recordings with an empty .txt: 1",
         )
 
+    def test_one_that_is_no_audio_is_left_out(self, tmp_path: Path) -> None:
+        record(tmp_path, ["a.wav", "b.wav"])
+        (tmp_path / "b.wav").write_text("a note, not a recording")
+        measured = measure(look(tmp_path), print)
+        assert [row["id"] for row in measured.rows[ALL]] == ["a.wav"]
+        [reason] = measured.unreadable
+        assert reason.startswith("b.wav: no header of an audio format that libsndfile or FFmpeg knows")
+
     def test_folders_of_splits_are_told_by_their_names(self, tmp_path: Path) -> None:
         found = look(record(tmp_path, ["train/a.wav", "train/ana/b.wav", "valid/c.wav", "test/d.wav"]))
         assert texts_of(found) == {"train": ["text 0", "text 1"], "validation": ["text 2"], "test": ["text 3"]}
