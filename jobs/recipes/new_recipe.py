@@ -17,7 +17,7 @@ from trainers.config.parts.data_location import with_path
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.run_part import FOLDERS_BESIDE_RUNS
 from trainers.config.storage_location import is_remote
-from trainers.config.wording import format_duration
+from trainers.config.wording import format_bytes, format_duration
 from trainers.data.sources.manifest_source import as_written
 from trainers.errors import DataError
 from trainers.storage.json_files import to_jsonl
@@ -90,7 +90,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     said = [_described(found, speech, everything), *found.notes, *_left_out(speech)]
     said += [f"language: {language}, {known_by}"] if language is not None else []
     said += [f"clips: {', '.join(f'{split} {len(rows):,}' for split, rows in drawn.items())}", *notes, *less]
-    said += [f"machine: {machine}", _chosen(choices)]
+    said += [f"machine: {machine}", _chosen(choices), *_fetched(choices)]
     return NewRecipe(wishes.out, texts, tuple(said), f"{RAY_DEFAULT_STORAGE}/{name}")
 
 
@@ -192,6 +192,14 @@ def _chosen(choices: Choices) -> str:
     name = model.get("name_or_path", "a new model")
     context = f", clips of up to {model['max_context_s']} s" if "max_context_s" in model else ""
     return f"model: {name}{context}; {training['max_steps']:,} steps of {training['global_batch_size']} clips"
+
+
+def _fetched(choices: Choices) -> Iterator[str]:
+    """Says of weights on the Hub that they are not here yet; those of a folder have an absolute path."""
+    name = choices.model.get("name_or_path", "/")
+    if not name.startswith("/"):
+        size = f" ({format_bytes(choices.hub_bytes)})" if choices.hub_bytes else ""
+        yield f"weights: the first training fetches them from the Hub{size}; a new model needs none (--model scratch)"
 
 
 def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, str], name: str, out: Path) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jobs.recipes.found_machine import Machine
@@ -17,6 +17,7 @@ class WhisperSize:
 
     Attributes:
         name: Behind HUB_PREFIX.
+        hub_bytes: Of the file of its weights on the Hub; 0: not known.
         weights: How many, of OpenAI's model card.
         learning_rate: A fortieth of what it was trained with, as Hugging Face's fine-tuning event recommends.
         clip_bytes: Memory that a clip of 30 s takes in training with recomputed activations; an estimate that is
@@ -24,17 +25,18 @@ class WhisperSize:
     """
 
     name: str
+    hub_bytes: float
     weights: float
     learning_rate: float
     clip_bytes: float
 
 
 SIZES = (
-    WhisperSize("tiny", 39e6, 3.75e-5, 0.25e9),
-    WhisperSize("base", 74e6, 2.5e-5, 0.3e9),
-    WhisperSize("small", 244e6, 1.25e-5, 0.5e9),
-    WhisperSize("medium", 769e6, 6.25e-6, 1.0e9),
-    WhisperSize("large-v3", 1550e6, 5e-6, 1.9e9),
+    WhisperSize("tiny", 151e6, 39e6, 3.75e-5, 0.25e9),
+    WhisperSize("base", 290e6, 74e6, 2.5e-5, 0.3e9),
+    WhisperSize("small", 967e6, 244e6, 1.25e-5, 0.5e9),
+    WhisperSize("medium", 3056e6, 769e6, 6.25e-6, 1.0e9),
+    WhisperSize("large-v3", 3087e6, 1550e6, 5e-6, 1.9e9),
 )
 # Weight, gradient and AdamW's moments in float32, and a copy for autocast (docs/gpu.md).
 BYTES_A_WEIGHT = 18
@@ -89,13 +91,17 @@ class GivenModel:
 
 @dataclass(frozen=True)
 class Choices:
-    """Parts of a recipe but for run and data's locations; comments by path as `to_commented_yaml` takes them."""
+    """Parts of a recipe but for run and data's locations.
+
+    Comments are by path as `to_commented_yaml` takes them. `hub_bytes` is of the weights on the Hub; 0: not known.
+    """
 
     model: Mapping[str, Any]
     training: Mapping[str, Any]
     scaling: Mapping[str, Any]
     data: Mapping[str, Any]
     comments: Mapping[str, str] = field(default_factory=dict)
+    hub_bytes: float = 0
 
 
 def clip_limits(machine: Machine, given: GivenModel | None) -> dict[str, int | None]:
@@ -115,7 +121,7 @@ def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choice
     training, more = _training(speech, machine, size, context_s, is_new=is_new)
     scaling, also = _scaling(machine)
     data, rest = _data(speech, context_s)
-    return Choices(model, training, scaling, data, {**said, **more, **also, **rest})
+    return Choices(model, training, scaling, data, {**said, **more, **also, **rest}, size.hub_bytes)
 
 
 def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[WhisperSize, str]:
@@ -124,7 +130,8 @@ def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[W
         if given.is_new:
             return SIZES[0], "A new model: nothing is fetched, and it knows nothing but your speech."
         near = min(SIZES, key=lambda size: abs(math.log(size.weights / given.weights)))
-        return WhisperSize(given.name, given.weights, near.learning_rate, near.clip_bytes), "As --model has it."
+        hub_bytes = near.hub_bytes if given.name == HUB_PREFIX + near.name else 0
+        return replace(near, name=given.name, hub_bytes=hub_bytes, weights=given.weights), "As --model has it."
     if not machine.gpus:
         return _released(SIZES[0]), "The smallest Whisper: the only one that a CPU trains in minutes."
     fitting = [size for size in SIZES if _clips_that_fit(size, machine) >= LEAST_CLIPS] or [SIZES[0]]
@@ -138,7 +145,7 @@ def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[W
 
 
 def _released(size: WhisperSize) -> WhisperSize:
-    return WhisperSize(HUB_PREFIX + size.name, size.weights, size.learning_rate, size.clip_bytes)
+    return replace(size, name=HUB_PREFIX + size.name)
 
 
 def _clips_that_fit(size: WhisperSize, machine: Machine) -> int:

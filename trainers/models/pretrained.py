@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from trainers.config.parts.model_part import ModelPart
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, StorageError
 from trainers.storage.hub_errors import read_from_hub
 
 T = TypeVar("T")
+
+NAME_OR_PATH = "model.name_or_path"
 
 
 def open_named(field: str, name: str | None, call: Callable[[], T], what: str = "a model") -> T:
@@ -19,6 +21,11 @@ def open_named(field: str, name: str | None, call: Callable[[], T], what: str = 
     """
     try:
         return read_from_hub(call, f"{field}: {name}")
+    except StorageError as error:
+        if field != NAME_OR_PATH:
+            raise
+        new = "--set model.init=scratch --set model.name_or_path=null"
+        raise StorageError(f"{error}; a new model needs none ({new})") from error
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(
@@ -29,7 +36,7 @@ def open_named(field: str, name: str | None, call: Callable[[], T], what: str = 
 
 def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
     """Calls what reads files of pretrained weights; errors as of `open_named`."""
-    return open_named("model.name_or_path", model.name_or_path, call)
+    return open_named(NAME_OR_PATH, model.name_or_path, call)
 
 
 def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:

@@ -80,6 +80,7 @@ def test_on_a_laptop_a_tiny_model_is_tuned_at_a_short_context(manifest: Path, tm
     paths = {posixpath.normpath(tmp_path / "sr-manifests" / row["path"]) for split in rows.values() for row in split}
     assert paths == {str(path) for path in tmp_path.rglob("*.wav")}
     assert recipe.run_folder == "~/ray_results/sr"
+    assert recipe.said[-1].startswith("weights: the first training fetches them from the Hub (151.0 MB); a new model")
     assert recipe.said[0] == f"{manifest.parent}: a manifest, 18 clips, 27 s, of up to 2.0 s"
 
 
@@ -88,7 +89,9 @@ def test_on_a_server_each_gpu_has_a_worker(manifest: Path, tmp_path: Path) -> No
 
 
 def test_a_new_model_is_made_where_it_is_asked_for(manifest: Path, tmp_path: Path) -> None:
-    as_golden("scratch", made(manifest, LAPTOP, tmp_path / "sr.yaml", model="scratch"))
+    recipe = made(manifest, LAPTOP, tmp_path / "sr.yaml", model="scratch")
+    as_golden("scratch", recipe)
+    assert recipe.said[-1].startswith("model: a new model")
 
 
 def test_splits_that_the_data_has_are_named_as_they_are(tmp_path: Path) -> None:

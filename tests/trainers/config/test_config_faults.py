@@ -191,7 +191,7 @@ class TestFaults:
             ({"adapt.method": "lora", "adapt.target_modules": []}, "adapt.target_modules: List should have at least 1"),
             ({"model.attention_heads": 3}, "d_model 16 must be a multiple of attention_heads 3"),
             ({"model.language": None}, "a scratch model needs one"),
-            ({"model.name_or_path": "openai/whisper-tiny"}, "init is scratch: set model.init: pretrained"),
+            ({"model.name_or_path": "openai/whisper-tiny"}, "or for a new model name_or_path: null"),
             ({"model.init": "pretrained"}, "name_or_path is missing"),
             ({"model.max_label_tokens": 449}, "model.max_label_tokens"),
             ({"run.name": "a/b"}, "run.name"),

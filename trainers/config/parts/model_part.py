@@ -81,7 +81,8 @@ class ModelPart(Part):
             raise ValueError("name_or_path is missing: name a Hub id or folder, or set model.init: scratch")
         if self.init == "scratch" and self.name_or_path is not None:
             named = ModelSource.parse(self.name_or_path).text
-            raise ValueError(f"name_or_path is {named} but init is scratch: set model.init: pretrained")
+            fix = "set model.init: pretrained, or for a new model name_or_path: null (--set model.name_or_path=null)"
+            raise ValueError(f"name_or_path is {named} but init is scratch: {fix}")
         if self.name_or_path is not None and self.revision is not None:
             try:
                 ModelSource.parse(self.name_or_path, self.revision)
