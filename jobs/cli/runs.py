@@ -87,6 +87,7 @@ def logs(
     They can be read while the run is active, and after its cluster is gone.
 
     Example: rayscribe logs whisper-sr -f
+
     Example: rayscribe logs whisper-sr --attempt 1 --source rank-0
     """
     with open_session(service) as session:

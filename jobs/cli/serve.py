@@ -59,7 +59,9 @@ def serve(
     """Run the service: a durable queue with an HTTP API, and pages for a browser.
 
     Example: rayscribe serve --address http://127.0.0.1:8265 --queues queues.yaml
+
     Example: rayscribe serve --database postgresql://rayscribe@db/rayscribe --host 0.0.0.0 --grows-to GPU=16
+
     Example: rayscribe serve --address http://a:8265 --address http://b:8265 --grows-to GPU=64@http://b:8265
     """
     from jobs.api.server.process import ServeSettings, served_addresses  # noqa: PLC0415

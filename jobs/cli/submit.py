@@ -125,7 +125,7 @@ def submit_spec(found: JobSpec, how: Submission) -> None:
         return
     if not how.skip_preflight:
         screen.show(Stage("preflight", "checking the recipe"))
-        _preflight(found, bundle)
+        _preflight(found, bundle, or_else=", or use --no-preflight")
     screen.show(Stage("submit", "packaging and submitting"))
     with open_session(how.service) as session:
         _report(session, queue_bundle(session, found, bundle), how.follow, how.json_output, how.service)
@@ -184,6 +184,7 @@ def resume(
     process, as it was started.
 
     Example: rayscribe resume whisper-sr --follow
+
     Example: rayscribe resume whisper-sr --from checkpoint-4000-a1-3f9c2e
     """
     with open_session(service) as session:
@@ -398,17 +399,17 @@ def _findings(
     return run_preflight(spec, clusters=clusters, address=known, deep=deep, bundle=bundle)
 
 
-def _preflight(spec: JobSpec, bundle: "Bundle") -> None:
+def _preflight(spec: JobSpec, bundle: "Bundle", *, or_else: str = "") -> None:
     findings = _findings(spec, spec.job.address, deep=False, bundle=bundle)
     for finding in findings:
         if finding.level in ("warning", "error"):
             typer.echo(summary.line(finding), err=True)
-    _raise_on_errors(findings)
+    _raise_on_errors(findings, or_else)
 
 
-def _raise_on_errors(findings: "list[Finding]") -> None:
+def _raise_on_errors(findings: "list[Finding]", or_else: str = "") -> None:
     errors = sum(finding.level == "error" for finding in findings)
     if errors:
         raise PreflightError(
-            f"preflight found {counted(errors, 'error')}; fix those marked {SIGNS[Level.ERROR]}, or use --no-preflight"
+            f"preflight found {counted(errors, 'error')}; fix those marked {SIGNS[Level.ERROR]}{or_else}"
         )

@@ -60,7 +60,7 @@ def run_cluster_checks(checks: Sequence[Check[Context]], context: Context) -> It
     """Runs checks that need a cluster; without one, each is skipped."""
     for check in checks:
         if context.address is None:
-            text = "no cluster is known; give --address http://<head>:8265"
+            text = "no cluster is known; give --address http://<head>:8265, or start one: rayscribe cluster up --local"
             yield Finding(check=check.name, level=Level.SKIPPED, text=text)
         else:
             yield from run_check(check, context)

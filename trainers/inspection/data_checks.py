@@ -184,6 +184,8 @@ def _train_durations(subject: Subject, split: Split, recordings: Recordings) -> 
 
 
 def _scored_durations(subject: Subject, split: Split, recordings: Recordings) -> Finding:
+    if math.isinf(subject.context_s):
+        return skipped(f"{split.name}: the model could not be opened, so what it takes is not known")
     known = np.flatnonzero(recordings.known)
     try:
         refuse_long_clips(split.table["id"].take(known), recordings.durations_s[known], subject.context_s, split.name)

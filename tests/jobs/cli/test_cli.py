@@ -76,6 +76,7 @@ def run_failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[in
 def test_each_command_s_help_says_what_it_does_and_has_an_example(name: str) -> None:
     result = run(*name.split(), "--help")
     assert result.exit_code == 0
+    assert not re.search(r"\S +Example:", result.output), "an example begins in the middle of a line"
     text = " ".join(result.output.split())
     assert f"Example: rayscribe {name}" in text
     example = text.split("Example:")[1].split("Arguments:")[0].split("Options:")[0]

@@ -186,7 +186,7 @@ def test_without_a_cluster_its_checks_are_skipped(tmp_path: Path) -> None:
     context = context_of(tmp_path)
     findings = list(run_cluster_checks(checks.CHECKS, context))
     assert {finding.level for finding in findings} == {"skipped"}
-    assert "give --address http://<head>:8265" in findings[0].text
+    assert findings[0].text.endswith("give --address http://<head>:8265, or start one: rayscribe cluster up --local")
 
 
 def test_of_a_cluster_that_does_not_tell_its_resources_nothing_is_claimed(tmp_path: Path) -> None:

@@ -142,6 +142,12 @@ class TestDurations:
         assert "test: 1 clip is longer than the model's 3 s: long.wav (3.2 s)" in text
         assert "the longest: long.wav: 3.2 s" in text
 
+    def test_a_model_that_cannot_be_opened_takes_no_known_length(self, tmp_path: Path) -> None:
+        changes = {"model": {"init": "pretrained", "name_or_path": "/nowhere/model", "language": "English"}}
+        assert "test: the model could not be opened, so what it takes is not known" in [
+            text for level, text in said(check_durations, subject_of(tmp_path, changes)) if level == "skipped"
+        ]
+
     def test_what_nobody_says_is_not_guessed(self, tmp_path: Path) -> None:
         (tmp_path / "odd.bin").write_bytes(b"no header that anybody knows")
         path = write_rows(tmp_path / "odd.csv", [("odd.bin", "a")])
