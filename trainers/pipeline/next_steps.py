@@ -1,10 +1,16 @@
 """What a user may do after a command that has ended well, as lines; commands in it work as they stand. Pure."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from trainers.config.schema import TrainConfig
 from trainers.run_folder import layout
+
+_SET = "--set"
+# What only a training takes, of what is often set by hand.
+_STEPS = ("max_steps", "num_train_epochs", "extend", "learning_rate", "warmup_steps")
+_STEPS += ("eval_steps", "save_steps", "logging_steps", "global_batch_size", "per_device_train_batch_size")
+OF_TRAINING = frozenset(("run.name", *(f"training.{name}" for name in _STEPS)))
 
 
 def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: str, split: str) -> Iterator[str]:
@@ -22,15 +28,39 @@ def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: s
         return
     yield f"each {split} utterance with its hypothesis: {folder}/{layout.EVALUATION}/{split}.jsonl"
     if verb == "train":
-        yield f"score another split: {_line('evaluate', command, '--model', folder, '--split', 'validation')}"
+        scored = [*_for_scoring(command), "--model", folder, "--split", "validation"]
+        yield f"score another split: {_line('evaluate', scored)}"
         longer = [f"run.name={config.run.name}", _longer(config), "training.extend=rescale"]
-        options = [word for change in longer for word in ("--set", change)]
+        options = [word for change in longer for word in (_SET, change)]
         yield f"train on, twice as long: {_line('train', command, *options)}"
         yield f'use the model in Python: pipeline("automatic-speech-recognition", "{folder}/{layout.MODEL}")'
 
 
 def _line(verb: str, command: Sequence[str], *more: str) -> str:
-    return shlex.join(["rayscribe", verb, *command, *more])
+    return shlex.join(["rayscribe", verb, *_last_overrides([*command, *more])])
+
+
+def _last_overrides(words: Sequence[str]) -> list[str]:
+    """Words of a command, with only the last of several overrides of a field."""
+    last = {_field(words[at]): at for at in _overrides(words)}
+    return _without(words, {at for at in _overrides(words) if last[_field(words[at])] != at})
+
+
+def _for_scoring(words: Sequence[str]) -> list[str]:
+    return _without(words, {at for at in _overrides(words) if _field(words[at]) in OF_TRAINING})
+
+
+def _overrides(words: Sequence[str]) -> list[int]:
+    """Where the overrides are, each behind its --set."""
+    return [at for at in range(1, len(words)) if words[at - 1] == _SET]
+
+
+def _field(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def _without(words: Sequence[str], dropped: Collection[int]) -> list[str]:
+    return [word for at, word in enumerate(words) if at not in dropped and at + 1 not in dropped]
 
 
 def _longer(config: TrainConfig) -> str:

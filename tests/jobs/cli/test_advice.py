@@ -11,7 +11,7 @@ from jobs.cli.output import next_steps as next_of_run
 from jobs.lifecycle import RunState
 from tests.jobs.sample import sample_run
 from tests.trainers.synthetic import config
-from trainers.pipeline.next_steps import next_steps
+from trainers.pipeline.next_steps import OF_TRAINING, next_steps
 
 TYPED = ["my recipe.yaml", "--set", "data.train=a b.csv", "--no-ray"]
 GROUP = get_command(app)
@@ -33,6 +33,23 @@ def test_a_training_can_be_scored_and_trained_on() -> None:
     assert scored == ["evaluate", *TYPED, "--model", "/runs/sr", "--split", "validation"]
     changes = ["run.name=sr", "training.max_steps=80", "training.extend=rescale"]
     assert longer == ["train", *TYPED, *(word for change in changes for word in ("--set", change))]
+
+
+def test_an_override_is_named_once_and_only_where_it_is_read() -> None:
+    typed = ["a.yaml", *_sets("run.name=ctrlc", "training.max_steps=300", "data.train=a.csv", "training.max_steps=20")]
+    trained = config({"training.max_steps": 20, "run.name": "ctrlc"})
+    scored, longer = commands_in(next_steps("train", typed, trained, "/runs/ctrlc", "test"))
+    assert scored[1:4] == ["a.yaml", "--set", "data.train=a.csv"]
+    assert longer[2:] == _sets("data.train=a.csv", "run.name=ctrlc", "training.max_steps=40", "training.extend=rescale")
+
+
+def test_what_a_score_leaves_out_are_fields() -> None:
+    content = config({}).model_dump()
+    assert all(field.split(".")[1] in content[field.split(".")[0]] for field in OF_TRAINING)
+
+
+def _sets(*overrides: str) -> list[str]:
+    return [word for override in overrides for word in ("--set", override)]
 
 
 def test_one_of_epochs_is_trained_on_for_as_many_more() -> None:
