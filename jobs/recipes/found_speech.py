@@ -57,6 +57,7 @@ class FoundSpeech:
         name: Of the folder or the file.
         kind: What it is, for a message.
         root: The folder that it lies in, or the URL.
+        table: The manifest that was named; None: a folder or a corpus was.
         splits: By train, validation, test; or ALL, where the data does not say which clips are which.
         language: Where the data says it by itself.
         notes: What to say of it.
@@ -68,6 +69,12 @@ class FoundSpeech:
     splits: Mapping[str, FoundSplit]
     language: str | None = None
     notes: tuple[str, ...] = ()
+    table: str | None = None
+
+    @property
+    def place(self) -> str:
+        """What messages name."""
+        return self.table or self.root
 
 
 def find_speech(given: str, columns: Columns, tell: Tell) -> FoundSpeech:
@@ -91,7 +98,7 @@ def find_speech(given: str, columns: Columns, tell: Tell) -> FoundSpeech:
         return _in_folder(Path(path), files, columns, tell)
     if is_remote(path) or Path(path).is_file() or any(True for _ in archives_in(path)):
         found = _manifest(path, files, columns)
-        return FoundSpeech(name, "a manifest", path.rpartition("/")[0], {ALL: found})
+        return FoundSpeech(name, "a manifest", path.rpartition("/")[0], {ALL: found}, table=path)
     raise ConfigError(
         f"{given}: no such file or folder: name a folder of recordings, a manifest (.csv, .tsv, .jsonl) or FORMAT:PATH "
         f"({', '.join(FORMATS)})"

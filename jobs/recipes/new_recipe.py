@@ -24,6 +24,7 @@ from trainers.storage.json_files import to_jsonl
 
 LEAST_CLIPS = 3
 ENGLISH_ONLY = ".en"
+DOCS = "https://github.com/rayscribe/rayscribe/tree/main/docs"
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     everything = [row for rows in speech.rows.values() for row in rows]
     if len(everything) < LEAST_CLIPS:
         raise DataError(
-            f"{found.root}: {len(everything)} clips, and at least {LEAST_CLIPS} are needed, to train, to choose and to "
+            f"{found.place}: {len(everything)} clips, and at least {LEAST_CLIPS} are needed, to train, choose and "
             "test: add recordings; from some hundreds on, a model learns a voice"
         )
     is_multilingual = wishes.model is None or not wishes.model.name.endswith(ENGLISH_ONLY)
@@ -173,7 +174,7 @@ def _from(folder: Path, path: str, *, below: Path | None = None) -> str:
 
 
 def _described(found: FoundSpeech, speech: MeasuredSpeech, rows: Sequence[Row]) -> str:
-    text = f"{found.root}: {found.kind}, {len(rows):,} clips"
+    text = f"{found.place}: {found.kind}, {len(rows):,} clips"
     if speech.longest_s is None:
         return f"{text}; their durations are not known"
     return f"{text}, {format_duration(3600 * speech.hours_of(len(rows)))}, of up to {speech.longest_s:.1f} s"
@@ -225,6 +226,6 @@ def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, str], name: s
     head = (
         f"Fine-tuning on {found.name}. `rayscribe init` has written it; every value is yours to change.\n"
         f"  rayscribe train {out.name}\n"
-        "All keys: docs/configuration.md"
+        f"All keys: {DOCS}/configuration.md"
     )
     return to_commented_yaml(content, comments, head)

@@ -229,11 +229,10 @@ def _steps(speech: Speech, batch: int, *, on_gpu: bool, is_new: bool) -> tuple[i
     every = max(10, 10 * round(bounded / 50)) if bounded < 5000 else 1000
     steps = every * math.ceil(bounded / every)
     epochs = steps * batch / speech.train_clips
-    return (
-        every,
-        steps,
-        f"About {epochs:.1f} passes over {speech.train_clips:,} clips; more may help while the WER falls.",
-    )
+    bound = f", as {least:,} steps are the least" if wanted < least else ""
+    bound = f", as {most:,} steps are the most" if wanted > most else bound
+    passes_over = f"About {epochs:,.1f} passes over {speech.train_clips:,} clips{bound}"
+    return every, steps, f"{passes_over}; more may help while the WER falls."
 
 
 def _scaling(machine: Machine) -> tuple[dict[str, Any], dict[str, str]]:

@@ -83,11 +83,11 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
     told = tuple(f"{name}: {reason}" for name, reason in unreadable.items())
     if checked and len(unreadable) == checked:
         raise DataError(
-            f"{found.root}: none of the {checked:,} recordings that were looked at can be read ({told[0]}): correct "
+            f"{found.place}: none of the {checked:,} recordings that were looked at can be read ({told[0]}): correct "
             "their paths, which count from the manifest's folder"
         )
     if without_text and not (rows.get(ALL) or rows.get(TRAIN)):
-        raise DataError(f"{found.root}: each transcript is empty: write into it what is said in its recording")
+        raise DataError(f"{found.place}: each transcript is empty: write into it what is said in its recording")
     # A test set without texts scores nothing; one is drawn instead.
     rows = {name: of_split for name, of_split in rows.items() if of_split}
     return MeasuredSpeech(rows, np.concatenate(durations), told, without_text)
@@ -120,7 +120,7 @@ def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> t
     """
     language, known_by = _named_language(rows, found, given)
     if code_or_name(language) not in LANGUAGES:
-        named = "--language" if given is not None else f"{found.root}: language"
+        named = "--language" if given is not None else f"{found.place}: language"
         fix = suggest_language(language) if given is not None else "Name one with --language."
         raise ConfigError(
             f"{named} {language!r}: Whisper has no token for it; {fix} A language without one borrows another's: "
@@ -144,7 +144,7 @@ def _named_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) 
     language = language_of_texts(texts)
     if language is None:
         raise ConfigError(
-            f"{found.root}: its transcripts do not say which language they are in ({script_of_texts(texts)}; e.g. "
+            f"{found.place}: its transcripts do not say which language they are in ({script_of_texts(texts)}; e.g. "
             f"{texts[0]!r}): name it, e.g. --language Serbian"
         )
     return language.capitalize(), "by its transcripts; --language says another"

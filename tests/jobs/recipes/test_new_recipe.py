@@ -6,6 +6,7 @@
 import json
 import os
 import posixpath
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from jobs.recipes.found_machine import Gpu, Machine
 from jobs.recipes.found_manifest import Columns
 from jobs.recipes.found_speech import FoundSpeech, FoundSplit, find_speech
 from jobs.recipes.given_model import read_given_model
-from jobs.recipes.new_recipe import NewRecipe, Wishes, new_recipe, run_name
+from jobs.recipes.new_recipe import DOCS, NewRecipe, Wishes, new_recipe, run_name
 from jobs.recipes.speech_facts import MeasuredSpeech, language_of, measure
 from tests.trainers.synthetic import write_corpus
 from trainers.config.loader import build_config
@@ -24,6 +25,7 @@ from trainers.config.unused_fields import refuse_unused_fields
 from trainers.errors import ConfigError, DataError
 
 GOLDEN = Path(__file__).parent / "golden"
+ROOT = Path(__file__).parents[3]
 LAPTOP = Machine(8, 16 * 2**30)
 SERVER = Machine(64, 512 * 2**30, (Gpu("NVIDIA A100", 80 * 2**30, has_bfloat16=True),) * 4)
 WORDS = "the cat sat on the mat and it was a good day for him to walk with you in that old town of ours"
@@ -81,11 +83,17 @@ def test_on_a_laptop_a_tiny_model_is_tuned_at_a_short_context(manifest: Path, tm
     assert paths == {str(path) for path in tmp_path.rglob("*.wav")}
     assert recipe.run_folder == "~/ray_results/sr"
     assert recipe.said[-1].startswith("weights: the first training fetches them from the Hub (151.0 MB); a new model")
-    assert recipe.said[0] == f"{manifest.parent}: a manifest, 18 clips, 27 s, of up to 2.0 s"
+    assert recipe.said[0] == f"{manifest}: a manifest, 18 clips, 27 s, of up to 2.0 s"
 
 
 def test_on_a_server_each_gpu_has_a_worker(manifest: Path, tmp_path: Path) -> None:
     as_golden("server", made(manifest, SERVER, tmp_path / "sr.yaml"))
+
+
+def test_the_documentation_that_a_recipe_names_is_the_project_s() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["urls"]["Documentation"] == DOCS
+    assert (ROOT / "docs/configuration.md").is_file()
 
 
 def test_a_new_model_is_made_where_it_is_asked_for(manifest: Path, tmp_path: Path) -> None:
