@@ -269,6 +269,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     if given.debug:
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
+        _refuse_missing_data(given, config)
         show(Stage("imports", LIBRARIES))
         from trainers.pipeline.debug.debug_run import debug  # noqa: PLC0415
 
@@ -319,6 +320,7 @@ def result_of(given: TaskArguments, config: TrainConfig, changed: Sequence[str])
 
         find_model(str(given.model), config.run.storage_options)
     if given.ray is False:
+        _refuse_missing_data(given, config)
         _load(given, config)
         return _run(given, config, changed, _local_engine(config))
     # A program may have joined one before it calls this.
@@ -352,6 +354,7 @@ def _run_on_machine(given: TaskArguments, config: TrainConfig, changed: Sequence
     """Runs a verb in processes of this machine, which import what they need while this one does."""
     from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
 
+    _refuse_missing_data(given, config)
     start_server(WORKERS_IMPORT, threads_of(config.scaling))
     _load(given, config)
     from trainers.pipeline.on_machine.machine_engine import MachineEngine  # noqa: PLC0415
@@ -387,6 +390,15 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
         )
     show(Finished(result.headline, result.folder))
     return 0
+
+
+def _refuse_missing_data(given: TaskArguments, config: TrainConfig) -> None:
+    """Looks for data before anything slow is loaded; on a cluster only its nodes may have it."""
+    from trainers.data.sources.data_source import SPLITS  # noqa: PLC0415
+    from trainers.data.sources.known_sources import source_of  # noqa: PLC0415
+
+    splits = (given.split,) if given.verb == "evaluate" else SPLITS
+    source_of(config.data, config.run.storage_options).refuse_missing(splits)
 
 
 def _load(given: TaskArguments, config: TrainConfig) -> None:

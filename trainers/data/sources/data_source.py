@@ -4,7 +4,7 @@ A new source is a file next to this one with a subclass of `DataSource`, and a l
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,13 @@ class DataSource(ABC):
         Raises:
             DataError: its rows are missing or wrong.
             StorageError: a bucket cannot be read.
+        """
+
+    def refuse_missing(self, splits: Collection[str]) -> None:  # noqa: B027 -- others have nothing to look for
+        """Looks for files of this machine that splits are read from, as far as that takes no time.
+
+        Raises:
+            NotHereError: one is missing.
         """
 
     @property

@@ -1,6 +1,6 @@
 """Data source of manifests, in our format and others: tables of recordings, which are files in folders or buckets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from trainers.config.storage_location import (
     without_password,
 )
 from trainers.data.sources import fingerprint
-from trainers.data.sources.archives.archive_path import is_archive
+from trainers.data.sources.archives.archive_path import archives_in, is_archive
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
 from trainers.data.sources.data_source import SLICE, SPLITS, DataSource, SourceSplit, print_warnings
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
@@ -73,6 +73,15 @@ class ManifestSource(DataSource):
         manifest = _with_prefixes(manifest, field, self.data.path_prefix)
         kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", manifest.location)
         return _with_languages(_fingerprinted(manifest, split, kind, files), use_column=use_column)
+
+    def refuse_missing(self, splits: Collection[str]) -> None:
+        for split in self.splits:
+            where = DataLocation.parse(getattr(self.data, split))
+            path = Path(where.path)
+            if split not in splits or where.format != MANIFEST or is_remote(where.path) or path.exists():
+                continue
+            if not any(Path(archive).exists() for archive, _ in archives_in(where.path)):
+                raise NotHereError(f"data.{split}: {path}: no such file; {_fix(f'data.{split}')}")
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         # Their recordings are looked at when they are prepared.
@@ -152,8 +161,7 @@ def open_manifest(
         )
     # Signed URLs have secrets behind a question mark, and no file's ending there.
     shown = without_password(location) if is_web_url(location) else location
-    name = field.rpartition(".")[2]
-    fix = f"give the path of a manifest (--set {field}=my/{name}.csv)"
+    fix = _fix(field)
     try:
         content = files.read(location)
     except NotHereError as error:
@@ -178,6 +186,10 @@ def open_manifest(
         raise DataError(f"{field}: {error}") from None
     _refuse_unsupported(table, f"{field}: {shown}")
     return Manifest(shown, content, table, columns, warnings)
+
+
+def _fix(field: str) -> str:
+    return f"give the path of a manifest (--set {field}=my/{field.rpartition('.')[2]}.csv)"
 
 
 def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles) -> Manifest:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from trainers.config.parts.data_location import MANIFEST, DataLocation, with_path
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions, in_home, is_remote, unreadable_url
+from trainers.data.sources.archives.archive_path import archives_in
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
 from trainers.data.sources.data_source import ROW_SCHEMA, table_of
 from trainers.data.sources.formats.known_formats import read_rows
@@ -58,6 +59,13 @@ def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOpt
         place = ROW_SCHEMA.get_field_index("language")
         table = table.set_column(place, ROW_SCHEMA.field(place), pa.nulls(len(table), pa.string()))
     return _named(files.locate(table, problems))
+
+
+def refuse_missing(locations: Sequence[str]) -> None:
+    """Refuses, with a DataError, recordings of this machine of which none is there; of several, some may be missing."""
+    if locations and not any(is_remote(each) or Path(each).exists() or [*archives_in(each)] for each in locations):
+        more = f" (nor is any other of {len(locations)})" if len(locations) > 1 else ""
+        raise DataError(f"{ARGUMENT}: {locations[0]}: no such file{more}: name recordings that are there")
 
 
 def _recordings(inputs: Sequence[str]) -> list[dict[str, str]]:

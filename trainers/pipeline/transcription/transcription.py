@@ -24,7 +24,6 @@ from trainers.errors import ConfigError
 from trainers.models.families import check_decoder
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.experiment import resolve_fields
-from trainers.pipeline.transcription.input_rows import open_rows
 from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcriber import Cutting, TranscribeTask, opened_transcriber
 from trainers.pipeline.transcription.transcript import Transcript
@@ -122,19 +121,19 @@ def transcribe_in_process(
         transcriber.close()
 
 
-def transcribe(request: TranscriptionRequest, config: TrainConfig, run: Runner) -> TranscriptionResult:
-    """Transcribes what a request names; `run` does so where it is written to a folder.
+def transcribe(
+    request: TranscriptionRequest, config: TrainConfig, rows: LocatedRows, run: Runner
+) -> TranscriptionResult:
+    """Transcribes the rows that a request names; `run` does so where they are written to a folder.
 
     Raises:
-        ConfigError: there is no such model, or the config or the recordings cannot be used.
-        DataError: a manifest is missing or wrong.
+        ConfigError: there is no such model, or the config cannot be used.
         ResumeError: the folder is of another request.
         StorageError: something cannot be read or written.
     """
     config = resolve_fields(config, cache_url_of(config), None)
     check_decoder(config.decode, config.run.storage_options)
     model = find_model(request.model, config.run.storage_options, ARGUMENT)
-    rows = open_rows(request.inputs, config.data, config.run.storage_options)
     cutting = Cutting(request.max_segment_s, request.pause_s)
     task = TranscribeTask(config, model, _weights(config, model), cutting, request.words, rows.reader)
     if request.folder is None:
@@ -144,11 +143,6 @@ def transcribe(request: TranscriptionRequest, config: TrainConfig, run: Runner) 
 
 def _in_memory(request: TranscriptionRequest, task: TranscribeTask, rows: LocatedRows) -> TranscriptionResult:
     silence_libraries()
-    if request.file_format not in (None, "jsonl") and len(rows.table) > 1:
-        raise ConfigError(
-            f"--out {request.out} is one file, and there are {len(rows.table)} recordings: name a folder, or "
-            "a .jsonl file, which has a line for each"
-        )
     show(Stage("model", "loading"))
     with opened_transcriber(task, LocalSession.of_this_process(), show) as transcriber:
         show(Stage(TRANSCRIBE, f"recognizing {counted(len(rows.table), 'recording')}"))

@@ -61,15 +61,22 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
     request.check()
     resolve_secrets(os.environ)
     config = transcription_config(request)
+    # Before torch is loaded, for what is wrong with them is told in a second or two.
+    from trainers.pipeline.transcription.input_rows import is_manifest, open_rows, refuse_missing  # noqa: PLC0415
+
+    rows = open_rows(request.inputs, config.data, config.run.storage_options)
+    request.check_count(len(rows.table))
+    large = request.folder is not None and any(map(is_manifest, request.inputs))
+    on_ray = request.ray if request.ray is not None else large or request.address is not None
+    if not on_ray:
+        refuse_missing(rows.table["audio"].to_pylist())
     show(Stage("imports", "loading torch and transformers"))
     from trainers.pipeline.root_cause import converting_errors  # noqa: PLC0415
-    from trainers.pipeline.transcription.input_rows import is_manifest  # noqa: PLC0415
     from trainers.pipeline.transcription.transcription import transcribe, transcribe_in_process  # noqa: PLC0415
 
-    large = request.folder is not None and any(map(is_manifest, request.inputs))
-    if not (request.ray if request.ray is not None else large or request.address is not None):
+    if not on_ray:
         with converting_errors():
-            result = transcribe(request, config, transcribe_in_process)
+            result = transcribe(request, config, rows, transcribe_in_process)
     else:
         from trainers.distributed.ray_connection import connected  # noqa: PLC0415
 
@@ -77,7 +84,7 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
         with connected(config, request.address), STOP_SIGNAL.on_signals():
             from trainers.pipeline.on_ray.transcribe_on_ray import transcribe_on_ray  # noqa: PLC0415
 
-            result = transcribe(request, config, partial(transcribe_on_ray, num_workers=request.num_workers))
+            result = transcribe(request, config, rows, partial(transcribe_on_ray, num_workers=request.num_workers))
     if request.out is not None and result.folder is None:
         _write(request.out, result.text)
     show(Finished(result.headline, result.folder or request.out or ""))

@@ -96,6 +96,14 @@ class TranscriptionRequest:
         if not in_home(self.out).absolute().parent.is_dir():
             raise ConfigError(f"--out {self.out}: there is no such folder: make it, or name another")
 
+    def check_count(self, recordings: int) -> None:
+        """Refuses, with a ConfigError, a file that takes one recording where there are more."""
+        if self.file_format not in (None, "jsonl") and recordings > 1:
+            raise ConfigError(
+                f"--out {self.out} is one file, and there are {recordings} recordings: name a folder, or "
+                "a .jsonl file, which has a line for each"
+            )
+
     @property
     def file_format(self) -> str | None:
         """The format that the ending of `out` says; None where it is a folder, or there is none."""

@@ -8,11 +8,11 @@ from tests.trainers.synthetic import add_languages, speechlike, write_recording,
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources import fingerprint
-from trainers.data.sources.data_source import SourceSplit
+from trainers.data.sources.data_source import SPLITS, SourceSplit
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
-from trainers.data.sources.known_sources import open_sources
+from trainers.data.sources.known_sources import open_sources, source_of
 from trainers.data.sources.manifest_source import open_mixed_sources
-from trainers.errors import DataError
+from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage, open_storage
 
 RECORDINGS = 12
@@ -35,6 +35,17 @@ def test_what_opens_a_manifest_says_which_column_is_not_read_because_of_its_case
     one_language = data.model_copy(update={"use_language_column": False})
     open_sources(one_language, storage_options=StorageOptions(), splits=("train",))
     assert "warning: data.train: " in (said := capsys.readouterr().out) and "'Speaker' is not read" in said
+
+
+def test_manifests_of_this_machine_are_missed_without_being_read(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").touch()
+    (tmp_path / "speech.tar").touch()
+    places = {"train": str(tmp_path / "train.csv"), "test": str(tmp_path / "speech.tar" / "test.csv")}
+    source = source_of(DataPart(**places, validation="/nowhere/validation.csv"), StorageOptions())
+    source.refuse_missing(("train", "test"))
+    with pytest.raises(NotHereError, match=r"data.validation: /nowhere/validation.csv: no such file; give the path"):
+        source.refuse_missing(("train", "validation"))
+    source_of(DataPart(train="s3://bucket/a.csv", validation="kaldi:/x"), StorageOptions()).refuse_missing(SPLITS)
 
 
 class TestManifestInABucket:

@@ -16,10 +16,12 @@ import rayscribe
 from jobs.cli import main
 from tests.trainers.pipeline.transcription.tiny_models import CTC, TEXTS, write_ctc, write_whisper
 from tests.trainers.synthetic import RATE_HZ, config, speechlike, write_corpus, write_recording, write_rows
+from trainers.config.storage_location import StorageOptions
 from trainers.errors import QuarantinedError, ResumeError
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.transcription import transcription
+from trainers.pipeline.transcription.input_rows import open_rows
 from trainers.pipeline.transcription.transcriber import TranscribeTask
 from trainers.pipeline.transcription.transcription import transcribe_in_process
 from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder
@@ -171,6 +173,7 @@ class TestTheCommand:
             (["{talk}", "gone.wav", "--out", "a.srt"], "--out a.srt is one file, and there are 2 recordings"),
             (["{talk}", "--set", "decode.methd=beam"], "decode.methd: unknown key"),
             (["gone.csv"], "gone.csv: no such manifest"),
+            (["gone.wav"], "gone.wav: no such file: name recordings that are there"),
             (["gone.csv", "{talk}"], "give one manifest, or recordings"),
             (["{empty}"], "a folder without recordings"),
         ],
@@ -226,8 +229,9 @@ class TestFolders:
             yield next(found)
             raise RuntimeError("killed")
 
+        config = transcription_config(request)
         with pytest.raises(RuntimeError, match="killed"):
-            transcription.transcribe(request, transcription_config(request), dies)
+            transcription.transcribe(request, config, open_rows(request.inputs, config.data, StorageOptions()), dies)
         assert not (out / "result.json").exists()
         begun = {path: path.stat().st_mtime_ns for path in (out / "transcripts").iterdir()}
         assert len(begun) == 2
