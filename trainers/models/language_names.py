@@ -30,7 +30,7 @@ _OTHER_NAMES: Mapping[str, str] = {
     "panjabi": "pa", "moldavian": "ro", "moldovan": "ro", "sinhalese": "si", "castilian": "es", "mandarin": "zh",
 }
 # fmt: on
-CODE_OF_NAME: Mapping[str, str] = {name: code for code, name in LANGUAGES.items()} | _OTHER_NAMES
+CODE_OF_NAME: Mapping[str, str] = {**{name: code for code, name in LANGUAGES.items()}, **_OTHER_NAMES}
 # A code of ISO 639 with script or region, e.g. zh-Hant-TW or es_419.
 _TAG = re.compile(r"([a-z]{2,3})(?:[-_](?:[a-z]{4}|[a-z]{2}|[0-9]{3}))+")
 

@@ -8,9 +8,9 @@ from trainers.run_folder import layout
 
 _SET = "--set"
 # What only a training takes, of what is often set by hand.
-_STEPS = ("max_steps", "num_train_epochs", "extend", "learning_rate", "warmup_steps")
-_STEPS += ("eval_steps", "save_steps", "logging_steps", "global_batch_size", "per_device_train_batch_size")
-OF_TRAINING = frozenset(("run.name", *(f"training.{name}" for name in _STEPS)))
+_TRAINING = "max_steps num_train_epochs extend learning_rate warmup_steps eval_steps save_steps logging_steps"
+_TRAINING += " global_batch_size per_device_train_batch_size"
+OF_TRAINING = frozenset(("run.name", *(f"training.{name}" for name in _TRAINING.split())))
 
 
 def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: str, split: str) -> Iterator[str]:
