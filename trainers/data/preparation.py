@@ -336,7 +336,7 @@ def prepare(
     else:
         log(f"prepare {source.split}: already prepared, {counted(found.summary.prepared, 'clip')} in {found.url}")
     _check_bad(source, data, found.summary.quarantined, found.summary.rows, found.quarantine)
-    _tell_of_empty_texts(source, found, log)
+    _tell_of_empty_texts(source, log)
     return found
 
 
@@ -394,10 +394,11 @@ def _check_bad(source: SourceSplit, data: DataPart, bad: int, rows: int, quarant
     )
 
 
-def _tell_of_empty_texts(source: SourceSplit, prepared: PreparedSet, log: Callable[[Event], None]) -> None:
-    if empty := pc.sum(pc.equal(prepared.index["text"], "")).as_py():
+def _tell_of_empty_texts(source: SourceSplit, log: Callable[[Event], None]) -> None:
+    texts = pc.fill_null(pc.cast(source.table["text"], pa.string()), "")
+    if empty := pc.sum(pc.equal(pc.utf8_trim_whitespace(texts), "")).as_py():
         fate = "left out of training" if source.split == "train" else "scored: each word recognized in them is an error"
-        of_all = f"{empty:,} of {counted(len(prepared.index), 'clip')}"
+        of_all = f"{empty:,} of {counted(len(texts), 'clip')}"
         log(
             f"warning: {source.split}: {of_all} have no text and are {fate}; "
             f"write their texts into {source.origin}, or take them out"
