@@ -39,10 +39,16 @@ def speech_in(frames: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
     It adapts to the noise of a recording, and may take a pause for speech that has none, as an edited one has.
     """
     detector = webrtcvad.Vad(AGGRESSIVENESS)
-    found = [detector.is_speech(frame.tobytes(), SAMPLING_RATE_HZ) for frame in frames]
-    # Absolute values of int16 as int32, since that of the lowest one is no int16.
-    heard = np.abs(frames.astype(np.int32)).max(axis=1, initial=0) > SILENT_PEAK
-    return np.array(found, dtype=np.bool_) & heard
+    # Absolute values as int32, since that of the lowest int16 is none.
+    peaks = np.abs(frames.astype(np.int32)).max(axis=1)
+    return np.array(
+        [
+            # The detector hears all of them, since it follows the noise.
+            detector.is_speech(frame.tobytes(), SAMPLING_RATE_HZ) and peak > SILENT_PEAK
+            for frame, peak in zip(frames, peaks, strict=True)
+        ],
+        dtype=np.bool_,
+    )
 
 
 def _frames(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
