@@ -86,7 +86,9 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
             f"{found.place}: none of the {checked:,} recordings that were looked at can be read ({told[0]}): correct "
             "their paths, which count from the manifest's folder"
         )
-    if without_text and not (rows.get(ALL) or rows.get(TRAIN)):
+    if not (rows.get(ALL) or rows.get(TRAIN)):
+        if not without_text:
+            raise DataError(f"{found.place}: no recording to train on can be read ({told[0]}): correct their paths")
         raise DataError(f"{found.place}: each transcript is empty: write into it what is said in its recording")
     # A test set without texts scores nothing; one is drawn instead.
     rows = {name: of_split for name, of_split in rows.items() if of_split}

@@ -114,7 +114,8 @@ def observed(run: Run, *, state: RunState, reason: str, progress: Progress | Non
     known = run.progress.restarts if run.progress is not None else 0
     event, text = "phase" if moved else None, reason
     if progress is not None and progress.restarts > known:
-        event, text = "restart", f"workers of attempt {run.attempt}: {progress.restarts_text}"
+        again = f"workers of attempt {run.attempt}: {progress.restarts_text}"
+        event, text = ("phase", f"{reason}; {again}") if moved else ("restart", again)
     return RunChange(
         run=run,
         event=event,

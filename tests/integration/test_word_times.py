@@ -17,6 +17,8 @@ from trainers.data.audio import SAMPLING_RATE_HZ, decode, to_int16
 RECORDINGS, DIGITS, GAP_S = 40, 5, 0.1
 # Sentences that are trained on, each with as much silence around it as a cut at the pauses of the recording may leave.
 SENTENCES, MOST_SILENCE_S, PAUSES_S = 320, 0.7, (1.2, 2.0)
+# How far below its loudest moment a recording is silence at its edges, and how long a moment is.
+SILENCE_DB, MOMENT_S = 25.0, 0.01
 TOLERANCE_S = 0.2
 
 
@@ -36,6 +38,14 @@ def silence(duration_s: float) -> np.ndarray:
     return np.zeros(round(duration_s * SAMPLING_RATE_HZ), np.int16)
 
 
+def heard(samples: np.ndarray) -> np.ndarray:
+    """A recording (T,) without the silence before and behind what is said, which may be half a second."""
+    moment = round(MOMENT_S * SAMPLING_RATE_HZ)
+    power = np.convolve(np.square(samples.astype(np.float64)), np.ones(moment), mode="same")
+    loud = np.flatnonzero(power > power.max() * 10 ** (-SILENCE_DB / 10))
+    return samples[loud[0] : loud[-1] + 1]
+
+
 @pytest.fixture(scope="module")
 def digits(speech_data: Path) -> list[tuple[str, np.ndarray]]:
     """What is said in some recordings, and their samples."""
@@ -43,7 +53,7 @@ def digits(speech_data: Path) -> list[tuple[str, np.ndarray]]:
     with (folder / "train.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     paths = {folder / row["path"]: row["text"] for row in rows[:: len(rows) // RECORDINGS][:RECORDINGS]}
-    return [(text, to_int16(decode(path.read_bytes(), name=path.name))) for path, text in paths.items()]
+    return [(text, heard(to_int16(decode(path.read_bytes(), name=path.name)))) for path, text in paths.items()]
 
 
 def sentence_of(digits: list[tuple[str, np.ndarray]], draws: np.random.Generator) -> Sentence:

@@ -22,7 +22,7 @@ from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
 from trainers.distributed import console
 from trainers.distributed.console.events import Stage
-from trainers.errors import DataError, StorageError
+from trainers.errors import DataError
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import content_name
 from trainers.run_folder.journal import State
@@ -160,7 +160,11 @@ def prepare_splits(
 
 
 def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Callable[[str], None]) -> PreparedSet:
+    is_new = False
+
     def counting(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+        nonlocal is_new
+        is_new = True
         done, total = 0, sum(map(len, blocks))
         show(f"{source.split} 0 of {total} clips")
         console.show(Stage(f"prepare {source.split}", f"decoding {counted(total, 'clip')}"))
@@ -178,22 +182,21 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
         runner=counting,
         log=console.show,
     )
-    for part in prepared.parts:
-        _write_page(part)
+    if is_new:
+        for part in prepared.parts:
+            _write_page(part)
     return prepared
 
 
 def _write_page(prepared: PreparedSet) -> None:
-    """Writes the page of a set that has none; a set without it is as good."""
+    """Writes the page of a set that has none, as some of a mix may; one without it is as good."""
     try:
         if prepared.storage.exists(REPORT):
             return
         # Imported here: what draws is slow to load, and needed once a set.
         from trainers.scoring.report.prepared_page import prepared_html  # noqa: PLC0415
 
-        # Where the set is shared for reading only, there is none.
-        with suppress(StorageError):
-            prepared.storage.write_bytes(REPORT, prepared_html(prepared).encode())
+        prepared.storage.write_bytes(REPORT, prepared_html(prepared).encode())
     except Exception as error:
         again = f"rayscribe report {prepared.url}"
         console.print_line(

@@ -174,12 +174,13 @@ def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "machine": platform.machine(),
         "git_revision": _git_revision(),
-        "packages": {name: _version(name) for name in REPORTED_PACKAGES},
+        "packages": {name: version_of(name) for name in REPORTED_PACKAGES},
         "data": dict(data_keys),
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of a package; None where it is not installed, as Rayscribe where its code came along with a job."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -35,7 +35,7 @@ class OutputLines:
         """The lines that are to be shown now.
 
         Args:
-            new: What the program wrote since.
+            new: What the program wrote since; nothing where it has been silent for a moment.
             now_s: Seconds from any origin.
         """
         *lines, self._rest = (self._rest + self._without_control(new)).split(b"\n")
@@ -61,6 +61,10 @@ class OutputLines:
         """Text, line feeds and carriage returns; where the cursor goes to another bar, a carriage return."""
         if not (b"\x1b" in new or self._cut or self._above):
             return new
+        if not new and self._cut == b"\n":
+            # A bar below would have followed at once.
+            self._cut, self._above = b"", 0
+            return b"\n"
         text = self._cut + new
         cut = _CUT.search(text)
         text, self._cut = (text[: cut.start()], cut[0]) if cut is not None else (text, b"")

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from trainers.config.loader import same_command
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
-from trainers.errors import DivergedError, FencedError, RayscribeError, RegroupError, StoppedError
+from trainers.errors import DivergedError, FencedError, RayscribeError, RegroupError, StoppedError, StorageError
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.export import export_model
@@ -124,9 +124,11 @@ def resume(context: WorkerContext) -> ResumePoint | None:
         context.session,
         managed_by_service=context.task.managed_by_service,
     )
-    if context.session.is_main_process:
-        restarts = restarts_of(context.writer.journal.read(), context.task.attempt)
-        context.status.update(Phase.TRAINING, detail=loading, **restarts)
+    # Only told, and read by one rank while the others go on: a storage that fails now does so again where all see it.
+    with suppress(StorageError):
+        if context.session.is_main_process:
+            restarts = restarts_of(context.writer.journal.read(), context.task.attempt)
+            context.status.update(Phase.TRAINING, detail=loading, **restarts)
     found = starting_point(context.staging, context.writer, context.session)
     start = ResumePoint(*found) if found is not None else None
     resized = context.session.broadcast(

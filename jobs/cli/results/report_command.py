@@ -10,6 +10,7 @@ import typer
 from jobs.cli.completion import complete_run
 from jobs.cli.connect import ServiceOption, open_session
 from jobs.cli.output import ForceOption, echo, write_file
+from jobs.errors import NotFoundError
 from jobs.service.run_folders import folder_of
 from trainers.config.storage_location import is_url
 from trainers.errors import ConfigError
@@ -74,12 +75,18 @@ def _page_of(text: str, price: float | None, service: str | None) -> tuple[Stora
     from trainers.scoring.report.prepared_clips import prepared_at  # noqa: PLC0415
     from trainers.scoring.report.prepared_page import prepared_html  # noqa: PLC0415
 
-    if is_url(text) or Path(text).is_dir():
-        prepared = prepared_at(open_storage(text.rstrip("/") if is_url(text) else str(Path(text).resolve())))
-        if prepared is not None:
-            if price is not None:
-                raise ConfigError(f"--price-per-gpu-hour: {text} is a prepared set, which costs no GPU: leave it out")
-            return prepared.storage, partial(prepared_html, prepared)
-    with open_session(service) as session:
-        folder = folder_of(session.runs.run(text))
+    try:
+        with open_session(service) as session:
+            folder = folder_of(session.runs.run(text))
+    except NotFoundError:
+        is_folder = is_url(text) or Path(text).is_dir()
+        place = text.rstrip("/") if is_url(text) else str(Path(text).resolve())
+        prepared = prepared_at(open_storage(place)) if is_folder else None
+        if prepared is None:
+            raise
+        if price is not None:
+            raise ConfigError(
+                f"--price-per-gpu-hour: {text} is a prepared set, which costs no GPU: leave it out"
+            ) from None
+        return prepared.storage, partial(prepared_html, prepared)
     return folder.storage, partial(report_html, folder, price)

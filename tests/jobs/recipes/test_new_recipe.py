@@ -168,6 +168,15 @@ def test_transcripts_that_are_all_empty_teach_nothing(tmp_path: Path) -> None:
         made(manifest, LAPTOP, tmp_path / "sr.yaml")
 
 
+def test_recordings_of_train_that_are_none_are_refused_whatever_validation_has(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        write_corpus(tmp_path / "speech", TEXTS, durations_s=[1.0] * 18, name=split)
+    for recording in (tmp_path / "speech" / "train").iterdir():
+        recording.write_text("version https://git-lfs.github.com/spec/v1\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"no recording to train on can be read \("):
+        made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml")
+
+
 def test_rows_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, [*TEXTS, "", " "], durations_s=[1.0] * 20)
     recipe = made(manifest, LAPTOP, tmp_path / "sr.yaml")

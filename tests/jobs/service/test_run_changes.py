@@ -91,6 +91,10 @@ def test_workers_that_are_started_again_are_an_event_and_stay_known_within_the_a
         "restart",
         "workers of attempt 1: 1 restart within the attempt, after: rank 1 died",
     )
+    # A new state that is seen with it stays a phase, which programs wait for.
+    both = observed(run, state=RunState.WAITING_FOR_RESOURCES, reason="waits", progress=again, now_s=NOW_S)
+    assert both is not None
+    assert (both.event, both.text) == ("phase", f"waits; {change.text}")
     run = after(run, change)
     # The driver, which writes the status while workers start, does not know.
     waits = observed(run, state=RunState.WAITING_FOR_RESOURCES, reason="", progress=Progress(phase="W"), now_s=NOW_S)

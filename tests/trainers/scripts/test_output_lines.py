@@ -40,6 +40,14 @@ def test_a_bar_is_shown_again_once_time_has_passed_without_new_output() -> None:
     assert list(lines.take(b"", 2 * BAR_INTERVAL_S)) == []
 
 
+def test_a_line_above_a_bar_that_is_left_open_is_shown_when_nothing_follows() -> None:
+    lines = OutputLines()
+    list(lines.take(b"\r1%\n\r50%\x1b[A", 0.0))
+    assert list(lines.take(b"saving the model\n", 1.0)) == []
+    assert list(lines.take(b"", 1.1)) == ["saving the model"]
+    assert list(lines.take(b"saved\n", 1.2)) == ["saved"]
+
+
 def test_a_line_without_an_end_is_given_in_parts() -> None:
     lines = OutputLines()
     found = [line for _ in range(3) for line in lines.take(b"x" * LONGEST_BYTES, 0.0)]

@@ -84,6 +84,8 @@ class Screen:
             yield
         except BrokenPipeError:
             unread = [file for file in (self._file, sys.stderr) if _is_unread(file)]
+            if not unread:
+                raise
             for file in unread:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, file.fileno())
@@ -97,7 +99,7 @@ def _is_unread(file: TextIO) -> bool:
     found = select.poll()
     try:
         found.register(file, select.POLLOUT)
-    except (OSError, ValueError):  # it is no file of the system's
+    except (OSError, ValueError, TypeError, AttributeError):  # it is no file of the system's
         return False
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in found.poll(0))
 

@@ -1,13 +1,11 @@
 """The workers of a program: a run of Ray Train that sets up no process group. Imports no torch."""
 
-import platform
 from typing import Any
 
 from ray.train import RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from trainers.distributed.ray_connection import check_capacity, living_nodes
-from trainers.errors import ConfigError
+from trainers.distributed.ray_connection import check_capacity
 from trainers.pipeline.on_ray.ray_fit import fit_to_end, scaling_config
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.accelerators.known_accelerators import accelerator_of
@@ -20,14 +18,10 @@ def run_program(task: ScriptTask, folder: RunFolder, *, managed_by_service: bool
     """Runs a program on all workers to its end.
 
     Raises:
-        RayscribeError: as of `fit_to_end`; a ResourceError where the workers never fit, a ConfigError where the only
-            node does not have the interpreter.
+        RayscribeError: as of `fit_to_end`; a ResourceError where the workers never fit.
     """
     config = task.config
     check_capacity(config)
-    problem = config.script.python_problem(platform.node())
-    if problem is not None and len(living_nodes()) == 1:
-        raise ConfigError(problem)
 
     def make(coordinator: Any, ray_run: RunConfig) -> DataParallelTrainer:
         return DataParallelTrainer(

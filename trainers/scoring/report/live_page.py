@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self
@@ -73,7 +75,7 @@ class LivePage:
         """What went wrong; "" for nothing."""
         # What it imports is found as it is here; and training has the cores.
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-        call = f"from {__name__} import write_page; write_page()"
+        call = f"from {__name__} import write_page; write_page({LOWEST_PRIORITY})"
         with tempfile.TemporaryFile() as folder, tempfile.TemporaryFile() as errors:
             # Not among the arguments, which every user of the machine can read.
             pickle.dump(self._folder, folder)
@@ -94,14 +96,18 @@ class LivePage:
             code = self._process.wait()
             errors.seek(0)
             printed = errors.read().decode(errors="replace").strip().splitlines()
-        return "" if code == 0 else printed[-1] if printed else f"its process ended with exit code {code}"
+        # By a signal: with the training, or by the kernel, which takes it before the training.
+        return "" if code <= 0 else printed[-1] if printed else f"its process ended with exit code {code}"
 
 
-def write_page() -> None:
+def write_page(niceness: int) -> None:
     """What that process does: writes the page of the run folder that it reads from its input."""
     # A terminal's is meant for the training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(LOWEST_PRIORITY)
+    os.nice(niceness)
+    # Where memory runs out, Linux ends this process, not the training.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     # Imported here: a training worker draws nothing.
     from trainers.scoring.report.page import write_report  # noqa: PLC0415
 

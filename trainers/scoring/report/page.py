@@ -137,13 +137,10 @@ def _spent(
 
 
 def _device_hours(record: RunRecord) -> list[float | None]:
-    """Of each attempt its time, of each device that its workers hold."""
+    """Of each attempt the time of its workers, of each device that one holds."""
     resources = (record.config.get("scaling") or {}).get("resources_per_worker") or {}
     per_worker = resources.get(_device(record.config), 1.0)
-    return [
-        None if item.took_s is None or item.workers is None else item.took_s * item.workers * per_worker / 3600
-        for item in record.attempts
-    ]
+    return [None if item.worker_s is None else item.worker_s * per_worker / 3600 for item in record.attempts]
 
 
 def _device(config: Mapping[str, Any]) -> str:

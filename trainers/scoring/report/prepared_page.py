@@ -1,11 +1,10 @@
 """The page of a prepared set."""
 
 from collections.abc import Iterator
-from importlib.metadata import version
 
 from trainers.config.wording import format_bytes, format_duration
 from trainers.data.prepared_set import PreparedSet
-from trainers.run_folder.layout import now
+from trainers.run_folder.layout import now, version_of
 from trainers.scoring.report.data_section import data_section
 from trainers.scoring.report.prepared_clips import ClipSet
 from trainers.scoring.report.rendering import rendered
@@ -26,7 +25,7 @@ def prepared_html(prepared: PreparedSet) -> str:
         title=prepared.url.rpartition("/")[2],
         url=prepared.url,
         read=now(),
-        version=version("rayscribe"),
+        version=version_of("rayscribe") or "",
         sections=[("data", "Data")],
         numbers=[*_numbers(clips)],
         duration=format_duration,

@@ -35,6 +35,7 @@ class AttemptRecord:
         started: ISO 8601 time.
         took_s: Until its last status.
         workers: How many trained, of its last worker group. None: none did, or an earlier version has not entered it.
+        worker_s: Seconds of all workers together, whose number changes where a run is elastic. None: not known.
         phase: What it did last.
         reason: In one line, what it was doing, or how it ended.
     """
@@ -44,6 +45,7 @@ class AttemptRecord:
     host: str
     took_s: float | None
     workers: int | None
+    worker_s: float | None
     phase: str
     reason: str
     step: int | None
@@ -103,7 +105,7 @@ class RunRecord:
             folder.read_json(ENVIRONMENT) or {},
             _lines(deduplicate(accepted_metrics(folder, state))),
             _lines(folder.storage.read_bytes(QUARANTINE) if folder.storage.exists(QUARANTINE) else b""),
-            _attempts(folder, state, _workers(journal)),
+            _attempts(folder, state, _groups(journal)),
             [*_splits(folder, state)],
             _slices(folder, state),
         )
@@ -127,19 +129,38 @@ def _slices(folder: RunFolder, state: State) -> dict[str, dict[str, dict[str, st
     return found
 
 
-def _workers(journal: Journal) -> dict[int, int]:
-    """The workers of each attempt's last worker group."""
-    groups = (entry for entry in journal.entries() if entry.get("kind") == "opened" and entry.get("workers"))
-    return {entry["attempt"]: entry["workers"] for entry in groups}
+def _groups(journal: Journal) -> dict[int, list[tuple[float, int]]]:
+    """The worker groups of each attempt: when they began, in seconds since 1970, and how many workers they have."""
+    found: dict[int, list[tuple[float, int]]] = {}
+    for entry in journal.entries():
+        if entry.get("kind") == "opened" and entry.get("workers"):
+            found.setdefault(entry["attempt"], []).append((seconds_of(entry["at"]), entry["workers"]))
+    return found
 
 
-def _attempts(folder: RunFolder, state: State, workers: Mapping[int, int]) -> list[AttemptRecord]:
+def worker_seconds(groups: Sequence[tuple[float, int]], began_s: float, ended_s: float) -> float:
+    """Seconds of all workers, of the first group from the attempt's beginning on."""
+    begins_s = [began_s, *(at_s for at_s, _ in groups[1:])]
+    ends_s = [*begins_s[1:], ended_s]
+    return sum(
+        max(0.0, end_s - begin_s) * workers
+        for begin_s, end_s, (_, workers) in zip(begins_s, ends_s, groups, strict=True)
+    )
+
+
+def _attempts(
+    folder: RunFolder, state: State, groups: Mapping[int, Sequence[tuple[float, int]]]
+) -> list[AttemptRecord]:
     found = []
     for number in range(1, state.attempt + 1):
         began = folder.read_json(f"{ATTEMPTS}/{number}/{ATTEMPT}") or {}
         status = read_status(folder, number) or {}
         started, at_s = str(began.get("started") or ""), status.get("at_s")
-        took_s = max(0.0, at_s - seconds_of(started)) if started and isinstance(at_s, int | float) else None
+        own = groups.get(number, ())
+        took_s = worker_s = None
+        if started and isinstance(at_s, int | float):
+            took_s = max(0.0, at_s - seconds_of(started))
+            worker_s = worker_seconds(own, seconds_of(started), at_s) if own else None
         step = status.get("step")
         found.append(
             AttemptRecord(
@@ -147,7 +168,8 @@ def _attempts(folder: RunFolder, state: State, workers: Mapping[int, int]) -> li
                 started,
                 str(began.get("host") or ""),
                 took_s,
-                workers.get(number),
+                own[-1][1] if own else None,
+                worker_s,
                 str(status.get("phase") or "not known"),
                 str(status.get("detail") or ""),
                 step if isinstance(step, int) else None,

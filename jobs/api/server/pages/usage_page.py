@@ -44,12 +44,13 @@ class RecentUsage:
 
     def __init__(self, clock: Callable[[], float] = time.time):
         self._clock = clock
-        self._lock = threading.Lock()
+        # One for each, so that a long one holds no other up.
+        self._locks = {days: threading.Lock() for days in PERIODS}
         self._kept: dict[str, UsageTables] = {}
 
     def of(self, days: str, runs: RunOperations) -> UsageTables:
         """The usage of a period of PERIODS."""
-        with self._lock:
+        with self._locks[days]:
             now_s = self._clock()
             kept = self._kept.get(days)
             # The clock may be set back.

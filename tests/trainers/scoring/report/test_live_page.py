@@ -47,6 +47,7 @@ def test_a_page_is_written_after_a_request_and_a_problem_is_told_once(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_page, "PAUSE_S", 0.0)
+    monkeypatch.setattr(live_page, "LOWEST_PRIORITY", 0)
     lines: list[str] = []
     with LivePage(folder, lines.append) as page:
         page.request()
@@ -65,6 +66,7 @@ def test_a_page_is_written_after_a_request_and_a_problem_is_told_once(
 
 def test_the_end_of_a_training_waits_for_no_page(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_page, "PAUSE_S", 0.0)
+    monkeypatch.setattr(live_page, "LOWEST_PRIORITY", 0)
     lines: list[str] = []
     with LivePage(folder, lines.append) as page:
         page.request()

@@ -22,6 +22,7 @@ from trainers.scoring.error_rate import score_texts
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.report import page
 from trainers.scoring.report.page import report_html, write_report
+from trainers.scoring.report.run_record import worker_seconds
 from trainers.storage import open_storage
 
 EARLIER = Path(__file__).parents[2] / "run_folder" / "earlier_versions" / "version_0_1"
@@ -148,6 +149,13 @@ def test_curves_attempts_quarantine_and_config_are_shown(run: RunFolder) -> None
     assert "…: … s is longer than … s" in cells and "u31" in cells
     assert "training.max_steps=8" in parsed.texts["code"]
     assert any("use_gpu: true" in text for text in parsed.texts["pre"])
+
+
+def test_each_group_of_an_attempt_counts_with_its_workers_and_its_time() -> None:
+    # Two hours of eight workers from the attempt's beginning on, then one of two.
+    groups = [(600.0, 8), (7200.0, 2)]
+    assert worker_seconds(groups, 0.0, 10_800.0) == 2 * 3600 * 8 + 3600 * 2
+    assert worker_seconds(groups[:1], 0.0, 3600.0) == 3600 * 8
 
 
 def test_attempts_have_a_cost_where_a_price_is_given(run: RunFolder) -> None:
