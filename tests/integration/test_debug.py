@@ -152,7 +152,9 @@ def test_a_stage_that_fails_is_named_with_the_error_and_its_exit_code(
 
 
 def test_the_rayscribe_command_debugs_too(tones: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tones, tmp_path, {"data.train": str(tmp_path / "nowhere.csv")})
+    missing = tmp_path / "missing.csv"
+    missing.write_text("path,text\nnowhere.wav,one\n")
+    recipe = write_recipe(tones, tmp_path, {"data.train": str(missing)})
     answer = CliRunner().invoke(command_line, ["train", str(recipe), "--debug"])
     assert answer.exit_code == DataError.exit_code
     assert f"debug: prepare failed with exit code {DataError.exit_code}: " in answer.stderr
