@@ -135,7 +135,7 @@ class TestFiles:
         assert read_yaml(path) == {"run": {"name": "own"}}
 
     @pytest.mark.parametrize(
-        ("data", "fault"),
+        ("data", "problem"),
         [
             (b"a: [", "cannot be read as YAML"),
             (b"\xff\xfe\x00", "cannot be read as YAML"),
@@ -144,9 +144,9 @@ class TestFiles:
             (b"text", "holds a single value, not the keys"),
         ],
     )
-    def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, data: bytes, fault: str) -> None:
+    def test_a_file_that_is_no_mapping_is_named(self, tmp_path: Path, data: bytes, problem: str) -> None:
         (tmp_path / "my.yaml").write_bytes(data)
-        with pytest.raises(ConfigError, match=rf"my\.yaml: {fault}"):
+        with pytest.raises(ConfigError, match=rf"my\.yaml: {problem}"):
             read_yaml(tmp_path / "my.yaml")
 
     def test_a_folder_is_named(self, tmp_path: Path) -> None:
