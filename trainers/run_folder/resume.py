@@ -3,10 +3,12 @@
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainers.config.storage_location import StorageOptions, is_absolute
 from trainers.distributed.session import Session
 from trainers.errors import DamagedError, ResumeError
+from trainers.run_folder.attempt_status import restarts_of
 from trainers.run_folder.checkpoints import (
     MANIFEST,
     RetentionPolicy,
@@ -32,7 +34,7 @@ FETCHING = "downloading a checkpoint"
 
 def take_over(
     staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session, *, managed_by_service: bool
-) -> None:
+) -> dict[str, Any]:
     """Opens this worker group in the journal, and uploads the checkpoints that a killed group left staged.
 
     Every rank calls it. In order: the first rank of each node waits for the end of earlier groups there; the main
@@ -40,6 +42,9 @@ def take_over(
     ahead of the run's, are uploaded, the oldest first; the earlier groups' staging folders are deleted; the main
     process deletes what they left incomplete in the run folder. A kill in between leaves those that are not uploaded
     to the next group.
+
+    Returns:
+        How often the workers of the attempt were started again, see `restarts_of`.
 
     Raises:
         FencedError: a later attempt has begun; every rank raises it.
@@ -53,18 +58,21 @@ def take_over(
     )
     # Also waits until all nodes are free of earlier groups.
     parts = session.gather(list_parts(others), "waiting for the end of earlier worker groups")
-    left = session.broadcast(
-        lambda: staged_checkpoints_to_upload(
-            writer.open(session.world_size, session.restart_reason()).checkpoints, parts
-        ),
-        "opening the worker group",
-    )
+
+    def opened() -> tuple[list[list[tuple[int, StagedPart]]], dict[str, Any]]:
+        state = writer.open(session.world_size, session.restart_reason())
+        return staged_checkpoints_to_upload(state.checkpoints, parts), restarts_of(state, state.attempt)
+
+    left: list[list[tuple[int, StagedPart]]]
+    restarts: dict[str, Any]
+    left, restarts = session.broadcast(opened, "opening the worker group")
     for found in left:
         _upload_left(found, writer, retention, session)
     for folder in others:
         remove(folder)
     if session.is_main_process:
         sweep(writer)
+    return restarts
 
 
 def _upload_left(

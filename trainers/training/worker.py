@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ import torch
 from trainers.config.loader import same_command
 from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
-from trainers.errors import DivergedError, FencedError, RayscribeError, RegroupError, StoppedError, StorageError
+from trainers.errors import DivergedError, FencedError, RayscribeError, RegroupError, StoppedError
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.export import export_model
 from trainers.models.families import family_of_folder
 from trainers.run_folder import layout
-from trainers.run_folder.attempt_status import Phase, StatusWriter, restarts_of
+from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, accepted_metrics, deduplicate, publish
@@ -117,18 +117,14 @@ def resume(context: WorkerContext) -> ResumePoint | None:
     elastic = {"workers": context.session.world_size} if context.config.scaling.is_elastic else {}
     loading = "loading the model and the last checkpoint"
     context.status.update(Phase.TRAINING, detail=loading, **elastic)
-    take_over(
+    restarts = take_over(
         context.staging,
         context.writer,
         context.retention,
         context.session,
         managed_by_service=context.task.managed_by_service,
     )
-    # Only told, and read by one rank while the others go on: a storage that fails now does so again where all see it.
-    with suppress(StorageError):
-        if context.session.is_main_process:
-            restarts = restarts_of(context.writer.journal.read(), context.task.attempt)
-            context.status.update(Phase.TRAINING, detail=loading, **restarts)
+    context.status.update(Phase.TRAINING, detail=loading, **restarts)
     found = starting_point(context.staging, context.writer, context.session)
     start = ResumePoint(*found) if found is not None else None
     resized = context.session.broadcast(
