@@ -25,8 +25,9 @@ from trainers.training.trainer.compiling import compile_model
 from trainers.training.trainer.planned_batches import PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 
-# Steps before the clock starts: allocations of each length, kernels chosen, optimizer states made.
-WARM_UP = 8 if ON_GPU else 1
+# Steps before the clock starts: each length has come by then, with its allocations and kernels, and there are optimizer
+# states. The first step of a length takes longer than all the others of whisper-tiny.
+WARM_UP = 24 if ON_GPU else 1
 
 
 class Pass(NamedTuple):
@@ -196,10 +197,15 @@ def stock_steps(size: Size, speech: Speech, made: TrainConfig, folder: Path) -> 
     """
     part, steps = made.training, made.training.max_steps or 1
     processor = processor_of(size, speech, made)
-    clips = [stock_clip(processor, *each) for each in zip(speech.durations_s, speech.texts, strict=True)]
+    features = {duration_s: stock_features(processor, duration_s) for duration_s in set(speech.durations_s)}
+    clips = [
+        {**features[duration_s], "labels": processor.tokenizer(text).input_ids}
+        for duration_s, text in zip(speech.durations_s, speech.texts, strict=True)
+    ]
     order = list(range(len(clips)))
     if size.is_ctc:
-        order.sort(key=lambda row: speech.durations_s[row])
+        # All lengths in the warm-up, and again and again after it.
+        order = sorted(order[: WARM_UP * size.batch], key=lambda row: speech.durations_s[row])
     endless = cycle(order)
     batches = [[next(endless) for _ in range(size.batch)] for _ in range(steps)]
     clock, network = Clock(steps), size.new_model()
@@ -235,11 +241,8 @@ def stock_steps(size: Size, speech: Speech, made: TrainConfig, folder: Path) -> 
     return Timed(clock.seconds, passes, gauge.read(trainer))
 
 
-def stock_clip(processor: Any, duration_s: float, text: str) -> dict[str, Any]:
-    """The extractor's features, and labels."""
-    samples, extractor = speechlike(duration_s) / 32768, processor.feature_extractor
+def stock_features(processor: Any, duration_s: float) -> dict[str, Any]:
+    """The extractor's, of a tone of this length."""
+    extractor = processor.feature_extractor
     name = extractor.model_input_names[0]
-    return {
-        name: extractor(samples, sampling_rate=RATE_HZ)[name][0],
-        "labels": processor.tokenizer(text).input_ids,
-    }
+    return {name: extractor(speechlike(duration_s) / 32768, sampling_rate=RATE_HZ)[name][0]}

@@ -21,6 +21,7 @@ from trainers.config.optional_packages import missing_access, refuse_missing_pac
 from trainers.config.parts.strategy.strategy_part import StrategyPart, ds_config_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
+from trainers.distributed.machine import cpus_of_this_machine
 from trainers.errors import ConfigError
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
 
@@ -84,9 +85,9 @@ FIXED: Mapping[str, Any] = {
     "log_level_replica": "error",
 }
 
-# Processes that decode clips for one GPU, unless the config says how many: to decode a batch takes as long as a small
-# model's step. On CPUs, which the model needs, there are none.
-LOADERS = 2
+# Processes that decode clips for one GPU, unless the config says how many: so many feed whisper-tiny on an H100 (see
+# docs/gpu.md). On CPUs, which the model needs, there are none.
+LOADERS = 4
 
 
 def training_arguments(
@@ -101,7 +102,8 @@ def training_arguments(
     check_training_args(part.training_args)
     chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
     chosen |= {"use_cpu": not on_gpu, "dataloader_pin_memory": on_gpu, **strategy_arguments(config.strategy)}
-    loaders = part.training_args.get("dataloader_num_workers", LOADERS if on_gpu else 0)
+    enough = min(LOADERS, cpus_of_this_machine()) if on_gpu else 0
+    loaders = part.training_args.get("dataloader_num_workers", enough)
     chosen |= {"dataloader_num_workers": loaders, "dataloader_persistent_workers": bool(loaders)}
     # It would log other numbers than the losses, and wait for the GPU in every forward pass; see `divergence`.
     unfiltered = {"logging_nan_inf_filter": False}

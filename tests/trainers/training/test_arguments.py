@@ -12,6 +12,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from tests.trainers.synthetic import config
 from trainers.config import optional_packages
 from trainers.config.optional_packages import TRACKERS, missing_access
+from trainers.distributed.machine import CPUS
 from trainers.errors import ConfigError
 from trainers.training.arguments import (
     LOADERS,
@@ -53,10 +54,14 @@ def test_a_field_reaches_its_argument(field: str, value: Any, argument: str, tmp
     assert getattr(arguments({field: value}, tmp_path), argument) == value
 
 
-@pytest.mark.parametrize(("given", "loaders"), [({}, LOADERS), ({"dataloader_num_workers": 0}, 0)])
+@pytest.mark.parametrize(
+    ("given", "cpus", "loaders"),
+    [({}, 2 * LOADERS, LOADERS), ({}, LOADERS - 1, LOADERS - 1), ({"dataloader_num_workers": 0}, LOADERS, 0)],
+)
 def test_a_gpu_s_clips_are_decoded_by_processes_of_their_own(
-    given: dict[str, Any], loaders: int, tmp_path: Path
+    given: dict[str, Any], cpus: int, loaders: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(CPUS, str(cpus))
     made = config({"training.training_args": given})
     on_gpu = training_arguments(made, output_dir=tmp_path, accumulation=1, on_gpu=True)
     assert on_gpu.dataloader_num_workers == loaders

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.batch_plan import BatchPlan
@@ -81,6 +82,11 @@ class PlannedLoader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
+
+    def end(self) -> None:
+        """Ends its processes. Where garbage collection does, torch waits for each of them for 5 seconds first."""
+        if isinstance(self._iterator, _MultiProcessingDataLoaderIter):
+            self._iterator._shutdown_workers()
 
 
 @dataclass(frozen=True)

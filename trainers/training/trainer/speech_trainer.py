@@ -78,7 +78,17 @@ class SpeechTrainer(Seq2SeqTrainer):
         self._recognizer, self._score = recognizer, evaluate
         self._batches, self._clips, self._schedule = batches, clips, schedule
         self._divergence = Divergence(arguments.device, fp16=arguments.fp16)
+        self._loader: PlannedLoader | None = None
         self._ahead: BatchesAhead | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As the Trainer's; what reads clips ends with it."""
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._ahead = None
+            if self._loader is not None:
+                self._loader.end()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         """The learning rate over the run's lengths; transformers' own where there is one length."""
@@ -89,7 +99,7 @@ class SpeechTrainer(Seq2SeqTrainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """The plan's batches of this rank; not prepared by accelerate, which would share them out again."""
-        return PlannedLoader(
+        self._loader = PlannedLoader(
             self._clips,
             batch_sampler=self._batches,
             collate_fn=self.data_collator,
@@ -98,6 +108,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             prefetch_factor=self.args.dataloader_prefetch_factor,
             persistent_workers=self.args.dataloader_persistent_workers,
         )
+        return self._loader
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device

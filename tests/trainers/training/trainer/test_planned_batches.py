@@ -1,10 +1,12 @@
 """What one rank reads, and what it has its node fetch ahead."""
 
+import multiprocessing
+
 import numpy as np
 import pytest
 
 from trainers.data.batch_plan import BatchPlan, BatchShape, Selection, default_window_shards
-from trainers.training.trainer.planned_batches import PlannedBatches, SampleReference
+from trainers.training.trainer.planned_batches import PlannedBatches, PlannedLoader, SampleReference
 
 CLIPS, WORKERS = 60, 3
 
@@ -51,3 +53,13 @@ def test_within_windows_more_steps_are_fetched_ahead() -> None:
 def test_new_runs_shuffle_within_windows_where_shards_come_from_a_bucket() -> None:
     assert default_window_shards("s3://bucket/prepared/abc") == 64
     assert default_window_shards("/prepared/abc") is None
+
+
+def test_processes_that_read_end_with_the_training() -> None:
+    before = set(multiprocessing.active_children())
+    reader = PlannedLoader([0, 1, 2, 3], batch_size=1, num_workers=2, persistent_workers=True)  # type: ignore[arg-type]
+    next(iter(reader))
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    reader.end()
+    assert set(multiprocessing.active_children()) <= before
+    PlannedLoader([0]).end()  # type: ignore[arg-type]

@@ -61,7 +61,8 @@ def test_the_trainer_still_calls_a_public_method_that_ours_overrides(name: str) 
 
 def test_ours_overrides_no_others() -> None:
     overridden = {name for name in vars(SpeechTrainer) if hasattr(Seq2SeqTrainer, name) and not name.startswith("__")}
-    assert overridden == {*PRIVATE, *PUBLIC}
+    # `train` is what ours is called by.
+    assert overridden == {*PRIVATE, *PUBLIC, "train"}
     assert SpeechTrainer.__bases__ == (Seq2SeqTrainer,)
 
 
