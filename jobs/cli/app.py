@@ -40,6 +40,23 @@ FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=.*", re.DOTALL)
 # Whose arguments may be another program's.
 TAKES_A_LINE = ("launch", "import-command")
+# What the list of commands says of those whose own help begins with more than a line of 80 columns holds.
+SHORT = {
+    "demo": "Train and score a tiny recognizer here, as a Ray job.",
+    "init": "Look at speech and this machine, and write a recipe.",
+    "transcribe": "Transcribe recordings with a trained model.",
+    "score": "Score the output of any recognizer: WER, CER and SER.",
+    "compare": "Compare recognizers on the same utterances.",
+    "report": "Write the page of a run: scores, curves, utterances.",
+    "export": "Export a run's model to other formats, scored again.",
+    "push": "Push a run's model to the Hub, with its model card.",
+    "launch": "Run a program on Ray workers as torchrun would.",
+    "import-command": "Write the recipe of a line of transformers' scripts.",
+    "resume": "Continue a run from its last complete checkpoint.",
+    "forget": "Take runs without a queue out of this user's list.",
+    "ui": "Show your runs in a browser of this machine.",
+    "serve": "Run the service: a durable queue with an HTTP API.",
+}
 LOCAL, JOBS, CLUSTERS, SERVICE = "Local", "Jobs", "Clusters", "Service"
 for command, name, panel in (
     (demo.demo, "demo", LOCAL),
@@ -72,7 +89,7 @@ for command, name, panel in (
 ):
     # Of `launch` everything from the program on is the program's.
     settings = {"allow_interspersed_args": name != "launch"}
-    app.command(name, rich_help_panel=panel, context_settings=settings)(command)
+    app.command(name, rich_help_panel=panel, context_settings=settings, short_help=SHORT.get(name))(command)
 app.add_typer(data.data, name="data", rich_help_panel=LOCAL)
 app.add_typer(cluster_commands.cluster, name="cluster", rich_help_panel=CLUSTERS)
 app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)

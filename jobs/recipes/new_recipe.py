@@ -19,7 +19,8 @@ from trainers.config.parts.run_part import FOLDERS_BESIDE_RUNS
 from trainers.config.storage_location import is_remote
 from trainers.config.wording import format_bytes, format_duration
 from trainers.data.sources.manifest_source import as_written
-from trainers.errors import DataError
+from trainers.errors import ConfigError, DataError
+from trainers.models.language_names import code_or_name
 from trainers.storage.json_files import to_jsonl
 
 LEAST_CLIPS = 3
@@ -57,7 +58,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     """Makes the recipe and its manifests.
 
     Raises:
-        ConfigError: the language is not known.
+        ConfigError: the language is not known, or the model does not know it.
         DataError: there are too few clips.
     """
     everything = [row for rows in speech.rows.values() for row in rows]
@@ -66,8 +67,14 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
             f"{found.place}: {len(everything)} clips, and at least {LEAST_CLIPS} are needed, to train, choose and "
             "test: add recordings; from some hundreds on, a model learns a voice"
         )
-    is_multilingual = wishes.model is None or not wishes.model.name.endswith(ENGLISH_ONLY)
-    language, known_by = language_of(everything, found, wishes.language) if is_multilingual else (None, "")
+    language, known_by = None, ""
+    if wishes.model is None or not wishes.model.name.endswith(ENGLISH_ONLY):
+        language, known_by = language_of(everything, found, wishes.language)
+    elif wishes.language is not None and code_or_name(wishes.language) != "en":
+        raise ConfigError(
+            f"--language {wishes.language!r}: {wishes.model.name} knows English alone; leave out --language, or name a "
+            f"model without {ENGLISH_ONLY}"
+        )
     splits, notes = _splits(speech)
     limits = clip_limits(machine, wishes.model)
     drawn = {split: _at_most(rows, limits[split]) for split, rows in splits.items()}

@@ -85,6 +85,12 @@ def test_each_command_s_help_says_what_it_does_and_has_an_example(name: str) -> 
         assert text.count(option) > 1, f"the example's {option} is an option"
 
 
+def test_the_list_of_commands_cuts_nothing() -> None:
+    result = CliRunner().invoke(app, ["--help"], terminal_width=80)
+    assert "serve  " in result.output
+    assert "..." not in result.output.split("Commands:")[1]
+
+
 def test_a_list_has_a_line_for_each_run_with_its_reason(ledger: Ledger) -> None:
     lines = run("list").output.splitlines()
     assert lines[0].split() == ["RUN", "STATE", "QUEUE", "PRIORITY", "USER", "AGE", "WER", "REASON"]

@@ -38,10 +38,12 @@ def manifest(tmp_path: Path) -> Path:
     return write_corpus(tmp_path / "speech", TEXTS, durations_s=[1.0, 1.5, 2.0] * 6, name="all")
 
 
-def made(source: object, machine: Machine, out: Path, *, model: str | None = None) -> NewRecipe:
+def made(
+    source: object, machine: Machine, out: Path, *, model: str | None = None, language: str | None = None
+) -> NewRecipe:
     found = find_speech(str(source), Columns(), print)
     given = read_given_model(model) if model is not None else None
-    return new_recipe(found, measure(found, print), machine, Wishes(out, model=given))
+    return new_recipe(found, measure(found, print), machine, Wishes(out, language, given))
 
 
 def common_voice(folder: Path, *, clips: int) -> Path:
@@ -292,6 +294,9 @@ class TestGivenModel:
         manifest = write_corpus(tmp_path, TEXTS, durations_s=[1.0] * 18)
         recipe = made(manifest, LAPTOP, tmp_path / "en.yaml", model="tiny.en")
         assert "language" not in yaml.safe_load(recipe.texts[recipe.recipe])["model"]
+        made(manifest, LAPTOP, tmp_path / "en.yaml", model="tiny.en", language="English")
+        with pytest.raises(ConfigError, match=r"--language 'Serbian': openai/whisper-tiny\.en knows English"):
+            made(manifest, LAPTOP, tmp_path / "en.yaml", model="tiny.en", language="Serbian")
 
     def test_a_folder_next_to_the_recipe_is_named_from_there(self, manifest: Path, tmp_path: Path) -> None:
         (tmp_path / "weights").mkdir()
