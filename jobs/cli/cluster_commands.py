@@ -150,7 +150,12 @@ def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_
 
     with lock_cluster(name):
         record, started = local_cluster.up(
-            name, num_cpus=num_cpus, dashboard_port=dashboard_port, idle_stop_minutes=idle_stop, now_s=time.time()
+            name,
+            num_cpus=num_cpus,
+            dashboard_port=dashboard_port,
+            idle_stop_minutes=idle_stop,
+            now_s=time.time(),
+            say=say,
         )
     if record.idle_stop_minutes is not None and idle_stop is None:
         say(f"it ends after {record.idle_stop_minutes} min without jobs, as before; --idle-stop changes that")
@@ -172,6 +177,7 @@ def down(
     Example: rayscribe cluster down speech
     """
     name = _cluster(name).record.name
+    say(f"looking for jobs on {name}")
     with lock_cluster(name):
         ending = _cluster(name)
         _name_runs(ending, service)

@@ -49,7 +49,6 @@ def demo(
         # The repository travels with the run, if this is one; of the user's folder nothing does.
         here = repository if (repository / ENTRY).is_file() else Path(empty)
         spec = load_spec(Path(RECIPE), chosen, here=here, now=datetime.now(UTC), is_local=lambda address: True)
-        show(Stage("Ray", "starting on this machine"))
         with _own_cluster(keep_ray):
             try:
                 submit_spec(spec, Submission(follow=True))
@@ -69,6 +68,7 @@ def _own_cluster(keep: bool) -> Iterator[None]:
             dashboard_port=None,
             idle_stop_minutes=None,
             now_s=time.time(),
+            say=lambda line: show(Stage("Ray", line)),
             outlives_us=keep,
         )
     cluster_commands.print_dashboard(record, record.dashboard or "")

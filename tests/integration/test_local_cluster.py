@@ -203,6 +203,6 @@ def test_a_start_whose_agent_s_port_is_taken_names_the_port_and_who_holds_it(
         # As if it had been taken since it was found free.
         monkeypatch.setattr(local_ray, "free_ports", lambda _: [*ports[:place], port, *ports[place + 1 :]])
         with pytest.raises(ResourceError) as error:
-            up("clash", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, now_s=1.0)
+            up("clash", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, now_s=1.0, say=print)
     assert f"--dashboard-agent-listen-port={port} is taken by process {os.getpid()} (" in str(error.value)
     assert all_records() == []

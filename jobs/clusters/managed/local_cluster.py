@@ -54,6 +54,7 @@ class LocalCluster(ManagedCluster):
 
     def down(self, *, say: Callable[[str], None], force: bool = False) -> None:
         self.record.check_machine()
+        say(f"ending {self.record.name}")
         _ray_of(self.record).stop()
         self.record.forget(taken_down=True)
 
@@ -74,6 +75,7 @@ def up(
     dashboard_port: int | None,
     idle_stop_minutes: int | None,
     now_s: float,
+    say: Callable[[str], None],
     outlives_us: bool = True,
 ) -> tuple[LocalRecord, bool]:
     """Starts a Ray, unless it runs; says whether this call did. It goes on when this process has ended, if it should.
@@ -93,6 +95,7 @@ def up(
         if before.state == "up" and before.ray_lives():
             return _with_idle_stop(before, idle_stop_minutes), False
         LocalCluster(before).down(say=lambda line: None)
+    say(f"starting Ray for {name}")
     new = LocalRecord(name=name, created_s=now_s, machine=this_machine(), release=RELEASE)
     record = _start(new, num_cpus, dashboard_port, outlives_us)
     return _with_idle_stop(record, idle_stop_minutes), True
