@@ -19,6 +19,7 @@ from trainers.models.labels import empty_labels
 from trainers.models.recognizer import Beam, Recognition, Recognizer, Word
 from trainers.pipeline.transcription.transcript import Segment, Transcript
 from trainers.pipeline.transcription.voice_activity import cut_recording
+from trainers.pipeline.transcription.word_edges import reach_to_pauses
 from trainers.scoring.batches import BatchRecognizer, batches_of
 from trainers.scoring.scorer import ScoringOptions
 from trainers.training.planning import context_of, scoring_options
@@ -154,7 +155,8 @@ def _segment(clip: _Clip, found: Recognition) -> Segment:
     words = None
     if found.words is not None:
         words = tuple(
-            Word(text, clip.start_s + start, min(clip.start_s + end, end_s)) for text, start, end in found.words
+            Word(text, clip.start_s + start, min(clip.start_s + end, end_s))
+            for text, start, end in reach_to_pauses(found.words, clip.samples)
         )
     return Segment(clip.start_s, end_s, found.text, found.avg_logprob, words)
 
