@@ -17,8 +17,9 @@ from trainers.data.audio import SAMPLING_RATE_HZ, decode, to_int16
 RECORDINGS, DIGITS, GAP_S = 40, 5, 0.1
 # Sentences that are trained on, each with as much silence around it as a cut at the pauses of the recording may leave.
 SENTENCES, MOST_SILENCE_S, PAUSES_S = 320, 0.7, (1.2, 2.0)
-# How far below its loudest moment a recording is silence at its edges, and how long a moment is.
-SILENCE_DB, MOMENT_S = 25.0, 0.01
+# How far below its loudest moment a recording is silence at its edges, and how long a moment is: longer than a click,
+# which one recording has 0.2 s before its word.
+SILENCE_DB, MOMENT_S = 25.0, 0.03
 TOLERANCE_S = 0.2
 
 
