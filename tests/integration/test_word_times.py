@@ -16,7 +16,7 @@ from trainers.data.audio import SAMPLING_RATE_HZ, decode, to_int16
 
 RECORDINGS, DIGITS, GAP_S = 40, 5, 0.1
 # Sentences that are trained on, each with as much silence around it as a cut at the pauses of the recording may leave.
-SENTENCES, MOST_SILENCE_S, PAUSES_S = 320, 0.7, (1.2, 2.0)
+SENTENCES, MOST_SILENCE_S, PAUSES_S = 640, 0.7, (1.2, 2.0)
 # How far below its loudest moment a recording is silence at its edges, and how long a moment is: longer than a click,
 # which one recording has 0.2 s before its word.
 SILENCE_DB, MOMENT_S = 25.0, 0.03
@@ -81,7 +81,7 @@ def run(digits: list[tuple[str, np.ndarray]], tmp_path_factory: pytest.TempPathF
         rows.append((str(path), sentence.text))
     train, validation = (str(write_rows(folder / f"{name}.csv", rows)) for name in ("train", "validation"))
     model = {"init": "scratch", "family": "ctc", "d_model": 96, "encoder_layers": 2, "attention_heads": 4}
-    training = {"max_steps": 600, "save_steps": 600, "learning_rate": 2e-3, "warmup_steps": 40}
+    training = {"max_steps": 1000, "save_steps": 1000, "learning_rate": 2e-3, "warmup_steps": 40}
     recipe = folder / "digits.yaml"
     changes = {"data": {"train": train, "validation": validation}, "model": model}
     changes |= {"training": {**training, "per_device_train_batch_size": 8}, "run": {"storage_path": str(folder)}}

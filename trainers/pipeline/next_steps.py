@@ -33,6 +33,7 @@ def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: s
         longer = [f"run.name={config.run.name}", _longer(config), "training.extend=rescale"]
         options = [word for change in longer for word in (_SET, change)]
         yield f"train on, twice as long: {_line('train', command, *options)}"
+        yield f"transcribe with it: {shlex.join(['rayscribe', 'transcribe', folder])} recording.wav"
         yield f'use the model in Python: pipeline("automatic-speech-recognition", "{folder}/{layout.MODEL}")'
 
 

@@ -1,7 +1,8 @@
 """Where the runs of this user are that were started without a queue, one small file for each. Imports no torch.
 
 <state folder>/runs/<hash of the run folder>-<start>.json, which only the process that starts writes: when it begins,
-and when it ends. The one that was started last says what the run is; a new one removes those before it.
+and when it ends. The one that was started last says what the run is; a new one removes those before it. A start that
+ends before it begins an attempt, as one that is refused, leaves what was known of the run's attempts.
 """
 
 import hashlib
@@ -74,6 +75,10 @@ class Registered:
     def process_id(self) -> int:
         return int(self.process.rsplit("/", 2)[1])
 
+    def remove(self) -> None:
+        with suppress(OSError, RayscribeError):
+            self._file().unlink()
+
     def _file(self) -> Path:
         return home() / FOLDER / f"{_key(self.url)}-{self.started_s:.6f}.json"
 
@@ -98,6 +103,7 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
         return
     url, now_s = f"{storage_path_of(config)}/{config.run.name}", time.time()
     before = find_registered(url)
+    attempts = _attempts(config) if before is not None else 0
     start = Registered(
         url=url,
         config=config.model_dump(mode="json"),
@@ -117,8 +123,16 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
         code, reason = _end_of(error)
         raise
     finally:
-        ended = replace(start, ended_s=time.time(), exit_code=code, reason=reason[:MAX_REASON])
-        replace(ended, attempt=_attempts(config)).write()
+        ended = replace(
+            start, ended_s=time.time(), exit_code=code, reason=reason[:MAX_REASON], attempt=_attempts(config)
+        )
+        if before is not None and code and 0 < attempts == ended.attempt:
+            start.remove()
+            # Of one that runs, its own process may have written its end.
+            if find_registered(url) is None:
+                before.write()
+        else:
+            ended.write()
 
 
 def _end_of(error: BaseException) -> tuple[int, str]:

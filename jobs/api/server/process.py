@@ -185,7 +185,7 @@ def open_port(host: str, port: int) -> socket.socket:
         return listen(host, port)
     except OSError as error:
         raise ConfigError(
-            f"--host {host} --port {port}: {error.strerror}; another service may use it: "
+            f"--port {port}: {host}:{port} cannot be listened at ({error.strerror}); another service may use it: "
             "stop that service, or choose another --port"
         ) from None
 

@@ -17,6 +17,7 @@ from jobs.clusters.managed.cluster_record import (
     RayUpRecord,
     find_record,
     record_at,
+    start_commands,
     was_taken_down,
 )
 from jobs.clusters.managed.ssh_tunnel import Tunnel
@@ -61,10 +62,10 @@ def connect(address: str) -> ClusterEndpoint:
     record = find_record(name)
     if record is None:
         if was_taken_down(name):
-            raise ClusterGoneError(f"{address} was taken down; start it again: rayscribe cluster up")
+            raise ClusterGoneError(f"{address} was taken down; start it again: {start_commands(name)}")
         raise ClusterError(
             f"{address} is not known on this machine, which cannot tell whether it runs: start it here "
-            "(rayscribe cluster up), or work on the machine that has started it"
+            f"({start_commands(name)}), or work on the machine that has started it"
         )
     if isinstance(record, LocalRecord):
         if not record.ray_lives():

@@ -192,9 +192,14 @@ def read_record(name: str) -> Record:
     if record is None:
         known = ", ".join(item.name for item in all_records()) or "none"
         raise NotFoundError(
-            f"no cluster is named {name} on this machine (known: {known}): start it with `rayscribe cluster up`"
+            f"no cluster is named {name} on this machine (known: {known}): start it, {start_commands(name)}"
         )
     return record
+
+
+def start_commands(name: str) -> str:
+    """How a cluster that is not remembered, and may have been of either kind, is started."""
+    return f"rayscribe cluster up --local --name {name}, or, of a file of `ray up`, rayscribe cluster up FILE"
 
 
 def the_only_record() -> Record:

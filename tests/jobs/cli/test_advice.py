@@ -29,16 +29,17 @@ def commands_in(lines: Iterable[str]) -> list[list[str]]:
 
 def test_a_training_can_be_scored_and_trained_on() -> None:
     lines = list(next_steps("train", TYPED, config({"training.max_steps": 40, "run.name": "sr"}), "/runs/sr", "test"))
-    scored, longer = commands_in(lines)
+    scored, longer, transcribed = commands_in(lines)
     assert scored == ["evaluate", *TYPED, "--model", "/runs/sr", "--split", "validation"]
     changes = ["run.name=sr", "training.max_steps=80", "training.extend=rescale"]
+    assert transcribed == ["transcribe", "/runs/sr", "recording.wav"]
     assert longer == ["train", *TYPED, *(word for change in changes for word in ("--set", change))]
 
 
 def test_an_override_is_named_once_and_only_where_it_is_read() -> None:
     typed = ["a.yaml", *_sets("run.name=ctrlc", "training.max_steps=300", "data.train=a.csv", "training.max_steps=20")]
     trained = config({"training.max_steps": 20, "run.name": "ctrlc"})
-    scored, longer = commands_in(next_steps("train", typed, trained, "/runs/ctrlc", "test"))
+    scored, longer, _ = commands_in(next_steps("train", typed, trained, "/runs/ctrlc", "test"))
     assert scored[1:4] == ["a.yaml", "--set", "data.train=a.csv"]
     assert longer[2:] == _sets("data.train=a.csv", "run.name=ctrlc", "training.max_steps=40", "training.extend=rescale")
 

@@ -147,7 +147,7 @@ def test_an_unknown_run_to_score_is_found_before_ray_starts(
     assert message.startswith("error: --model olt: no run is named olt: did you mean old?")
     code, message = run_failing(capsys, "evaluate", "jobs/specs/whisper_micro.yaml", "--model", str(tmp_path))
     assert code == ConfigError.exit_code
-    assert message.endswith("has the run finished?\n")
+    assert message.endswith("give a run folder, or a folder with a model\n")
 
 
 def test_a_run_that_failed_before_it_had_a_folder_is_said_to_have_no_model(

@@ -10,7 +10,7 @@ import pytest
 from tests.trainers.run_folder.writers import begin
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
-from trainers.errors import DataError, Interruption, StoppedError
+from trainers.errors import DataError, Interruption, ResumeError, StoppedError
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.run_register import Registered, all_registered, find_registered, forget, registered
 
@@ -108,3 +108,28 @@ def test_a_file_that_is_no_run_hides_none(home: Path, tmp_path: Path) -> None:
     (home / "runs" / "other.json").write_text('{"url": 1, "unknown": 2}')
     (home / "runs" / "half.json").write_text('{"url": "/x')
     assert only().name == "sr"
+
+
+@pytest.mark.parametrize("number_of_attempts", [0, 1])
+def test_a_start_that_is_refused_leaves_what_is_known_of_the_run_s_attempts(
+    tmp_path: Path, number_of_attempts: int
+) -> None:
+    with pytest.raises(StoppedError), registered(run_of(tmp_path), address=None, no_ray=True):
+        for _ in range(number_of_attempts):
+            begin(RunFolder.of(run_of(tmp_path)))
+        raise StoppedError("stopped at step 3")
+    stopped = only()
+    with pytest.raises(ResumeError), registered(run_of(tmp_path), address="127.0.0.1:1", no_ray=False):
+        assert only().is_running
+        raise ResumeError("holds another experiment")
+    assert only().reason == ("stopped at step 3" if number_of_attempts else "holds another experiment")
+    assert (only() == stopped) == bool(number_of_attempts)
+
+
+def test_a_second_start_that_is_refused_hides_no_run_that_works(tmp_path: Path) -> None:
+    with registered(run_of(tmp_path), address=None, no_ray=True):
+        begin(RunFolder.of(run_of(tmp_path)))
+        with pytest.raises(ResumeError), registered(run_of(tmp_path), address=None, no_ray=True):
+            raise ResumeError("another driver works on this run")
+        assert only().is_running
+    assert only().exit_code == 0

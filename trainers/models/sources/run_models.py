@@ -37,12 +37,24 @@ def find_model(model: str, storage_options: StorageOptions, argument: str = "--m
         if local.is_absolute() or model.startswith("."):
             raise ConfigError(f"{argument} {model}: no such folder; give a run folder, or a folder with a model")
         return model
-    found = model_in(model.rstrip("/") if is_url(model) else str(local.resolve()), storage_options)
+    address = model.rstrip("/") if is_url(model) else str(local.resolve())
+    found = model_in(address, storage_options)
     if found is None:
-        raise ConfigError(
-            f"{argument} {model}: holds no config.json, nor a {layout.MODEL}/ folder; has the run finished?"
-        )
+        raise ConfigError(f"{argument} {model}: {_why_none(address, storage_options)}")
     return found
+
+
+def _why_none(address: str, storage_options: StorageOptions) -> str:
+    """Why there is no model in a folder, and what may be named."""
+    state = Journal(RunFolder(open_storage(address, storage_options))).read()
+    if state.number == 0:
+        return f"holds no config.json, nor a {layout.MODEL}/ folder; give a run folder, or a folder with a model"
+    text = "the run has not finished: continue it (the same command, or `rayscribe resume`)"
+    for checkpoint in reversed(state.checkpoints):
+        folder = f"{address}/{layout.CHECKPOINTS}/{checkpoint.name}"
+        if model_in(folder, storage_options) is not None:
+            return f"{text}, or name a checkpoint: {folder}"
+    return f"{text}; it has no checkpoint yet with a model"
 
 
 def model_of_run(field: str, name: str, storage_path: str, storage_options: StorageOptions) -> str:

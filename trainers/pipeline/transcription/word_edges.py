@@ -32,8 +32,8 @@ def reach_to_pauses(words: "Sequence[Word]", samples: npt.NDArray[np.int16]) -> 
         words: In their order, with the times of their letters. Those that follow each other without a gap stay.
         samples: The clip, (T,).
     """
-    if not words:
-        return ()
+    if not words or not len(samples):
+        return tuple(words)
     silent = _silent(words, samples)
     starts_s, ends_s = [word.start_s for word in words], [word.end_s for word in words]
     gaps = zip([0.0, *ends_s], [*starts_s, len(samples) / SAMPLING_RATE_HZ], strict=True)
@@ -56,8 +56,9 @@ def _silent(words: "Sequence[Word]", samples: npt.NDArray[np.int16]) -> npt.NDAr
     # In floats, whose squares do not overflow.
     moments = np.pad(samples.astype(np.float32), (0, -len(samples) % MOMENT_SAMPLES)).reshape(-1, MOMENT_SAMPLES)
     power = np.square(moments).mean(axis=1)
-    spoken = [power[int(word.start_s / MOMENT_S) : round(word.end_s / MOMENT_S)] for word in words]
-    loud = np.quantile(np.concatenate(spoken), LOUD) * 10 ** (-SILENCE_DB / 10)
+    # Words without a length, or beyond the end, are some models' own: the clip speaks for them.
+    spoken = np.concatenate([power[int(word.start_s / MOMENT_S) : round(word.end_s / MOMENT_S)] for word in words])
+    loud = np.quantile(spoken if len(spoken) else power, LOUD) * 10 ** (-SILENCE_DB / 10)
     return np.asarray(power <= max(loud, np.quantile(power, QUIET) * 10 ** (NOISE_DB / 10)))
 
 

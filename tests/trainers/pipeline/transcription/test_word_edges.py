@@ -65,3 +65,10 @@ def test_no_words_stay_none() -> None:
 def test_words_behind_the_end_of_a_clip_stay() -> None:
     words = (Word("a", 1.98, 2.02),)
     assert reach_to_pauses(words, clip((1.98, 2.0))) == words
+
+
+@pytest.mark.parametrize("word", [Word("a", 0.5, 0.5), Word("a", 2.5, 2.6)], ids=["without a length", "beyond"])
+def test_words_that_no_sound_is_in_stay_within_reach(word: Word) -> None:
+    (found,) = reach_to_pauses((word,), clip((0.4, 0.6)))
+    assert word.start_s - REACH_S <= found.start_s <= found.end_s <= word.end_s + REACH_S
+    assert reach_to_pauses((word,), clip(duration_s=0.0)) == (word,)
