@@ -48,8 +48,8 @@ def test_a_stop_within_a_word_is_shorter_than_the_pause_behind_it() -> None:
 
 
 def test_sound_that_is_too_long_for_a_word_is_not_its_own() -> None:
-    words = (Word("a", 0.1 + 2 * REACH_S, 0.8), Word("b", 0.82 + 2 * REACH_S, 1.5))
-    assert reach_to_pauses(words, clip((0.1, 1.9))) == words
+    words = (Word("a", 0.1 + 1.5 * REACH_S, 0.8), Word("b", 0.82 + 2 * REACH_S, 1.7))
+    assert reach_to_pauses(words, clip((0.1, 1.7 + 1.5 * REACH_S), duration_s=3.0)) == words
 
 
 @pytest.mark.parametrize("samples", [clip(), clip((0.0, 2.0)), clip(noise=300.0)], ids=["silence", "tone", "noise"])
