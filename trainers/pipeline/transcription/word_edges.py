@@ -16,8 +16,8 @@ MOMENT_SAMPLES = round(MOMENT_S * SAMPLING_RATE_HZ)
 # How far below the loud moments of words one is silent, and up to how far above the quietest of its clip: noise.
 SILENCE_DB, NOISE_DB = 40.0, 6.0
 LOUD, QUIET = 0.9, 0.05
-# Sound further from a word's letters is not of this word. Seconds, as many as a short word takes, whose letters may all be
-# at one of its ends.
+# Sound further from a word's letters is not of this word. Seconds, as many as a short word takes, all of whose letters
+# may be at one of its ends.
 REACH_S = 0.4
 
 
