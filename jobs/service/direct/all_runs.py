@@ -68,7 +68,7 @@ class AllRuns:
             return self._queued.events(found, after=after, limit=limit)
         run = self._direct.run(found)
         entries = self._folders.read(run, lambda folder: [*Journal(folder, most_bytes=MAX_JOURNAL_BYTES).entries()])
-        return [*events_of(run.id, entries)][after : after + limit]
+        return [*events_of(run, entries)][after : after + limit]
 
     def logs(
         self, text: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None

@@ -4,14 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jobs.lifecycle import RunState
-from jobs.model import Event
+from jobs.model import Event, Run
 from trainers.run_folder.layout import seconds_of
 
 STATES = {"opened": RunState.TRAINING, "prepared": RunState.PREPARING_DATA, "finished": RunState.SUCCEEDED}
 
 
-def events_of(run_id: str, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """One event an entry; see `trainers.run_folder.journal`."""
+def events_of(run: Run, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
+    """One event an entry, see `trainers.run_folder.journal`; and how the run ended, unless it finished."""
+    number = 0
     before: RunState | None = None
     trained: set[Any] = set()
     for number, entry in enumerate(entries, start=1):
@@ -20,7 +21,7 @@ def events_of(run_id: str, entries: Iterable[Mapping[str, Any]]) -> Iterator[Eve
         state = RunState.SETTING_UP if begins else STATES.get(kind, before or RunState.TRAINING)
         yield Event(
             number=number,
-            run_id=run_id,
+            run_id=run.id,
             attempt=int(entry.get("attempt") or 0),
             at_s=seconds_of(str(entry["at"])),
             state=state,
@@ -31,6 +32,18 @@ def events_of(run_id: str, entries: Iterable[Mapping[str, Any]]) -> Iterator[Eve
         if kind == "opened" and "group" in entry:
             trained.add(entry.get("attempt"))
         before = state
+    if run.state.ended and before not in (None, run.state):
+        # No driver enters its own end, which may be a kill.
+        yield Event(
+            number=number + 1,
+            run_id=run.id,
+            attempt=run.attempt,
+            at_s=run.ended_s or run.updated_s,
+            state=run.state,
+            before=before,
+            cause="ended",
+            text=run.reason,
+        )
 
 
 def _text(kind: str, entry: Mapping[str, Any], *, again: bool) -> str:

@@ -75,11 +75,12 @@ def test_a_killed_training_is_shown_with_how_far_it_came(runs: AllRuns, tmp_path
     (attempt,) = runs.attempts("sr")
     assert (attempt.cause, attempt.last_step, attempt.resume_from) == (Cause.ENTRYPOINT, 3, None)
     events = runs.events("sr")
-    assert [event.cause for event in events] == ["opened", "opened", "checkpoint"]
-    assert events[-1].text == f"{checkpoint} is stored · WER 12.50%"
+    assert [event.cause for event in events] == ["opened", "opened", "checkpoint", "ended"]
+    assert events[-2].text == f"{checkpoint} is stored · WER 12.50%"
+    assert (events[-1].state, events[-1].text) == (RunState.FAILED, run.reason)
     assert runs.events("sr", after=2) == events[2:]
     GroupWriter.of(RunFolder(open_storage(f"{tmp_path}/sr")), 1, "again").open(2, "rank 1 died")
-    assert runs.events("sr")[-1].text == "attempt 1 trains again, with 2 workers, after: rank 1 died"
+    assert runs.events("sr")[-2].text == "attempt 1 trains again, with 2 workers, after: rank 1 died"
     progress = runs.run("sr").progress
     assert progress is not None and progress.restarts_text == "1 restart within the attempt, after: rank 1 died"
 
