@@ -41,6 +41,8 @@ SHAPE: Mapping[str, Any] = {
     "disable_xml_declaration": True,
     "legend_at_bottom": True,
     "show_x_guides": False,
+    # Lines of the grid; with more their labels touch.
+    "max_scale": 8,
     "margin": 8,
 }
 
