@@ -84,18 +84,20 @@ def _held_out(sizes: Mapping[str, int], wanted: Sequence[str], target: int, tota
     waiting = sorted(sizes, key=_hash)
     found: dict[str, str] = {}
     for split in wanted:
-        taken = 0
+        chosen, taken = list[str](), 0
         for key in waiting:
             if taken < target and taken + sizes[key] <= 1.5 * target:
-                found[key], taken = split, taken + sizes[key]
+                chosen.append(key)
+                taken += sizes[key]
+        if taken < target / 2:
+            # One group that is larger tells more than some that are very small.
+            larger = min((key for key in waiting if key not in chosen), key=lambda key: sizes[key], default=None)
+            if larger is not None and sizes[larger] <= max(1, LARGEST_SHARE * total):
+                chosen = [larger]
+            elif not chosen:
+                return None
+        found |= dict.fromkeys(chosen, split)
         waiting = [key for key in waiting if key not in found]
-        if taken:
-            continue
-        smallest = min(waiting, key=lambda key: sizes[key], default=None)
-        if smallest is None or sizes[smallest] > max(1, LARGEST_SHARE * total):
-            return None
-        found[smallest] = split
-        waiting.remove(smallest)
     return found if waiting else None
 
 

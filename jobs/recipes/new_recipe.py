@@ -3,7 +3,7 @@
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
@@ -17,13 +17,15 @@ from trainers.config.parts.data_location import with_path
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.run_part import FOLDERS_BESIDE_RUNS
 from trainers.config.storage_location import is_remote
-from trainers.config.wording import format_bytes, format_duration
+from trainers.config.wording import counted, format_bytes, format_duration
 from trainers.data.sources.manifest_source import as_written
 from trainers.errors import ConfigError, DataError
 from trainers.models.language_names import code_or_name
 from trainers.storage.json_files import to_jsonl
 
 LEAST_CLIPS = 3
+# With fewer, each word is some percent of the score.
+LEAST_SCORED = 10
 ENGLISH_ONLY = ".en"
 DOCS = "https://github.com/rayscribe/rayscribe/tree/main/docs"
 
@@ -61,6 +63,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
         ConfigError: the language is not known, or the model does not know it.
         DataError: there are too few clips.
     """
+    speech, repeats = _each_used_once(speech)
     everything = [row for rows in speech.rows.values() for row in rows]
     if len(everything) < LEAST_CLIPS:
         raise DataError(
@@ -95,9 +98,10 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     data, texts = _named_data(found, speech, drawn, wishes.out)
     name = run_name(wishes.out.stem)
     texts = {wishes.out: _text(found, choices, data, name, wishes.out), **texts}
-    said = [_described(found, speech, everything), *found.notes, *_left_out(speech)]
+    said = [_described(found, speech, everything), *found.notes, *_left_out(speech), *repeats]
     said += [f"language: {language}, {known_by}"] if language is not None else []
     said += [f"clips: {', '.join(f'{split} {len(rows):,}' for split, rows in drawn.items())}", *notes, *less]
+    said += _few(drawn)
     said += [f"machine: {machine}", _chosen(choices), *_fetched(choices)]
     return NewRecipe(wishes.out, texts, tuple(said), f"{RAY_DEFAULT_STORAGE}/{name}")
 
@@ -106,6 +110,42 @@ def run_name(text: str) -> str:
     """A name that a run may have, of any text."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80] or "my-speech"
     return f"{name}-run" if name in FOLDERS_BESIDE_RUNS else name
+
+
+def _each_used_once(speech: MeasuredSpeech) -> tuple[MeasuredSpeech, list[str]]:
+    """The speech with one row of each recording, or segment, where splits are drawn; and what was left out."""
+    name = ALL if ALL in speech.rows else TRAIN
+    if {VALIDATION, TEST} <= speech.rows.keys():
+        return speech, []
+    first: dict[tuple[str, float | None, float | None], Row] = {}
+    others = [row for row in speech.rows[name] if first.setdefault(_recording_of(row), row) is not row]
+    if not others:
+        return speech, []
+    differ = [row for row in others if row["text"].split() != first[_recording_of(row)]["text"].split()]
+    notes = []
+    if same := len(others) - len(differ):
+        rows = counted(same, "row", "that repeats", "that repeat")
+        notes.append(f"left out, {rows} a recording and its text: each is used once")
+    if differ:
+        row, kept = differ[0], first[_recording_of(differ[0])]
+        notes.append(
+            f"warning: left out, {counted(len(differ), 'row')} with another text of a recording than its first row, "
+            f"such as {row['text']!r} for {kept['text']!r} of {kept['id']}: correct the texts"
+        )
+    return replace(speech, rows={**speech.rows, name: [*first.values()]}), notes
+
+
+def _recording_of(row: Row) -> tuple[str, float | None, float | None]:
+    """What a row is a transcript of: a recording, or a segment of one."""
+    audio = row["audio"] if is_remote(row["audio"]) else posixpath.normpath(row["audio"])
+    return (audio, None, None) if row["offset_s"] is None else (audio, row["offset_s"], row["duration_s"])
+
+
+def _few(drawn: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    few = {split: len(rows) for split, rows in drawn.items() if split != TRAIN and len(rows) < LEAST_SCORED}
+    if few:
+        clips = " and ".join(counted(count, f"{split} clip") for split, count in few.items())
+        yield f"warning: scores of {clips} say little: add recordings, best of more speakers"
 
 
 def _splits(speech: MeasuredSpeech) -> tuple[dict[str, list[Row]], list[str]]:
@@ -131,8 +171,12 @@ def _overlaps(splits: Mapping[str, Sequence[Row]]) -> list[str]:
     """What train and held-out splits of the data's own have in common."""
     notes = []
     for split in (VALIDATION, TEST):
+        trained = {_recording_of(row) for row in splits[TRAIN]}
+        repeated = sum(_recording_of(row) in trained for row in splits[split])
         speakers = {row["speaker"] for row in splits[TRAIN]} & {row["speaker"] for row in splits[split]} - {None}
         texts = shared_texts([row["text"] for row in splits[split]], [row["text"] for row in splits[TRAIN]])
+        if repeated:
+            notes.append(f"warning: recordings of {split} that are in train, too: {repeated:,}; take them out of one")
         if speakers:
             notes.append(f"warning: speakers of {split} that are in train, too: {len(speakers):,}")
         if texts:

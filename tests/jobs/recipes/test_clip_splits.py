@@ -45,6 +45,13 @@ def test_a_tenth_is_held_out_for_each_split() -> None:
     assert [made.splits.count(split) for split in (TRAIN, VALIDATION, TEST)] == [800, 100, 100]
 
 
+def test_a_speaker_of_one_clip_is_no_split_where_others_are_not_too_large() -> None:
+    clips = [*clips_of(5, 14), Clip("x.wav", "x", "speaker x")]
+    made = split_clips(clips)
+    assert [made.splits.count(split) for split in (TRAIN, VALIDATION, TEST)] == [43, 14, 14]
+    assert made.notes == ("no speaker is in two splits (6 speakers)",)
+
+
 @pytest.mark.parametrize(
     ("speakers", "said"),
     [

@@ -156,6 +156,10 @@ def test_speakers_and_texts_that_splits_share_are_told(tmp_path: Path) -> None:
         manifest.write_text("\n".join(["path,text,speaker,language", *rows, ""]), encoding="utf-8")
     said = made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml").said
     assert "warning: speakers of test that are in train, too: 1" in said
+    assert not [line for line in said if line.startswith("warning: recordings")]
+    (tmp_path / "speech" / "test.csv").write_bytes((tmp_path / "speech" / "train.csv").read_bytes())
+    said = made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml").said
+    assert "warning: recordings of test that are in train, too: 3; take them out of one" in said
     assert "warning: clips of validation whose texts are in train, too: 3 of 3" in said
 
 
@@ -192,6 +196,49 @@ def test_a_test_set_without_texts_is_drawn_from_train(tmp_path: Path) -> None:
         write_corpus(tmp_path, texts, durations_s=[1.0] * len(texts), name=split)
     recipe = made(tmp_path, LAPTOP, tmp_path / "recipe" / "sr.yaml")
     assert {row["text"] for row in rows_of(recipe, "test")} < {*TEXTS[:9]}
+
+
+def test_a_recording_in_several_rows_is_in_one_split(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path, TEXTS, durations_s=[1.0] * 18)
+    lines = manifest.read_text(encoding="utf-8").splitlines()
+    paths = [line.partition(",")[0] for line in lines]
+    again = [*lines[1:5], f"./{lines[5]}", f"{tmp_path}/../{tmp_path.name}/{lines[6]}", f"{paths[1]},another text"]
+    manifest.write_text("\n".join([*lines, *again, ""]), encoding="utf-8")
+    recipe = made(manifest, LAPTOP, tmp_path / "recipe" / "sr.yaml")
+    rows = [row for split in ("train", "validation", "test") for row in rows_of(recipe, split)]
+    assert sorted(row["text"] for row in rows) == sorted(TEXTS)
+    assert "left out, 6 rows that repeat a recording and its text: each is used once" in recipe.said
+    [warning] = [line for line in recipe.said if "another text" in line]
+    assert warning.startswith("warning: left out, 1 row with another text of a recording than its first row, such as")
+
+
+def test_segments_of_a_recording_are_none_that_repeat_it(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path, TEXTS[:1], durations_s=[6.0])
+    path = manifest.read_text(encoding="utf-8").splitlines()[1].partition(",")[0]
+    rows = [f"{path},{text},{start},1" for start, text in enumerate(TEXTS[:5])]
+    manifest.write_text("\n".join(["path,text,offset,duration", *rows, rows[0], ""]), encoding="utf-8")
+    recipe = made(manifest, LAPTOP, tmp_path / "sr.yaml")
+    assert sum(len(rows_of(recipe, split)) for split in ("train", "validation", "test")) == 5
+    assert "left out, 1 row that repeats a recording and its text: each is used once" in recipe.said
+
+
+def test_one_recording_in_many_rows_is_too_little(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path, TEXTS[:1], durations_s=[1.0])
+    header, row = manifest.read_text(encoding="utf-8").splitlines()
+    manifest.write_text("\n".join([header, *[row] * 5, ""]), encoding="utf-8")
+    with pytest.raises(DataError, match="1 clips, and at least 3 are needed"):
+        made(manifest, LAPTOP, tmp_path / "sr.yaml")
+
+
+def test_few_clips_to_score_are_told(manifest: Path, tmp_path: Path) -> None:
+    said = made(manifest, LAPTOP, tmp_path / "sr.yaml").said
+    expected = (
+        "warning: scores of 2 validation clips and 2 test clips say little: add recordings, best of more speakers"
+    )
+    assert expected in said
+    found, measured = found_without_recordings(tmp_path / "cv" / "sr", 200)
+    said = new_recipe(found, measured, SERVER, Wishes(tmp_path / "sr.yaml")).said
+    assert not [line for line in said if "say little" in line]
 
 
 def test_two_clips_are_too_few(tmp_path: Path) -> None:
