@@ -39,6 +39,9 @@ def init(
     text_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the transcripts. Default: by its usual names.")
     ] = None,
+    encoding: Annotated[
+        str, typer.Option(metavar="NAME", help="Encoding of tables and transcripts: latin-1, cp1250, utf-16, …")
+    ] = "utf-8",
     force: Annotated[
         bool, typer.Option("--force", help="Replace the recipe and the manifests that are there.")
     ] = False,
@@ -63,7 +66,7 @@ def init(
 
     given = read_given_model(model) if model is not None else None
     tell = Patience()
-    found = find_speech(source, Columns(audio_column, text_column), tell)
+    found = find_speech(source, Columns(audio_column, text_column), tell, encoding)
     out = out if out is not None else Path(f"{run_name(found.name)}.yaml")
     made = new_recipe(found, measure(found, tell), look_at_machine(), Wishes(out, language, given))
     there = [str(path) for path in made.texts if path.exists()]

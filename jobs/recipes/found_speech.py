@@ -2,7 +2,7 @@
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,8 @@ from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.formats.common_voice import CLIPS, SPLIT_FILES
 from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.formats.librispeech import TRANSCRIPTS
-from trainers.errors import ConfigError
+from trainers.data.sources.manifest_fields import UTF_8, misread_texts
+from trainers.errors import ConfigError, DataError
 
 Tell = Callable[[str], None]
 ALL = ""
@@ -61,6 +62,7 @@ class FoundSpeech:
         splits: By train, validation, test; or ALL, where the data does not say which clips are which.
         language: Where the data says it by itself.
         notes: What to say of it.
+        encoding: Of its texts.
     """
 
     name: str
@@ -70,6 +72,7 @@ class FoundSpeech:
     language: str | None = None
     notes: tuple[str, ...] = ()
     table: str | None = None
+    encoding: str = UTF_8
 
     @property
     def place(self) -> str:
@@ -77,8 +80,8 @@ class FoundSpeech:
         return self.table or self.root
 
 
-def find_speech(given: str, columns: Columns, tell: Tell) -> FoundSpeech:
-    """Looks at what a user has named; `tell` is called with how far it is.
+def find_speech(given: str, columns: Columns, tell: Tell, encoding: str = UTF_8) -> FoundSpeech:
+    """Looks at what a user has named; `tell` is called with how far it is, `encoding` is that of its texts.
 
     Raises:
         ConfigError: there is nothing to train on, or several things; names the fix.
@@ -86,10 +89,24 @@ def find_speech(given: str, columns: Columns, tell: Tell) -> FoundSpeech:
         StorageError: a bucket or a server cannot be read.
     """
     try:
+        "".encode(encoding)
+    except LookupError:
+        raise ConfigError(
+            f"--encoding {encoding}: no encoding of text that Python knows: give latin-1, cp1250, utf-16, …"
+        ) from None
+    try:
+        found = _find(given, columns, tell, SourceFiles(StorageOptions(), None, encoding))
+    except DataError as error:
+        # There is no recipe yet: an option stands for its field.
+        raise type(error)(str(error).replace("data.encoding", "--encoding")) from None
+    return replace(found, notes=(*found.notes, *_misread(found, encoding)), encoding=encoding)
+
+
+def _find(given: str, columns: Columns, tell: Tell, files: SourceFiles) -> FoundSpeech:
+    try:
         where = DataLocation.parse(given)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    files = SourceFiles(StorageOptions(), None)
     path = where.path if is_remote(where.path) else posixpath.normpath(Path(where.path).expanduser().absolute())
     name = re.sub(r"\.(tar|gz|tgz|csv|tsv|jsonl|json)\b", "", path.rstrip("/").rpartition("/")[2])
     if where.format != MANIFEST:
@@ -103,6 +120,19 @@ def find_speech(given: str, columns: Columns, tell: Tell) -> FoundSpeech:
         f"{given}: no such file or folder: name a folder of recordings, a manifest (.csv, .tsv, .jsonl) or FORMAT:PATH "
         f"({', '.join(FORMATS)})"
     )
+
+
+def _misread(found: FoundSpeech, encoding: str) -> Iterator[str]:
+    """Warns of texts that are not of the encoding that was named."""
+    if encoding == UTF_8:
+        return
+    texts = [text for split in found.splits.values() for text in split.source.table["text"].to_pylist()]
+    if misread := misread_texts(texts, encoding):
+        example, meant = misread[0]
+        yield (
+            f"warning: {len(misread):,} of {len(texts):,} texts are UTF-8 and were read as {encoding}, such as "
+            f"{example!r} for {meant!r}: leave out --encoding"
+        )
 
 
 def _in_folder(folder: Path, files: SourceFiles, columns: Columns, tell: Tell) -> FoundSpeech:
@@ -230,7 +260,7 @@ def _manifest(location: str, files: SourceFiles, columns: Columns) -> FoundSplit
 
 
 def _recordings(folder: Path, below: FolderFiles, files: SourceFiles) -> FoundSpeech:
-    table, notes = rows_next_to_recordings(folder, below)
+    table, notes = rows_next_to_recordings(folder, below, files.encoding)
     found = FoundSplit(open_rows(ALL, str(folder), table, files))
     splits = _by_folders(found, str(folder), files)
     return FoundSpeech(folder.name, "recordings with a .txt next to each", str(folder), splits, notes=tuple(notes))

@@ -18,6 +18,7 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.run_part import FOLDERS_BESIDE_RUNS
 from trainers.config.storage_location import is_remote
 from trainers.config.wording import counted, format_bytes, format_duration
+from trainers.data.sources.manifest_fields import UTF_8
 from trainers.data.sources.manifest_source import as_written
 from trainers.errors import ConfigError, DataError
 from trainers.models.language_names import code_or_name
@@ -207,7 +208,9 @@ def _named_data(
             for name, split in found.splits.items()
         }
         other = {"audio_column_name": audio} if audio != "path" else {}
-        return {**named, **other, **({"text_column_name": text} if text != "text" else {})}, {}
+        other |= {"text_column_name": text} if text != "text" else {}
+        other |= {"encoding": found.encoding} if found.encoding != UTF_8 else {}
+        return {**named, **other}, {}
     folder = out.parent / f"{out.stem}-manifests"
     part = DataPart.model_construct()
     texts = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from trainers.data.sources.data_source import table_of
-from trainers.data.sources.manifest_fields import AUDIO_ENDINGS, decode
+from trainers.data.sources.manifest_fields import AUDIO_ENDINGS, decode, in_utf_8
 from trainers.errors import ConfigError, DataError
 
 TEXT = ".txt"
@@ -46,12 +46,12 @@ def list_folder(folder: Path, tell: Callable[[str], None]) -> FolderFiles:
     return FolderFiles(sorted(found))
 
 
-def rows_next_to_recordings(folder: Path, files: FolderFiles) -> tuple[pa.Table, list[str]]:
+def rows_next_to_recordings(folder: Path, files: FolderFiles, encoding: str) -> tuple[pa.Table, list[str]]:
     """A table of ROW_SCHEMA of the recordings that have a transcript, and what was left out.
 
     Raises:
         ConfigError: there are no recordings, or no transcripts; says what is needed.
-        DataError: a transcript is not UTF-8.
+        DataError: a transcript is of another encoding.
     """
     recordings, names = files.recordings, frozenset(files.names)
     if not recordings:
@@ -67,7 +67,7 @@ def rows_next_to_recordings(folder: Path, files: FolderFiles) -> tuple[pa.Table,
             f"write it into {first.with_suffix(TEXT)} next to {first} and so on, or write a manifest {folder}/all.csv "
             "with the columns path,text and a line for each recording"
         )
-    rows = [row for row in _rows(folder, with_text) if row["text"]]
+    rows = [row for row in _rows(folder, with_text, encoding) if row["text"]]
     empty = len(with_text) - len(rows)
     without = len(recordings) - len(with_text)
     notes = [f"left out, recordings without a .txt: {without:,}"] if without else []
@@ -81,11 +81,11 @@ def _text_of(recording: str) -> str:
     return posixpath.splitext(recording)[0] + TEXT
 
 
-def _rows(folder: Path, recordings: list[str]) -> Iterator[dict[str, str]]:
+def _rows(folder: Path, recordings: list[str], encoding: str) -> Iterator[dict[str, str]]:
     for name in recordings:
         path = folder / _text_of(name)
         try:
-            text = decode(str(path), path.read_bytes())
+            text = decode(str(path), in_utf_8(str(path), path.read_bytes(), encoding))
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}: let this user read it") from None
         yield {"id": name, "audio": str(folder / name), "text": " ".join(text.split())}

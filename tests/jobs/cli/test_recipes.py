@@ -95,6 +95,7 @@ class TestInit:
                 2,
                 "--language 'Englisch': Whisper has no token for it; did you mean",
             ),
+            (["../speech", "--encoding", "latin-99"], 2, "--encoding latin-99: no encoding of text that Python knows"),
             (["../speech", "--model", "gpt"], 2, "--model gpt: give scratch, a folder of a Whisper"),
         ],
     )

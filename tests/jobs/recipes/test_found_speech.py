@@ -20,8 +20,8 @@ TEXTS = [f"text {number}" for number in range(4)]
 DURATIONS_S = [0.5, 1.0, 1.5, 2.0]
 
 
-def look(source: object, **columns: str) -> FoundSpeech:
-    return find_speech(str(source), Columns(**columns), lambda text: None)
+def look(source: object, encoding: str = "utf-8", **columns: str) -> FoundSpeech:
+    return find_speech(str(source), Columns(**columns), lambda text: None, encoding)
 
 
 def texts_of(found: FoundSpeech) -> dict[str, list[str]]:
@@ -95,6 +95,30 @@ class TestManifests:
             look(corpus, audio="path", text="what")
         assert texts_of(look(corpus, audio="where", text="what")) == {ALL: TEXTS}
 
+    @pytest.mark.parametrize(("encoding", "said"), [("latin-1", "what it is"), ("utf-16", "utf-16")])
+    def test_one_of_another_encoding_is_refused_until_that_is_named(
+        self, corpus: Path, encoding: str, said: str
+    ) -> None:
+        text = corpus.read_text(encoding="utf-8").replace("text 0", "café; crème")
+        corpus.write_text(text, encoding=encoding)
+        with pytest.raises(DataError, match=rf"is not UTF-8: save it as UTF-8, or set --encoding to {said}$"):
+            look(corpus)
+        with pytest.raises(DataError, match=r"is not ascii: correct --encoding, or save it as UTF-8"):
+            look(corpus, "ascii")
+        with pytest.raises(
+            ConfigError, match=r"--encoding latin-9000: no encoding of text that Python knows: give lat"
+        ):
+            look(corpus, "latin-9000")
+        assert texts_of(look(corpus, encoding)) == {ALL: ["café; crème", *TEXTS[1:]]}
+
+    def test_texts_in_utf_8_that_are_read_as_another_are_told_of(self, corpus: Path) -> None:
+        text = corpus.read_text(encoding="utf-8").replace("text 0", "café")
+        corpus.write_text(text, encoding="utf-8")
+        [note] = look(corpus, "latin-1").notes
+        assert note.startswith(
+            "warning: 1 of 4 texts are UTF-8 and were read as latin-1, such as 'cafÃ©' for 'café': le"
+        )
+
     def test_those_of_splits_are_told_by_their_names(self, tmp_path: Path) -> None:
         for name in ("my-train", "dev", "test"):
             write_corpus(tmp_path, TEXTS, durations_s=DURATIONS_S, name=name)
@@ -142,6 +166,10 @@ class TestRecordingsWithTexts:
             "left out, recordings without a .txt: 1",
             "left out, recordings with an empty .txt: 1",
         )
+
+    def test_texts_of_another_encoding_are_read_as_it_is_named(self, tmp_path: Path) -> None:
+        record(tmp_path, ["a.wav"]).joinpath("a.txt").write_text("kuća", encoding="cp1250")
+        assert texts_of(look(tmp_path, "cp1250")) == {ALL: ["kuća"]}
 
     def test_one_that_is_no_audio_is_left_out(self, tmp_path: Path) -> None:
         record(tmp_path, ["a.wav", "b.wav"])
@@ -273,7 +301,7 @@ def empty_manifest(folder: Path) -> str:
             r"recordings \(2\), but no transcripts, .* into a/b.txt next to a/b.wav .* path,text",
         ),
         (empty_transcripts, ConfigError, "each .txt is empty"),
-        (other_encoding, DataError, r"a.txt: byte 2 \(line 1\) is not UTF-8"),
+        (other_encoding, DataError, r"a.txt: byte 2 \(line 1\) is not UTF-8.* --encoding"),
         (saved, ConfigError, "a data set that `datasets` has saved: copy a recipe .* data.dataset.name: /"),
         (lambda folder: str(record(folder, ["a.wav"]) / "a.wav"), ConfigError, "its ending is none of a manifest"),
         (empty_manifest, DataError, "all.csv: it has no rows"),

@@ -93,9 +93,8 @@ def decode(location: str, content: bytes) -> str:
     line = content.count(b"\n", 0, wrong) + 1
     # UTF-16 without a mark and blocks that a disk has lost have zeros, which are UTF-8.
     what = "is not UTF-8" if content[wrong] else "is zero, which no text has"
-    raise DataError(
-        f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8, or set data.encoding to what it is"
-    )
+    meant = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "what it is"
+    raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8, or set data.encoding to {meant}")
 
 
 def delimited_rows(
