@@ -16,8 +16,10 @@ from trainers.data.sources.manifest_fields import (
     TEXT_COLUMNS,
     decode,
     delimited_rows,
+    folded_name,
     json_objects,
     json_rows,
+    refuse_missing_header,
 )
 from trainers.errors import ConfigError, DataError
 
@@ -60,10 +62,16 @@ def read_manifest_rows(
         raise DataError(f"{location}: it has no rows: write a header and a line for each recording")
     audio = columns.audio or _usual(names, AUDIO_COLUMNS)
     transcript = columns.text or _usual(names, TEXT_COLUMNS)
-    for option, name, what in (("--audio-column", audio, "recordings"), ("--text-column", transcript, "transcripts")):
+    if audio not in names:
+        refuse_missing_header(location, names)
+    no_texts = "; if none does, write what is said into a column text: without transcripts there is nothing to train on"
+    for option, name, what, more in (
+        ("--audio-column", audio, "recordings", ""),
+        ("--text-column", transcript, "transcripts", no_texts),
+    ):
         if name not in names:
             said = f"no column {name!r} among" if name is not None else f"which column names the {what}, of"
-            raise ConfigError(f"{location}: {said} {', '.join(names)}? name it with {option}")
+            raise ConfigError(f"{location}: {said} {', '.join(names)}? name it with {option}{more}")
     assert audio is not None and transcript is not None
     table = read_manifest(location, content, audio_column_name=audio, text_column_name=transcript)
     speaker = _usual(names, SPEAKER_COLUMNS)
@@ -109,6 +117,6 @@ def _with_commas(text: str, separator: str) -> bytes:
 
 
 def _usual(names: Collection[str], usual: Sequence[str]) -> str | None:
-    """The column whose name is the first of the usual ones, in any case."""
-    by_folded = {name.casefold(): name for name in reversed([*names])}
-    return next((by_folded[name] for name in usual if name in by_folded), None)
+    """The column whose name is the first of the usual ones, however it is written."""
+    by_folded = {folded_name(name): name for name in reversed([*names])}
+    return next((by_folded[name] for name in map(folded_name, usual) if name in by_folded), None)

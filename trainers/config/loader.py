@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -37,6 +38,9 @@ class FileKind(NamedTuple):
 RECIPE = FileKind("recipe", "whisper_micro (`rayscribe recipes` lists those that are shipped)", "run, data, model, …")
 
 
+# Of what `rayscribe init` makes a recipe.
+_TABLES = (".csv", ".tsv", ".jsonl")
+
 # In the repository, and in an installed distribution alike.
 _ROOT = Path(__file__).parents[2]
 _RECIPES = "jobs/specs"
@@ -68,6 +72,9 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     Raises:
         ConfigError: the file is missing, is not YAML, or is not a mapping.
     """
+    speech = shlex.quote(str(path))
+    if kind == RECIPE and path.suffix.lower() in _TABLES and path.is_file():
+        raise ConfigError(f"{path}: is a table, no recipe: `rayscribe init {speech}` writes one of it")
     try:
         content = load_yaml_file(shipped(path))
     except FileNotFoundError:
@@ -75,7 +82,9 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
         meant = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise ConfigError(f"{path}: no such file; name a {kind.noun}, e.g. {kind.example}{meant}") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: a folder; name the {kind.noun} in it, e.g. {path / f'{kind.noun}.yaml'}") from None
+        recordings = f"; of recordings, `rayscribe init {speech}` writes one" if kind == RECIPE else ""
+        example = path / f"{kind.noun}.yaml"
+        raise ConfigError(f"{path}: a folder; name the {kind.noun} in it, e.g. {example}{recordings}") from None
     except YamlError as error:
         where = f":\n{error.excerpt}" if error.excerpt else ""
         raise ConfigError(f"{path}: cannot be read as YAML: {error}; correct it there{where}") from None

@@ -22,6 +22,7 @@ Model = TypeVar("Model", bound=BaseModel)
 KEPT_OUT_OF_MESSAGES = frozenset({"runtime_env", "secrets", "exports", "setup"})
 # A request of a megabyte may have 200,000; a person fixes the first ones first.
 MAX_PROBLEMS = 100
+_MISSING, _MEANT = ": missing; ", "; did you mean "
 # Shown in place of a regular expression.
 PATTERN_MESSAGES = {
     NAME: "must begin with a letter or a digit, and hold only these and . _ -",
@@ -39,8 +40,11 @@ def validated(
         return model.model_validate(content, context=scope), []
     except ValidationError as error:
         problems = error.errors()
+        lines = [_describe(problem, model) for problem in problems[:MAX_PROBLEMS]]
+        # A key under a wrong name is one problem: it is not missing, too.
+        meant = {line.rpartition(_MEANT)[2] for line in lines}
         return None, [
-            *(_describe(problem, model) for problem in problems[:MAX_PROBLEMS]),
+            *(line for line in lines if f"{line.partition(_MISSING)[0]}?" not in meant),
             *(["further problems are shown when these are fixed"] if len(problems) > MAX_PROBLEMS else []),
         ]
 
@@ -63,7 +67,7 @@ def _describe(problem: Any, model: type[BaseModel]) -> str:
     if problem["type"] == "union_tag_not_found":
         name = f"{name}.{problem['ctx']['discriminator'].strip(chr(39))}"
     if problem["type"] in ("missing", "union_tag_not_found"):
-        return f"{name}: missing; --set {name}=… or write it in the file"
+        return f"{name}{_MISSING}--set {name}=… or write it in the file"
     message = str(problem["msg"]).removeprefix("Value error, ")
     value = problem.get("input")
     if problem["type"] == "union_tag_invalid":
@@ -92,13 +96,13 @@ def _suggest(steps: Sequence[str], model: type[BaseModel]) -> str:
     names = list(part.model_fields) if part is not None else []
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     if near:
-        return f"; did you mean {'.'.join([*shown, near[0]])}?"
+        return f"{_MEANT}{'.'.join([*shown, near[0]])}?"
     homes = [
         f"{name}.{key}"
         for name, field in model.model_fields.items()
         if any(key in part.model_fields for part in _models_in(field.annotation))
     ]
-    return f"; did you mean {homes[0]}?" if homes else f"; the keys here are {', '.join(names)}"
+    return f"{_MEANT}{homes[0]}?" if homes else f"; the keys here are {', '.join(names)}"
 
 
 def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], type[BaseModel] | None]:

@@ -62,6 +62,7 @@ class TestManifests:
             ("audio_filepath", "text", "speaker"),
             ("file_name", "transcription", "speaker_id"),
             ("Path", "Sentence", "client_id"),
+            ("File Name", "Transcription", "Speaker-ID"),
         ],
     )
     @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
@@ -89,7 +90,10 @@ class TestManifests:
         corpus.write_text(content, encoding="utf-8")
         with pytest.raises(ConfigError, match=r"which column names the recordings, of where, what\? .*--audio-column"):
             look(corpus)
-        with pytest.raises(ConfigError, match=r"which column names the transcripts, .*--text-column"):
+        nothing = "without transcripts there is nothing to train on"
+        with pytest.raises(
+            ConfigError, match=rf"which column names the transcripts, .*--text-column; .*text.*{nothing}"
+        ):
             look(corpus, audio="where")
         with pytest.raises(ConfigError, match="no column 'path' among where, what"):
             look(corpus, audio="path", text="what")
@@ -118,6 +122,13 @@ class TestManifests:
         assert note.startswith(
             "warning: 1 of 4 texts are UTF-8 and were read as latin-1, such as 'cafÃ©' for 'café': le"
         )
+
+    @pytest.mark.parametrize("separator", [",", ";", "\t"])
+    def test_one_without_a_header_is_told_to_need_one(self, corpus: Path, separator: str) -> None:
+        content = corpus.read_text(encoding="utf-8").partition("\n")[2].replace(",", separator)
+        corpus.write_text(content, encoding="utf-8")
+        with pytest.raises(DataError, match=r"its first line \(all/000.wav, text 0.*\) is no header: add one, e.g"):
+            look(corpus)
 
     def test_those_of_splits_are_told_by_their_names(self, tmp_path: Path) -> None:
         for name in ("my-train", "dev", "test"):

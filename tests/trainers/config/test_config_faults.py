@@ -55,6 +55,17 @@ class TestUnknownKeys:
         assert f"{key}: unknown key" in message
         assert f"did you mean {suggestion}?" in message
 
+    def test_a_key_that_is_missing_under_its_right_name_is_no_second_problem(self) -> None:
+        whole = content({})
+        with pytest.raises(ConfigError, match=r"1 problem\n  - modell: unknown key; did you mean model\?$"):
+            build_config({"modell" if key == "model" else key: part for key, part in whole.items()}, origin="x")
+        whole["training"]["max_step"] = whole["training"].pop("max_steps")
+        del whole["model"]
+        with pytest.raises(ConfigError) as caught:
+            build_config(whole, origin="x")
+        assert "model: missing; --set model=…" in str(caught.value)
+        assert "training.max_steps: missing" not in str(caught.value)
+
     def test_a_thousand_unknown_keys_make_a_message_of_the_first_hundred(self) -> None:
         message = refused({f"key_{number}": 1 for number in range(1000)})
         assert message.count("unknown key") == 100

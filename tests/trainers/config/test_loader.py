@@ -124,6 +124,17 @@ class TestFiles:
         with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file; name a recipe"):
             read_yaml(tmp_path / "nowhere.yaml")
 
+    @pytest.mark.parametrize("name", ["my speech.csv", "my speech.TSV", "my speech.jsonl"])
+    def test_speech_in_place_of_a_recipe_is_told_what_makes_one(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        with pytest.raises(ConfigError, match=r"no such file; name a recipe"):
+            read_yaml(path)
+        path.write_text("path,text\na.wav,one\n", encoding="utf-8")
+        with pytest.raises(ConfigError, match=rf"is a table, no recipe: `rayscribe init '{path}'` writes one of it"):
+            read_yaml(path)
+        with pytest.raises(ConfigError, match=rf"a folder; name the recipe in it, .* `rayscribe init {tmp_path}`"):
+            read_yaml(tmp_path)
+
     def test_a_shipped_recipe_is_found_from_any_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         path = Path("jobs/specs/whisper_micro.yaml")

@@ -191,6 +191,22 @@ def json_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]
         yield line, record
 
 
+def folded_name(name: str) -> str:
+    """A column's name without what people write differently: case, spaces, dashes, underscores."""
+    return re.sub(r"[\s_-]+", "", name.casefold())
+
+
+def refuse_missing_header(location: str, columns: Collection[str]) -> None:
+    """Refuses a table whose first line names a recording.
+
+    Raises:
+        DataError: it does.
+    """
+    endings = [posixpath.splitext(name.strip())[1].lower().removeprefix(".") for name in columns]
+    if location.lower().endswith((".csv", ".tsv")) and not set(endings).isdisjoint(AUDIO_ENDINGS):
+        raise DataError(f"{location}: its first line ({', '.join(columns)}) is no header: add one, e.g. path,text")
+
+
 def refuse_unread(location: str, columns: Collection[str], read: Collection[str | None]) -> None:
     """Refuses columns next to those that are read which say that a row is a part of its recording.
 
