@@ -22,6 +22,7 @@ class Clip:
     text: str
     speaker: str | None = None
     folder: str = ""
+    recording: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ class Splitting:
 def split_clips(clips: Sequence[Clip], *, wanted: Sequence[str] = (TEST, VALIDATION)) -> Splitting:
     """Draws a tenth of the clips for each split that is wanted, by hashes: the same clips always, in whatever order.
 
-    No speaker is in two splits; where speakers are not known or too few, no folder is, else no text, else each clip is
-    drawn by itself. There must be one clip for each split, and one for train.
+    No speaker is in two splits; where speakers are not known or too few, no folder is, else no recording that has
+    several clips, else no text, else each clip is drawn by itself. There must be one clip for each split, and one for
+    train.
     """
     target = max(1, round(HELD_OUT * len(clips)))
     for key_of, says in _ways(clips):
@@ -73,6 +75,8 @@ def _ways(clips: Sequence[Clip]) -> list[tuple[Callable[[Clip], str | None], lis
         ways.append((lambda clip: clip.speaker, [f"no speaker is in two splits ({len(speakers)} speakers)", *more]))
     if not speakers and len({clip.folder for clip in clips}) >= LEAST_GROUPS:
         ways.append((lambda clip: clip.folder, [f"{unknown}: no folder is in two splits"]))
+    if LEAST_GROUPS <= len({clip.recording for clip in clips}) < len(clips):
+        ways.append((lambda clip: clip.recording, [f"{unknown}; no recording is in two splits"]))
     if len({_folded(clip.text) for clip in clips}) >= len(clips) / 2:
         ways.append((lambda clip: _folded(clip.text), [f"{unknown}; no text is in two splits"]))
     ways.append((lambda clip: clip.name, [f"{unknown}; texts are few, and the same in all splits"]))

@@ -157,7 +157,7 @@ def _splits(speech: MeasuredSpeech) -> tuple[dict[str, list[Row]], list[str]]:
     found: dict[str, list[Row]] = {TRAIN: source, **given}
     notes: list[str] = []
     if wanted:
-        clips = [Clip(row["id"], row["text"], row["speaker"], row["folder"]) for row in source]
+        clips = [_clip(row) for row in source]
         drawn = split_clips(clips, wanted=wanted)
         for split in (TRAIN, *wanted):
             found[split] = [row for row, of in zip(source, drawn.splits, strict=True) if of == split]
@@ -166,6 +166,11 @@ def _splits(speech: MeasuredSpeech) -> tuple[dict[str, list[Row]], list[str]]:
         notes += [f"{' and '.join(given)}: as the data has {'it' if len(given) == 1 else 'them'}"]
         notes += _overlaps(found)
     return {split: found[split] for split in (TRAIN, VALIDATION, TEST)}, notes
+
+
+def _clip(row: Row) -> Clip:
+    recording = posixpath.join(row["folder"], posixpath.basename(row["audio"]))
+    return Clip(row["id"], row["text"], row["speaker"], row["folder"], recording)
 
 
 def _overlaps(splits: Mapping[str, Sequence[Row]]) -> list[str]:

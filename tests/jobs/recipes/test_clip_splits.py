@@ -75,6 +75,15 @@ def test_where_speakers_are_not_known_folders_stay_together() -> None:
     assert made.notes == ("speakers are not known: no folder is in two splits",)
 
 
+@pytest.mark.parametrize("speaker", [None, "ana"])
+def test_where_speakers_are_not_known_segments_of_a_recording_stay_together(speaker: str | None) -> None:
+    clips = [Clip(f"{n}", f"text {n}", speaker, recording=f"{n % 10}.wav") for n in range(100)]
+    made = split_clips(clips)
+    recordings = [{clip.recording for clip in members(clips, made, split)} for split in (TRAIN, VALIDATION, TEST)]
+    assert list(map(len, recordings)) == [8, 1, 1]
+    assert made.notes[0].endswith("; no recording is in two splits")
+
+
 def test_without_speakers_and_folders_no_text_is_in_two_splits() -> None:
     clips = [Clip(f"{n}.wav", f"Text  {n % 60}" if n < 60 else f"text {n % 60}") for n in range(100)]
     made = split_clips(clips)

@@ -224,13 +224,17 @@ def test_a_recording_in_several_rows_is_in_one_split(tmp_path: Path) -> None:
     assert warning.startswith("warning: left out, 1 row with another text of a recording than its first row, such as")
 
 
-def test_segments_of_a_recording_are_none_that_repeat_it(tmp_path: Path) -> None:
-    manifest = write_corpus(tmp_path, TEXTS[:1], durations_s=[6.0])
-    path = manifest.read_text(encoding="utf-8").splitlines()[1].partition(",")[0]
-    rows = [f"{path},{text},{start},1" for start, text in enumerate(TEXTS[:5])]
+def test_segments_of_a_recording_are_none_that_repeat_it_and_stay_together(tmp_path: Path) -> None:
+    manifest = write_corpus(tmp_path, TEXTS[:4], durations_s=[6.0] * 4)
+    paths = [line.partition(",")[0] for line in manifest.read_text(encoding="utf-8").splitlines()[1:]]
+    rows = [f"{path},{TEXTS[n]} {start},{start},1" for n, path in enumerate(paths) for start in range(5)]
     manifest.write_text("\n".join(["path,text,offset,duration", *rows, rows[0], ""]), encoding="utf-8")
     recipe = made(manifest, LAPTOP, tmp_path / "sr.yaml")
-    assert sum(len(rows_of(recipe, split)) for split in ("train", "validation", "test")) == 5
+    splits = [rows_of(recipe, split) for split in ("train", "validation", "test")]
+    assert ([len(split) for split in splits], [len({row["path"] for row in split}) for split in splits]) == (
+        [10, 5, 5],
+        [2, 1, 1],
+    )
     assert "left out, 1 row that repeats a recording and its text: each is used once" in recipe.said
 
 
