@@ -1,10 +1,12 @@
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 import yaml
@@ -425,3 +427,18 @@ def test_an_interrupted_command_says_how_it_goes_on(
     monkeypatch.setattr("trainers.main.run_verb", interrupt)
     assert main(["--config", str(recipe)]) == 130
     assert "the same command continues" in capsys.readouterr().err
+
+
+def test_a_command_that_is_interrupted_while_it_imports_leaves_no_process(recipe: Path) -> None:
+    command = [sys.executable, "-u", str(TASK), "--config", str(recipe)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert any(line.startswith("imports:") for line in run.stdout)
+        servers = [each for each in psutil.Process(run.pid).children() if "forkserver" in " ".join(each.cmdline())]
+        run.send_signal(signal.SIGINT)
+        assert run.wait(120) == 130
+        assert [server.is_running() for server in servers] == [False]
+        assert "stopped; the same command continues" in run.stderr.read()
+    assert not (recipe.parent / "runs").exists()

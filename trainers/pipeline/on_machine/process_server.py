@@ -10,8 +10,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker, util
 from types import ModuleType
+from typing import Any
 
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.distributed.signals import SIGNALS
@@ -45,6 +46,18 @@ def start_server(modules: Sequence[str], threads: int) -> None:
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    # At the end of this process, and after the children of whoever called it.
+    util.Finalize(None, _kill_server, exitpriority=-1)
+
+
+def _kill_server() -> None:
+    """It would end by itself, but only after its imports, with this process's output open until then."""
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    pid, server._forkserver_pid = server._forkserver_pid, None
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def become_part_of_driver(variables: Mapping[str, str]) -> None:
