@@ -18,10 +18,11 @@ from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
 from trainers.config.flags.script_flags import DEFAULT_DATASET
 from trainers.config.loader import build_any_config, read_yaml, shipped, with_run_name
-from trainers.config.locations import anchored, make_paths_absolute, refuse_relative_storage
+from trainers.config.locations import anchored, make_paths_absolute, refuse_relative_storage, storage_path_of
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import AnyConfig, ScriptConfig, TrainConfig
 from trainers.config.secrets import resolve_secrets
+from trainers.config.storage_location import is_url
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, read_record, read_submitted
 from trainers.config.wording import counted, format_bytes, format_duration
 from trainers.distributed.console import opened_screen, print_line, show
@@ -36,6 +37,7 @@ from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, engine_line
 from trainers.pipeline.on_machine.waiting_threads import wait_asleep
 from trainers.run_folder.run_register import registered
 from trainers.scripts.recipe import resolve_program
+from trainers.storage import try_out
 
 EXAMPLES = """examples:
   python task.py    (the demo recipe, on this node)
@@ -269,7 +271,8 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     if given.debug:
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
-        _refuse_missing_data(given, config)
+        config.model.refuse_early()
+        _refuse_early(given, config)
         show(Stage("imports", LIBRARIES))
         from trainers.pipeline.debug.debug_run import debug  # noqa: PLC0415
 
@@ -319,8 +322,10 @@ def result_of(given: TaskArguments, config: TrainConfig, changed: Sequence[str])
         from trainers.models.sources.run_models import find_model  # noqa: PLC0415
 
         find_model(str(given.model), config.run.storage_options)
+    if given.verb == "train":
+        config.model.refuse_early()
     if given.ray is False:
-        _refuse_missing_data(given, config)
+        _refuse_early(given, config)
         _load(given, config)
         return _run(given, config, changed, _local_engine(config))
     # A program may have joined one before it calls this.
@@ -354,7 +359,7 @@ def _run_on_machine(given: TaskArguments, config: TrainConfig, changed: Sequence
     """Runs a verb in processes of this machine, which import what they need while this one does."""
     from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
 
-    _refuse_missing_data(given, config)
+    _refuse_early(given, config)
     start_server(WORKERS_IMPORT, threads_of(config.scaling))
     _load(given, config)
     from trainers.pipeline.on_machine.machine_engine import MachineEngine  # noqa: PLC0415
@@ -392,13 +397,17 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
     return 0
 
 
-def _refuse_missing_data(given: TaskArguments, config: TrainConfig) -> None:
-    """Looks for data before anything slow is loaded; on a cluster only its nodes may have it."""
+def _refuse_early(given: TaskArguments, config: TrainConfig) -> None:
+    """Looks for data and storage before anything slow is loaded; on a cluster only its nodes may have them."""
     from trainers.data.sources.data_source import SPLITS  # noqa: PLC0415
     from trainers.data.sources.known_sources import source_of  # noqa: PLC0415
 
     splits = (given.split,) if given.verb == "evaluate" else SPLITS
     source_of(config.data, config.run.storage_options).refuse_missing(splits)
+    storage = storage_path_of(config)
+    # To reach a bucket takes libraries that are slow to load, too.
+    if not given.debug and not is_url(storage):
+        try_out(storage)
 
 
 def _load(given: TaskArguments, config: TrainConfig) -> None:

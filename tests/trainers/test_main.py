@@ -222,6 +222,22 @@ class TestBeforeTraining:
         assert "data.train: column language: 1 clip has the language 'Klingon'" in message
         assert not [*(recipe.parent / "runs/prepared").glob("*.json")], "before anything is prepared"
 
+    @pytest.mark.parametrize(
+        ("override", "words"),
+        [
+            ("model.language=Englsh", "no token for 'Englsh'; did you mean English?"),
+            ("run.storage_path=/proc/runs", "/proc/runs"),
+            ("data.train=nowhere.csv", "nowhere.csv: no such file"),
+        ],
+    )
+    def test_what_can_be_known_before_torch_is_loaded(
+        self, recipe: Path, capsys: pytest.CaptureFixture[str], override: str, words: str
+    ) -> None:
+        assert main(["--config", str(recipe), "--set", override]) != 0
+        output, message = capsys.readouterr()
+        assert "imports: " not in output
+        assert words in message
+
     def test_weights_that_are_not_there(self, recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (recipe.parent / "weights").mkdir()
         overrides = ("model.init=pretrained", f"model.name_or_path={recipe.parent / 'weights'}")

@@ -17,8 +17,9 @@ from trainers.models.language_names import CODE_OF_NAME, LANGUAGES
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
 from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
+from trainers.models.whisper.whisper_part import language_code
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
-from trainers.models.whisper.whisper_scratch import START, language_code
+from trainers.models.whisper.whisper_scratch import START
 
 TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]
 FAMILY: Family[Any] = WhisperFamily()

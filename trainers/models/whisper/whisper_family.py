@@ -21,11 +21,10 @@ from trainers.models.pretrained import from_pretrained
 from trainers.models.tokenizer_processor import refuse_tokens_beyond
 from trainers.models.whisper.whisper_checks import CHECKS
 from trainers.models.whisper.whisper_generation import language_of, limits_of, resolve_generation
-from trainers.models.whisper.whisper_part import WhisperPart
+from trainers.models.whisper.whisper_part import WhisperPart, language_code
 from trainers.models.whisper.whisper_scratch import (
     FULL_CONTEXT_S,
     START,
-    language_code,
     new_config,
     new_generation_config,
     new_processor,

@@ -11,8 +11,8 @@ from typing import Any
 from trainers.errors import ConfigError
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import LANGUAGES
-from trainers.models.whisper.whisper_part import WhisperPart
-from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, TASKS, language_code
+from trainers.models.whisper.whisper_part import WhisperPart, language_code
+from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, TASKS
 
 # Start, language, task and no-timestamps stand before the first token that is generated.
 PROMPT_TOKENS = 4

@@ -1,12 +1,17 @@
 """What the config says of a Whisper. Imports no torch."""
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from trainers.config.parts.model_part import Dropout, NewModelPart, SizeEstimate
 from trainers.config.parts.part import Positive, trains
+from trainers.errors import ConfigError
+from trainers.models.language_names import LANGUAGES, code_or_name, suggest_language
 
 # Seconds of the longest input of any Whisper.
 CONTEXT_S = 30
@@ -69,6 +74,20 @@ class WhisperPart(NewModelPart):
     def token_language(self) -> str | None:
         return self.borrowed_language or self.language
 
+    def refuse_early(self) -> None:
+        if self.token_language is not None and self._is_surely_whisper:
+            language_code(self.token_language)
+
+    @property
+    def _is_surely_whisper(self) -> bool:
+        """Weights whose family the recipe does not name may be of another."""
+        if self.init == "scratch" or self.family == "whisper" or self.name_or_path in self.released.values():
+            return True
+        with suppress(OSError, ValueError):
+            content = json.loads((Path(str(self.name_or_path)) / "config.json").read_bytes())
+            return isinstance(content, dict) and content.get("model_type") == "whisper"
+        return False
+
     @property
     def size(self) -> SizeEstimate:
         """Of released weights by their name."""
@@ -83,3 +102,17 @@ class WhisperPart(NewModelPart):
     @property
     def _mask_width(self) -> int:
         return self.num_mel_bins
+
+
+def language_code(language: str) -> str:
+    """Whisper's code of a language given by name or code, with or without script and region: `Serbian`, `sr-RS` → `sr`.
+
+    Raises:
+        ConfigError: Whisper has no token for it.
+    """
+    if (code := code_or_name(language)) not in LANGUAGES:
+        raise ConfigError(
+            f"model.language: Whisper has no token for {language!r}; {suggest_language(language)} Or say in "
+            "model.borrowed_language whose token it shall be given"
+        )
+    return code

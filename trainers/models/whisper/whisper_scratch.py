@@ -20,9 +20,8 @@ from transformers import (
 )
 
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.errors import ConfigError
-from trainers.models.language_names import LANGUAGES, code_or_name, suggest_language
-from trainers.models.whisper.whisper_part import WhisperPart
+from trainers.models.language_names import LANGUAGES
+from trainers.models.whisper.whisper_part import WhisperPart, language_code
 
 END = "<|endoftext|>"
 START = "<|startoftranscript|>"
@@ -34,20 +33,6 @@ FULL_CONTEXT_S = 30
 # Of SpecAugment, in every released model.
 MASK_LENGTH = 10
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-
-
-def language_code(language: str) -> str:
-    """Whisper's code of a language given by name or code, with or without script and region: `Serbian`, `sr-RS` → `sr`.
-
-    Raises:
-        ConfigError: Whisper has no token for it.
-    """
-    if (code := code_or_name(language)) not in LANGUAGES:
-        raise ConfigError(
-            f"model.language: Whisper has no token for {language!r}; {suggest_language(language)} Or say in "
-            "model.borrowed_language whose token it shall be given"
-        )
-    return code
 
 
 def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:
