@@ -336,12 +336,17 @@ def result_of(given: TaskArguments, config: TrainConfig, changed: Sequence[str])
     if needs_ray is None:
         return _run_on_machine(given, config, changed)
     show(Stage("imports", "loading Ray"))
-    from trainers.distributed.ray_connection import connected, driver_node  # noqa: PLC0415
+    from trainers.distributed.ray_connection import (  # noqa: PLC0415
+        connected,
+        driver_node,
+        refuse_missing_accelerators,
+    )
 
     def load() -> None:
         _load(given, config)
         from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
 
+    refuse_missing_accelerators(config, given.address)
     # Again inside, since Ray takes SIGTERM for itself when it connects.
     with connected(config, given.address, meanwhile=load), STOP_SIGNAL.on_signals():
         from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
@@ -377,7 +382,13 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
         wrong = "--debug" if given.debug else "--no-ray" if given.ray is False else f"--verb {given.verb}"
         raise ConfigError(f"{wrong}: a recipe with trainer: script runs a program on Ray, and does nothing else")
     show(Stage("imports", "loading Ray"))
-    from trainers.distributed.ray_connection import connected, package_of_job  # noqa: PLC0415
+    from trainers.distributed.ray_connection import (  # noqa: PLC0415
+        connected,
+        package_of_job,
+        refuse_missing_accelerators,
+    )
+
+    refuse_missing_accelerators(config, given.address)
 
     with connected(config, given.address), STOP_SIGNAL.on_signals():
         from trainers.pipeline.launch import launch  # noqa: PLC0415

@@ -15,10 +15,12 @@ from urllib.parse import urlsplit
 import grpc
 import ray
 from ray import cloudpickle
+from ray._private.accelerators import get_all_accelerator_managers
 from ray._private.authentication.authentication_token_setup import (
     enable_token_auth_by_default,
     maybe_enable_token_auth_if_token_available,
 )
+from ray._private.ray_constants import RESOURCES_ENVIRONMENT_VARIABLE
 from ray._private.state import state
 from ray.core.generated.gcs_service_pb2 import CheckAliveRequest  # type: ignore[attr-defined]
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
@@ -266,6 +268,28 @@ def check_capacity(config: AnyConfig) -> None:
                 f"{held:g} and cannot grow beyond: {fewer}{_less_of(name, part, most)}, or use a larger cluster; where "
                 f"an autoscaler adds nodes, say how many it may: export {GROWTH_VARIABLE}={name}=… before `ray start` "
                 "of the head"
+            )
+
+
+def refuse_missing_accelerators(config: AnyConfig, address: str | None = None) -> None:
+    """Where `connected` would start a Ray: refuses accelerators of which that Ray would detect none on this machine.
+
+    `check_capacity` would refuse them too, once everything is loaded and Ray has started.
+
+    Raises:
+        ResourceError: names the resource, and the fix.
+    """
+    joins = ray.is_initialized() or address or os.environ.get("RAY_ADDRESS")
+    if joins or RESOURCES_ENVIRONMENT_VARIABLE in os.environ:
+        return
+    part, growth = config.scaling, _growth()
+    for name, each in part.worker_resources.items():
+        managers = [manager for manager in get_all_accelerator_managers() if manager.get_resource_name() == name]
+        found = any(manager.get_current_node_num_accelerators() for manager in managers)
+        if each and managers and not found and not growth.get(name):
+            raise ResourceError(
+                f"each worker asks for {each:g} {name}, and this machine has none: {_less_of(name, part, {})}, or name "
+                "a cluster that has them (--address HOST:PORT)"
             )
 
 
