@@ -52,7 +52,7 @@ def start_server(modules: Sequence[str], threads: int) -> None:
 
 def _kill_server() -> None:
     """It would end by itself, but only after its imports, with this process's output open until then."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     pid, server._forkserver_pid = server._forkserver_pid, None
     if pid is not None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
