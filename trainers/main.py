@@ -25,7 +25,7 @@ from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import is_url
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, read_record, read_submitted
 from trainers.config.wording import counted, format_bytes, format_duration
-from trainers.distributed.console import opened_screen, print_line, show
+from trainers.distributed.console import is_main_process, opened_screen, print_line, show
 from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.console.screen import READING, START
 from trainers.distributed.exit_code import exit_code_of
@@ -416,8 +416,8 @@ def _refuse_early(given: TaskArguments, config: TrainConfig) -> None:
     splits = (given.split,) if given.verb == "evaluate" else SPLITS
     source_of(config.data, config.run.storage_options).refuse_missing(splits)
     storage = storage_path_of(config)
-    # To reach a bucket takes libraries that are slow to load, too.
-    if not given.debug and not is_url(storage):
+    # To reach a bucket takes libraries that are slow to load, too; of several processes the first one writes.
+    if not given.debug and not is_url(storage) and is_main_process():
         try_out(storage)
 
 

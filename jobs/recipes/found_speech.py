@@ -90,7 +90,7 @@ def find_speech(given: str, columns: Columns, tell: Tell, encoding: str = UTF_8)
     """
     try:
         "".encode(encoding)
-    except LookupError:
+    except (LookupError, UnicodeError):
         raise ConfigError(
             f"--encoding {encoding}: no encoding of text that Python knows: give latin-1, cp1250, utf-16, …"
         ) from None

@@ -381,7 +381,7 @@ def test_what_a_training_says_may_be_done_next_can_be_done(tones: Path, tmp_path
         assert ended.exit_code == 0, ended.output
         return ended.stdout.splitlines()
 
-    advice = dict(line.split(": ", 1) for line in rayscribe("train", str(recipe), "--no-ray")[-4:])
+    advice = dict(line.split(": ", 1) for line in rayscribe("train", str(recipe), "--no-ray")[-5:])
     assert Path(advice["each test utterance with its hypothesis"]).is_file()
     assert any("on validation (6 utterances)" in line for line in rayscribe(*words_of(advice["score another split"])))
     assert any(line.startswith("step 24/24 ·") for line in rayscribe(*words_of(advice["train on, twice as long"])))

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import signal
@@ -445,6 +446,12 @@ def test_an_interrupted_command_says_how_it_goes_on(
     assert "the same command continues" in capsys.readouterr().err
 
 
+def is_process_server(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return "forkserver" in " ".join(process.cmdline())
+    return False
+
+
 def test_a_command_that_is_interrupted_while_it_imports_leaves_no_process(recipe: Path) -> None:
     command = [sys.executable, "-u", str(TASK), "--config", str(recipe)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -452,7 +459,7 @@ def test_a_command_that_is_interrupted_while_it_imports_leaves_no_process(recipe
         assert run.stdout is not None
         assert run.stderr is not None
         assert any(line.startswith("imports:") for line in run.stdout)
-        servers = [each for each in psutil.Process(run.pid).children() if "forkserver" in " ".join(each.cmdline())]
+        servers = [each for each in psutil.Process(run.pid).children() if is_process_server(each)]
         run.send_signal(signal.SIGINT)
         assert run.wait(120) == 130
         assert [server.is_running() for server in servers] == [False]

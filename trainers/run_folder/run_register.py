@@ -1,8 +1,8 @@
 """Where the runs of this user are that were started without a queue, one small file for each. Imports no torch.
 
 <state folder>/runs/<hash of the run folder>-<start>.json, which only the process that starts writes: when it begins,
-and when it ends. The one that was started last says what the run is; a new one removes those before it. A start that
-ends before it begins an attempt, as one that is refused, leaves what was known of the run's attempts.
+and when it ends. The one that was started last says what the run is; when it ends, it removes those before it. One that
+is refused, so that it ends before it begins an attempt, removes itself, and leaves what was known of the run before.
 """
 
 import hashlib
@@ -103,7 +103,6 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
         return
     url, now_s = f"{storage_path_of(config)}/{config.run.name}", time.time()
     before = find_registered(url)
-    attempts = _attempts(config) if before is not None else 0
     start = Registered(
         url=url,
         config=config.model_dump(mode="json"),
@@ -114,7 +113,6 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
         address=address,
         no_ray=no_ray,
     )
-    forget(url)
     start.write()
     code, reason = 0, ""
     try:
@@ -123,16 +121,16 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
         code, reason = _end_of(error)
         raise
     finally:
-        ended = replace(
-            start, ended_s=time.time(), exit_code=code, reason=reason[:MAX_REASON], attempt=_attempts(config)
-        )
-        if before is not None and code and 0 < attempts == ended.attempt:
+        attempt = _attempts(config)
+        ended = replace(start, ended_s=time.time(), exit_code=code, reason=reason[:MAX_REASON], attempt=attempt)
+        others = [run for run in _read(f"{_key(url)}-*.json") if run.started_s != now_s]
+        if code and any(run.is_running or 0 < run.attempt >= attempt for run in others):
             start.remove()
-            # Of one that runs, its own process may have written its end.
-            if find_registered(url) is None:
-                before.write()
         else:
             ended.write()
+            for run in others:
+                if run.started_s < now_s:
+                    run.remove()
 
 
 def _end_of(error: BaseException) -> tuple[int, str]:

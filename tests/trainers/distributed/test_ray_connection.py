@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray._private.ray_constants import RESOURCES_ENVIRONMENT_VARIABLE
 
 from tests.trainers.synthetic import config
 from trainers.distributed import ray_connection
@@ -183,7 +184,8 @@ def test_a_node_that_does_not_respond_is_lost_once_the_cluster_says_so(
 
 
 def test_a_ray_of_this_machine_is_not_started_for_accelerators_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("RAY_ADDRESS", "RAYSCRIBE_GROWS_TO", RESOURCES_ENVIRONMENT_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
     gpu = config({"scaling.use_gpu": True})
     refuse_missing_accelerators(config({"scaling.resources_per_worker": {"GPU": 0, "disk": 1}}))
     refuse_missing_accelerators(gpu, "10.0.0.1:6379")

@@ -133,3 +133,11 @@ def test_a_second_start_that_is_refused_hides_no_run_that_works(tmp_path: Path) 
             raise ResumeError("another driver works on this run")
         assert only().is_running
     assert only().exit_code == 0
+
+
+def test_of_starts_that_end_in_any_order_the_last_is_known(tmp_path: Path) -> None:
+    with registered(run_of(tmp_path), address=None, no_ray=True):
+        begin(RunFolder.of(run_of(tmp_path)))
+        with registered(run_of(tmp_path), address="127.0.0.1:1", no_ray=False):
+            begin(RunFolder.of(run_of(tmp_path)))
+    assert (only().address, only().attempt) == ("127.0.0.1:1", 2)

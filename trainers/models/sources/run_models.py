@@ -47,7 +47,7 @@ def find_model(model: str, storage_options: StorageOptions, argument: str = "--m
 def _why_none(address: str, storage_options: StorageOptions) -> str:
     """Why there is no model in a folder, and what may be named."""
     state = Journal(RunFolder(open_storage(address, storage_options))).read()
-    if state.number == 0:
+    if state.number == 0 or state.finished is not None:
         return f"holds no config.json, nor a {layout.MODEL}/ folder; give a run folder, or a folder with a model"
     text = "the run has not finished: continue it (the same command, or `rayscribe resume`)"
     for checkpoint in reversed(state.checkpoints):

@@ -41,13 +41,13 @@ def start_server(modules: Sequence[str], threads: int) -> None:
     variables = {**chosen, **os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     # Those of a terminal reach it, too; a process handles them once it can.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    # At the end of this process, and after the children of whoever called it.
+    util.Finalize(None, _kill_server, exitpriority=-1)
     try:
         with _environment(variables):
             forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    # At the end of this process, and after the children of whoever called it.
-    util.Finalize(None, _kill_server, exitpriority=-1)
 
 
 def _kill_server() -> None:
@@ -56,8 +56,10 @@ def _kill_server() -> None:
     pid, server._forkserver_pid = server._forkserver_pid, None
     if pid is not None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            # Another process may have the number of one that was waited for.
+            if os.waitpid(pid, os.WNOHANG) == (0, 0):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def become_part_of_driver(variables: Mapping[str, str]) -> None:

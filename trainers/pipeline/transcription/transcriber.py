@@ -155,7 +155,7 @@ def _segment(clip: _Clip, found: Recognition) -> Segment:
     words = None
     if found.words is not None:
         words = tuple(
-            Word(text, clip.start_s + start, min(clip.start_s + end, end_s))
+            Word(text, min(clip.start_s + start, end_s), min(clip.start_s + end, end_s))
             for text, start, end in reach_to_pauses(found.words, clip.samples)
         )
     return Segment(clip.start_s, end_s, found.text, found.avg_logprob, words)
