@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from jobs.recipes.found_manifest import Columns, open_rows, read_manifest_rows
 from jobs.recipes.recording_folder import FolderFiles, list_folder, rows_next_to_recordings
 from trainers.config.parts.data_location import FORMATS, MANIFEST, WITH_SPLITS, DataLocation
+from trainers.config.parts.data_part import is_encoding
 from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.archives.archive_path import archives_in
 from trainers.data.sources.archives.source_files import SourceFiles
@@ -88,12 +89,10 @@ def find_speech(given: str, columns: Columns, tell: Tell, encoding: str = UTF_8)
         DataError: a manifest or a corpus is wrong.
         StorageError: a bucket or a server cannot be read.
     """
-    try:
-        "".encode(encoding)
-    except (LookupError, UnicodeError):
+    if not is_encoding(encoding):
         raise ConfigError(
             f"--encoding {encoding}: no encoding of text that Python knows: give latin-1, cp1250, utf-16, …"
-        ) from None
+        )
     try:
         found = _find(given, columns, tell, SourceFiles(StorageOptions(), None, encoding))
     except DataError as error:

@@ -110,6 +110,15 @@ class MixMember(Part):
         return self.train is None or self.validation is not None
 
 
+def is_encoding(name: str) -> bool:
+    """Whether Python knows an encoding of text by this name."""
+    try:
+        "".encode(name)
+    except (LookupError, UnicodeError):
+        return False
+    return True
+
+
 class DataPart(Part):
     """The data source and how it is prepared. Exactly one: manifests, `demo`, `dataset`, `source` or `mix`."""
 
@@ -237,10 +246,8 @@ class DataPart(Part):
     @field_validator("encoding")
     @classmethod
     def _known_encoding(cls, name: str) -> str:
-        try:
-            "".encode(name)
-        except LookupError:
-            raise ValueError(f"{name!r} is no encoding of text that Python knows: give utf-8, cp1251, …") from None
+        if not is_encoding(name):
+            raise ValueError(f"{name!r} is no encoding of text that Python knows: give utf-8, cp1251, …")
         return name
 
     @field_validator("path_prefix")

@@ -173,13 +173,6 @@ class NewModelPart(ModelPart):
             raise ValueError(f"mask_feature_length {self.mask_feature_length} is more than the {width} that there are")
         return self
 
-    def refuse_early(self) -> None:
-        """Finds what is wrong for certain before torch is loaded; what needs the weights is found later.
-
-        Raises:
-            ConfigError: a training with it would end with the same message.
-        """
-
     @property
     def masks_features(self) -> bool:
         return self.apply_spec_augment

@@ -263,5 +263,6 @@ def test_a_text_in_another_encoding_is_refused_with_byte_line_and_fix(tmp_path: 
         data = DataPart(train=str(tmp_path / "train.csv"), validation="/nowhere.csv", encoding=encoding)
         with pytest.raises(DataError, match=problem):
             open_sources(data, storage_options=StorageOptions(), splits=("train",))
-    with pytest.raises(ValueError, match="'rot13' is no encoding of text"):
-        DataPart(train="a.csv", validation="b.csv", encoding="rot13")
+    for name in ("rot13", "undefined"):
+        with pytest.raises(ValueError, match=f"'{name}' is no encoding of text"):
+            DataPart(train="a.csv", validation="b.csv", encoding=name)
