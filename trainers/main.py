@@ -29,11 +29,12 @@ from trainers.distributed.console import is_main_process, opened_screen, print_l
 from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.console.screen import READING, START
 from trainers.distributed.exit_code import exit_code_of
+from trainers.distributed.machine import cpus_of_this_machine
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError
 from trainers.pipeline import demo_run
 from trainers.pipeline.next_steps import next_steps
-from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, engine_line, reason_for_ray
+from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, crowding, engine_line, reason_for_ray
 from trainers.pipeline.on_machine.waiting_threads import wait_asleep
 from trainers.run_folder.run_register import registered
 from trainers.scripts.recipe import resolve_program
@@ -365,6 +366,9 @@ def _run_on_machine(given: TaskArguments, config: TrainConfig, changed: Sequence
     from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
 
     _refuse_early(given, config)
+    crowded = crowding(config.scaling, cpus_of_this_machine()) if given.verb != "prepare" else None
+    if crowded is not None:
+        print_line(f"warning: {crowded}")
     start_server(WORKERS_IMPORT, threads_of(config.scaling))
     _load(given, config)
     from trainers.pipeline.on_machine.machine_engine import MachineEngine  # noqa: PLC0415

@@ -3,7 +3,7 @@
 import csv
 import io
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,10 +16,10 @@ from trainers.data.sources.manifest_fields import (
     TEXT_COLUMNS,
     decode,
     delimited_rows,
-    folded_name,
     json_objects,
     json_rows,
     refuse_missing_header,
+    usual_column,
 )
 from trainers.errors import ConfigError, DataError
 
@@ -60,8 +60,8 @@ def read_manifest_rows(
         content = _with_commas(text, separated)
     if not names:
         raise DataError(f"{location}: it has no rows: write a header and a line for each recording")
-    audio = columns.audio or _usual(names, AUDIO_COLUMNS)
-    transcript = columns.text or _usual(names, TEXT_COLUMNS)
+    audio = columns.audio or usual_column(names, AUDIO_COLUMNS)
+    transcript = columns.text or usual_column(names, TEXT_COLUMNS)
     if audio not in names:
         refuse_missing_header(location, names)
     no_texts = "; if none does, write what is said into a column text: without transcripts there is nothing to train on"
@@ -74,7 +74,7 @@ def read_manifest_rows(
             raise ConfigError(f"{location}: {said} {', '.join(names)}? name it with {option}{more}")
     assert audio is not None and transcript is not None
     table = read_manifest(location, content, audio_column_name=audio, text_column_name=transcript)
-    speaker = _usual(names, SPEAKER_COLUMNS)
+    speaker = usual_column(names, SPEAKER_COLUMNS)
     if speaker not in (None, "speaker"):
         table = _with_speakers(table, location, content.decode("utf-8-sig"), speaker)
     return open_rows("", location, table, files), (audio, transcript), separated is None
@@ -114,9 +114,3 @@ def _with_commas(text: str, separator: str) -> bytes:
     written = io.StringIO(newline="")
     csv.writer(written).writerows(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
     return written.getvalue().encode()
-
-
-def _usual(names: Collection[str], usual: Sequence[str]) -> str | None:
-    """The column whose name is the first of the usual ones, however it is written."""
-    by_folded = {folded_name(name): name for name in reversed([*names])}
-    return next((by_folded[name] for name in map(folded_name, usual) if name in by_folded), None)

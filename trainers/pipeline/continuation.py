@@ -134,11 +134,18 @@ def decide(
         changed = [name for name in sorted({*before, *wanted}) if before.get(name) != wanted.get(name)]
         raise ResumeError(
             f"{url}: holds another experiment, so it is not continued:\n"
-            + "\n".join(f"  - {name}: {before.get(name)!r} → {wanted.get(name)!r}" for name in changed)
+            + "\n".join(f"  - {_difference(name, before.get(name), wanted.get(name))}" for name in changed)
             + "\nname another run (--set run.name=…), or set these back"
             + _other_shards(changed)
         )
     return _go_on(url, state, previous, resolved, wanted)
+
+
+def _difference(name: str, before: object, wanted: object) -> str:
+    if name in ("data.train", "data.validation") and before and wanted:
+        # Hashes of prepared sets.
+        return f"{name}: other recordings, transcripts or ways to prepare them ({before} → {wanted})"
+    return f"{name}: {before!r} → {wanted!r}"
 
 
 def _removed(before: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:

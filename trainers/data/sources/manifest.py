@@ -21,11 +21,11 @@ from trainers.data.sources.manifest_fields import (
     checked_ids,
     decode,
     delimited_rows,
-    folded_name,
     json_rows,
     refuse_missing_header,
     refuse_unread,
     to_seconds,
+    usual_column,
 )
 from trainers.errors import AudioError, DataError
 
@@ -174,11 +174,9 @@ def _require_column(location: str, columns: Collection[str], name: str, field: s
     if not columns:
         raise DataError(f"{location}: no rows: the file is empty; add a header and one line for each recording")
     refuse_missing_header(location, columns)
-    by_folded = {folded_name(other): other for other in sorted(columns, reverse=True)}
-    usual = map(folded_name, (name, *_USUAL_NAMES[field]))
-    known = [by_folded[each] for each in usual if each in by_folded]
-    nearest = known or difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
-    fix = f"set {field} to {nearest[0]!r}" if nearest else f"set {field} to the one that it should be"
+    similar = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
+    nearest = usual_column(columns, (name, *_USUAL_NAMES[field])) or next(iter(similar), None)
+    fix = f"set {field} to {nearest!r}" if nearest is not None else f"set {field} to the one that it should be"
     if len(columns) == 1 and re.search(r"[,;|\t]", next(iter(columns))):
         fix = "separate columns by commas or semicolons in .csv, by tabs in .tsv"
     raise DataError(f"{location}: no column {name!r} among {', '.join(sorted(columns))}: {fix}")

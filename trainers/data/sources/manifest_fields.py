@@ -191,8 +191,13 @@ def json_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]
         yield line, record
 
 
-def folded_name(name: str) -> str:
-    """A column's name without what people write differently: case, spaces, dashes, underscores."""
+def usual_column(columns: Iterable[str], usual: Iterable[str]) -> str | None:
+    """The column that has the first of the usual names, whatever its case, spaces, dashes and underscores are."""
+    by_folded = {_folded_name(name): name for name in reversed([*columns])}
+    return next((by_folded[name] for name in map(_folded_name, usual) if name in by_folded), None)
+
+
+def _folded_name(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.casefold())
 
 

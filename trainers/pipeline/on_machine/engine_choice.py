@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from trainers.config.parts.scaling_part import ScalingPart
+from trainers.config.wording import counted
 
 # Ray sets it for the driver of a job.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -41,3 +42,15 @@ def engine_line(reason: str | None) -> str:
     if reason is not None:
         return f"engine: Ray ({reason})"
     return "engine: processes of this machine, without Ray, which nothing here needs (--ray: on Ray)"
+
+
+def crowding(scaling: ScalingPart, cpus: int) -> str | None:
+    """What to say where workers ask for more CPUs than this machine has; None: there are enough."""
+    workers, each = scaling.max_workers, max(1, int(scaling.worker_resources["CPU"]))
+    if workers * each <= cpus:
+        return None
+    fitting = max(1, cpus // each)
+    fix = f": {fitting} would be as fast (--set scaling.num_workers={fitting})" if fitting < workers else ""
+    of_each = f"of {counted(each, 'CPU')}"
+    who = counted(workers, "worker", f"{of_each} shares", f"{of_each} share")
+    return f"{who} the {counted(cpus, 'CPU')} of this machine{fix}"

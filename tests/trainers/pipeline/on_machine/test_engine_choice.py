@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, engine_line, reason_for_ray
+from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, crowding, engine_line, reason_for_ray
 
 
 def reason(
@@ -57,3 +57,21 @@ def test_a_command_that_names_a_cluster_or_runs_on_one_stays_there() -> None:
     assert reason({}, variables={JOB_VARIABLE: "{}"}) == "this is a job of Ray"
     assert reason({}, has_joined=True) == "this process has joined it"
     assert reason_for_ray(config().scaling, None, {}, asked=True, has_joined=False) == "--ray"
+
+
+OURS = "the 2 CPUs of this machine"
+
+
+@pytest.mark.parametrize(
+    ("workers", "cpus_of_each", "said"),
+    [
+        (2, 1, None),
+        (1, 2, None),
+        (8, 1, f"8 workers of 1 CPU share {OURS}: 2 would be as fast (--set scaling.num_workers=2)"),
+        (2, 2, f"2 workers of 2 CPUs share {OURS}: 1 would be as fast (--set scaling.num_workers=1)"),
+        (1, 4, f"1 worker of 4 CPUs shares {OURS}"),
+    ],
+)
+def test_more_workers_than_cpus_are_told_of(workers: int, cpus_of_each: int, said: str | None) -> None:
+    changes = {"scaling.num_workers": workers, "scaling.resources_per_worker": {"CPU": cpus_of_each}}
+    assert crowding(config(changes).scaling, cpus=2) == said
