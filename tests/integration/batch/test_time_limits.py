@@ -69,7 +69,7 @@ class Work:
 
 @pytest.fixture(scope="module")
 def work(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
-    """With a run of two workers that nobody disturbs, on a Ray that task.py starts."""
+    """With a run of two workers that nobody disturbs."""
     folder = tmp_path_factory.mktemp("batch")
     (folder / "task.py").symlink_to(REPOSITORY / "task.py")
     (folder / "secret").write_text(SECRET)
@@ -128,10 +128,10 @@ class Job:
             time.sleep(0.1)
 
     @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
+    def frozen(self, named: str = "TrainWorker") -> Iterator[None]:
         """In the middle of training, and as long as the block runs."""
         self.wait_for(lambda: self.run.reached(FROZEN_AT), f"step {FROZEN_AT}")
-        workers = [process for host in self.hosts for process in processes_of(host, "TrainWorker")]
+        workers = [process for host in self.hosts for process in processes_of(host, named)]
         assert workers
         for process in workers:
             process.send_signal(signal.SIGSTOP)
@@ -244,22 +244,28 @@ def test_slurm_queues_a_job_of_two_nodes_again_that_its_time_limit_stopped(two_n
 @pytest.mark.long
 @pytest.mark.root
 @pytest.mark.timeout(1800)
-def test_grid_engine_queues_a_job_again_that_its_time_limit_stopped(gpu_host: GridEngine, work: Work) -> None:
-    # So that training has begun when the signal comes.
-    limit_s = round(1.5 * work.calm_s) + 20
+@pytest.mark.parametrize("on_ray", [True, False], ids=["ray", "processes"])
+def test_grid_engine_queues_a_job_again_that_its_time_limit_stopped(
+    gpu_host: GridEngine, work: Work, on_ray: bool
+) -> None:
+    # So that training has begun when the signal comes; the undisturbed run is one without Ray.
+    limit_s = round(1.5 * work.calm_s) + (100 if on_ray else 20)
     script = gpu_host.root / "sge.qsub"
     changes = ["pools.host.accelerators=2", "sge.slots=2", "sge.gpu_arch=ampere", "name=digits"]
     changes += [f"sge.signal_s={3600 - limit_s}", "sge.time_limit=1:00:00"]
     script.write_text(work.spec(Target.SGE, f"storage={gpu_host.root}/runs", *changes))
-    number = gpu_host.submit(str(script), folder=work.folder)
+    # Without GPUs, a training of one machine has no need of Ray.
+    number = gpu_host.submit(str(script), *(["--ray"] if on_ray else []), folder=work.folder)
     run = work.run(f"digits-{number}", gpu_host.root / "runs", work.folder / f"digits.{number}.log")
 
     def ended() -> bool:
         return " digits " not in gpu_host.states()
 
     job = Job(run, gpu_host.root, [gpu_host.host], ended, gpu_host.logs)
-    with job.frozen():
-        job.check_closed(gpu_host.host)
+    # Frozen with the server that forks them.
+    with job.frozen("TrainWorker" if on_ray else "forkserver"):
+        if on_ray:
+            job.check_closed(gpu_host.host)
         job.wait_for_signal()
     job.wait_for(job.ended, "end")
     job.check(work.calm)
