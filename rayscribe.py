@@ -183,9 +183,14 @@ def submit(
 
 def main() -> int:
     """The `rayscribe` command; gives its exit code."""
-    from jobs.cli import main as command  # noqa: PLC0415
+    try:
+        from jobs.cli import main as command  # noqa: PLC0415
 
-    return command()
+        return command()
+    except KeyboardInterrupt:
+        # While something is imported; whatever does more says what it leaves.
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def _call(recipe: Recipe, overrides: Overrides | None, **options: Any) -> Any:

@@ -93,5 +93,5 @@ class LeaseLostError(Exception):
 def suggest_names(name: str, names: Sequence[str], *, or_else: str) -> str:
     """The end of a message about an unknown name."""
     # One that is cut short is less alike.
-    near = difflib.get_close_matches(name, names, n=3) or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=3) or [each for each in names if each.startswith(name)][:3]
     return f"did you mean {' or '.join(near)}?" if near else or_else

@@ -56,3 +56,9 @@ LIFE: Mapping[RunState, frozenset[RunState]] = {
 def may_follow(before: RunState, after: RunState) -> bool:
     """Whether a run in state `before` may be put in state `after`."""
     return before == after or after in LIFE[before]
+
+
+def name_is_taken(run_id: str, state: RunState) -> str:
+    """What to say of a new run that has the name of one that is known."""
+    resume = f"continue it (`rayscribe resume {run_id}`), or " if RunState.QUEUED in LIFE[state] else ""
+    return f"run {run_id} exists already, {state}: {resume}give another name (--set run.name=…)"

@@ -49,6 +49,15 @@ def test_prepared_sets_are_given_by_split(recipe: Path) -> None:
     assert next(iter(sets.values())).url.startswith(str(recipe.parent / "runs"))
 
 
+def test_an_interrupted_import_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jobs.cli.main", interrupted)
+    assert rayscribe.main() == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_every_problem_of_a_recipe_is_in_one_error(recipe: Path) -> None:
     with pytest.raises(rayscribe.RayscribeError, match=r"(?s)max_steps.*learning_rte"):
         rayscribe.load_config(recipe, {"training.max_steps": "many", "training.learning_rte": 1})

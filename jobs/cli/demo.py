@@ -51,7 +51,7 @@ def demo(
         spec = load_spec(Path(RECIPE), chosen, here=here, now=datetime.now(UTC), is_local=lambda address: True)
         with _own_cluster(keep_ray):
             try:
-                submit_spec(spec, Submission(follow=True))
+                submit_spec(spec, Submission(follow=True, goes_on=False))
             finally:
                 _stop(str(spec.config.run.name))
 
@@ -89,4 +89,4 @@ def _stop(name: str) -> None:
                 return
         except NotFoundError:
             return
-        wait_for_end(session, name)
+        echo(f"{name}: {wait_for_end(session, name).reason}; rayscribe demo begins a new one", err=True)

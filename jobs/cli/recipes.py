@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TELL_S = 2.0
 
 
-def init(
+def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="Folder of recordings or of a corpus, a manifest, or FORMAT:PATH.")
     ],
@@ -38,6 +38,9 @@ def init(
     ] = None,
     text_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the transcripts. Default: by its usual names.")
+    ] = None,
+    speaker_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the speakers. Default: by its usual names, or none.")
     ] = None,
     encoding: Annotated[
         str, typer.Option(metavar="NAME", help="Encoding of tables and transcripts: latin-1, cp1250, utf-16, …")
@@ -66,7 +69,7 @@ def init(
 
     given = read_given_model(model) if model is not None else None
     tell = Patience()
-    found = find_speech(source, Columns(audio_column, text_column), tell, encoding)
+    found = find_speech(source, Columns(audio_column, text_column, speaker_column), tell, encoding)
     out = out if out is not None else Path(f"{run_name(found.name)}.yaml")
     made = new_recipe(found, measure(found, tell), look_at_machine(), Wishes(out, language, given))
     there = [str(path) for path in made.texts if path.exists()]

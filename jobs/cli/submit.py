@@ -20,8 +20,10 @@ from jobs.cli.connect import SERVICE_VARIABLE, CommandSession, JsonOption, Servi
 from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line, print_text
 from jobs.cli.output import as_json, echo, next_steps
 from jobs.cli.train import Overrides, Spec, continue_run
+from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import default_address, is_local_address, read_record
-from jobs.errors import ConflictError, NotFoundError, PreflightError
+from jobs.errors import ClusterError, ClusterGoneError, ConflictError, NotFoundError, PreflightError
+from jobs.lifecycle import name_is_taken
 from jobs.model import Run
 from jobs.paths import current_user
 from jobs.preflight import summary
@@ -96,13 +98,17 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
 @dataclass(frozen=True)
 class Submission:
-    """The options of a submission."""
+    """The options of a submission.
+
+    `goes_on` says whether the run does where the command that follows it is interrupted.
+    """
 
     service: str | None = None
     follow: bool = False
     dry_run: bool = False
     skip_preflight: bool = False
     json_output: bool = False
+    goes_on: bool = True
 
     def is_local(self, named: str | None) -> bool:
         """Whether a cluster is on this machine."""
@@ -123,12 +129,13 @@ def submit_spec(found: JobSpec, how: Submission) -> None:
     if how.dry_run:
         _dry_run(found, bundle, how.service, how.json_output)
         return
+    _refuse_taken_name(str(found.config.run.name), how.service)
     if not how.skip_preflight:
         screen.show(Stage("preflight", "checking the recipe"))
         _preflight(found, bundle, or_else=", or use --no-preflight")
     screen.show(Stage("submit", "packaging and submitting"))
     with open_session(how.service) as session:
-        _report(session, queue_bundle(session, found, bundle), how.follow, how.json_output, how.service)
+        _report(session, queue_bundle(session, found, bundle), how)
 
 
 def queue_bundle(session: CommandSession, found: JobSpec, bundle: "Bundle") -> Run:
@@ -142,6 +149,20 @@ def queue_bundle(session: CommandSession, found: JobSpec, bundle: "Bundle") -> R
     return session.operations.submit(run_request_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
 
 
+def _refuse_taken_name(name: str, service: str | None) -> None:
+    """Before what takes long; a queue checks again when it takes the run.
+
+    Raises:
+        ConflictError: the queue has a run of this name.
+    """
+    with open_session(service) as session:
+        try:
+            taken = session.operations.run(name)
+        except NotFoundError:
+            return
+    raise ConflictError(name_is_taken(name, taken.state))
+
+
 def submit_from_python(
     recipe: Path, overrides: list[str], address: str | None, cluster: str | None, service: str | None
 ) -> Run:
@@ -153,10 +174,11 @@ def submit_from_python(
     given = _all_overrides(overrides, None, named_address(address, cluster, service))
     found = load_spec(recipe, given, now=datetime.now(UTC), is_local=how.is_local, say=partial(echo, err=True))
     bundle = collect_bundle(found)
+    _refuse_taken_name(str(found.config.run.name), service)
     _preflight(found, bundle)
     with open_session(service) as session:
         run = queue_bundle(session, found, bundle)
-        return _first_attempt(session, run.id) if session.standalone else run
+        return _next_attempt(session, run) if session.standalone else run
 
 
 def resume(
@@ -197,7 +219,7 @@ def resume(
             else:
                 run_request = branch(source_run, checkpoint, partial(_run_exists, session))
                 run = session.operations.submit(run_request, idempotency_key=uuid.uuid4().hex)
-            _report(session, run, follow, json_output, service)
+            _report(session, run, Submission(service, follow, json_output=json_output))
             return
         config = None if checkpoint is None else branched(source_run, checkpoint, partial(_run_exists, session))
     if json_output:
@@ -314,56 +336,74 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
         typer.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=1000), nl=False)
 
 
-def _report(session: CommandSession, run: Run, follow: bool, json_output: bool, service: str | None) -> None:
+def _report(session: CommandSession, run: Run, how: Submission) -> None:
     """Prints the submitted run; follows it, or waits for its first attempt without a service."""
     session.runs.mean_queued(run.id)
-    if not json_output:
+    if not how.json_output:
         echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
     try:
-        if follow:
+        if how.follow:
             # Standard output is JSON then.
-            show = partial(print_line, err=True) if json_output else print_text
+            show = partial(print_line, err=True) if how.json_output else print_text
             run = Follower(session, run.id, source="driver", show=show).run_to_end(states=True)
         elif session.standalone:
-            run = _first_attempt(session, run.id)
+            run = _next_attempt(session, run)
     except KeyboardInterrupt:
-        hint = " (it is started and retried only while a command runs)" if session.standalone else ""
-        typer.echo(
-            f"\n{run.id} remains in the ledger: rayscribe wait {run.id}{hint}, or rayscribe stop {run.id}", err=True
-        )
+        if how.goes_on:
+            hint = " (it is started and retried only while a command runs)" if session.standalone else ""
+            typer.echo(
+                f"\n{run.id} remains in the ledger: rayscribe wait {run.id}{hint}, or rayscribe stop {run.id}", err=True
+            )
         raise typer.Exit(130) from None
     screen.show(StageEnded())
-    if json_output:
+    if how.json_output:
         as_json(run)
-    elif not follow:
+    elif not how.follow:
         echo(f"{run.id}: {run.state} · {run.reason}")
-        if session.standalone and not run.state.ended:
+        if session.standalone and not (run.state.ended or run.state.waiting):
             typer.echo(
                 "the cluster runs it by itself; without a service, it is retried after a failure only while a command "
                 f"runs: rayscribe wait {run.id}"
             )
-    if not json_output:
-        for line in next_steps(run, service):
+    if not how.json_output:
+        for line in next_steps(run, how.service):
             echo(line, err=True)
-    if follow or run.state.ended:
+    if how.follow or run.state.ended:
         raise typer.Exit(exit_code_of(run))
 
 
-def _first_attempt(session: CommandSession, run_id: str) -> Run:
+def _next_attempt(session: CommandSession, queued: Run) -> Run:
+    """Waits until Ray has accepted the attempt that a run was queued for, or its cluster is found to be gone."""
     status, hint_s = StatusPrinter(), time.monotonic() + HINT_S
+    is_gone = _is_gone(queued.address)
 
     def submitted() -> bool:
         nonlocal hint_s
-        run = session.operations.run(run_id)
+        run = session.operations.run(queued.id)
         status.print_changes(run)
         if time.monotonic() > hint_s:
             hint_s = math.inf
             typer.echo("without a service, this command waits until the run starts; Ctrl-C leaves it queued", err=True)
-        attempts = session.operations.attempts(run_id)
-        return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None)
+        attempts = [each for each in session.operations.attempts(queued.id) if each.number > queued.attempt]
+        return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None) or told(run)
+
+    def told(run: Run) -> bool:
+        """Whether the run says by now what it waits for, which does not come by itself."""
+        return is_gone and run.reason != queued.reason
 
     session.wait_until(submitted)
-    return session.operations.run(run_id)
+    return session.operations.run(queued.id)
+
+
+def _is_gone(address: str) -> bool:
+    """Whether the cluster was taken down."""
+    try:
+        connect(address)
+    except ClusterGoneError:
+        return True
+    except ClusterError:
+        pass  # It may come back.
+    return False
 
 
 def _check_checkpoint(run: Run, checkpoint: str) -> None:

@@ -7,7 +7,7 @@ from jobs.ledger import records, tables
 from jobs.ledger.database import Database
 from jobs.ledger.scheduler_rows import states_of
 from jobs.ledger.writer import Writer
-from jobs.lifecycle import RunState
+from jobs.lifecycle import RunState, name_is_taken
 from jobs.model import Run
 
 # The event by which a user gives a run another try: attempts up to the event's own do not count any more.
@@ -127,8 +127,7 @@ def _check_name(connection: Connection, run_id: str) -> None:
     state = connection.execute(select(tables.runs.c.state).where(tables.runs.c.id == run_id)).scalar_one_or_none()
     if state is None:
         return
-    resume = f"continue it (`rayscribe resume {run_id}`), or " if state in _UNSUCCESSFUL else ""
-    raise ConflictError(f"run {run_id} exists already, {state}: {resume}give another name (--set run.name=…)")
+    raise ConflictError(name_is_taken(run_id, RunState(state)))
 
 
 def _check_dependencies(connection: Connection, run: Run) -> None:

@@ -35,6 +35,7 @@ class Columns:
 
     audio: str | None = None
     text: str | None = None
+    speaker: str | None = None
 
 
 def read_manifest_rows(
@@ -64,20 +65,33 @@ def read_manifest_rows(
     transcript = columns.text or usual_column(names, TEXT_COLUMNS)
     if audio not in names:
         refuse_missing_header(location, names)
-    no_texts = "; if none does, write what is said into a column text: without transcripts there is nothing to train on"
-    for option, name, what, more in (
-        ("--audio-column", audio, "recordings", ""),
-        ("--text-column", transcript, "transcripts", no_texts),
-    ):
-        if name not in names:
-            said = f"no column {name!r} among" if name is not None else f"which column names the {what}, of"
-            raise ConfigError(f"{location}: {said} {', '.join(names)}? name it with {option}{more}")
+    speaker = columns.speaker or usual_column(names, SPEAKER_COLUMNS)
+    _refuse_unknown(location, names, Columns(audio, transcript, speaker))
     assert audio is not None and transcript is not None
     table = read_manifest(location, content, audio_column_name=audio, text_column_name=transcript)
-    speaker = usual_column(names, SPEAKER_COLUMNS)
     if speaker not in (None, "speaker"):
         table = _with_speakers(table, location, content.decode("utf-8-sig"), speaker)
     return open_rows("", location, table, files), (audio, transcript), separated is None
+
+
+def _refuse_unknown(location: str, names: Sequence[str], columns: Columns) -> None:
+    """Refuses columns that are not there, all in one message."""
+    no_texts = (
+        " (if none does, write what is said into a column text: without transcripts there is nothing to train on)"
+    )
+    wanted = [
+        ("--audio-column", columns.audio, "recordings", ""),
+        ("--text-column", columns.text, "transcripts", no_texts),
+    ]
+    if columns.speaker is not None:
+        wanted.append(("--speaker-column", columns.speaker, "speakers", ""))
+    problems = [
+        f"{f'none is {name!r}:' if name is not None else f'which one names the {what}?'} name it with {option}{more}"
+        for option, name, what, more in wanted
+        if name not in names
+    ]
+    if problems:
+        raise ConfigError(f"{location}: of its columns ({', '.join(names)}) {'; '.join(problems)}")
 
 
 def open_rows(split: str, location: str, table: pa.Table, files: SourceFiles) -> SourceSplit:

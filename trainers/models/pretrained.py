@@ -24,8 +24,8 @@ def open_named(field: str, name: str | None, call: Callable[[], T], what: str = 
     except StorageError as error:
         if field != NAME_OR_PATH:
             raise
-        new = "--set model.init=scratch --set model.name_or_path=null"
-        raise StorageError(f"{error}; a new model needs none ({new})") from error
+        new = "write the recipe of one with `rayscribe init <recordings> --model scratch`"
+        raise StorageError(f"{error}; a new model needs none: {new}") from error
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ConfigError(

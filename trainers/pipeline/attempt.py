@@ -111,7 +111,8 @@ def begin(request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
         plan = resolve(request, journal, status)
         if plan.has_finished:
             url = request.folder.url
-            print_line(f"{url}: this run has finished; raise training.max_steps to train on, or name another run")
+            more = "raise training.max_steps or num_train_epochs, with training.extend, to train on"
+            print_line(f"{url}: this run has finished; {more}, or name another run")
             # The attempt that finished may have died, or may be paused, before all of it was to be seen.
             publish(request.folder, journal)
             return None

@@ -18,7 +18,7 @@ from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.splits import prepare_all
 from trainers.run_folder import layout
 from trainers.run_folder.layout import RunFolder
-from trainers.scoring.ranking import rates_of, score_line
+from trainers.scoring.ranking import ranking_rate, rates_of, score_line
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.report.model_card import beyond
 from trainers.storage import open_storage
@@ -29,6 +29,10 @@ _CHOICE = (
     "decode's weights are chosen on it: name one (--set data.validation=my/valid.csv), or give one value each for "
     "decode.lm_weight, decode.word_score and decode.rescoring_weight"
 )
+
+
+# An error rate that a model has which writes nothing, or anything, is about 100.
+USELESS_PERCENT = 90.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,17 @@ class RunResult:
         full = beyond(self.model, self.totals)
         full_context = f" · at {full['context_s']:g} s: {rates_of(full, language)}" if full is not None else ""
         return f"{line}{full_context} · {self.folder}"
+
+    @property
+    def warning(self) -> str | None:
+        """What to say of a model that was trained and recognizes next to nothing."""
+        rate = self.totals.get(ranking_rate(self.model.language))
+        if rate is None or rate < USELESS_PERCENT:
+            return None
+        return (
+            f"warning: at {rates_of(self.totals, self.model.language)} the model recognizes next to nothing yet: train "
+            "it for more steps, on more speech, or from pretrained weights"
+        )
 
 
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:

@@ -34,7 +34,8 @@ def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: s
         options = [word for change in longer for word in (_SET, change)]
         yield f"train on, twice as long: {_line('train', command, *options)}"
         yield f"transcribe with it: {shlex.join(['rayscribe', 'transcribe', folder])} recording.wav"
-        yield f'use the model in Python: pipeline("automatic-speech-recognition", "{folder}/{layout.MODEL}")'
+        recognize = f'rayscribe.transcribe("{folder}", "recording.wav").text'
+        yield f"use the model in Python: import rayscribe; print({recognize})"
 
 
 def _line(verb: str, command: Sequence[str], *more: str) -> str:

@@ -221,14 +221,18 @@ def _attempts(folder: RunFolder, run: Run, known: Registered) -> list[Attempt]:
 
 
 class _Steps:
-    """Where attempts began and how far they came, by checkpoints that may have been removed since."""
+    """Where attempts began, how far they came, by checkpoints that may have been removed since, and which finished."""
 
     def __init__(self) -> None:
+        self.finished: set[int] = set()
         self.resume_from: dict[int, str] = {}
         self.last_step: dict[int, int] = {}
 
     def note(self, state: State, entry: Mapping[str, Any]) -> None:
         """Takes in the next entry of the journal; `state` is that after it."""
+        if state.finished is not None:
+            # A later attempt that trains on takes it back.
+            self.finished.add(state.finished.attempt)
         if entry["kind"] == "checkpoint":
             made = entry["checkpoint"]
             self.last_step[made["attempt"]] = max(made["step"], self.last_step.get(made["attempt"], 0))
@@ -246,7 +250,7 @@ def _attempt(folder: RunFolder, state: State, steps: _Steps, number: int, run: R
     is_newest = number == state.attempt
     lives = is_newest and not run.state.ended
     detail = progress.detail if progress is not None else ""
-    if state.finished is not None and state.finished.attempt == number:
+    if number in steps.finished:
         cause = Cause.SUCCEEDED
     elif (is_newest and run.state == RunState.STOPPED) or detail.startswith("stopped"):
         cause = Cause.STOPPED

@@ -19,6 +19,7 @@ import yaml
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+from jobs.cli import submit
 from jobs.cli.app import app, main
 from jobs.cli.serve import growth_of
 from jobs.cli.train import model_of
@@ -148,6 +149,21 @@ def test_an_unknown_run_to_score_is_found_before_ray_starts(
     code, message = run_failing(capsys, "evaluate", "jobs/specs/whisper_micro.yaml", "--model", str(tmp_path))
     assert code == ConfigError.exit_code
     assert message.endswith("give a run folder, or a folder with a model\n")
+
+
+def test_a_name_that_is_taken_is_told_before_anything_is_checked(
+    ledger: Ledger, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(*_: object, **__: object) -> None:
+        raise AssertionError("it was checked")
+
+    monkeypatch.setattr(submit, "_preflight", check)
+    recipe = ("jobs/specs/whisper_micro.yaml", "--address", "http://127.0.0.1:1", "--set", "run.name=old")
+    code, message = run_failing(capsys, "submit", *recipe)
+    assert code == ConflictError.exit_code
+    assert message == "error: run old exists already, STOPPED: continue it (`rayscribe resume old`), or " + (
+        "give another name (--set run.name=…)\n"
+    )
 
 
 def test_a_run_that_failed_before_it_had_a_folder_is_said_to_have_no_model(

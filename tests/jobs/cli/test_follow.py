@@ -13,7 +13,7 @@ from jobs.cli import submit
 from jobs.cli.connect import CommandSession
 from jobs.cli.follow import LOG_TIMEOUT_S, Follower, exit_code_of, print_text
 from jobs.cli.output import run_details, runs_table
-from jobs.errors import ServiceError
+from jobs.errors import ClusterGoneError, ServiceError
 from jobs.lifecycle import RunState
 from jobs.model import LogLine, LogPage, Progress, Run
 from tests.jobs.ledger.builders import make_attempt
@@ -187,7 +187,7 @@ def test_a_submission_to_a_cluster_that_does_not_respond_says_once_how_to_leave_
     queued, stopped = (sample_run(state=state) for state in (RunState.QUEUED, RunState.STOPPED))
     nothing, operated = lambda: None, cast(Any, WithoutAttempts([queued] * 3 + [stopped], {}))
     session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
-    assert submit._first_attempt(session, "sr").state == RunState.STOPPED
+    assert submit._next_attempt(session, queued).state == RunState.STOPPED
     assert capsys.readouterr().err.count("waits until the run starts; Ctrl-C leaves it queued") == 1
 
 
@@ -195,11 +195,29 @@ def test_a_submission_without_a_service_says_what_needs_a_command(capsys: pytest
     accepted = sample_run(state=RunState.TRAINING, attempt=1)
     nothing, operated = lambda: None, cast(Any, WithAnAttempt([accepted], {}))
     session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
-    submit._report(session, accepted, follow=False, json_output=False, service=None)
+    submit._report(session, sample_run(state=RunState.QUEUED), submit.Submission())
     assert capsys.readouterr().out.splitlines()[-1] == (
         "the cluster runs it by itself; without a service, it is retried after a failure only while a command runs: "
         "rayscribe wait sr"
     )
+
+
+def test_a_resumed_run_whose_cluster_is_gone_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(address: str) -> None:
+        raise ClusterGoneError(f"{address} was taken down")
+
+    monkeypatch.setattr(submit, "connect", gone)
+    resumed = sample_run(state=RunState.QUEUED, attempt=1, reason="resumed by ana")
+    told = resumed.model_copy(update={"reason": "it was taken down; start it again"})
+    nothing, operated = lambda: None, cast(Any, WithAnAttempt([resumed, resumed, told], {}))
+    session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
+    submit._report(session, resumed, submit.Submission())
+    assert capsys.readouterr().out.splitlines() == [
+        f"sr: submitted to queue {resumed.queue} · {resumed.run_folder}",
+        "sr: QUEUED · it was taken down; start it again",
+    ]
 
 
 def test_a_followed_run_ends_with_what_may_be_done_next(capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,7 +228,7 @@ def test_a_followed_run_ends_with_what_may_be_done_next(capsys: pytest.CaptureFi
     )
     session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=False)
     with opened_screen(to_stderr=True), pytest.raises(typer.Exit) as ended:
-        submit._report(session, live, follow=True, json_output=False, service=None)
+        submit._report(session, live, submit.Submission(follow=True))
     printed = capsys.readouterr()
     assert (ended.value.exit_code, printed.out.splitlines()[1:]) == (7, ["one"])
     assert printed.err.splitlines()[-1] == "continue it: rayscribe resume sr --follow"

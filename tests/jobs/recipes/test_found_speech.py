@@ -88,16 +88,25 @@ class TestManifests:
     def test_columns_of_other_names_are_asked_for_and_taken(self, corpus: Path) -> None:
         content = corpus.read_text(encoding="utf-8").replace("path,text", "where,what", 1)
         corpus.write_text(content, encoding="utf-8")
-        with pytest.raises(ConfigError, match=r"which column names the recordings, of where, what\? .*--audio-column"):
+        both = r"\(where, what\) which one names the recordings\? .*--audio-column; .*transcripts\? .*--text-column"
+        with pytest.raises(ConfigError, match=both):
             look(corpus)
         nothing = "without transcripts there is nothing to train on"
-        with pytest.raises(
-            ConfigError, match=rf"which column names the transcripts, .*--text-column; .*text.*{nothing}"
-        ):
+        with pytest.raises(ConfigError, match=rf"which one names the transcripts\? .*--text-column .*text.*{nothing}"):
             look(corpus, audio="where")
-        with pytest.raises(ConfigError, match="no column 'path' among where, what"):
+        with pytest.raises(ConfigError, match=r"\(where, what\) none is 'path': name it with --audio-column$"):
             look(corpus, audio="path", text="what")
+        with pytest.raises(ConfigError, match=r"none is 'who': name it with --speaker-column$"):
+            look(corpus, audio="where", text="what", speaker="who")
         assert texts_of(look(corpus, audio="where", text="what")) == {ALL: TEXTS}
+
+    def test_a_column_of_speakers_of_another_name_is_taken(self, corpus: Path) -> None:
+        rows = corpus.read_text(encoding="utf-8").splitlines()
+        told = [f"{row},{who}" for row, who in zip(rows, ("who", "ana", "ben", "ana", "eva"), strict=True)]
+        corpus.write_text("\n".join(told) + "\n", encoding="utf-8")
+        assert look(corpus).splits[ALL].source.table["speaker"].null_count == len(TEXTS)
+        found = look(corpus, speaker="who")
+        assert found.splits[ALL].source.table["speaker"].to_pylist() == ["ana", "ben", "ana", "eva"]
 
     @pytest.mark.parametrize(("encoding", "said"), [("latin-1", "what it is"), ("utf-16", "utf-16")])
     def test_one_of_another_encoding_is_refused_until_that_is_named(

@@ -123,7 +123,8 @@ def test_steps_are_passes_over_the_data_within_bounds(
         (gpus(1, 80), None, 16, 16),
         (gpus(1, 24), GivenModel("openai/whisper-medium", 769e6), 16, 8),
         (gpus(32, 24), None, 32, 1),
-        (LAPTOP, GivenModel("scratch", 39e6), 16, 16),
+        (LAPTOP, GivenModel("scratch", 39e6), 16, 4),
+        (Machine(2, 4 * GIB), GivenModel("scratch", 39e6), 16, 8),
     ],
 )
 def test_a_step_has_the_same_clips_whatever_fits_at_once(
@@ -132,6 +133,13 @@ def test_a_step_has_the_same_clips_whatever_fits_at_once(
     found = choose(speech(), machine, given)
     assert choice(found, "training.global_batch_size") == batch
     assert choice(found, "training.per_device_train_batch_size") == per_device
+
+
+@pytest.mark.parametrize(("cpus", "workers"), [(1, 1), (2, 2), (4, 3), (8, 4), (64, 4)])
+def test_a_new_model_has_workers_of_one_cpu_each(cpus: int, workers: int) -> None:
+    found = choose(speech(), Machine(cpus, 16 * GIB), GivenModel("scratch", 39e6))
+    assert choice(found, "scaling.num_workers") == workers
+    assert choice(found, "scaling.resources_per_worker") == {"CPU": 1}
 
 
 @pytest.mark.parametrize(("has_bfloat16", "precision"), [(True, "bf16"), (False, "fp16")])

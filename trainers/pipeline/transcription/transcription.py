@@ -33,13 +33,12 @@ from trainers.pipeline.transcription.transcription_folder import (
     TranscriptionFolder,
     hash_of_rows,
 )
-from trainers.pipeline.transcription.transcription_request import TranscriptionRequest
+from trainers.pipeline.transcription.transcription_request import MODEL, TranscriptionRequest
 from trainers.run_folder import layout
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
 
-ARGUMENT = "MODEL"
 TRANSCRIBE = "transcribe"
 
 
@@ -133,7 +132,7 @@ def transcribe(
     """
     config = resolve_fields(config, cache_url_of(config), None)
     check_decoder(config.decode, config.run.storage_options)
-    model = find_model(request.model, config.run.storage_options, ARGUMENT)
+    model = find_model(request.model, config.run.storage_options, MODEL)
     cutting = Cutting(request.max_segment_s, request.pause_s)
     task = TranscribeTask(config, model, _weights(config, model), cutting, request.words, rows.reader)
     if request.folder is None:

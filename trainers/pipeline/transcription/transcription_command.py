@@ -13,8 +13,9 @@ from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.exit_code import exit_code_of
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, QuarantinedError
+from trainers.models.sources.run_models import find_model
 from trainers.pipeline.on_machine.waiting_threads import wait_asleep
-from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
+from trainers.pipeline.transcription.transcription_request import MODEL, TranscriptionRequest, transcription_config
 
 if TYPE_CHECKING:
     # It loads torch.
@@ -62,6 +63,7 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
     resolve_secrets(os.environ)
     config = transcription_config(request)
     # Before torch is loaded, for what is wrong with them is told in a second or two.
+    find_model(request.model, config.run.storage_options, MODEL)
     from trainers.pipeline.transcription.input_rows import is_manifest, open_rows, refuse_missing  # noqa: PLC0415
 
     rows = open_rows(request.inputs, config.data, config.run.storage_options)

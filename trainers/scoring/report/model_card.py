@@ -44,7 +44,8 @@ recognize = pipeline("{TASK}", model="{PLACE}")
 print(recognize("speech.wav")["text"])
 ```
 
-or `rayscribe transcribe {PLACE} speech.wav`, which also takes long recordings.
+which has ffmpeg read the file; or `rayscribe transcribe {PLACE} speech.wav`, which needs no ffmpeg, and also takes long
+recordings.
 """
 
 

@@ -26,6 +26,7 @@ from trainers.distributed.machine import process_name
 from trainers.errors import ConfigError
 from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints, upload_staged
 from trainers.run_folder.fencing import GroupWriter
+from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.run_register import find_registered
 from trainers.storage import open_storage
@@ -97,6 +98,18 @@ def test_attempts_name_checkpoints_that_have_been_removed_since(runs: AllRuns, t
     assert [item.name for item in list_checkpoints(folder)] == [best, "checkpoint-8-a2-y"]
     attempts = [(attempt.resume_from, attempt.last_step) for attempt in runs.attempts("sr")]
     assert attempts == [(None, 5), ("checkpoint-5-a1-x-y", 8), ("checkpoint-8-a2-y", None)]
+
+
+def test_an_attempt_that_finished_the_run_stays_so_when_another_trains_on(runs: AllRuns, tmp_path: Path) -> None:
+    known = register(tmp_path)
+    train(known, tmp_path)
+    folder = RunFolder(open_storage(known.url))
+    finished = {"kind": "finished", "attempt": 1, "outputs": "attempts/1", "files": [], "result": {}}
+    Journal(folder).append(lambda _: finished)
+    begin(folder)
+    assert [attempt.cause for attempt in runs.attempts("sr")] == [Cause.SUCCEEDED, Cause.ENTRYPOINT]
+    Journal(folder).append(lambda _: {**finished, "attempt": 2})
+    assert [attempt.cause for attempt in runs.attempts("sr")] == [Cause.SUCCEEDED, Cause.SUCCEEDED]
 
 
 def test_a_training_that_goes_on_is_shown_with_its_phase(runs: AllRuns, tmp_path: Path) -> None:
