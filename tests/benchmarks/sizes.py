@@ -55,7 +55,7 @@ class Sizes:
     encoder_layers: int = 4
     decoder_layers: int = 4
     short_context_s: int = 4
-    known_steps: int = 200
+    known_steps: int = 240
 
     @property
     def short_batch(self) -> int:

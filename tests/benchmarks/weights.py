@@ -17,6 +17,8 @@ from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_part import WhisperPart
 
 HEAD_WIDTH = 64
+# Samples from one frame of a spectrogram to the next.
+HOP = 160
 WORD_LETTERS = 8
 
 
@@ -53,17 +55,28 @@ def write_known_weights(folder: Path, manifest: Path, sizes: Sizes) -> None:
         convolution.weight *= 4
     with manifest.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    clips = (to_int16(decode((manifest.parent / row["path"]).read_bytes(), name=row["path"])) for row in rows)
-    inputs = [features.inputs([torch.from_numpy(clip)], FULL_CONTEXT_S)["input_features"] for clip in clips]
+    inputs = []
+    for row in rows:
+        clip = to_int16(decode((manifest.parent / row["path"]).read_bytes(), name=row["path"]))
+        spectrogram = features.inputs([torch.from_numpy(clip)], FULL_CONTEXT_S)["input_features"]
+        # faster-whisper has zeros behind the clip's own frames, in place of those of silence.
+        cut = spectrogram.clone()
+        cut[..., len(clip) // HOP :] = 0.0
+        inputs += [spectrogram, cut]
     heard = torch.cat([encoder(each).last_hidden_state for each in inputs])
-    texts = family.encode_labels(recognizer.processor, [row["text"] for row in rows])
+    texts = family.encode_labels(recognizer.processor, [row["text"] for row in rows for _ in range(2)])
     labels = pad_sequence([torch.tensor(ids) for ids in texts], batch_first=True, padding_value=-100)
     torch.manual_seed(0)
-    optimizer = torch.optim.AdamW((weight for weight in network.parameters() if weight.requires_grad), lr=1e-3)
+    trained = [weight for weight in network.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-3)
+    # Without a warm-up and a bound it learns texts and not which clip has which, and utters as many words as it may.
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, sizes.known_steps // 8, sizes.known_steps)
     for _ in range(sizes.known_steps):
-        batch = torch.randperm(len(rows))[: sizes.score_batch]
+        batch = torch.randperm(len(heard))[: sizes.score_batch]
         network(encoder_outputs=(heard[batch],), labels=labels[batch]).loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
+        schedule.step()
         optimizer.zero_grad()
     network.save_pretrained(folder)
 

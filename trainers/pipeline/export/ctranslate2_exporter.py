@@ -1,5 +1,6 @@
 """A Whisper for CTranslate2, as faster-whisper opens it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from trainers.models.whisper.whisper_generation import suppressed_tokens
+from trainers.models.whisper.whisper_generation import is_multilingual, suppressed_tokens
 from trainers.pipeline.export.exporter import Source
 
-TOKENIZER = "tokenizer.json"
+TOKENIZER, VOCABULARY = "tokenizer.json", "vocabulary.json"
+EMPTY = ""
 
 
 class CTranslate2:
@@ -26,9 +28,21 @@ class CTranslate2:
         TransformersConverter(str(source.folder), copy_files=[TOKENIZER]).convert(str(folder), force=True)
         # faster-whisper reads it next to the tokenizer.
         source.recognizer.processor.feature_extractor.save_pretrained(folder)
+        if is_multilingual(source.recognizer.model.generation_config):
+            _mark_multilingual(folder / VOCABULARY)
 
     def open(self, folder: Path, source: Source) -> "_Whisper":
         return _Whisper(folder, source)
+
+
+def _mark_multilingual(vocabulary: Path) -> None:
+    """Has the vocabulary the empty token that released multilingual ones have, by which CTranslate2 knows them.
+
+    Without it faster-whisper leaves the language out of the prompt. It stands behind all that the model can utter.
+    """
+    tokens = json.loads(vocabulary.read_text(encoding="utf-8"))
+    if EMPTY not in tokens:
+        vocabulary.write_text(json.dumps([*tokens, EMPTY], ensure_ascii=False), encoding="utf-8")
 
 
 class _Whisper:

@@ -35,6 +35,8 @@ options |= dict(compression_ratio_threshold=None, suppress_blank=True)
 print(json.dumps(["".join(part.text for part in model.transcribe(file, **options)[0]) for file in sys.argv[2:]]))
 """
 
+IS_MULTILINGUAL = "import sys, ctranslate2; print(ctranslate2.models.Whisper(sys.argv[1]).is_multilingual)"
+
 # Opens a CTC model as docs/how-to/export.md says, and prints the texts of recordings.
 EXPORTED_CTC = """
 import json, sys
@@ -125,6 +127,9 @@ def test_a_whisper_of_a_short_context_scores_the_same_in_every_runtime(tmp_path:
     run = finished_run(tmp_path, write_whisper(tmp_path / "model"))
     outcomes = export(run, ",".join(FORMATS), tmp_path / "exported", "--tolerance", "0")
     assert [(each["format"], each["difference"]) for each in outcomes] == [(name, 0.0) for name in FORMATS]
+    folder = str(tmp_path / "exported" / "ctranslate2")
+    done = run_python("-c", IS_MULTILINGUAL, folder, home=tmp_path / "home")
+    assert done.stdout == "True\n", f"its language is prompted: {done.stderr}"
 
 
 @pytest.mark.parametrize(
