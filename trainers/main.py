@@ -479,9 +479,9 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
     else:
         expected = os.environ.get(CHECKPOINT_VARIABLE)
         result = fit(config, engine, overrides=changed, attempt=given.attempt, expected=expected)
-    show(Finished(result.headline, result.folder))
     if given.verb == "train" and result.warning is not None:
         show(result.warning)
+    show(Finished(result.headline, result.folder))
     _advise(given, config, result.folder, result.split)
     return result
 

@@ -16,7 +16,7 @@ from jobs.cli import cluster_commands
 from jobs.cli.connect import open_session
 from jobs.cli.follow import wait_for_end
 from jobs.cli.output import echo
-from jobs.cli.submit import Submission, submit_spec
+from jobs.cli.submit import Submission, refuse_taken_name, submit_spec
 from jobs.cli.train import Overrides
 from jobs.clusters.managed.cluster_lock import lock_cluster
 from jobs.errors import NotFoundError
@@ -49,6 +49,7 @@ def demo(
         # The repository travels with the run, if this is one; of the user's folder nothing does.
         here = repository if (repository / ENTRY).is_file() else Path(empty)
         spec = load_spec(Path(RECIPE), chosen, here=here, now=datetime.now(UTC), is_local=lambda address: True)
+        refuse_taken_name(str(spec.config.run.name), None)
         with _own_cluster(keep_ray):
             try:
                 submit_spec(spec, Submission(follow=True, goes_on=False))
@@ -85,8 +86,9 @@ def _stop(name: str) -> None:
     """Stops the run where it was not followed to its end, so that it does not wait for a cluster that is gone."""
     with open_session(None) as session:
         try:
-            if session.runs.stop(name).state.ended:
+            if session.operations.run(name).state.ended:
                 return
         except NotFoundError:
             return
-        echo(f"{name}: {wait_for_end(session, name).reason}; rayscribe demo begins a new one", err=True)
+        session.operations.stop(name)
+        echo(f"{name}: {wait_for_end(session, name).reason}", err=True)

@@ -129,7 +129,7 @@ def submit_spec(found: JobSpec, how: Submission) -> None:
     if how.dry_run:
         _dry_run(found, bundle, how.service, how.json_output)
         return
-    _refuse_taken_name(str(found.config.run.name), how.service)
+    refuse_taken_name(str(found.config.run.name), how.service)
     if not how.skip_preflight:
         screen.show(Stage("preflight", "checking the recipe"))
         _preflight(found, bundle, or_else=", or use --no-preflight")
@@ -149,7 +149,7 @@ def queue_bundle(session: CommandSession, found: JobSpec, bundle: "Bundle") -> R
     return session.operations.submit(run_request_of(found, bundle, package.sha256), idempotency_key=uuid.uuid4().hex)
 
 
-def _refuse_taken_name(name: str, service: str | None) -> None:
+def refuse_taken_name(name: str, service: str | None) -> None:
     """Before what takes long; a queue checks again when it takes the run.
 
     Raises:
@@ -174,7 +174,7 @@ def submit_from_python(
     given = _all_overrides(overrides, None, named_address(address, cluster, service))
     found = load_spec(recipe, given, now=datetime.now(UTC), is_local=how.is_local, say=partial(echo, err=True))
     bundle = collect_bundle(found)
-    _refuse_taken_name(str(found.config.run.name), service)
+    refuse_taken_name(str(found.config.run.name), service)
     _preflight(found, bundle)
     with open_session(service) as session:
         run = queue_bundle(session, found, bundle)
@@ -360,11 +360,11 @@ def _report(session: CommandSession, run: Run, how: Submission) -> None:
         as_json(run)
     elif not how.follow:
         echo(f"{run.id}: {run.state} · {run.reason}")
-        if session.standalone and not (run.state.ended or run.state.waiting):
-            typer.echo(
-                "the cluster runs it by itself; without a service, it is retried after a failure only while a command "
-                f"runs: rayscribe wait {run.id}"
-            )
+        if session.standalone and not run.state.ended:
+            waits = "without a service, it is started and retried"
+            runs = "the cluster runs it by itself; without a service, it is retried after a failure"
+            begins = waits if run.state.waiting else runs
+            typer.echo(f"{begins} only while a command runs: rayscribe wait {run.id}")
     if not how.json_output:
         for line in next_steps(run, how.service):
             echo(line, err=True)
@@ -375,7 +375,6 @@ def _report(session: CommandSession, run: Run, how: Submission) -> None:
 def _next_attempt(session: CommandSession, queued: Run) -> Run:
     """Waits until Ray has accepted the attempt that a run was queued for, or its cluster is found to be gone."""
     status, hint_s = StatusPrinter(), time.monotonic() + HINT_S
-    is_gone = _is_gone(queued.address)
 
     def submitted() -> bool:
         nonlocal hint_s
@@ -389,7 +388,7 @@ def _next_attempt(session: CommandSession, queued: Run) -> Run:
 
     def told(run: Run) -> bool:
         """Whether the run says by now what it waits for, which does not come by itself."""
-        return is_gone and run.reason != queued.reason
+        return run.state.waiting and run.reason != queued.reason and _is_gone(run.address)
 
     session.wait_until(submitted)
     return session.operations.run(queued.id)

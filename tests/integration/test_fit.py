@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Mapping
@@ -385,6 +387,11 @@ def test_what_a_training_says_may_be_done_next_can_be_done(tones: Path, tmp_path
     assert Path(advice["each test utterance with its hypothesis"]).is_file()
     assert any("on validation (6 utterances)" in line for line in rayscribe(*words_of(advice["score another split"])))
     assert any(line.startswith("step 24/24 ·") for line in rayscribe(*words_of(advice["train on, twice as long"])))
+    recording = str(next(tones.rglob("*.wav")))
+    (text,) = rayscribe(*words_of(advice["transcribe with it"].replace("recording.wav", recording)))
+    program = advice["use the model in Python"].replace("recording.wav", recording)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert text in done.stdout.splitlines()
 
 
 def words_of(command: str) -> list[str]:

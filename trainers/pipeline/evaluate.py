@@ -29,10 +29,8 @@ _CHOICE = (
     "decode's weights are chosen on it: name one (--set data.validation=my/valid.csv), or give one value each for "
     "decode.lm_weight, decode.word_score and decode.rescoring_weight"
 )
-
-
-# An error rate that a model has which writes nothing, or anything, is about 100.
-USELESS_PERCENT = 90.0
+# A model that writes nothing, or anything at all, has about 100.
+_USELESS_PERCENT = 90.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class RunResult:
     def warning(self) -> str | None:
         """What to say of a model that was trained and recognizes next to nothing."""
         rate = self.totals.get(ranking_rate(self.model.language))
-        if rate is None or rate < USELESS_PERCENT:
+        if rate is None or rate < _USELESS_PERCENT:
             return None
         return (
             f"warning: at {rates_of(self.totals, self.model.language)} the model recognizes next to nothing yet: train "

@@ -217,6 +217,7 @@ def test_a_resumed_run_whose_cluster_is_gone_is_not_waited_for(
     assert capsys.readouterr().out.splitlines() == [
         f"sr: submitted to queue {resumed.queue} · {resumed.run_folder}",
         "sr: QUEUED · it was taken down; start it again",
+        "without a service, it is started and retried only while a command runs: rayscribe wait sr",
     ]
 
 

@@ -49,8 +49,7 @@ def crowding(scaling: ScalingPart, cpus: int) -> str | None:
     workers, each = scaling.max_workers, max(1, int(scaling.worker_resources["CPU"]))
     if workers * each <= cpus:
         return None
-    fitting = max(1, cpus // each)
-    fix = f": {fitting} would be as fast (--set scaling.num_workers={fitting})" if fitting < workers else ""
     of_each = f"of {counted(each, 'CPU')}"
     who = counted(workers, "worker", f"{of_each} shares", f"{of_each} share")
-    return f"{who} the {counted(cpus, 'CPU')} of this machine{fix}"
+    more = f", where more than {counted(cpus, 'worker')} do not help" if workers > cpus else ""
+    return f"{who} the {counted(cpus, 'CPU')} of this machine{more}"

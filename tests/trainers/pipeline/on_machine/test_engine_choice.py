@@ -67,8 +67,8 @@ OURS = "the 2 CPUs of this machine"
     [
         (2, 1, None),
         (1, 2, None),
-        (8, 1, f"8 workers of 1 CPU share {OURS}: 2 would be as fast (--set scaling.num_workers=2)"),
-        (2, 2, f"2 workers of 2 CPUs share {OURS}: 1 would be as fast (--set scaling.num_workers=1)"),
+        (8, 1, f"8 workers of 1 CPU share {OURS}, where more than 2 workers do not help"),
+        (2, 2, f"2 workers of 2 CPUs share {OURS}"),
         (1, 4, f"1 worker of 4 CPUs shares {OURS}"),
     ],
 )
