@@ -20,6 +20,7 @@ from tests.benchmarks.table import MET, MISSED, UNDECIDED
 pytestmark = [pytest.mark.long, pytest.mark.integration]
 
 
+@pytest.mark.timeout(1800)
 def test_the_comparison_with_the_stock_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert stock.main(["--smoke"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
