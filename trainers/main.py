@@ -366,10 +366,11 @@ def _run_on_machine(given: TaskArguments, config: TrainConfig, changed: Sequence
     from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
 
     _refuse_early(given, config)
-    crowded = crowding(config.scaling, cpus_of_this_machine()) if given.verb != "prepare" else None
-    if crowded is not None:
+    threads = threads_of(config.scaling)
+    crowded = crowding(config.scaling.max_workers, threads, cpus_of_this_machine())
+    if crowded is not None and given.verb != "prepare":
         print_line(f"warning: {crowded}")
-    start_server(WORKERS_IMPORT, threads_of(config.scaling))
+    start_server(WORKERS_IMPORT, threads)
     _load(given, config)
     from trainers.pipeline.on_machine.machine_engine import MachineEngine  # noqa: PLC0415
 

@@ -17,8 +17,6 @@ from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_part import WhisperPart
 
 HEAD_WIDTH = 64
-# Samples from one frame of a spectrogram to the next.
-HOP = 160
 WORD_LETTERS = 8
 
 
@@ -61,7 +59,7 @@ def write_known_weights(folder: Path, manifest: Path, sizes: Sizes) -> None:
         spectrogram = features.inputs([torch.from_numpy(clip)], FULL_CONTEXT_S)["input_features"]
         # faster-whisper has zeros behind the clip's own frames, in place of those of silence.
         cut = spectrogram.clone()
-        cut[..., len(clip) // HOP :] = 0.0
+        cut[..., len(clip) // recognizer.processor.feature_extractor.hop_length :] = 0.0
         inputs += [spectrogram, cut]
     heard = torch.cat([encoder(each).last_hidden_state for each in inputs])
     texts = family.encode_labels(recognizer.processor, [row["text"] for row in rows for _ in range(2)])

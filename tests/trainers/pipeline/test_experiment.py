@@ -76,6 +76,9 @@ def test_before_the_first_checkpoint_another_experiment_begins_clean(folder: Run
     assert not writer.holds(second.check()), "two experiments never share a folder"
 
 
+OTHER_DATA = "other recordings, transcripts or ways to prepare them"
+
+
 @pytest.mark.parametrize(
     ("changes", "data", "shown"),
     [
@@ -83,8 +86,8 @@ def test_before_the_first_checkpoint_another_experiment_begins_clean(folder: Run
         ({"scaling.num_workers": 3}, DATA, "training.utterances_per_step: 16 → 48"),
         ({"training.training_args": {"adam_beta2": 0.9}}, DATA, "training.training_args.adam_beta2: None → 0.9"),
         ({"data.do_normalize_eval": False}, DATA, "data.normalizer: 'basic 1' → 'none 1'"),
-        ({}, {**DATA, "train": "z"}, "data.train: other recordings, transcripts or ways to prepare them (a →"),
-        ({}, {**DATA, "validation": "z"}, "data.validation: other recordings, transcripts or ways to"),
+        ({}, {**DATA, "train": "z"}, f"data.train: {OTHER_DATA} (a → z)"),
+        ({}, {**DATA, "validation": "z"}, f"data.validation: {OTHER_DATA} (b → z)"),
     ],
 )
 def test_what_changes_the_mathematics_or_the_ranking_is_refused(

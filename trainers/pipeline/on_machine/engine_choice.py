@@ -44,9 +44,8 @@ def engine_line(reason: str | None) -> str:
     return "engine: processes of this machine, without Ray, which nothing here needs (--ray: on Ray)"
 
 
-def crowding(scaling: ScalingPart, cpus: int) -> str | None:
-    """What to say where workers ask for more CPUs than this machine has; None: there are enough."""
-    workers, each = scaling.max_workers, max(1, int(scaling.worker_resources["CPU"]))
+def crowding(workers: int, each: int, cpus: int) -> str | None:
+    """What to say where workers of so many CPUs `each` need more than this machine has; None: there are enough."""
     if workers * each <= cpus:
         return None
     of_each = f"of {counted(each, 'CPU')}"

@@ -22,7 +22,6 @@ from trainers.distributed.console.events import Stage
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.models.families import check_decoder
-from trainers.models.sources.run_models import find_model
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcriber import Cutting, TranscribeTask, opened_transcriber
@@ -33,7 +32,7 @@ from trainers.pipeline.transcription.transcription_folder import (
     TranscriptionFolder,
     hash_of_rows,
 )
-from trainers.pipeline.transcription.transcription_request import MODEL, TranscriptionRequest
+from trainers.pipeline.transcription.transcription_request import TranscriptionRequest
 from trainers.run_folder import layout
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
@@ -121,18 +120,17 @@ def transcribe_in_process(
 
 
 def transcribe(
-    request: TranscriptionRequest, config: TrainConfig, rows: LocatedRows, run: Runner
+    request: TranscriptionRequest, config: TrainConfig, model: str, rows: LocatedRows, run: Runner
 ) -> TranscriptionResult:
-    """Transcribes the rows that a request names; `run` does so where they are written to a folder.
+    """Transcribes the rows that a request names, with a model that was found (`find_model`); `run` writes to a folder.
 
     Raises:
-        ConfigError: there is no such model, or the config cannot be used.
+        ConfigError: the config cannot be used.
         ResumeError: the folder is of another request.
         StorageError: something cannot be read or written.
     """
     config = resolve_fields(config, cache_url_of(config), None)
     check_decoder(config.decode, config.run.storage_options)
-    model = find_model(request.model, config.run.storage_options, MODEL)
     cutting = Cutting(request.max_segment_s, request.pause_s)
     task = TranscribeTask(config, model, _weights(config, model), cutting, request.words, rows.reader)
     if request.folder is None:

@@ -15,12 +15,13 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, QuarantinedError
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.on_machine.waiting_threads import wait_asleep
-from trainers.pipeline.transcription.transcription_request import MODEL, TranscriptionRequest, transcription_config
+from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
 
 if TYPE_CHECKING:
     # It loads torch.
     from trainers.pipeline.transcription.transcription import TranscriptionResult
 
+ARGUMENT = "MODEL"
 # Recordings that a message names.
 SHOWN_PROBLEMS = 3
 
@@ -63,7 +64,7 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
     resolve_secrets(os.environ)
     config = transcription_config(request)
     # Before torch is loaded, for what is wrong with them is told in a second or two.
-    find_model(request.model, config.run.storage_options, MODEL)
+    model = find_model(request.model, config.run.storage_options, ARGUMENT)
     from trainers.pipeline.transcription.input_rows import is_manifest, open_rows, refuse_missing  # noqa: PLC0415
 
     rows = open_rows(request.inputs, config.data, config.run.storage_options)
@@ -78,7 +79,7 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
 
     if not on_ray:
         with converting_errors():
-            result = transcribe(request, config, rows, transcribe_in_process)
+            result = transcribe(request, config, model, rows, transcribe_in_process)
     else:
         from trainers.distributed.ray_connection import connected  # noqa: PLC0415
 
@@ -86,7 +87,8 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
         with connected(config, request.address), STOP_SIGNAL.on_signals():
             from trainers.pipeline.on_ray.transcribe_on_ray import transcribe_on_ray  # noqa: PLC0415
 
-            result = transcribe(request, config, rows, partial(transcribe_on_ray, num_workers=request.num_workers))
+            run = partial(transcribe_on_ray, num_workers=request.num_workers)
+            result = transcribe(request, config, model, rows, run)
     if request.out is not None and result.folder is None:
         _write(request.out, result.text)
     show(Finished(result.headline, result.folder or request.out or ""))

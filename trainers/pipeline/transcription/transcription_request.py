@@ -19,9 +19,6 @@ from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.run_folder.layout import CONFIG, RunFolder
 from trainers.storage import open_storage
 
-# How messages call what names the model.
-MODEL = "MODEL"
-
 # What of a run's recipe decides how its model transcribes; the rest is of training.
 _KEPT: Mapping[str, Sequence[str] | None] = {
     "model": None,

@@ -73,5 +73,4 @@ OURS = "the 2 CPUs of this machine"
     ],
 )
 def test_more_workers_than_cpus_are_told_of(workers: int, cpus_of_each: int, said: str | None) -> None:
-    changes = {"scaling.num_workers": workers, "scaling.resources_per_worker": {"CPU": cpus_of_each}}
-    assert crowding(config(changes).scaling, cpus=2) == said
+    assert crowding(workers, cpus_of_each, cpus=2) == said

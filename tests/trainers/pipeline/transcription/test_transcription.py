@@ -18,6 +18,7 @@ from tests.trainers.pipeline.transcription.tiny_models import CTC, TEXTS, write_
 from tests.trainers.synthetic import RATE_HZ, config, speechlike, write_corpus, write_recording, write_rows
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import QuarantinedError, ResumeError
+from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.transcription import transcription
@@ -231,9 +232,10 @@ class TestFolders:
             yield next(found)
             raise RuntimeError("killed")
 
-        config = transcription_config(request)
+        config, options = transcription_config(request), StorageOptions()
+        model, inputs = find_model(request.model, options), open_rows(request.inputs, config.data, options)
         with pytest.raises(RuntimeError, match="killed"):
-            transcription.transcribe(request, config, open_rows(request.inputs, config.data, StorageOptions()), dies)
+            transcription.transcribe(request, config, model, inputs, dies)
         assert not (out / "result.json").exists()
         begun = {path: path.stat().st_mtime_ns for path in (out / "transcripts").iterdir()}
         assert len(begun) == 2
