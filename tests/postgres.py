@@ -1,17 +1,18 @@
 """A real PostgreSQL for tests: a server of its own in a temporary folder, on a loopback port, as long as the session.
 
-It can be stopped and started again at the same port. PostgreSQL refuses to run as root; there it runs as `postgres`,
-the user that its package makes.
+It is the one that `make setup` installs, and can be stopped and started again at the same port. PostgreSQL refuses to
+run as root; there it runs as `nobody`, from a copy that this user can read.
 """
 
 import os
+import pwd
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,12 @@ from uuid import uuid4
 import psycopg
 import pytest
 
+from tests.settings import NODE_PACKAGES
+
 LOOPBACK = "127.0.0.1"
 USER = "rayscribe"
-PACKAGED = Path("/usr/lib/postgresql")
-MISSING = "PostgreSQL is not installed, and the ledger is tested on a real one: apt-get install postgresql"
+UNPRIVILEGED_USER = "nobody"
+MISSING = "PostgreSQL is not installed, and the ledger is tested on a real one: make setup"
 START_DEADLINE_S = 60.0
 # Nothing of a test needs to survive a loss of power.
 SETTINGS = {"fsync": "off", "listen_addresses": LOOPBACK, "unix_socket_directories": "", "max_connections": "200"}
@@ -124,26 +127,30 @@ class PostgresServer:
     def _as_whom() -> dict[str, Any]:
         if os.geteuid() != 0:
             return {}
-        return {"user": "postgres", "group": "postgres", "extra_groups": []}
+        user = pwd.getpwnam(UNPRIVILEGED_USER)
+        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
 @contextmanager
 def running_server() -> Iterator[PostgresServer]:
     """A server for the length of the block; fails where PostgreSQL is not installed."""
-    binaries = find_binaries(os.environ.get("PATH", "").split(os.pathsep), PACKAGED)
-    if binaries is None:
+    installed = next(NODE_PACKAGES.glob("@embedded-postgres/*/native"), None)
+    if installed is None:
         pytest.fail(MISSING, pytrace=False)
     # Not below pytest's own temporary folder, which only its owner may enter.
     folder = Path(tempfile.mkdtemp(prefix="rayscribe-postgres-"))
-    server = PostgresServer(binaries, folder)
     try:
         if os.geteuid() == 0:
-            shutil.chown(folder, "postgres", "postgres")
+            installed = shutil.copytree(installed, folder / "postgres", symlinks=True)
+            shutil.chown(folder, pwd.getpwnam(UNPRIVILEGED_USER).pw_uid)
+        server = PostgresServer(installed / "bin", folder)
         server.initialize()
         server.start()
-        yield server
+        try:
+            yield server
+        finally:
+            server.stop(for_good=True)
     finally:
-        server.stop(for_good=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -158,24 +165,6 @@ def postgres_server() -> Iterator[PostgresServer]:
 def postgres_url(postgres_server: PostgresServer) -> str:
     """The URL of what looks like a new, empty database."""
     return postgres_server.create_schema()
-
-
-def find_binaries(path: Sequence[str], packaged: Path) -> Path | None:
-    """The folder with `postgres` and `initdb`: on the path, or where Debian keeps them, newest first."""
-    versions = sorted(packaged.glob("*/bin"), key=lambda folder: _version(folder.parent.name), reverse=True)
-    folders = [*(Path(folder) for folder in path if folder), *versions]
-    for folder in folders:
-        if all(os.access(folder / name, os.X_OK) for name in ("postgres", "initdb")):
-            # A link on the path leads to where its siblings are.
-            return (folder / "postgres").resolve().parent
-    return None
-
-
-def _version(name: str) -> float:
-    try:
-        return float(name)
-    except ValueError:
-        return 0.0
 
 
 def _free_port() -> int:

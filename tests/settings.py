@@ -1,9 +1,12 @@
 """Settings of the tests, from the environment; an empty variable counts as unset."""
 
 import os
+import sys
 from pathlib import Path
 
 DEFAULT_SPEECH_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+# Services that `make setup` installs with npm.
+NODE_PACKAGES = Path(sys.prefix) / "services" / "node_modules"
 # Share of the examples of property tests, and of the API's description, that a profile tries.
 PROFILES = {"full": 1.0, "quick": 0.2}
 

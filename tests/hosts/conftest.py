@@ -16,7 +16,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     """One process runs all that need hosts, on one network."""
     if "hosts_without_ray" not in getattr(item, "fixturenames", ()):
         return
-    for marker in (pytest.mark.integration, pytest.mark.long, pytest.mark.root, pytest.mark.timeout(1800)):
+    for marker in (pytest.mark.integration, pytest.mark.long, pytest.mark.system, pytest.mark.timeout(1800)):
         item.add_marker(marker)
     item.add_marker(pytest.mark.xdist_group("hosts"))
 

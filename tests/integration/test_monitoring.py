@@ -1,7 +1,6 @@
 """A real Prometheus, started as `make monitoring` does, watches a real training and a real service."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -24,11 +23,7 @@ from tests.integration.test_job import TINY, run_job
 from tests.jobs.api.backend_harness import BackendHarness, open_harness, served
 from trainers.distributed.local_ray import free_ports
 
-pytestmark = [
-    pytest.mark.skipif(
-        shutil.which("prometheus") is None, reason="Prometheus is not installed: apt-get install prometheus"
-    ),
-]
+pytestmark = pytest.mark.system
 TIMEOUT_S = 300.0
 # The shipped rules are for hours. Ray exports every 10 s, so that a rank which makes steps looks up to 10 s old.
 SHORTER = {"> 1800": "> 25", "for: 15m": "for: 0s", "for: 5m": "for: 0s", "for: 1m": "for: 0s", "< 0.1\n": "< 1\n"}

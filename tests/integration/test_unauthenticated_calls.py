@@ -35,7 +35,7 @@ PORTS = {
 METRICS_PORTS = {8090, 44217, 44227}
 DASHBOARD_PORT = 8265
 
-pytestmark = [pytest.mark.root]
+pytestmark = [pytest.mark.system]
 
 
 @pytest.fixture(scope="module")

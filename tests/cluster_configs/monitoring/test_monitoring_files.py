@@ -28,9 +28,7 @@ from trainers.metrics.known_metrics import known_metrics
 GRAFANA = SHIPPED / "grafana"
 GAUGES = {gauge.full_name for gauge in vars(gauges).values() if isinstance(gauge, Gauge)}
 DOCS = Path(__file__).parents[3] / "docs" / "monitoring.md"
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed: apt-get install prometheus"
-)
+needs_promtool = pytest.mark.system
 
 
 def promtool(*arguments: str) -> None:

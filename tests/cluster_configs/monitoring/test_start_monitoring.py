@@ -52,9 +52,7 @@ def stop(process: "subprocess.Popen[str]", number: int) -> None:
     assert psutil.wait_procs(children, timeout=TIMEOUT_S)[1] == []
 
 
-@pytest.mark.skipif(
-    shutil.which("prometheus") is None, reason="Prometheus is not installed: apt-get install prometheus"
-)
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_real_prometheus_listens_on_loopback_and_ends_with_us(tmp_path: Path, number: int) -> None:
     port, folder = free_ports(1)[0], tmp_path / "monitoring"

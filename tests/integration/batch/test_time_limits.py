@@ -211,7 +211,7 @@ def gpu_host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[GridEng
 
 
 @pytest.mark.long
-@pytest.mark.root
+@pytest.mark.system
 @pytest.mark.timeout(1800)
 def test_slurm_queues_a_job_of_two_nodes_again_that_its_time_limit_stopped(two_nodes: Slurm, work: Work) -> None:
     script = two_nodes.folder / "slurm.sbatch"
@@ -242,7 +242,7 @@ def test_slurm_queues_a_job_of_two_nodes_again_that_its_time_limit_stopped(two_n
 
 
 @pytest.mark.long
-@pytest.mark.root
+@pytest.mark.system
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("on_ray", [True, False], ids=["ray", "processes"])
 def test_grid_engine_queues_a_job_again_that_its_time_limit_stopped(

@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -103,7 +102,7 @@ def cost(insertions: int, deletions: int, substitutions: int) -> int:
     return SCLITE_INSERTION * insertions + SCLITE_DELETION * deletions + SCLITE_SUBSTITUTION * substitutions
 
 
-@pytest.mark.skipif(shutil.which("sctk") is None, reason="sclite is not installed: apt-get install sctk")
+@pytest.mark.system
 def test_counts_are_those_of_sclite_but_where_its_costs_prefer_another_alignment(tmp_path: Path) -> None:
     """sclite weighs a substitution 4 and the other edits 3, we weigh each 1, so that ours is the shortest.
 

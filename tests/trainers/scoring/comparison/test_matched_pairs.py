@@ -3,7 +3,6 @@
 import math
 import random
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,7 +132,7 @@ def sctk(*arguments: str, folder: Path, given: str = "") -> str:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("sctk") is None, reason="sc_stats is not installed: apt-get install sctk")
+@pytest.mark.system
 @pytest.mark.parametrize(("seed", "words"), [(1, 4), (2, 12), (3, 400)])
 def test_alignments_segments_statistic_and_p_are_those_of_sc_stats(tmp_path: Path, seed: int, words: int) -> None:
     rng = random.Random(seed)
