@@ -29,10 +29,14 @@ def test_no_link_and_no_anchor_leads_nowhere_and_nothing_is_fetched_from_elsewhe
     assert [found for page in pages for found in FETCHED.findall(page.read_text(encoding="utf-8"))] == []
 
 
-def test_the_readme_is_one_screen_with_three_commands_and_a_picture() -> None:
+def test_the_readme_is_one_screen_with_a_clone_two_targets_an_installation_and_a_picture() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= SCREEN_LINES
     assert [words[:2] for script in scripts_of(ROOT / "README.md") for words in commands_of(script)] == [
+        ["git", "clone"],
+        ["cd", "rayscribe"],
+        ["make", "demo"],
+        ["make", "test"],
         ["pip", "install"],
         ["rayscribe", "init"],
         ["rayscribe", "train"],
