@@ -10,15 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainers.config.storage_location import StorageOptions, is_remote, without_password
-from trainers.data.sources.archives.open_archive import SeekPoints, open_archive
+from trainers.data.sources.archives.archive_path import is_compressed
+from trainers.data.sources.archives.open_archive import SeekPoints, list_members, open_archive
 from trainers.data.sources.archives.range_file import ReadAt
-from trainers.data.sources.archives.tar_members import Member, read_members
+from trainers.data.sources.archives.tar_members import Member, read_content
 from trainers.data.sources.located_files import describe, reason_of
 from trainers.errors import DataError, NotHereError, StorageError
 from trainers.storage import Storage
 
 # Folder next to the prepared sets, and what an index is stored as.
-FOLDER, VERSION = "archives", "2"
+FOLDER, VERSION = "archives", "3"
 _SCHEMA = pa.schema(
     [
         ("name", pa.string()),
@@ -26,7 +27,7 @@ _SCHEMA = pa.schema(
         ("size", pa.int64()),
         ("problem", pa.string()),
         ("text", pa.binary()),
-        ("header", pa.int64()),
+        ("checksum", pa.int64()),
     ]
 )
 
@@ -63,11 +64,18 @@ class ArchiveIndex:
         problem = member.problem or (f"has {member.size} bytes, more than {most}" if member.size > most else "")
         if problem:
             raise DataError(f"{self.location}/{name}: {problem}")
-        return member.text if member.text is not None else self.read_at(member.offset, member.size)
+        if member.text is not None:
+            return member.text
+        content = read_content(member, self.read_at, with_content=is_compressed(self.location))
+        if content is None:
+            raise DataError(f"{self.location}/{name}: its archive was replaced while it was read: start again")
+        return content
 
 
 def open_index(location: str, storage_options: StorageOptions, cache: Storage | None) -> ArchiveIndex:
-    """Opens an archive's index, or reads the archive's headers to make it; a compressed archive is read through.
+    """Opens an archive's index, or reads the archive's headers to make it.
+
+    A compressed archive is read from its beginning to its end, which checks its length and checksums.
 
     Args:
         location: The archive's path or URL.
@@ -95,11 +103,9 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
     if members is not None and points is not None and not _loaded(points, cache, key):
         members = None
     if members is None:
-        members = list(read_members(without_password(location), read_at))
-        if points is not None:
-            dumped = points.dump()
-            if cache is not None:
-                cache.write_bytes(f"{key}.points", dumped)
+        members = list_members(location, read_at, points)
+        if cache is not None and points is not None:
+            cache.write_bytes(f"{key}.points", points.dump())
         if cache is not None:
             cache.write_bytes(f"{key}.parquet", _stored(members, stamp))
     points_url = cache.url(f"{key}.points") if points is not None and cache is not None else ""

@@ -1,6 +1,5 @@
 """Reads recordings from archives on the nodes, each by its place; none is unpacked."""
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +10,7 @@ from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.archives.archive_path import is_compressed
 from trainers.data.sources.archives.open_archive import open_archive
 from trainers.data.sources.archives.range_file import ReadAt
-from trainers.data.sources.archives.tar_members import HEADER_BYTES
+from trainers.data.sources.archives.tar_members import Member, read_content
 from trainers.data.sources.located_files import describe, reason_of
 from trainers.data.sources.recording_readers import FileReader, Reading, Row, results_in_order
 from trainers.errors import AudioError, StorageError
@@ -19,14 +18,14 @@ from trainers.storage import open_storage
 
 # Columns that say where a row's recording is: null for one that is a file of its own. PROBLEM says why there is none.
 ARCHIVE, OFFSET, SIZE, PROBLEM = "archive", "archive_offset", "archive_size", "archive_problem"
-HEADER = "archive_header"
+CHECKSUM = "archive_checksum"
 COLUMNS = pa.schema(
     [
         (ARCHIVE, pa.dictionary(pa.int32(), pa.string())),
         (OFFSET, pa.int64()),
         (SIZE, pa.int64()),
         (PROBLEM, pa.string()),
-        (HEADER, pa.int64()),
+        (CHECKSUM, pa.int64()),
     ]
 )
 # Archives that a process holds open.
@@ -72,16 +71,16 @@ class ArchiveReader:
 
 
 def _read_member(location: str, state: ArchiveState, options: StorageOptions, row: Row) -> bytes:
-    offset, size = int(row[OFFSET]) - HEADER_BYTES, int(row[SIZE]) + HEADER_BYTES
+    member = Member("", int(row[OFFSET]), int(row[SIZE]), checksum=int(row[CHECKSUM]))
     try:
-        data = _opened(location, state, options)(offset, size)
+        data = read_content(member, _opened(location, state, options), with_content=is_compressed(location))
     except OSError as error:
         raise StorageError(
             f"{location}: cannot be read here: {reason_of(error)}; an archive must be one that every node reads"
         ) from error
-    if len(data) != size or zlib.crc32(data[:HEADER_BYTES]) != row[HEADER]:
+    if data is None:
         raise StorageError(f"{location}: it was replaced since its rows were listed: prepare again")
-    return data[HEADER_BYTES:]
+    return data
 
 
 @lru_cache(_OPEN_ARCHIVES)

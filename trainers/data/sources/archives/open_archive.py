@@ -4,9 +4,11 @@ import io
 from collections.abc import Callable
 from typing import BinaryIO, TypeVar, cast
 
-from trainers.config.storage_location import StorageOptions, is_remote
+from trainers.config.storage_location import StorageOptions, is_remote, without_password
 from trainers.data.sources.archives.archive_path import is_compressed
 from trainers.data.sources.archives.range_file import RangeFile, ReadAt
+from trainers.data.sources.archives.sequential_gzip import SequentialGzip
+from trainers.data.sources.archives.tar_members import Member, read_members
 from trainers.data.sources.located_files import on_this_node, read_range
 from trainers.errors import DataError
 
@@ -32,8 +34,23 @@ def open_archive(location: str, size_bytes: int, storage_options: StorageOptions
     return points.read_at, points
 
 
+def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") -> list[Member]:
+    """Members of an archive that `open_archive` has opened; a compressed one is read to its end, which checks it.
+
+    Raises:
+        DataError: it is damaged, was cut short, or goes on behind its end.
+    """
+    if points is None:
+        return list(read_members(without_password(location), read_at))
+    with points.opened() as file:
+        content = SequentialGzip(without_password(location), file)
+        members = list(read_members(without_password(location), content.read_at, with_content=True))
+        content.check_rest()
+    return members
+
+
 class SeekPoints:
-    """A compressed archive, which knows points in it once it was read through."""
+    """A compressed archive, which is read from points in it; it checks no checksums, see `list_members`."""
 
     def __init__(self, location: str, read_at: ReadAt, size_bytes: int):
         # It is not installed where only a client runs.
@@ -41,25 +58,28 @@ class SeekPoints:
 
         self._location = location
         self._failure: Exception | None = None
+        self._stored_at, self._size_bytes = self._noting(read_at), size_bytes
         spacing = max(_LEAST_SPACING_BYTES, _USUAL_RATIO * size_bytes // _MOST_POINTS)
-        if is_remote(location):
-            raw = RangeFile(
-                location,
-                self._noting(read_at),
-                block_bytes=_BLOCK_BYTES,
-                most_bytes=_BLOCK_BYTES,
-                size_bytes=size_bytes,
-            )
-            file: BinaryIO = io.BufferedReader(raw, _BLOCK_BYTES)
-        else:
-            file = open(on_this_node(location), "rb")  # noqa: PTH123, SIM115 -- as long as this object
-        self._file = IndexedGzipFile(fileobj=file, spacing=spacing)
+        self._file = IndexedGzipFile(fileobj=self.opened(), spacing=spacing)
+
+    def opened(self) -> BinaryIO:
+        """The archive as it is stored, opened once more."""
+        if not is_remote(self._location):
+            return open(on_this_node(self._location), "rb")  # noqa: PTH123 -- its reader closes it
+        raw = RangeFile(
+            self._location,
+            self._stored_at,
+            block_bytes=_BLOCK_BYTES,
+            most_bytes=_BLOCK_BYTES,
+            size_bytes=self._size_bytes,
+        )
+        return io.BufferedReader(raw, _BLOCK_BYTES)
 
     def read_at(self, start: int, length: int) -> bytes:
         """Bytes of what it holds."""
 
         def read() -> bytes:
-            # Its seek goes no further than the end, and checks the bytes on the way.
+            # Its seek goes no further than the end.
             if self._file.seek(start) != start:
                 return b""
             return cast(bytes, self._file.read(length))
@@ -71,7 +91,7 @@ class SeekPoints:
         self._checked(lambda: self._file.import_index(fileobj=io.BytesIO(points)))
 
     def dump(self) -> bytes:
-        """Reads it to its end, which checks all of it, and gives its points."""
+        """Reads it to its end, and gives its points."""
         sink = io.BytesIO()
         self._checked(self._file.build_full_index)
         self._checked(lambda: self._file.export_index(fileobj=sink))

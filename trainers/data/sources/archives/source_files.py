@@ -173,7 +173,7 @@ class SourceFiles:
             member = index.members.get(member_name)
             problem = problems.get(name) or (member.problem if member is not None else "no such member of the archive")
             place = (member.offset, member.size) if member is not None else (0, 0)
-            rows.append((index.location, *place, problem or None, member.header if member is not None else None))
+            rows.append((index.location, *place, problem or None, member.checksum if member is not None else None))
         for values, column in zip(zip(*rows, strict=True), COLUMNS, strict=True):
             table = table.append_column(column, pa.array(values, column.type))
         if any(map(is_compressed, used)):

@@ -33,7 +33,8 @@ class Member(NamedTuple):
         size: Its bytes.
         problem: Why it is not read; "" where it is.
         text: The bytes of a small text, which lies next to the headers; None of others.
-        header: CRC-32 of the header before its bytes, by which a replaced archive is noticed.
+        checksum: CRC-32 of the header before its bytes, by which a replaced archive is noticed; in a compressed archive
+            of its bytes, too.
     """
 
     name: str
@@ -41,15 +42,16 @@ class Member(NamedTuple):
     size: int
     problem: str = ""
     text: bytes | None = None
-    header: int = 0
+    checksum: int = 0
 
 
-def read_members(location: str, read_at: ReadAt) -> Iterator[Member]:
+def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) -> Iterator[Member]:
     """Lists an archive's members, without reading recordings; folders are none.
 
     Args:
         location: The archive in messages.
         read_at: Reads a range of what it holds, uncompressed.
+        with_content: Read recordings too, for their checksums.
 
     Raises:
         DataError: it is damaged, was cut short, or goes on behind its end.
@@ -65,7 +67,7 @@ def read_members(location: str, read_at: ReadAt) -> Iterator[Member]:
                     raise tarfile.ReadError(f"{info.name!r} claims {info.size} bytes")
                 end = archive.offset
                 if not info.isdir():
-                    member = _member(info, file)
+                    member = _member(info, file, with_content=with_content)
                     texts_bytes += len(member.text or b"")
                     yield member
                 if texts_bytes > _MOST_TEXTS_BYTES:
@@ -78,14 +80,26 @@ def read_members(location: str, read_at: ReadAt) -> Iterator[Member]:
     _check_end(location, read_at, end)
 
 
-def _member(info: tarfile.TarInfo, file: RangeFile) -> Member:
+def read_content(member: Member, read_at: ReadAt, *, with_content: bool) -> bytes | None:
+    """The bytes of a member; None where they or its header are not those that `read_members` found."""
+    data = read_at(member.offset - HEADER_BYTES, member.size + HEADER_BYTES)
+    checked = data if with_content else data[:HEADER_BYTES]
+    is_same = len(data) == member.size + HEADER_BYTES and zlib.crc32(checked) == member.checksum
+    return data[HEADER_BYTES:] if is_same else None
+
+
+def _member(info: tarfile.TarInfo, file: RangeFile, *, with_content: bool) -> Member:
     problem, text = _problem(info), None
     if not problem and info.size <= _MOST_TEXT_BYTES and info.name.lower().endswith(_TEXTS):
         file.seek(info.offset_data)
         text = file.read(info.size)
     file.seek(info.offset_data - HEADER_BYTES)
-    header = zlib.crc32(file.read(HEADER_BYTES))
-    return Member(posixpath.normpath(info.name), info.offset_data, info.size, problem, text, header)
+    checksum = zlib.crc32(file.read(HEADER_BYTES))
+    if with_content and not problem:
+        left = info.size
+        while left and (piece := file.read(min(left, _MOST_HEADER_BYTES))):
+            checksum, left = zlib.crc32(piece, checksum), left - len(piece)
+    return Member(posixpath.normpath(info.name), info.offset_data, info.size, problem, text, checksum)
 
 
 def _check_end(location: str, read_at: ReadAt, end: int) -> None:

@@ -1,12 +1,15 @@
 """Manifests of Common Voice: from its folder or archive to train.jsonl, validation.jsonl and test.jsonl."""
 
-import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
+from trainers.config.storage_location import StorageOptions
+from trainers.data.sources.archives.archive_path import SUFFIXES, is_archive, is_compressed
+from trainers.data.sources.archives.open_archive import list_members, open_archive
+from trainers.data.sources.archives.range_file import ReadAt
+from trainers.data.sources.archives.tar_members import Member, read_content
 from trainers.data.sources.formats.common_voice import (
     CLIPS,
     Clip,
@@ -21,7 +24,6 @@ from trainers.distributed.console.plain_lines import as_lines
 from trainers.errors import DataError, StorageError
 from trainers.storage.json_files import to_jsonl
 
-ARCHIVES = (".tar.gz", ".tgz", ".tar")
 # Clips are seconds long; what claims more is none.
 MAX_CLIP_BYTES = 64 * 2**20
 MAX_TABLE_BYTES = 2 * 2**30
@@ -51,13 +53,13 @@ def write_manifests(
     """Writes a manifest for each split of `tables`, which are Common Voice's tables by split, into `out`.
 
     Clips of a folder stay where they are; those of an archive that a manifest names are unpacked to `out`/clips. A
-    complete manifest replaces one that is there; clips that are there with the right size are kept.
+    complete manifest replaces one that is there, and so does each clip that has other bytes.
 
     Raises:
         DataError: the source is no Common Voice, or has several languages and none is chosen.
         StorageError: `out` cannot be written.
     """
-    archive = _Archive.of(source, language) if source.name.endswith(ARCHIVES) else None
+    archive = _Archive.of(source, language) if is_archive(source.name) and source.is_file() else None
     corpus = archive.corpus() if archive is not None else _in_folder(source, language)
     counts = {split: Counts() for split in tables}
     clips = {split: corpus.clips(names, rules, counts[split]) for split, names in tables.items()}
@@ -101,7 +103,7 @@ def _write(path: Path, clips: Sequence[Clip], base: str) -> Path:
 def _in_folder(source: Path, language: str | None) -> CommonVoice:
     """The corpus of a folder of one language, or of one that has a folder for each."""
     if not source.is_dir():
-        raise DataError(f"{source}: no such folder: name Common Voice's folder, or its archive ({', '.join(ARCHIVES)})")
+        raise DataError(f"{source}: no such folder: name Common Voice's folder, or its archive ({', '.join(SUFFIXES)})")
     is_language = (source / CLIPS).is_dir()
     folders = [source] if is_language else sorted(path for path in source.iterdir() if (path / CLIPS).is_dir())
     folder = _chosen({path.name: path for path in folders}, source, None if is_language else language)
@@ -134,70 +136,67 @@ class _Archive:
     """Common Voice's archive; a member is taken by its name below the folder of a language, and by nothing else.
 
     Attributes:
-        tables: Bytes of each table by its name.
+        path: The archive.
         folder: Folder of the language in the archive.
+        members: Its files by their paths; links, devices and folders are none.
+        read_at: Reads what it holds.
     """
 
     path: Path
     folder: Path
-    tables: Mapping[str, bytes]
+    members: Mapping[Path, Member]
+    read_at: ReadAt
 
     @classmethod
     def of(cls, path: Path, language: str | None) -> "_Archive":
-        """Reads the tables of an archive."""
-        tables: dict[Path, dict[str, bytes]] = {}
-        for name, member, open_member in _members(path):
-            if name.suffix == TABLE and len(name.parts) > 1:
-                content = _read(path, member, open_member, MAX_TABLE_BYTES)
-                tables.setdefault(name.parent, {})[name.name] = content
-        folder = _chosen({each.name: each for each in tables}, path, language)
-        return cls(path, folder, tables[folder])
+        """Lists an archive, which checks all of a compressed one before anything is taken from it."""
+        location = str(path)
+        try:
+            read_at, points = open_archive(location, path.stat().st_size, StorageOptions())
+            members: dict[Path, Member] = {}
+            for member in list_members(location, read_at, points):
+                if not member.problem:
+                    if (name := Path(member.name)) in members:
+                        raise DataError(f"{path}: holds {member.name} twice: fetch the archive again")
+                    members[name] = member
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror or error}; change its rights") from None
+        tables = {name.parent for name in members if name.suffix == TABLE and len(name.parts) > 1}
+        return cls(path, _chosen({each.name: each for each in tables}, path, language), members, read_at)
 
     def corpus(self) -> CommonVoice:
-        return CommonVoice.in_folder(str(self.folder), self.tables.get)
+        return CommonVoice.in_folder(str(self.folder), lambda name: self._read(self.folder / name, MAX_TABLE_BYTES))
 
     def unpack(self, wanted: set[str], target: Path, log: Callable[[str], None]) -> None:
         """Unpacks clips by their names; all must be there."""
+        found = {name: self.members.get(self.folder / CLIPS / name) for name in wanted}
+        if left := sorted(name for name, member in found.items() if member is None):
+            raise DataError(
+                f"{self.path}: {len(left)} of {len(wanted)} clips that its tables name are not in it (e.g. "
+                f"{', '.join(left[:3])}): fetch the archive again"
+            )
         target.mkdir(exist_ok=True)
-        left, counter = set(wanted), ProgressCounter("unpack", total=len(wanted), unit="clips", show=as_lines(log))
-        for name, member, open_member in _members(self.path):
-            if name.parent != self.folder / CLIPS or name.name not in left:
-                continue
-            left.remove(name.name)
-            clip = target / name.name
-            if not clip.is_file() or clip.stat().st_size != member.size:
-                part = target / f".{name.name}.part"
-                part.write_bytes(_read(self.path, member, open_member, MAX_CLIP_BYTES))
+        counter = ProgressCounter("unpack", total=len(wanted), unit="clips", show=as_lines(log))
+        # A compressed archive is read forwards.
+        for name in sorted(wanted, key=lambda each: self.members[self.folder / CLIPS / each].offset):
+            clip, content = target / name, self._read(self.folder / CLIPS / name, MAX_CLIP_BYTES)
+            if not clip.is_file() or clip.read_bytes() != content:
+                part = target / f".{name}.part"
+                part.write_bytes(content)
                 part.replace(clip)
             counter.advance(1)
         counter.done()
-        if left:
-            raise DataError(
-                f"{self.path}: {len(left)} of {len(wanted)} clips that its tables name are not in it (e.g. "
-                f"{', '.join(sorted(left)[:3])}): fetch the archive again"
-            )
 
-
-def _members(path: Path) -> Iterator[tuple[Path, tarfile.TarInfo, Callable[[], IO[bytes] | None]]]:
-    """Files of an archive, read once from its beginning to its end; links, devices and folders are none."""
-    try:
-        with tarfile.open(path, "r|*") as archive:
-            for member in archive:
-                if member.isreg():
-                    yield Path(member.name), member, lambda member=member: archive.extractfile(member)  # type: ignore[misc]
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file: name Common Voice's archive") from None
-    # What zlib and lzma raise has no base of its own.
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise DataError(f"{path}: the archive is damaged or cut short ({error}): fetch it again") from None
-
-
-def _read(path: Path, member: tarfile.TarInfo, open_member: Callable[[], IO[bytes] | None], most: int) -> bytes:
-    if member.size > most:
-        raise DataError(f"{path}: {member.name} claims {member.size} bytes, which no such file of Common Voice has")
-    file = open_member()
-    assert file is not None, "it is a regular file"
-    return file.read()
+    def _read(self, name: Path, most: int) -> bytes | None:
+        member = self.members.get(name)
+        if member is None:
+            return None
+        if member.size > most:
+            raise DataError(f"{self.path}: {name} claims {member.size} bytes, which no such file of Common Voice has")
+        content = read_content(member, self.read_at, with_content=is_compressed(self.path.name))
+        if content is None:
+            raise DataError(f"{self.path}: the archive was replaced while it was read: start again")
+        return content
 
 
 @contextmanager
