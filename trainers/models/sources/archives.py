@@ -5,11 +5,14 @@ Only the files that a model is opened from are written, each under its own last 
 
 import bz2
 import gzip
+import io
 import lzma
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from trainers.errors import ConfigError, StorageError
+from trainers.models.sources.joined_streams import JoinedStreams
 from trainers.models.sources.model_files import description_files, weight_files
 from trainers.storage.full_disk import naming_full_disk
 
@@ -30,15 +34,17 @@ MAX_DESCRIPTION_BYTES = 2**28
 MAX_READ_BYTES = 2**24
 _CHUNK_BYTES = 2**20
 CONFIG = "config.json"
+# The record at the end of a zip, which its comment follows.
+_END_OF_ZIP, _END_OF_ZIP_BYTES = b"PK\5\6", 22
 _COMPRESSIONS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
-    (b"BZh", bz2.BZ2File),
-    (b"\xfd7zXZ\x00", lzma.LZMAFile),
+    (b"BZh", lambda file: JoinedStreams.opened(file, bz2.BZ2Decompressor)),
+    (b"\xfd7zXZ\x00", lambda file: JoinedStreams.opened(file, lzma.LZMADecompressor)),
 )
 # What reading a file that is none of its kind, or is cut, raises.
 _UNREADABLE = (
-    *(zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, EOFError, OSError),
-    *(RuntimeError, NotImplementedError, ValueError, KeyError),
+    *(zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError),
+    *(RuntimeError, NotImplementedError, ValueError, LookupError, struct.error),
 )
 
 
@@ -136,9 +142,26 @@ def _write(member: Member, path: Path) -> None:
 def _members(file: Path, origin: str) -> Iterator[list[Member]]:
     with ExitStack() as stack:
         if zipfile.is_zipfile(file):
-            yield list(_checked(_of_zip(stack.enter_context(zipfile.ZipFile(file)), origin), origin))
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            members = list(_checked(_of_zip(archive, origin), origin))
+            _check_zip(archive)
+            yield members
         else:
             yield list(_checked(_of_tar(stack.enter_context(_opened_tar(file)), origin), origin))
+
+
+def _check_zip(archive: zipfile.ZipFile) -> None:
+    """Raises BadZipFile: a member has another name or checksum than the directory says, or more is there.
+
+    All are read: one whose name was damaged in the directory would be taken for none of a model's.
+    """
+    if (name := archive.testzip()) is not None:
+        raise zipfile.BadZipFile(f"Bad CRC-32 or name of {name}")
+    assert archive.fp is not None
+    archive.fp.seek(-len(archive.comment) - _END_OF_ZIP_BYTES, io.SEEK_END)
+    starts = min((item.header_offset for item in archive.infolist()), default=0)
+    if starts or archive.fp.read(len(_END_OF_ZIP)) != _END_OF_ZIP:
+        raise zipfile.BadZipFile("something is in front of the zip or behind it")
 
 
 def _checked(members: Iterator[Member], origin: str) -> Iterator[Member]:
@@ -186,11 +209,14 @@ def _of_tar(archive: tarfile.TarFile, origin: str) -> Iterator[Member]:
             _refuse_special(item.name, origin)
         if item.isreg():
             yield Member(path, item.size, partial(_content, archive, item))
-    # A tar that is cut between two members looks whole but for its end.
+    # A tar that is cut between two members looks complete but for its end; there is the checksum of a compression, too.
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
     if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise EOFError("the tar has no end")
+    while rest := archive.fileobj.read(_CHUNK_BYTES):
+        if rest.strip(b"\0"):
+            raise ValueError("the tar goes on behind its end")
 
 
 def _content(archive: tarfile.TarFile, item: tarfile.TarInfo) -> IO[bytes]:

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -63,8 +66,10 @@ def refuse_pickles(names: Iterable[str], origin: str, *, allow_pickle: bool) -> 
 def refuse_incomplete(folder: Path, origin: str) -> None:
     """Refuses a folder that lacks a file of weights which its index names, and an index that names files elsewhere.
 
+    Pickled weights are checked here, see `refuse_damaged_zip`.
+
     Raises:
-        StorageError: it is not complete.
+        StorageError: it is not complete, or damaged.
         ConfigError: the index cannot be read.
     """
     present = names_in(folder)
@@ -79,6 +84,23 @@ def refuse_incomplete(folder: Path, origin: str) -> None:
             raise ConfigError(f"{origin}: {index} names {strange[0]!r}, which is no file of weights next to it")
         if missing := sorted(shards - {*present}):
             raise StorageError(f"{origin}: {missing[0]}, which {index} names, is missing: copy the complete folder")
+    if not _matching(present, SAFE_WEIGHTS):
+        for name in _matching(present, PICKLED_WEIGHTS):
+            refuse_damaged_zip(folder / name, f"{origin}: {name}")
+
+
+def refuse_damaged_zip(file: Path, origin: str) -> None:
+    """Refuses, with a StorageError, a file of torch's whose checksums are wrong: torch itself does not compare them."""
+    if not zipfile.is_zipfile(file):
+        return
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    # A zip of torch's is not compressed: whatever else is raised is damage, too.
+    except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, struct.error, zlib.error) as error:
+        raise StorageError(f"{origin}: is cut or damaged ({error}): copy it again") from error
+    if damaged is not None:
+        raise StorageError(f"{origin}: is damaged (Bad CRC-32 or name of {damaged}): copy it again")
 
 
 def names_in(folder: Path) -> list[str]:

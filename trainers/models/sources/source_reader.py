@@ -21,6 +21,7 @@ from trainers.models.sources.model_files import (
     hash_of_folder,
     hash_of_listing,
     names_in,
+    refuse_damaged_zip,
     refuse_incomplete,
     refuse_pickles,
     weight_files,
@@ -186,6 +187,7 @@ class SourceReader:
             # Only now: it takes torch.
             from trainers.models.whisper.openai_checkpoint import convert  # noqa: PLC0415
 
+            refuse_damaged_zip(file, origin)
             convert(file, folder, origin, allow_pickle=self.allow_pickle)
         elif is_archive(file):
             unpack_model(file, folder, origin, allow_pickle=self.allow_pickle)

@@ -1,19 +1,25 @@
 """Archives of models, hostile ones above all: nothing is written but the files of a complete model."""
 
+import bz2
 import gzip
 import io
+import lzma
 import random
+import shutil
 import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from tests.trainers.data.sources.archives.damages import headers_of_tar, require_same_or_refused
 from trainers.errors import ConfigError, StorageError
 from trainers.models.sources import archives
 from trainers.models.sources.archives import is_archive, is_checkpoint, unpack_model
+from trainers.models.sources.model_files import refuse_incomplete
 
 FILES = {"config.json": b"{}", "model.safetensors": random.Random(1).randbytes(7000), "tokenizer.json": b"{}"}
 
@@ -173,6 +179,41 @@ def test_content_that_does_not_fit_its_checksum_is_damage(tmp_path: Path) -> Non
     refused(file, tmp_path / "to", "cut or damaged .*Bad CRC", StorageError)
 
 
+@pytest.mark.parametrize("mode", ["zip", "deflated zip", "w", "w:gz", "w:xz", "w:bz2"])
+def test_a_damaged_archive_gives_the_model_that_it_was_made_of_or_none(tmp_path: Path, mode: str) -> None:
+    # Weights are a tenth, so that most bits are of headers; a damaged name must not make a tokenizer be passed over.
+    files = {f"model/{name}": content[:900] * 2 for name, content in FILES.items()}
+    file, to = tmp_path / "archive", tmp_path / "to"
+    if "zip" in mode:
+        kind = zipfile.ZIP_DEFLATED if mode.startswith("deflated") else zipfile.ZIP_STORED
+        zip_of(file, files, lambda info: setattr(info, "compress_type", kind))
+    else:
+        tar_of(file, files, mode=mode)
+
+    def read(data: bytes) -> dict[str, bytes]:
+        file.write_bytes(data)
+        shutil.rmtree(to, ignore_errors=True)
+        if not is_archive(file):
+            raise ConfigError("is no zip, no tar")
+        return unpacked(file, to)
+
+    data = file.read_bytes()
+    require_same_or_refused(
+        data, read, (ConfigError, StorageError), places=headers_of_tar(data) if mode == "w" else None
+    )
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma])
+def test_a_compressed_archive_may_be_of_several_parts(tmp_path: Path, module: ModuleType) -> None:
+    plain = tar_of(tmp_path / "plain", FILES).read_bytes()
+    parts = [module.compress(plain[start : start + 3000]) for start in range(0, len(plain), 3000)]
+    (tmp_path / "joined").write_bytes(b"".join(parts) + bytes(512))
+    assert unpacked(tmp_path / "joined", tmp_path / "to") == FILES
+    parts[-1] = bytes([parts[-1][0] ^ 1]) + parts[-1][1:]
+    (tmp_path / "joined").write_bytes(b"".join(parts))
+    refused(tmp_path / "joined", tmp_path / "other", "cut or damaged", StorageError)
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -190,3 +231,21 @@ def test_what_is_no_model_is_refused_by_its_name(tmp_path: Path, files: dict[str
 def test_pickled_weights_are_written_where_they_are_allowed(tmp_path: Path) -> None:
     files = {"config.json": b"{}", "pytorch_model.bin": b"pickle"}
     assert unpacked(zip_of(tmp_path / "a.zip", files), tmp_path / "to", allow_pickle=True) == files
+
+
+def test_pickled_weights_with_a_changed_bit_are_refused_although_torch_would_load_them(tmp_path: Path) -> None:
+    weights = random.Random(2).randbytes(5000)
+    zip_of(
+        tmp_path / "pytorch_model.bin", {"archive/data.pkl": b"pickle", "archive/version": b"3", "archive/0": weights}
+    )
+    refuse_incomplete(tmp_path, "the model")
+    data = (tmp_path / "pytorch_model.bin").read_bytes()
+    changed = data.replace(weights, weights[:2500] + bytes([weights[2500] ^ 1]) + weights[2501:])
+    (tmp_path / "pytorch_model.bin").write_bytes(changed)
+    with pytest.raises(
+        StorageError, match=r"pytorch_model\.bin: is damaged \(Bad CRC-32 or name of archive/0\): copy it"
+    ):
+        refuse_incomplete(tmp_path, "the model")
+    # They are not opened where there are others.
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    refuse_incomplete(tmp_path, "the model")

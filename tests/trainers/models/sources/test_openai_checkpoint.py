@@ -122,6 +122,15 @@ def test_what_is_none_of_openai_s_is_refused(
         opened(wanted(tmp_path / "odd.pt", None))
 
 
+def test_one_with_a_changed_bit_is_not_converted(tmp_path: Path, checkpoint: Path) -> None:
+    data = bytearray(checkpoint.read_bytes())
+    # Most of it is weights, of which torch takes any.
+    data[len(data) // 2] ^= 1
+    (tmp_path / "changed.pt").write_bytes(data)
+    with pytest.raises(StorageError, match=r"changed\.pt: is damaged \(Bad CRC-32"):
+        opened(wanted(tmp_path / "changed.pt", None))
+
+
 def test_one_that_is_cut_is_not_converted(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "cut.pt").write_bytes(checkpoint.read_bytes()[:-1000])
     with pytest.raises((ConfigError, StorageError)):
