@@ -36,6 +36,8 @@ RECORDING_VALUES = 2**31
 _BLOCK_VALUES = 2**22
 # What libsndfile gives (SF_COUNT_MAX) where the header leaves the length open.
 _UNKNOWN_FRAMES = 2**62
+# Headers of recordings without samples.
+_MOST_EMPTY_BYTES = 2**10
 
 # Float files may pass full scale a little; beyond this factor they hold integers stored as floats.
 _MAX_PEAK = 8.0
@@ -125,7 +127,8 @@ def decode(
         raise AudioError("the file is empty (0 bytes)")
     samples, rate_hz = _read(source, name, most_values)
     if not len(samples):
-        raise AudioError("holds no samples")
+        of = f" by its header, and has {len(source)} bytes: store it again" if len(source) > _MOST_EMPTY_BYTES else ""
+        raise AudioError(f"holds no samples{of}")
     peak = max(float(samples.max()), -float(samples.min()))  # NaN wins in max and min, and fails the next test.
     if not np.isfinite(peak):
         raise AudioError("holds samples that are not numbers (NaN or infinity)")
@@ -179,6 +182,7 @@ def decode_flac(data: bytes) -> np.ndarray:
 
 def _read(source: bytes, name: str, most_values: int) -> tuple[np.ndarray, int]:
     """Return float32 mono samples (T,) at the file's own rate, and that rate in Hz."""
+    source = containers.with_length(source)
     containers.refuse_joined(source)
     containers.refuse_more_than_declared(source)
     plain = containers.pcm16_wav(source)

@@ -18,8 +18,9 @@ import numpy as np
 from trainers.data.mpeg_frames import check_adts, id3_end, promised_by_mp3, refuse_if_short
 from trainers.errors import AudioError
 
-# Writers that stream declare the largest number they know (0xFFFFFFFF; sox 0x7FFFF000) for want of a length.
-_UNKNOWN_LENGTH_BYTES = 0x7FFFF000
+# Writers that stream declare the largest number that they know for want of a length, or as many complete frames less a
+# header: of 32 bits (FFmpeg), of 31 (arecord, LAME), or a page less (SoX, espeak). Others are true, above 2 GiB, too.
+_LARGEST_LENGTHS_BYTES, _LESS_BYTES = (2**32 - 1, 2**31, 0x7FFFF000), 64
 
 # Segment and cluster (RFC 9559, section 5.1), and what they hold; the header of a segment that follows, too.
 _MATROSKA_MASTERS = {b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"}
@@ -52,6 +53,30 @@ _CHUNK_NAME = re.compile(rb"[ -~]{4}")
 _TAGS = (b"TAG", b"APETAGEX")
 
 
+def _is_open(size_bytes: int) -> bool:
+    """Whether the writer of a length in 32 bits has left it open."""
+    return size_bytes == 0 or any(0 <= largest - size_bytes <= _LESS_BYTES for largest in _LARGEST_LENGTHS_BYTES)
+
+
+def with_length(source: bytes) -> bytes:
+    """Gives a WAV of which nobody wrote how long it is, 0 being in its place, its length; any other file as it is.
+
+    So it is where the writer could not go back, or was ended before it did. What is no chunk is taken for samples.
+    """
+    for chunk, offset, size_bytes in _wav_chunks(source):
+        if chunk == b"data":
+            following = list(_wav_chunks(source, offset))
+            *_, (_, start, last_bytes) = following or [(b"", offset, 0)]
+            are_chunks = all(_CHUNK_NAME.fullmatch(name) for name, _, _ in following) and (
+                0 <= start + last_bytes + last_bytes % 2 - len(source) <= 1
+            )
+            if size_bytes == 0 and not are_chunks:
+                rest = min(len(source) - offset, 2**32 - 1)
+                return source[: offset - 4] + struct.pack("<I", rest) + source[offset:]
+            break
+    return source
+
+
 def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
     """Read the commonest file of all, a WAV of plain 16-bit samples, without a decoder, in an eighth of the time.
 
@@ -70,7 +95,7 @@ def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
             if coding != 1 or bits != 16 or channels == 0 or frame_bytes != 2 * channels:
                 return None
         elif chunk == b"data":
-            if channels == 0 or not 0 < size_bytes < _UNKNOWN_LENGTH_BYTES:
+            if channels == 0 or _is_open(size_bytes):
                 return None
             declared = size_bytes // (2 * channels)
             present = (len(source) - offset) // (2 * channels)
@@ -80,9 +105,9 @@ def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
     return None
 
 
-def _wav_chunks(source: bytes) -> Iterator[tuple[bytes, int, int]]:
+def _wav_chunks(source: bytes, offset: int = 12) -> Iterator[tuple[bytes, int, int]]:
     """Name, offset and declared size in bytes of the content of each chunk of a WAV; nothing of any other file."""
-    offset = 12 if source[:4] == b"RIFF" and source[8:12] == b"WAVE" else len(source)
+    offset = offset if source[:4] == b"RIFF" and source[8:12] == b"WAVE" else len(source)
     while offset + 8 <= len(source):
         chunk, size_bytes = struct.unpack_from("<4sI", source, offset)
         yield chunk, offset + 8, size_bytes
@@ -141,7 +166,7 @@ def refuse_more_than_declared(source: bytes) -> None:
         if not _CHUNK_NAME.fullmatch(chunk):
             break
         if chunk == b"data":
-            if not 0 < size_bytes < _UNKNOWN_LENGTH_BYTES:
+            if _is_open(size_bytes):
                 return
             samples_bytes = size_bytes
         end = offset + size_bytes + size_bytes % 2
@@ -323,7 +348,7 @@ def _check_frames(frames: int, declared: list[str]) -> None:
 
 def _check_log(log: str) -> None:
     for declared, present in _LOG_LENGTH.findall(log):
-        if int(declared) < _UNKNOWN_LENGTH_BYTES:
+        if not _is_open(int(declared)):
             refuse_if_short(int(present), int(declared), "bytes")
     for declared, present in _LOG_W64.findall(log):
         if int(present) >= int(declared) + _W64_ALIGNMENT_BYTES:  # libsndfile takes them for samples.

@@ -148,9 +148,16 @@ def _length(file: BinaryIO, name: str) -> float | str:
         file.seek(0)
         if opens_with_av(file):
             return LENGTH_NOT_IN_HEADER
-        file.seek(0)
-        try:
-            return len(decode(file.read(), name=name)) / SAMPLING_RATE_HZ
-        except AudioError as error:
-            return str(error)
+        return _decoded_length(file, name)
+    if not header.frames:
+        # Of a WAV whose writer could not go back.
+        return _decoded_length(file, name)
     return float(header.duration) if header.frames < UNKNOWN_FRAMES else LENGTH_NOT_IN_HEADER
+
+
+def _decoded_length(file: BinaryIO, name: str) -> float | str:
+    file.seek(0)
+    try:
+        return len(decode(file.read(), name=name)) / SAMPLING_RATE_HZ
+    except AudioError as error:
+        return str(error)

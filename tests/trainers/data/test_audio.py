@@ -373,10 +373,28 @@ def test_a_flac_that_declares_years_is_refused_and_takes_no_memory() -> None:
     assert refusal(bytes(plain), "a.flac").startswith("ends in the middle")
 
 
-def test_a_streamed_wav_of_unknown_length_is_decoded() -> None:
-    plain = written("WAV", "PCM_16")
-    streamed = plain[:40] + b"\xff\xff\xff\xff" + plain[44:]
+@pytest.mark.parametrize("coding", ["PCM_16", "PCM_24", "FLOAT"])
+@pytest.mark.parametrize("length", [0, 0x7FFFF000, 2**31 - 1, 2**31, 2**32 - 37, 2**32 - 1])
+def test_a_streamed_wav_of_unknown_length_is_decoded(coding: str, length: int) -> None:
+    plain = written("WAV", coding)
+    place = plain.index(b"data") + 4
+    streamed = plain[:place] + struct.pack("<I", length) + plain[place + 4 :]
     np.testing.assert_array_equal(decode(streamed, name="a.wav"), decode(plain, name="a.wav"))
+
+
+@pytest.mark.parametrize("coding", ["PCM_16", "FLOAT"])
+@pytest.mark.parametrize("length", [0x7000_0000, 0x9000_0000, 0xF000_0000])
+def test_a_length_above_2_gib_is_one_that_a_cut_file_does_not_have(coding: str, length: int) -> None:
+    plain = written("WAV", coding)
+    place = plain.index(b"data") + 4
+    assert refusal(plain[:place] + struct.pack("<I", length) + plain[place + 4 :]).startswith("ends in the middle")
+
+
+def test_a_wav_without_samples_may_have_other_chunks() -> None:
+    empty = written("WAV", "PCM_16")[:40] + bytes(4)
+    title = b"LIST" + struct.pack("<I", 2000) + b"INFO".ljust(2000)
+    assert refusal(empty) == "holds no samples"
+    assert refusal(empty + title) == "holds no samples by its header, and has 2052 bytes: store it again"
 
 
 def test_a_streamed_flac_of_unknown_length_is_decoded() -> None:
