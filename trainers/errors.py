@@ -6,6 +6,8 @@ RayscribeError                 anything that we raise on purpose; its text names
 │   ├── NotHereError           a file of the data is missing on this machine; others may have it
 │   └── AudioError             one recording cannot be decoded; the text is its quarantine reason
 ├── StorageError               a folder or bucket cannot be read or written
+│   ├── NoAccessError          there is no such bucket, or no permission for it
+│   └── FullDiskError          a disk has no room left
 ├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
 │   └── DamagedError           a checkpoint is incomplete, and will stay so
 ├── ResourceError              the cluster can never hold what the config asks for
@@ -67,6 +69,18 @@ class StorageError(RayscribeError):
     """A folder or bucket cannot be read or written."""
 
     exit_code = 4
+
+
+class NoAccessError(StorageError):
+    """A bucket does not exist, or what is in it may not be read or written: waiting does not change that."""
+
+    final = True
+
+
+class FullDiskError(StorageError):
+    """A disk has no room left, which trying again at once does not change."""
+
+    final = True
 
 
 class ResumeError(RayscribeError):

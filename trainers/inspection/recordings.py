@@ -16,7 +16,8 @@ from trainers.config.storage_location import StorageOptions, unreadable_url
 from trainers.data.audio import SAMPLING_RATE_HZ, decode, opens_with_av
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.located_files import read_location
-from trainers.errors import AudioError, StorageError
+from trainers.data.sources.recording_readers import without_location
+from trainers.errors import AudioError, NoAccessError, StorageError
 
 # Few, since each is fetched in full.
 MAX_FETCHED = 8
@@ -134,8 +135,8 @@ def _read_header(location: str, storage_options: StorageOptions, header_wanted: 
             return LENGTH_NOT_IN_HEADER if Path(location).is_file() else NO_FILE
         with Path(location).open("rb") as file:
             return _length(file, location)
-    except FileNotFoundError:
-        return NO_FILE
+    except (FileNotFoundError, NoAccessError) as error:
+        return NO_FILE if isinstance(error, FileNotFoundError) else without_location(error)
     except OSError as error:
         return (error.strerror or str(error)).lower()
 

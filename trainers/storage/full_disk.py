@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainers.errors import RayscribeError, StorageError
+from trainers.errors import FullDiskError, RayscribeError
 
 # Of Linux, of safetensors, and of a quota.
 TEXTS = ("No space left on device", "StorageFull", "Disk quota exceeded")
@@ -26,7 +26,7 @@ def naming_full_disk() -> Iterator[None]:
     """Converts errors of a write to a full disk of this host; leaves all others as they are.
 
     Raises:
-        StorageError: instead of the error of Python, torch or safetensors.
+        FullDiskError: instead of the error of Python, torch or safetensors.
     """
     try:
         yield
@@ -40,7 +40,7 @@ def naming_full_disk() -> Iterator[None]:
         detail = f"{type(error).__name__}: {line}"
         if free_bytes is not None:
             detail += f"; {folder} has {free_bytes / 2**20:.0f} MiB free"
-        raise StorageError(f"{full_disk(detail)}: {FIX}") from error
+        raise FullDiskError(f"{full_disk(detail)}: {FIX}") from error
 
 
 def _disk_of(error: Exception) -> tuple[str, int | None]:

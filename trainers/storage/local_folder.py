@@ -12,8 +12,9 @@ from stat import S_ISREG
 from typing import TypeVar
 from uuid import uuid4
 
-from trainers.errors import StorageError
+from trainers.errors import FullDiskError, StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, with_line
+from trainers.storage.full_disk import NUMBERS
 from trainers.storage.retry import Explanation, RetryPolicy
 
 T = TypeVar("T")
@@ -252,5 +253,5 @@ def _explain(error: BaseException) -> Explanation | None:
         errno.EOPNOTSUPP: "use a file system with hard links",
         errno.EISDIR: "there is a folder where a file is needed: choose another key",
     }
-    transient = error.errno in _TRANSIENT
-    return Explanation(cause, fixes.get(error.errno, "check the file system"), transient)
+    kind = FullDiskError if error.errno in NUMBERS else StorageError
+    return Explanation(cause, fixes.get(error.errno, "check the file system"), error.errno in _TRANSIENT, kind)

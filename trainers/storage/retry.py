@@ -18,12 +18,13 @@ TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 class Explanation:
     """What an exception means to the person who has to fix it.
 
-    A transient one may not come again a moment later.
+    A transient one may not come again a moment later. `kind` is raised in its place.
     """
 
     cause: str
     fix: str
     transient: bool = False
+    kind: type[StorageError] = StorageError
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class RetryPolicy:
                     raise
                 if not found.transient or attempt >= self.attempts:
                     tried = f" (tried {attempt} times)" if attempt > 1 else ""
-                    raise StorageError(f"cannot {action} {url}: {found.cause}{tried}; {found.fix}") from error
+                    raise found.kind(f"cannot {action} {url}: {found.cause}{tried}; {found.fix}") from error
             time.sleep(self.delay_s(attempt))
             attempt += 1
 

@@ -6,6 +6,7 @@ from boto3.exceptions import Boto3Error, RetriesExceededError, S3UploadFailedErr
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 
+from trainers.errors import FullDiskError, NoAccessError
 from trainers.storage.full_disk import FIX, NUMBERS, full_disk
 from trainers.storage.retry import TRANSIENT_STATUSES, Explanation
 
@@ -20,14 +21,16 @@ _SET_KEYS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE or run.s3_profile, or give the node a role; for a "
     "public bucket set run.s3_anonymous"
 )
-_ALLOW = (
-    "allow s3:GetObject, s3:PutObject and s3:DeleteObject on its objects and s3:ListBucket on the bucket {bucket!r}"
-)
+_ALLOW = "allow {actions} on its objects and s3:ListBucket on the bucket {bucket!r}"
+_TO_READ, _TO_WRITE = "s3:GetObject", "s3:GetObject, s3:PutObject and s3:DeleteObject"
+_READING = ("GetObject", "HeadObject", "HeadBucket", "ListObjectsV2")
 _SERVICE_ERRORS = (
     (
         {"NoSuchBucket"},
         Explanation(
-            "the bucket {bucket!r} does not exist", "create it or correct the storage path (endpoint: {endpoint})"
+            "the bucket {bucket!r} does not exist",
+            "create it or correct the storage path (endpoint: {endpoint})",
+            kind=NoAccessError,
         ),
     ),
     (
@@ -50,7 +53,19 @@ _SERVICE_ERRORS = (
             "the bucket {bucket!r} is in another region ({code})", "set run.s3_region or AWS_REGION to its region"
         ),
     ),
-    ({"AccessDenied", "AllAccessDisabled", "AccountProblem", "403"}, Explanation("permission denied ({code})", _ALLOW)),
+    (
+        {"AccessDenied", "AllAccessDisabled", "AccountProblem"},
+        Explanation("permission denied ({code})", _ALLOW, kind=NoAccessError),
+    ),
+    # Of a HEAD request, which does not tell wrong keys from those that may not.
+    (
+        {"403"},
+        Explanation(
+            "permission denied, or the credentials are wrong ({code})",
+            "check that they are those of {endpoint}, and " + _ALLOW,
+            kind=NoAccessError,
+        ),
+    ),
 )
 _NO_CREDENTIALS = (
     boto.NoCredentialsError,
@@ -108,7 +123,7 @@ def explain_s3_error(error: BaseException, *, bucket: str, endpoint: str) -> Exp
         return _explain_response(error, bucket, endpoint)
     message = str(error).partition("\n")[0] or type(error).__name__
     if isinstance(error, OSError) and error.errno in NUMBERS:
-        return Explanation(full_disk(message), FIX)
+        return Explanation(full_disk(message), FIX, kind=FullDiskError)
     for exceptions, explanation in _CLIENT_ERRORS:
         if isinstance(error, exceptions):
             return _filled_in(explanation, message=message, endpoint=endpoint)
@@ -124,7 +139,8 @@ def _explain_response(error: ClientError, bucket: str, endpoint: str) -> Explana
         )
     for codes, explanation in _SERVICE_ERRORS:
         if code in codes:
-            return _filled_in(explanation, bucket=bucket, endpoint=endpoint, code=code)
+            actions = _TO_READ if error.operation_name in _READING else _TO_WRITE
+            return _filled_in(explanation, bucket=bucket, endpoint=endpoint, code=code, actions=actions)
     message = error.response.get("Error", {}).get("Message", "no message")
     return Explanation(
         f"the service responds with {status} {code}: {message}", "check the storage path and the service"

@@ -16,7 +16,7 @@ from trainers.data.batch_plan import BatchPlan
 from trainers.distributed.console.events import TrainingBegan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.distributed.session import Session
-from trainers.errors import DivergedError, StorageError
+from trainers.errors import DivergedError, FullDiskError
 from trainers.models.adaptation.base_weights import BaseWeightsReference, store_own
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.adaptation.trained_weights import count, train_only
@@ -309,7 +309,7 @@ def _check_disks(loop: Loop) -> None:
     context.session.show_from_main(disk.line)
     problems = [text for text in context.session.gather(disk.problem, "checking the disks") if text is not None]
     if problems:
-        raise StorageError(problems[0])
+        raise FullDiskError(problems[0])
 
 
 def _score_start(loop: Loop, start: ResumePoint) -> None:

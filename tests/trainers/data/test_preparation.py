@@ -1,15 +1,18 @@
 """From rows to clips: which recordings are stored, and which are left out with a reason."""
 
 import json
+import re
 import shutil
 import threading
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import boto3
 import numpy as np
 import pytest
 
+from tests.s3 import FaultProxy
 from tests.trainers.data.preparing import DURATIONS_S, TEXTS, Cache, never
 from tests.trainers.synthetic import RATE_HZ, speechlike, write_recording, write_rows
 from trainers.config.parts.data_part import DataPart
@@ -20,7 +23,7 @@ from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.located_files import read_location
 from trainers.data.sources.recording_readers import FETCHED_AHEAD
 from trainers.distributed.console import Event
-from trainers.errors import DataError
+from trainers.errors import DataError, StorageError
 from trainers.storage import open_storage
 
 
@@ -153,6 +156,39 @@ class TestRecordingsInABucket:
         made = Cache(folder.url, s3_endpoint).prepare(bucket_manifest, max_bad_fraction=0.3)
         assert made.summary.quarantined == 8
         assert {row["reason"] for row in made.quarantine} == {"no such file"}
+
+    @pytest.mark.parametrize("name", ["a.wav", "a.tar/a.wav"])
+    def test_one_in_a_bucket_that_is_not_there_is_quarantined_and_all_are_an_error(
+        self, manifest: Path, folder: Cache, s3_bucket: str, s3_endpoint: str, name: str
+    ) -> None:
+        url = f"s3://gone-{uuid4().hex}/{name}"
+        cache, lines = Cache(folder.url, s3_endpoint), manifest.read_text(encoding="utf-8").splitlines()
+        manifest.write_text("\n".join([*lines, f"{url},gone"]), encoding="utf-8")
+        made = cache.prepare(manifest, max_bad_fraction=0.3)
+        (reason,) = {row["reason"] for row in made.quarantine}
+        assert (made.summary.prepared, made.summary.quarantined) == (5, 1)
+        assert re.fullmatch(r"the bucket 'gone-\w+' does not exist; create it or .*", reason)
+        manifest.write_text("\n".join([lines[0], f"{url},gone"]), encoding="utf-8")
+        with pytest.raises(DataError, match=r"1 of 1 recordings cannot be decoded[\S\s]*1 × the bucket 'gone-"):
+            cache.prepare(manifest, max_bad_fraction=1.0)
+
+    def test_a_manifest_in_a_bucket_that_is_not_there_is_not_one_that_is_missing(
+        self, folder: Cache, s3_bucket: str, s3_endpoint: str
+    ) -> None:
+        for name in ("train.csv", "corpus.tar/train.csv"):
+            with pytest.raises(StorageError, match=r"the bucket 'gone' does not exist"):
+                Cache(folder.url, s3_endpoint).prepare(f"s3://gone/{name}")
+
+    def test_one_that_may_not_be_read_is_quarantined(
+        self, bucket_manifest: str, folder: Cache, fault_proxy: FaultProxy
+    ) -> None:
+        fault_proxy.fail_next(
+            1000, 403, "GET", error_code="AccessDenied", matches=lambda method, path: path.endswith("/003.wav")
+        )
+        made = Cache(folder.url, fault_proxy.url).prepare(bucket_manifest, max_bad_fraction=0.3)
+        assert made.summary.quarantined == 8
+        (reason,) = {row["reason"] for row in made.quarantine}
+        assert reason.startswith("permission denied (AccessDenied); allow s3:GetObject on its objects")
 
 
 class TestQuarantine:

@@ -10,7 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from trainers.errors import ResumeError, StorageError
+from trainers.errors import FullDiskError, ResumeError, StorageError
+from trainers.storage import open_storage
 from trainers.storage.full_disk import is_full_disk, naming_full_disk
 from trainers.storage.s3_errors import explain_s3_error
 
@@ -80,6 +81,24 @@ def test_an_error_is_not_replaced_by_that_of_a_disk_that_cannot_be_measured(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     with pytest.raises(ValueError, match=r"^x$"), naming_full_disk():
         raise ValueError("x")
+
+
+def test_a_full_disk_is_not_tried_again_at_once_wherever_it_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(number: int) -> NoReturn:
+        raise full
+
+    monkeypatch.setattr(os, "fsync", write)
+    with pytest.raises(FullDiskError) as caught:
+        open_storage(str(tmp_path)).write_bytes("x", b"x")
+    assert caught.value.final and caught.value.exit_code == StorageError.exit_code
+    with pytest.raises(FullDiskError), naming_full_disk():
+        raise full
+    found = explain_s3_error(full, bucket="b", endpoint="http://s3")
+    assert found is not None and found.kind is FullDiskError
 
 
 def test_a_download_to_a_full_disk_names_the_host_too() -> None:

@@ -184,7 +184,10 @@ class TestCheckWritable:
     @pytest.mark.parametrize(
         ("bucket_kind", "method", "permission"),
         [
-            *(("s3", method, "s3:PutObject") for method in ("PUT", "GET", "DELETE")),
+            *(
+                ("s3", *each)
+                for each in (("PUT", "s3:PutObject"), ("GET", "s3:GetObject"), ("DELETE", "s3:DeleteObject"))
+            ),
             *(("gs", method, "roles/storage.objectUser") for method in ("PUT", "GET", "DELETE")),
             # It deletes by a batch of requests.
             *(("az", method, "Storage Blob Data Contributor") for method in ("PUT", "GET", "POST")),
@@ -197,6 +200,19 @@ class TestCheckWritable:
         message = fails(shaky_storage.check_writable)
         assert "permission denied" in message
         assert permission in message
+
+    def test_keys_that_are_wrong_are_told_of_where_something_is_looked_for(
+        self, s3_bucket: str, fault_proxy: FaultProxy
+    ) -> None:
+        fault_proxy.fail_next(1000, 403, "HEAD")
+        message = fails(lambda: open_storage(s3_bucket, StorageOptions(fault_proxy.url)).entry("train.csv"))
+        assert "permission denied, or the credentials are wrong (403); check that they are those of" in message
+        assert "s3:GetObject" in message and "PutObject" not in message
+
+    def test_a_bucket_that_is_not_there_is_not_taken_for_an_empty_one(self, s3_bucket: str, s3_endpoint: str) -> None:
+        storage = open_storage("s3://gone", StorageOptions(s3_endpoint))
+        for call in (lambda: storage.entry("x"), lambda: storage.exists("x"), lambda: storage.read_bytes("x")):
+            assert "the bucket 'gone' does not exist" in fails(call)
 
     @of_every_bucket
     def test_an_endpoint_where_nobody_answers_is_named(self, shaky_storage: Storage, bucket_kind: str) -> None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from trainers.config.parts.data_location import SHIPPED
 from trainers.config.storage_location import StorageOptions, is_remote, is_url
 from trainers.data.sources.located_files import describe
-from trainers.errors import ConfigError, StorageError
+from trainers.errors import ConfigError, NoAccessError, StorageError
 from trainers.storage import Storage, open_storage, sha256_of
 
 FingerprintKind = Literal["auto", "content", "metadata", "listing", "manifest"]
@@ -154,7 +154,11 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
     found: dict[str, tuple[int, str]] = _of_servers(paths, storage_options)
     if sum(map(len, keys.values())) <= MOST_LISTED:
         for bucket, of_bucket in keys.items():
-            entries = open_storage(bucket, storage_options).list_some(set(of_bucket.values())) or {}
+            try:
+                entries = open_storage(bucket, storage_options).list_some(set(of_bucket.values())) or {}
+            except NoAccessError:
+                # Its recordings are quarantined where they are read.
+                entries = {}
             for path, key in of_bucket.items():
                 if (entry := entries.get(key)) is not None:
                     found[path] = entry.size_bytes, entry.etag

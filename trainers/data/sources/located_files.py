@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.storage_location import StorageOptions, is_hub_url, is_remote, is_url, is_web_url
-from trainers.errors import StorageError
+from trainers.errors import NoAccessError, StorageError
 from trainers.storage import Entry, Storage, open_storage
 from trainers.storage.web_files import describe_web_file, read_web_file, read_web_range
 
@@ -31,6 +31,7 @@ def read_location(location: str, storage_options: StorageOptions, *, one_of_many
 
     Raises:
         FileNotFoundError: there is no such file or object.
+        NoAccessError: there is no such bucket, or it may not be read.
         StorageError: the bucket or the server cannot be read.
     """
     if is_web_url(location):
@@ -131,6 +132,8 @@ def _opened(url: str, storage_options: StorageOptions) -> tuple[Storage, str]:
 def _existing(storage: Storage, name: str, read: Callable[[], bytes]) -> bytes:
     try:
         return read()
+    except NoAccessError:
+        raise
     except StorageError:
         if not storage.exists(name):
             raise FileNotFoundError(storage.url(name)) from None

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.located_files import read_location
-from trainers.errors import AudioError, StorageError
+from trainers.errors import AudioError, NoAccessError, StorageError
 
 # Values of a row by column.
 Row = Mapping[str, Any]
@@ -119,6 +119,8 @@ def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
         raise AudioError("is a folder, not a recording") from None
     except PermissionError:
         raise AudioError("permission denied") from None
+    except NoAccessError as error:
+        raise AudioError(without_location(error)) from None
     except OSError as error:
         if error.errno in _NO_FILE:
             raise AudioError(f"no such file ({str(error.strerror).lower()})") from None
@@ -126,6 +128,11 @@ def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
         raise StorageError(
             f"{location}: cannot be read: {error.strerror or error}; prepare again when it can"
         ) from error
+
+
+def without_location(error: NoAccessError) -> str:
+    """Why something cannot be read, without its name, so that it is the same of all in one bucket."""
+    return str(error).partition(": ")[2]
 
 
 def _with_another_spelling(location: str) -> str:

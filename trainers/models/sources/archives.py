@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from trainers.errors import ConfigError, StorageError
+from trainers.errors import ConfigError, FullDiskError, StorageError
 from trainers.models.sources.joined_streams import JoinedStreams
 from trainers.models.sources.model_files import description_files, weight_files
 from trainers.storage.full_disk import naming_full_disk
@@ -100,10 +100,10 @@ def unpack_model(file: Path, target: Path, origin: str, *, allow_pickle: bool) -
 
 
 def refuse_full(folder: Path, size_bytes: int, origin: str) -> None:
-    """Refuses, with a StorageError, what a disk has no room for."""
+    """Refuses, with a FullDiskError, what a disk has no room for."""
     free_bytes = shutil.disk_usage(folder).free
     if size_bytes > free_bytes:
-        raise StorageError(
+        raise FullDiskError(
             f"{origin}: needs {size_bytes / 2**30:.1f} GiB, and the disk of {folder} has {free_bytes / 2**30:.1f} GiB "
             "free: free space on it, or set TMPDIR to a folder on a larger one"
         )

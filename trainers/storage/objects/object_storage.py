@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from trainers.errors import FullDiskError, NoAccessError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_prefix
 from trainers.storage.bucket import BucketStorage
 from trainers.storage.full_disk import FIX, NUMBERS, full_disk
@@ -150,8 +151,9 @@ class ObjectStorage(BucketStorage):
         if isinstance(error, ConnectionError):
             return Explanation(message, "check the memory of this node", transient=True)
         if isinstance(error, OSError):
-            full = error.errno in NUMBERS
-            return Explanation(full_disk(message), FIX) if full else Explanation(message, "check the file and its disk")
+            if error.errno in NUMBERS:
+                return Explanation(full_disk(message), FIX, kind=FullDiskError)
+            return Explanation(message, "check the file and its disk")
         return None
 
 
@@ -176,9 +178,13 @@ def _explanation(error: ObjectError, service: ObjectService, bucket: str) -> Exp
     explanations = {
         ErrorKind.MISSING: Explanation("there is no such object", f"check the key, and that {endpoint} is the service"),
         ErrorKind.NO_BUCKET: Explanation(
-            f"the bucket {bucket!r} does not exist", f"create it or correct the storage path (endpoint: {endpoint})"
+            f"the bucket {bucket!r} does not exist",
+            f"create it or correct the storage path (endpoint: {endpoint})",
+            kind=NoAccessError,
         ),
-        ErrorKind.DENIED: Explanation(f"permission denied ({said})", service.allow.format(bucket=bucket)),
+        ErrorKind.DENIED: Explanation(
+            f"permission denied ({said})", service.allow.format(bucket=bucket), kind=NoAccessError
+        ),
         ErrorKind.ODD_NAME: Explanation(
             f"an object there has a name that is no path ({said})",
             "move it to another place, by the tools of the service",

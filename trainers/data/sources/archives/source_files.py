@@ -17,8 +17,8 @@ from trainers.data.sources.archives.archive_path import SUFFIXES, archives_in, i
 from trainers.data.sources.archives.archive_reader import COLUMNS, ArchiveReader, ArchiveState
 from trainers.data.sources.located_files import hub_files, is_file, read_location, reason_of
 from trainers.data.sources.manifest_fields import UTF_8, in_utf_8
-from trainers.data.sources.recording_readers import FileReader, RecordingReader
-from trainers.errors import DataError, NotHereError
+from trainers.data.sources.recording_readers import FileReader, RecordingReader, without_location
+from trainers.errors import DataError, NoAccessError, NotHereError
 from trainers.storage import Storage, open_storage
 from trainers.storage.hub_errors import read_from_hub
 
@@ -161,10 +161,14 @@ class SourceFiles:
         paths = table["audio"].to_pylist()
         if not problems and not pc.any(pc.match_substring_regex(table["audio"], _LIKE_ARCHIVES)).as_py():
             return LocatedRows(table, files, paths)
+        problems = dict(problems)
         rows: list[tuple[str | None, int | None, int | None, str | None, int | None]] = []
         used: dict[str, ArchiveIndex] = {}
         for name, path in zip(table["id"].to_pylist(), paths, strict=True):
-            found = self._in_archive(path)
+            try:
+                found = self._in_archive(path)
+            except NoAccessError as error:
+                found, problems[name] = None, without_location(error)
             if found is None:
                 rows.append((None, None, None, problems.get(name), None))
                 continue
