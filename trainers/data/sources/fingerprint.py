@@ -28,7 +28,7 @@ _PARALLEL_READS = 16
 # More threads would wait for each other. Each is given so many recordings at once: a hand-over takes as long as one.
 _PARALLEL_HASHES, _HASHED_AT_ONCE = 4, 64
 # Columns of what is known of contents.
-_CONTENTS = ("audio", "size_bytes", "modified_ns", "sha256")
+_CONTENTS = ("audio", "size_bytes", "modified_ns", "changed_ns", "sha256")
 # A thousand a request, at each start.
 MOST_LISTED = 200_000
 # Ray unpacks the same package into another folder in each of its sessions; the same recordings may be shipped in
@@ -53,7 +53,7 @@ def fingerprint_recordings(
     """What of each recording is in the fingerprint; None for one that is not there or not asked for.
 
     `content`: its SHA-256; `metadata`: its size and time of change; `listing`: of one in a bucket its size and ETag;
-    `manifest`: nothing. `fingerprint_cache` keeps hashes of contents by size and time, so that they are read once.
+    `manifest`: nothing. `fingerprint_cache` keeps hashes of contents by size and times, so that they are read once.
 
     Raises:
         ConfigError: contents of recordings in a bucket are asked for.
@@ -185,17 +185,20 @@ def _of_servers(paths: Sequence[str], storage_options: StorageOptions) -> dict[s
 
 def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None) -> dict[str, str | None]:
     name = f"{FOLDER}/contents-{hashlib.sha256(manifest.encode()).hexdigest()[:32]}.parquet"
-    known: dict[tuple[str, int, int], str] = {}
+    known: dict[tuple[str, int, int, int], str] = {}
     if fingerprint_cache is not None and fingerprint_cache.exists(name):
         table = pq.read_table(io.BytesIO(fingerprint_cache.read_bytes(name)))
-        columns = (table[column].to_pylist() for column in _CONTENTS)
-        known = {(path, size, modified): digest for path, size, modified, digest in zip(*columns, strict=True)}
-    read: dict[tuple[str, int, int], str] = {}
+        # An earlier version had a column less.
+        if table.column_names == list(_CONTENTS):
+            columns = (table[column].to_pylist() for column in _CONTENTS)
+            known = {(*stamp,): digest for *stamp, digest in zip(*columns, strict=True)}
+    read: dict[tuple[str, int, int, int], str] = {}
 
     def digest_of(path: str) -> str | None:
         try:
             status = Path(path).stat()
-            stamp = (path, status.st_size, status.st_mtime_ns)
+            # A copy may bring the time of its content with it; the time at which the file was changed is the system's.
+            stamp = (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             found = known.get(stamp) or sha256_of(path)
         except (OSError, StorageError):
             return None

@@ -74,7 +74,8 @@ def describe(location: str, storage_options: StorageOptions) -> Entry:
             return Entry(location, file.size, 0.0, str(file.details.get("blob_id", "")))
     if not is_url(location):
         status = Path(on_this_node(location)).stat()
-        return Entry(location, status.st_size, status.st_mtime, str(status.st_mtime_ns))
+        # A copy may bring its time with it; the second one is the system's.
+        return Entry(location, status.st_size, status.st_mtime, f"{status.st_mtime_ns} {status.st_ctime_ns}")
     storage, name = _opened(location, storage_options)
     entry = storage.entry(name)
     if entry is None:

@@ -65,6 +65,21 @@ def test_other_content_is_another_fingerprint(recordings: list[str], cache: Stor
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True]
 
 
+@pytest.mark.parametrize("other", ["written over", "put in its place"])
+def test_other_content_of_the_same_size_and_time_is_another_fingerprint(
+    recordings: list[str], cache: Storage, other: str
+) -> None:
+    before, path = fingerprints(recordings, cache), Path(recordings[1])
+    status = path.stat()
+    written = path if other == "written over" else path.with_name("new")
+    written.write_bytes(b"other")
+    os.utime(written, ns=(status.st_atime_ns, status.st_mtime_ns))
+    written.replace(path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    after = fingerprints(recordings, cache)
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, True]
+
+
 def test_a_recording_that_is_not_there_has_no_fingerprint(recordings: list[str], cache: Storage) -> None:
     assert fingerprints([*recordings, "/nowhere.wav"], cache)[3] is None
     assert fingerprints([*recordings, "/nowhere.wav"], None, "metadata")[3] is None

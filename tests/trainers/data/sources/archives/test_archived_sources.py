@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from tests.trainers.synthetic import RATE_HZ
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.prepared_set import ClipReader, PreparedSet
+from trainers.data.sources.archives.archive_index import open_index
 from trainers.data.sources.known_sources import open_sources
 from trainers.errors import DataError, StorageError
 from trainers.storage import open_storage
@@ -386,6 +388,26 @@ def test_an_archive_that_has_changed_is_prepared_again(tmp_path: Path) -> None:
     # The same bytes elsewhere are the same set.
     write_tar(tmp_path / "moved" / "corpus.tar", manifest_members(COUNT))
     assert cache.prepare(f"{tmp_path}/moved/corpus.tar/train.tsv", runner=never).key == first.key
+
+
+@pytest.mark.parametrize(("suffix", "mode"), [(".tar", "w"), (".tar.gz", "w:gz")])
+def test_an_archive_of_the_same_size_and_time_is_read_again(tmp_path: Path, suffix: str, mode: str) -> None:
+    def written(texts: str) -> Path:
+        members = [
+            (f"{name}.{end}", data) for name in texts for end, data in (("wav", recording(0, "WAV")), ("txt", b"t"))
+        ]
+        archive = write_tar(tmp_path / f"corpus{suffix}", members, mode)
+        with archive.open("ab") as file:
+            # Zeros may follow an archive, and gzip.
+            file.write(bytes(100_000 - archive.stat().st_size))
+        os.utime(archive, (1, 1))
+        return archive
+
+    options, cache = StorageOptions(), open_storage(str(tmp_path / "prepared"))
+    before = open_index(str(written("ab")), options, cache)
+    after = open_index(str(written("ba")), options, cache)
+    assert (before.size_bytes, sorted(before.members)) == (after.size_bytes, sorted(after.members))
+    assert list(before.members) == ["a.wav", "a.txt", "b.wav", "b.txt"] != list(after.members)
 
 
 @pytest.mark.parametrize("part", [0.3, 0.9, 0.999])
