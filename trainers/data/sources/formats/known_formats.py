@@ -20,7 +20,7 @@ from trainers.data.sources.formats.kaldi import read_kaldi
 from trainers.data.sources.formats.librispeech import TRANSCRIPTS, read_chapter
 from trainers.data.sources.formats.nemo import read_tarred
 from trainers.data.sources.formats.speechbrain import read_speechbrain
-from trainers.data.sources.formats.webdataset import read_samples
+from trainers.data.sources.formats.webdataset import read_samples, shard_names
 from trainers.data.sources.manifest_fields import absolute, base_of, checked_ids, decode
 from trainers.errors import ConfigError, DataError
 
@@ -113,6 +113,10 @@ def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     for number, location in enumerate(manifests):
         text = decode(location, _required(location, files, "name NeMo's manifest"))
         rows += read_tarred(location, text, tars, tars[number] if len(manifests) == len(tars) > 1 else None)
+    if len({row["id"] for row in rows}) < len(rows):
+        # Of one name in several tars.
+        prefixes = shard_names(tars)
+        rows = [{**row, "id": f"{prefixes[row['tar']]}/{row['id']}"} for row in rows]
     found, numbers = _of_archives(where, table_of(rows), tars), {tar.location: each for each, tar in enumerate(tars)}
     # Tars may have recordings of one name.
     return replace(found, contents=[*found.contents, hash_of([numbers[row["tar"]] for row in rows]).encode()])

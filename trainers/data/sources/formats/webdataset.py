@@ -53,10 +53,10 @@ def read_samples(
     keys = [key for _, samples in shards for key in samples]
     # Shards often count their samples anew.
     are_unique = len(set(keys)) == len(keys)
-    found, shard_names = Samples(), _shard_names(indexes)
+    found, prefixes = Samples(), shard_names(indexes)
     for index, samples in shards:
         for key, members in samples.items():
-            name = key if are_unique else f"{shard_names[index.location]}/{key}"
+            name = key if are_unique else f"{prefixes[index.location]}/{key}"
             row: dict[str, Any] = {"id": name, "audio": f"{index.location}/{key}", "text": ""}
             try:
                 row |= {"audio": f"{index.location}/{_recording(members, audio).name}"}
@@ -67,7 +67,7 @@ def read_samples(
     return found
 
 
-def _shard_names(indexes: Sequence[ArchiveIndex]) -> dict[str, str]:
+def shard_names(indexes: Sequence[ArchiveIndex]) -> dict[str, str]:
     """What tells shards apart in ids, by location: their names, or where those are equal, their paths."""
     paths = {index.location: _SUFFIX.sub("", index.location) for index in indexes}
     names = {location: posixpath.basename(path) for location, path in paths.items()}

@@ -352,6 +352,23 @@ def test_a_tar_of_nemo_is_known_by_its_number_and_further_segments_by_their_name
         cache.prepare(f"nemo:{tmp_path}/manifest_1.json?tars=audio__OP_1..2_CL_{suffix}")
 
 
+def test_recordings_of_one_name_in_several_tars_of_nemo_are_told_apart(tmp_path: Path) -> None:
+    for number in range(2):
+        write_tar(tmp_path / f"audio_{number}.tar", [("c.wav", recording(number, "WAV"))])
+    rows = [{"audio_filepath": "c.wav", "text": text(number), "shard_id": number} for number in range(2)]
+    (tmp_path / "manifest.json").write_text("\n".join(map(json.dumps, rows)))
+    for number, row in enumerate(rows):
+        (tmp_path / f"manifest_{number}.json").write_text(json.dumps({**row, "shard_id": None}))
+    cache = Cache(str(tmp_path / "prepared"), None)
+    for name in ("manifest.json", "manifest__OP_0..1_CL_.json"):
+        found = cache.prepare(f"nemo:{tmp_path}/{name}?tars=audio__OP_0..1_CL_.tar")
+        require_clips(found, [0, 1], ids=["audio_0/c", "audio_1/c"])
+    # One row twice is none of these.
+    (tmp_path / "manifest.json").write_text("\n".join(map(json.dumps, [*rows, rows[0]])))
+    with pytest.raises(DataError, match=r"1 ids occur more than once \('audio_0/c'\)"):
+        cache.prepare(f"nemo:{tmp_path}/manifest.json?tars=audio__OP_0..1_CL_.tar")
+
+
 def test_a_tarred_set_of_nemo_is_the_same_wherever_it_lies_and_another_where_a_row_is_of_another_tar(
     tmp_path: Path,
 ) -> None:
