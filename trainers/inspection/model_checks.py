@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainers.config.parts.model_source import SourceKind
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.config.wording import counted
 from trainers.data.selection import Bounds, reasons_to_leave_out
@@ -19,7 +18,7 @@ from trainers.models.families import FAMILIES, refuse_unsupported, resolve_model
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
 from trainers.models.labels import language_tokens, languages_in
-from trainers.models.sources.model_files import names_in, weight_files
+from trainers.models.sources.source_reader import SourceReader
 
 
 class InspectedModel(NamedTuple):
@@ -93,14 +92,29 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     if part.init == "scratch":
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
         return
-    for pin in subject.model.pins.values():
-        if pin.has_weights and pin.kind is SourceKind.PATH and Path(pin.address).is_dir():
-            try:
-                weight_files(names_in(Path(pin.address)), pin.name, allow_pickle=part.allow_pickle)
-            except ConfigError as error:
-                yield problem(str(error))
-                return
+    try:
+        _refuse_other_weights(subject, opened)
+    except ConfigError as error:
+        yield problem(str(error))
+        return
+    except StorageError as error:
+        yield subject.unreachable(str(error))
+        return
     yield from (ok(f"{pin.name} opens") for pin in subject.model.pins.values())
+
+
+def _refuse_other_weights(subject: Subject, opened: InspectedModel) -> None:
+    """Compares the tensors of weights with the network; without torch those of folders are only found to be there."""
+    if subject.needs_torch:
+        # Only here, see `check_arguments`.
+        from trainers.models.sources.loaded_weights import refuse_other_weights  # noqa: PLC0415
+
+        refuse_other_weights(subject.config, opened.part, opened.family, subject.model)
+        return
+    reader = SourceReader.of(subject.config)
+    for pin in subject.model.pins.values():
+        if pin.has_weights and Path(pin.address).is_dir():
+            reader.tensors(pin)
 
 
 def _unless_begun(subject: Subject, text: str) -> Finding:

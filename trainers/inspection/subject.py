@@ -112,7 +112,8 @@ class Subject:
         """Whether a check needs torch itself, not only configs, tokenizers and the installed version."""
         adapts = self.config.adapt.method != "full"
         converts = bool(self._model_files) and not self.elsewhere
-        return self.sets_arguments or adapts or converts or (self.config.scaling.use_gpu and not self.elsewhere)
+        loads = (self.config.scaling.use_gpu or self.config.model.init == "pretrained") and not self.elsewhere
+        return self.sets_arguments or adapts or converts or loads
 
     @property
     def has_begun(self) -> bool:

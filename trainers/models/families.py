@@ -17,6 +17,7 @@ from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 from trainers.models.family import Decoder, Family
 from trainers.models.pretrained import open_pretrained
+from trainers.models.sources.damaged_files import refuse_code
 from trainers.models.sources.opened_model import OpenedModel
 from trainers.models.sources.source_pin import FIELDS
 
@@ -74,12 +75,7 @@ def family_of(model: ModelPart) -> Family[Any]:
         return FAMILIES[model.family or next(iter(FAMILIES))]
     content = open_pretrained(model, lambda: _config_of(str(model.name_or_path), model.revision or "main"))
     name, origin = content.get("model_type"), f"model.name_or_path: {model.name_or_path}"
-    if "auto_map" in content and all(name not in each.model_types for each in FAMILIES.values()):
-        raise ConfigError(
-            f"{origin}: its config.json has model_type {name!r}, and names code of its own (auto_map), which Rayscribe "
-            "never runs, whatever trust_remote_code says: whoever can change the files there could run anything on "
-            "your nodes. Name weights that transformers itself has the code for"
-        )
+    refuse_code(content, f"{origin}: its config.json")
     family = family_of_type(name, origin)
     if model.family not in (None, family.name):
         raise ConfigError(

@@ -91,6 +91,14 @@ class Family(LabelCodec, Generic[Model]):
             ConfigError: pretrained weights that say so cannot be opened.
         """
 
+    def makes_new_head(self, model: Model) -> bool:
+        """Whether pretrained weights get a new output layer on purpose, so that they may lack one.
+
+        Raises:
+            ConfigError: pretrained weights that say so cannot be opened.
+        """
+        return False
+
     def keeps_saved_processor(self, model: Model) -> bool:
         """Whether a run that has begun goes on with the processor of its checkpoints.
 

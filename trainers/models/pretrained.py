@@ -1,10 +1,13 @@
-"""Opening pretrained weights: what cannot be opened, and what may pass."""
+"""Opening what describes pretrained weights: what cannot be opened, and what may pass."""
 
 from collections.abc import Callable
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 from trainers.config.parts.model_part import ModelPart
-from trainers.errors import ConfigError, StorageError
+from trainers.errors import ConfigError, RayscribeError, StorageError
+from trainers.models.sources.model_files import EXTRACTOR_FILES, TOKENIZER_FILES
 from trainers.storage.hub_errors import read_from_hub
 
 T = TypeVar("T")
@@ -26,12 +29,23 @@ def open_named(field: str, name: str | None, call: Callable[[], T], what: str = 
             raise
         new = "write the recipe of one with `rayscribe init <recordings> --model scratch`"
         raise StorageError(f"{error}; a new model needs none: {new}") from error
-    except (OSError, ValueError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    except (RayscribeError, ImportError, MemoryError):
+        raise
+    # What transformers, tokenizers, safetensors and torch raise for a file of other content is of any kind.
+    except Exception as error:
         raise ConfigError(
-            f"{field}: {name} cannot be opened: {reason}; give a folder with {what}, or a Hub id that this machine can "
-            "reach"
+            f"{field}: {name} cannot be opened: {reason_of(error)}; give a folder with {what}, or a Hub id that this "
+            "machine can reach"
         ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file of a model cannot be read, in one line."""
+    if isinstance(error, UnpicklingError):
+        # torch's own text advises to run what the pickle asks for.
+        return "its pickle holds more than tensors, or is damaged, and what else it holds is never run"
+    text = next(iter(str(error).strip().splitlines()), "")
+    return text if isinstance(error, OSError | ValueError) and text else f"{type(error).__name__}: {text}"
 
 
 def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
@@ -45,13 +59,18 @@ def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
     return open_pretrained(model, lambda: kind.from_pretrained(name, revision=revision, **options))
 
 
-def weights_from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
-    """The network that a class of transformers makes of the config's pretrained weights; errors as of `open_named`.
-
-    Of safetensors, unless the config allows pickles.
-    """
-    # With None transformers takes what there is.
-    return from_pretrained(model, kind, use_safetensors=None if model.allow_pickle else True, **options)
+def refuse_without_processor(model: ModelPart, *, tokenizer: bool = True) -> None:
+    """Refuses, with a ConfigError, weights in a folder without the files of a feature extractor, or of a tokenizer."""
+    folder = Path(str(model.name_or_path))
+    wanted: list[tuple[str, str, tuple[str, ...]]]
+    wanted = [("feature extractor", "feature_extractor_name", EXTRACTOR_FILES)]
+    wanted += [("tokenizer", "tokenizer_name", TOKENIZER_FILES)] if tokenizer else []
+    for what, field, patterns in wanted if folder.is_dir() else ():
+        if not any(path.is_file() for pattern in patterns for path in folder.glob(pattern)):
+            raise ConfigError(
+                f"{NAME_OR_PATH}: {folder} holds no {what} ({' or '.join(patterns)}): copy the complete folder, or "
+                f"name where it is (model.{field})"
+            )
 
 
 def attention(model: ModelPart) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from trainers.models.families import check_decoder, refuse_unsupported, resolve_
 from trainers.models.family import Family
 from trainers.models.labels import labels_of, language_tokens, languages_in
 from trainers.models.processor import keep_saved_processor, resolve_processor
+from trainers.models.sources.loaded_weights import refuse_other_weights
 from trainers.models.sources.opened_model import OpenedModel, open_sources, pin_sources
 from trainers.pipeline.continuation import (
     Continuation,
@@ -152,7 +153,7 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
         refuse_unsupported(config, family)
         if not state.has_begun:
             refuse_unused_fields(config)
-        processor = _check_model(config, model.applied_to(config.model), family, state) if trains else None
+        processor = _check_model(config, model, family, state) if trains else None
     data, continuation = _decide(request, state, trains=trains)
     continuation = continuation.with_sources(began_with, model.pins)
     if trains:
@@ -202,11 +203,12 @@ def _check_hub(request: AttemptRequest) -> None:
         print_line(f"hub: the best model is pushed to {repository.url} at the end")
 
 
-def _check_model(config: TrainConfig, model: ModelPart, family: Family[Any], state: State) -> Any:
+def _check_model(config: TrainConfig, opened: OpenedModel, family: Family[Any], state: State) -> Any:
     """Opens what a model is trained, decoded and scored with; prints which of its weights are trained.
 
     Gives the processor of pretrained weights; None: the run has one of its own, or learns it.
     """
+    model = opened.applied_to(config.model)
     check_decoder(config.decode, config.run.storage_options)
     if (metrics := RecipeMetrics.of(config.scoring)) is not None:
         metrics.check()
@@ -215,6 +217,8 @@ def _check_model(config: TrainConfig, model: ModelPart, family: Family[Any], sta
     if not is_saved and not family.learns_processor(model):
         # Weights that cannot be opened, a language without a token.
         processor = family.open_processor(model, None)
+    if config.model.init == "pretrained" and not state.checkpoints:
+        refuse_other_weights(config, model, family, opened)
     if config.adapt.method != "full":
         print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, model, family)}")
     return processor

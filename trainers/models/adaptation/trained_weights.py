@@ -20,7 +20,7 @@ from trainers.models.family import Family
 from trainers.models.pretrained import from_pretrained
 
 # What decoders name the modules of their cross-attention, their norms included.
-_CROSS_ATTENTION = re.compile(r"(encoder_attn|crossattention|cross_attn)")
+CROSS_ATTENTION = re.compile(r"(encoder_attn|crossattention|cross_attn)")
 # What encoders and decoders name their list of layers.
 _LAYERS = ("layers", "layer", "h", "block")
 # What attentions name their projections: Whisper, wav2vec2 and others; Moonshine; wav2vec2-BERT; BERT as a decoder.
@@ -90,7 +90,7 @@ def _decoder_without_cross_attention(network: Any) -> list[str]:
         )
     decoder = _name_of(network, network.get_decoder())
     names = [name for name, _ in network.named_parameters() if _is_below(name, decoder)]
-    chosen = [name for name in names if not _CROSS_ATTENTION.search(name)]
+    chosen = [name for name in names if not CROSS_ATTENTION.search(name)]
     if len(chosen) == len(names):
         raise ConfigError(
             f"adapt.method decoder_only: no cross-attention is found in the decoder of {network.config.model_type}; "

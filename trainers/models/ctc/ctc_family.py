@@ -27,7 +27,7 @@ from trainers.models.ctc.decoding.beam_decoder import BeamDecoder
 from trainers.models.family import Decoder, Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
-from trainers.models.pretrained import from_pretrained
+from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import (
     refuse_other_rate,
     refuse_tokens_beyond,
@@ -62,10 +62,10 @@ class CtcFamily(Family[CtcPart]):
         """Pretrained weights keep their own vocabulary only where they have an output layer for it."""
         if model.init == "scratch" or model.vocabulary_file is not None or model.vocabulary in ("characters", "bpe"):
             return True
-        if model.vocabulary == "own":
-            return False
-        architectures = _read_config(model).architectures or []
-        return not any(name.endswith("ForCTC") for name in architectures)
+        return model.vocabulary != "own" and not _has_head(model)
+
+    def makes_new_head(self, model: CtcPart) -> bool:
+        return self.learns_processor(model) or not _has_head(model)
 
     def new_processor(self, texts: Sequence[str], model: CtcPart) -> Any:
         """The feature extractor is the pretrained weights' own, where there are any."""
@@ -97,6 +97,7 @@ class CtcFamily(Family[CtcPart]):
     def open_processor(self, model: CtcPart, description: Path | None) -> Any:
         if description is not None:
             return _open_processor_of(description)
+        refuse_without_processor(model)
         tokenizer, config = from_pretrained(model, AutoTokenizer), _read_config(model)
         origin = f"model.name_or_path: {model.name_or_path}"
         if config.pad_token_id != tokenizer.pad_token_id:
@@ -162,6 +163,11 @@ def _read_config(model: CtcPart) -> Any:
     return from_pretrained(model, AutoConfig)
 
 
+def _has_head(model: CtcPart) -> bool:
+    """Whether pretrained weights were saved with an output layer for labels."""
+    return any(name.endswith("ForCTC") for name in _read_config(model).architectures or ())
+
+
 def _open_extractor(model: CtcPart) -> Any:
     config = _read_config(model)
     if model.freeze_feature_encoder and config.model_type == "wav2vec2-bert":
@@ -174,6 +180,7 @@ def _open_extractor(model: CtcPart) -> Any:
             f"model.mask_feature_length {model.mask_feature_length} is more than the {width} hidden dimensions of "
             f"{model.name_or_path}"
         )
+    refuse_without_processor(model, tokenizer=False)
     extractor = from_pretrained(model, AutoFeatureExtractor)
     refuse_other_rate(extractor, f"model.name_or_path: {model.name_or_path}")
     return extractor

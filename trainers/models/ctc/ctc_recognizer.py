@@ -28,7 +28,7 @@ from trainers.models.ctc.decoding.rescoring import CausalScorer
 from trainers.models.ctc.sample_convolutions import with_sample_convolutions
 from trainers.models.decoder_labels import padded
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, weights_from_pretrained
+from trainers.models.pretrained import attention
 from trainers.models.recognizer import (
     IGNORED_LABEL,
     Alternative,
@@ -41,6 +41,7 @@ from trainers.models.recognizer import (
     Target,
     Word,
 )
+from trainers.models.sources.loaded_weights import weights_from_pretrained
 
 
 class CtcRecognizer(Recognizer):
@@ -205,15 +206,15 @@ def load(
     options = {"dtype": torch.float32, **attention(model)}
     config = AutoConfig.from_pretrained(description) if description is not None else None
     if config is None:
-        network = weights_from_pretrained(model, AutoModelForCTC, **options, **regularization(model))
+        # A tokenizer that weights without a head are given is opened as their own.
+        new_head = model.tokenizer_name is not None or model.vocabulary == "own"
+        network = weights_from_pretrained(model, AutoModelForCTC, new_head=new_head, **options, **regularization(model))
     elif weights is not None:
         network = AutoModelForCTC.from_pretrained(weights, config=config, **options)
     elif model.init == "scratch":
         network = AutoModelForCTC.from_config(config, **options)
     else:
-        network = weights_from_pretrained(
-            model, AutoModelForCTC, config=config, ignore_mismatched_sizes=True, **options
-        )
+        network = weights_from_pretrained(model, AutoModelForCTC, new_head=True, config=config, **options)
     frozen = model.freeze_feature_encoder
     if hasattr(network, "freeze_feature_encoder") and (model.init == "pretrained" if frozen is None else frozen):
         network.freeze_feature_encoder()

@@ -14,7 +14,7 @@ from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
-from trainers.models.pretrained import from_pretrained, open_pretrained
+from trainers.models.pretrained import from_pretrained, open_pretrained, refuse_without_processor
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of
 from trainers.models.tokenizer_processor import tokenizer_fingerprint
@@ -68,6 +68,7 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
     def open_processor(self, model: Seq2SeqPart, description: Path | None) -> Seq2SeqProcessor:
         if description is not None:
             return processor_of(description, "main", AutoConfig.from_pretrained(description))
+        refuse_without_processor(model)
         name, revision = str(model.name_or_path), model.revision or "main"
         config = from_pretrained(model, AutoConfig)
         return open_pretrained(model, lambda: processor_of(name, revision, config, model.language))

@@ -12,10 +12,11 @@ from trainers.data.features.extractor_features import ExtractorFeatures
 from trainers.data.features.model_input import LENGTHS
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, weights_from_pretrained
+from trainers.models.pretrained import attention
 from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import Seq2SeqProcessor, limits_of
+from trainers.models.sources.loaded_weights import weights_from_pretrained
 
 
 class FirstTokens(LogitsProcessor):

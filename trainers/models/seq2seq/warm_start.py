@@ -8,6 +8,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from trainers.errors import ConfigError
 
+# The embeddings that encoder and decoder of such as BART share, which a decoder alone knows by its own name.
+SHARED_EMBEDDINGS = {r"^(model\.)?shared\.": "model.decoder.embed_tokens."}
 _NAME = "name a decoder of text, such as a GPT-2 or a BART"
 
 
@@ -56,7 +58,8 @@ def _join_weights(encoder: Path, decoder: Path, wanted: Any, folder: Path, seed:
 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        options = {"encoder_dtype": torch.float32, "decoder_dtype": torch.float32, "decoder_config": wanted}
+        options: dict[str, Any] = {"encoder_dtype": torch.float32, "decoder_dtype": torch.float32}
+        options |= {"decoder_config": wanted, "decoder_key_mapping": SHARED_EMBEDDINGS}
         network = SpeechEncoderDecoderModel.from_encoder_decoder_pretrained(str(encoder), str(decoder), **options)
     # That of the decoder alone would rule over the model's tokens.
     network.generation_config = GenerationConfig()

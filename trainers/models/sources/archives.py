@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from trainers.errors import ConfigError, FullDiskError, StorageError
 from trainers.models.sources.joined_streams import JoinedStreams
-from trainers.models.sources.model_files import description_files, weight_files
+from trainers.models.sources.model_files import CONFIG, description_files, weight_files
 from trainers.storage.full_disk import naming_full_disk
 
 MAX_MEMBERS = 10_000
@@ -33,7 +33,6 @@ MAX_DESCRIPTION_BYTES = 2**28
 # Of what is read at once, such as a tar's extended headers, which are held in memory.
 MAX_READ_BYTES = 2**24
 _CHUNK_BYTES = 2**20
-CONFIG = "config.json"
 # The record at the end of a zip, which its comment follows.
 _END_OF_ZIP, _END_OF_ZIP_BYTES = b"PK\5\6", 22
 _COMPRESSIONS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (

@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainers.models.pretrained import open_named
+from trainers.models.sources.damaged_files import StoredTensor, tensors_of_remote
 from trainers.models.sources.model_files import (
     DESCRIPTION,
     PICKLED_WEIGHTS,
     SAFE_INDEX,
     SAFE_WEIGHTS,
     names_in,
-    refuse_incomplete,
-    refuse_pickles,
-    weight_files,
+    refuse_unopened,
 )
 from trainers.models.sources.source_pin import SourcePin
 from trainers.storage.hub_errors import explain_hub_error, is_offline
@@ -64,10 +63,32 @@ def folder_of(pin: SourcePin, *, weights: bool, allow_pickle: bool, cached: bool
     # A rank may have another cache than the first of its node.
     if folder is None:
         folder = _downloaded(pin, weights=weights, allow_pickle=allow_pickle)
-    if weights:
-        weight_files(names_in(folder), pin.name, allow_pickle=allow_pickle)
-        refuse_incomplete(folder, pin.name)
     return folder
+
+
+def tensors_on_hub(pin: SourcePin, file: str) -> dict[str, StoredTensor]:
+    """The tensors of a file of a commit, by name, for which its header is downloaded.
+
+    Raises:
+        ConfigError: it is damaged.
+        StorageError: the Hub does not respond.
+    """
+    from huggingface_hub import get_hf_file_metadata, get_session, hf_hub_url  # noqa: PLC0415
+    from huggingface_hub.utils._headers import build_hf_headers  # noqa: PLC0415
+    from huggingface_hub.utils._http import hf_raise_for_status  # noqa: PLC0415
+
+    url = hf_hub_url(pin.address, file, revision=pin.revision)
+
+    def read(start: int, most: int) -> bytes:
+        headers = {**build_hf_headers(), "Range": f"bytes={start}-{start + most - 1}"}
+        response = get_session().get(url, headers=headers)
+        hf_raise_for_status(response)
+        return bytes(response.content[:most])
+
+    def ask() -> dict[str, StoredTensor]:
+        return tensors_of_remote(file, get_hf_file_metadata(url).size or 0, read, pin.name)
+
+    return open_named(f"model.{pin.field}", pin.address, ask)
 
 
 def _downloaded(pin: SourcePin, *, weights: bool, allow_pickle: bool) -> Path:
@@ -84,7 +105,7 @@ def _downloaded(pin: SourcePin, *, weights: bool, allow_pickle: bool) -> Path:
     folder = get(*SAFE_WEIGHTS)
     if any((folder / each).exists() for each in (SAFE_WEIGHTS[0], SAFE_INDEX)):
         return folder
-    refuse_pickles(version_of(field, name, commit).names, pin.name, allow_pickle=allow_pickle)
+    refuse_unopened(version_of(field, name, commit).names, pin.name, allow_pickle=allow_pickle)
     return get(*PICKLED_WEIGHTS)
 
 

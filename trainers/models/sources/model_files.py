@@ -12,13 +12,18 @@ from pathlib import Path, PurePosixPath
 from trainers.errors import ConfigError, StorageError
 from trainers.storage import Entry, sha256_of
 
+CONFIG = "config.json"
 # Config, processor and generation config, and the index of weights in several files.
 DESCRIPTION = ("*.json", "*.txt", "*.model", "*.jinja")
+# One of each is needed to open a feature extractor, and a tokenizer.
+EXTRACTOR_FILES = ("preprocessor_config.json", "processor_config.json")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")
 SAFE_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
 INDEXES = SAFE_INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
-# Of an adapter next to a model, which transformers would add to it.
+# Of an adapter, which transformers would add to the weights next to it.
 _ADAPTER = "adapter_*"
+_ADAPTERS = ("adapter_config.json", "adapter_model.*")
 # Endings of files that run code when they are opened, or may.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle", ".joblib")
 _FIX = "convert them (model.save_pretrained writes safetensors), or, if you trust who made them, "
@@ -36,23 +41,38 @@ def description_files(names: Iterable[str]) -> list[str]:
 
 
 def weight_files(names: Iterable[str], origin: str, *, allow_pickle: bool) -> list[str]:
-    """Names of the weights among the files of a folder.
+    """Names of the weights among the files of a folder, as transformers opens them: one file before several.
 
     Raises:
-        ConfigError: there are none, or only pickled ones, which are not allowed.
+        ConfigError: there are none, or only pickled ones, which are not allowed; several without their index; or an
+            adapter's.
     """
     found = list(names)
-    if safe := _matching(found, SAFE_WEIGHTS):
-        return safe
-    refuse_pickles(found, origin, allow_pickle=allow_pickle)
-    if pickled := _matching(found, PICKLED_WEIGHTS):
-        return pickled
+    refuse_unopened(found, origin, allow_pickle=allow_pickle)
+    for index, patterns in ((SAFE_INDEX, SAFE_WEIGHTS), (PICKLED_INDEX, PICKLED_WEIGHTS)):
+        if patterns[0] in found:
+            return [patterns[0]]
+        if shards := _matching(found, patterns):
+            if index not in found:
+                raise ConfigError(
+                    f"{origin}: holds {shards[0]}, and no {index}, which lists the files of such weights: copy the "
+                    "complete folder"
+                )
+            return shards
     raise ConfigError(f"{origin}: holds no weights (model.safetensors); name a folder with a complete model")
 
 
-def refuse_pickles(names: Iterable[str], origin: str, *, allow_pickle: bool) -> None:
-    """Refuses, with a ConfigError, files among which there are weights only as pickles."""
+def refuse_unopened(names: Iterable[str], origin: str, *, allow_pickle: bool) -> None:
+    """Refuses, with a ConfigError, files among which there is an adapter, or weights only as pickles."""
     found = list(names)
+    if adapters := _matching(found, _ADAPTERS):
+        other = _matching(found, (*SAFE_WEIGHTS, *PICKLED_WEIGHTS))
+        which = f"next to weights ({other[0]})" if other else "without the weights that it was trained on"
+        instead = ", or remove the adapter's files to begin with the weights alone" if other else ""
+        raise ConfigError(
+            f"{origin}: holds a LoRA adapter ({', '.join(adapters)}) {which}, and Rayscribe begins with complete "
+            f"weights: merge it once (docs/models.md, Adapters), and name the folder of the merged model{instead}"
+        )
     pickled = sorted(name for name in found if PurePosixPath(name).suffix in PICKLES)
     if allow_pickle or not pickled or _matching(found, SAFE_WEIGHTS):
         return
@@ -63,8 +83,10 @@ def refuse_pickles(names: Iterable[str], origin: str, *, allow_pickle: bool) -> 
     )
 
 
-def refuse_incomplete(folder: Path, origin: str) -> None:
-    """Refuses a folder that lacks a file of weights which its index names, and an index that names files elsewhere.
+def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
+    """Refuses names among which a file of weights is missing that an index names, and an index of files elsewhere.
+
+    The index is in `folder`.
 
     Pickled weights are checked here, see `refuse_damaged_zip`.
 
@@ -72,9 +94,9 @@ def refuse_incomplete(folder: Path, origin: str) -> None:
         StorageError: it is not complete, or damaged.
         ConfigError: the index cannot be read.
     """
-    present = names_in(folder)
+    present = [*names]
     for index, patterns in ((SAFE_INDEX, SAFE_WEIGHTS), (PICKLED_INDEX, PICKLED_WEIGHTS)):
-        if index not in present or not _matching(present, patterns):
+        if index not in present or patterns[0] in present or not _matching(present, patterns):
             continue
         try:
             shards = {str(name) for name in json.loads((folder / index).read_bytes())["weight_map"].values()}

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,14 @@ from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.node_cache import NodeCache
 from trainers.errors import ConfigError, StorageError
 from trainers.models.sources.archives import is_archive, is_checkpoint, refuse_full, unpack_model
+from trainers.models.sources.damaged_files import (
+    StoredTensor,
+    refuse_damaged_description,
+    tensors_of_file,
+    tensors_of_remote,
+)
 from trainers.models.sources.https_download import KnownDownload, download
-from trainers.models.sources.hub_models import folder_of, version_of
+from trainers.models.sources.hub_models import folder_of, tensors_on_hub, version_of
 from trainers.models.sources.model_files import (
     description_files,
     hash_of_folder,
@@ -23,7 +30,7 @@ from trainers.models.sources.model_files import (
     names_in,
     refuse_damaged_zip,
     refuse_incomplete,
-    refuse_pickles,
+    refuse_unopened,
     weight_files,
 )
 from trainers.models.sources.run_models import model_of_run
@@ -34,6 +41,8 @@ from trainers.storage.full_disk import naming_full_disk
 # In the folder that it is unpacked to, until that is done.
 _DOWNLOAD = ".download"
 _KNOWN = "known.json"
+# By the names of files, what reads the tensors of each.
+_TensorFiles = Mapping[str, Callable[[], dict[str, StoredTensor]]]
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class SourceReader:
         if path.is_file():
             return replace(pin, is_file=True, sha256=sha256_of(path))
         if pin.has_weights and path.is_dir():
-            refuse_pickles(names_in(path), pin.name, allow_pickle=self.allow_pickle)
+            refuse_unopened(names_in(path), pin.name, allow_pickle=self.allow_pickle)
         return pin
 
     def hashed(self, pin: SourcePin) -> SourcePin:
@@ -100,11 +109,45 @@ class SourceReader:
         not there is named by who opens it.
 
         Raises:
-            ConfigError: it is no model, or its weights are pickled, which is not allowed; or what is there is another
-                than was pinned.
+            ConfigError: it is no model, a file of it is damaged, or its weights are pickled, which is not allowed; or
+                what is there is another than was pinned.
             StorageError: it is not complete; or the Hub, the server, the network or the disk does not respond.
         """
         weights = weights and pin.has_weights
+        folder = self._fetched(pin, weights=weights, cached=cached)
+        if folder.is_dir():
+            refuse_damaged_description(folder, pin.name)
+            if weights:
+                present = {name: partial(tensors_of_file, folder / name, pin.name) for name in names_in(folder)}
+                self._tensors_of(present, folder, pin)
+        return folder
+
+    def tensors(self, pin: SourcePin) -> dict[str, StoredTensor] | None:
+        """The tensors of a source with weights, by name, for which only headers are read; None: they are pickled.
+
+        Errors as of `folder`.
+        """
+        folder, at = self._fetched(pin, weights=False, cached=False), pin.name
+        files = {name: partial(tensors_of_file, folder / name, at) for name in names_in(folder)}
+        if pin.kind is SourceKind.HUB:
+            names = version_of(f"model.{pin.field}", pin.address, pin.revision).names
+            files = {name: partial(tensors_on_hub, pin, name) for name in names} | files
+        elif pin.kind is SourceKind.STORAGE and not pin.is_file:
+            storage = self._storage(pin)
+            for entry in self._objects(pin, weights=True):
+                read = partial(storage.read_part, entry.key)
+                files[entry.key] = partial(tensors_of_remote, entry.key, entry.size_bytes, read, at)
+        return self._tensors_of(files, folder, pin)
+
+    def _tensors_of(self, files: _TensorFiles, folder: Path, pin: SourcePin) -> dict[str, StoredTensor] | None:
+        """The tensors of the weights among files; their index is in a folder of this node."""
+        chosen = weight_files(files, pin.name, allow_pickle=self.allow_pickle)
+        refuse_incomplete(folder, files, pin.name)
+        if not chosen[0].endswith(".safetensors"):
+            return None
+        return {name: found for file in chosen for name, found in files[file]().items()}
+
+    def _fetched(self, pin: SourcePin, *, weights: bool, cached: bool) -> Path:
         if pin.kind is SourceKind.HUB:
             return folder_of(pin, weights=weights, allow_pickle=self.allow_pickle, cached=cached)
         if pin.is_file:
@@ -112,15 +155,12 @@ class SourceReader:
         if pin.kind is SourceKind.STORAGE:
             name = "model" if weights else "description"
             return self._made(pin, name, lambda folder: self._fetch_objects(pin, folder, weights=weights))
-        path = Path(pin.address)
-        if weights and path.is_dir():
-            refuse_incomplete(path, pin.name)
-        return path
+        return Path(pin.address)
 
     def _pinned_commit(self, pin: SourcePin, known: str | None) -> SourcePin:
         found = version_of(f"model.{pin.field}", pin.address, known or pin.revision)
         if pin.has_weights:
-            refuse_pickles(found.names, pin.name, allow_pickle=self.allow_pickle)
+            refuse_unopened(found.names, pin.name, allow_pickle=self.allow_pickle)
         return replace(pin, revision=found.commit)
 
     def _pinned_objects(self, pin: SourcePin) -> SourcePin:
@@ -134,6 +174,8 @@ class SourceReader:
     def _objects(self, pin: SourcePin, *, weights: bool) -> list[Entry]:
         """What is opened of a folder in a bucket."""
         entries = {entry.key: entry for entry in self._storage(pin).list_files() if "/" not in entry.key}
+        if pin.has_weights:
+            refuse_unopened(entries, pin.name, allow_pickle=self.allow_pickle)
         if "config.json" not in entries and pin.has_weights:
             raise ConfigError(f"{pin.name}: holds no config.json: name the URL of a folder with a complete model")
         if not entries:
@@ -191,15 +233,12 @@ class SourceReader:
             convert(file, folder, origin, allow_pickle=self.allow_pickle)
         elif is_archive(file):
             unpack_model(file, folder, origin, allow_pickle=self.allow_pickle)
-            refuse_incomplete(folder, origin)
         else:
             raise ConfigError(f"{origin}: is no zip, no tar and no checkpoint of OpenAI's Whisper: name a model folder")
 
     def _fetch_objects(self, pin: SourcePin, folder: Path, *, weights: bool) -> None:
         targets = {entry.key: folder / entry.key for entry in self._objects(pin, weights=weights)}
         self._fetch_entries(pin, self._storage(pin), lambda: self._objects(pin, weights=True), targets)
-        if weights:
-            refuse_incomplete(folder, pin.name)
 
     def _fetch_entries(
         self, pin: SourcePin, storage: Storage, listing: Callable[[], Sequence[Entry]], targets: Mapping[str, Path]

@@ -17,7 +17,7 @@ from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import LANGUAGES, code_or_name
-from trainers.models.pretrained import from_pretrained
+from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import refuse_tokens_beyond
 from trainers.models.whisper.whisper_checks import CHECKS
 from trainers.models.whisper.whisper_generation import language_of, limits_of, resolve_generation
@@ -87,6 +87,7 @@ class WhisperFamily(Family[WhisperPart]):
         """The tokenizer's prefix is the language and task of the config."""
         if description is not None:
             return WhisperProcessor.from_pretrained(description)
+        refuse_without_processor(model)
         language = language_of(from_pretrained(model, GenerationConfig), model)
         processor: WhisperProcessor = from_pretrained(model, WhisperProcessor)
         if language is not None:

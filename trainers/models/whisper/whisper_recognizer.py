@@ -22,7 +22,7 @@ from trainers.config.parts.training_part import TrainingPart
 from trainers.data.features.log_mel import LogMel
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.pretrained import attention, weights_from_pretrained
+from trainers.models.pretrained import attention
 from trainers.models.recognizer import (
     Alternative,
     Decoding,
@@ -32,6 +32,7 @@ from trainers.models.recognizer import (
     Target,
     Word,
 )
+from trainers.models.sources.loaded_weights import weights_from_pretrained
 from trainers.models.whisper.full_context_matching import FullContextMatching, input_frames
 from trainers.models.whisper.generation_processors import GenerationRecorder, NoTimestamps
 from trainers.models.whisper.whisper_generation import (

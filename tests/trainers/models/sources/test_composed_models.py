@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoConfig,
@@ -31,6 +32,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.errors import ConfigError
 from trainers.models.families import resolve_model
 from trainers.models.recognizer import Decoding
+from trainers.models.sources.loaded_weights import refuse_other_weights
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
@@ -203,6 +205,20 @@ class TestWarmStart:
             one, other = model(input_values=sounds, decoder_input_ids=tokens).logits
         assert not torch.allclose(one, other)
 
+    def test_a_decoder_keeps_the_embeddings_that_its_encoder_shared(
+        self, encoder_folder: Path, decoder_folder: Path, tmp_path: Path
+    ) -> None:
+        shutil.copytree(decoder_folder, tmp_path / "bart")
+        sizes = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+        sizes |= {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
+        bart: Any = BartForConditionalGeneration(AutoConfig.for_model("bart", vocab_size=4, pad_token_id=0, **sizes))
+        bart.save_pretrained(tmp_path / "bart")
+        refuse_other_weights_of({"encoder": encoder_folder, "decoder": tmp_path / "bart"})
+        folder = opened(joined(encoder_folder, tmp_path / "bart")).folder
+        decoder = AutoModelForSpeechSeq2Seq.from_pretrained(str(folder)).decoder
+        assert torch.equal(decoder.model.decoder.embed_tokens.weight, bart.model.shared.weight)
+        assert torch.equal(decoder.lm_head.weight, bart.model.shared.weight)
+
     def test_what_cannot_attend_to_an_encoder_is_refused(
         self, encoder_folder: Path, decoder_folder: Path, ctc_folder: Path, tmp_path: Path
     ) -> None:
@@ -227,6 +243,30 @@ class TestWarmStart:
     def test_where_it_means_nothing_it_is_refused(self, model: dict[str, str], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             config({"model": model})
+
+
+class TestDamagedParts:
+    @pytest.mark.parametrize(
+        ("part", "name"), [("encoder", "encoder.layer_norm.weight"), ("decoder", "transformer.h.0.mlp.c_fc.weight")]
+    )
+    def test_one_without_a_tensor_is_refused_by_its_field(
+        self, part: str, name: str, encoder_folder: Path, decoder_folder: Path, tmp_path: Path
+    ) -> None:
+        folders = {"encoder": encoder_folder, "decoder": decoder_folder}
+        refuse_other_weights_of(folders)
+        damaged = shutil.copytree(folders[part], tmp_path / part)
+        weights = load_file(damaged / "model.safetensors")
+        del weights[name]
+        save_file(weights, damaged / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ConfigError, match=rf"model\.{part}: {damaged}: .* they lack {name}"):
+            refuse_other_weights_of({**folders, part: damaged})
+
+
+def refuse_other_weights_of(folders: dict[str, Path]) -> None:
+    recipe = config({"model": {**{name: str(folder) for name, folder in folders.items()}, "language": "English"}})
+    found = opened(recipe, weights=False)
+    recipe, family = resolve_model(recipe, found)
+    refuse_other_weights(recipe, found.applied_to(recipe.model), family, found)
 
 
 class TestAnotherRun:

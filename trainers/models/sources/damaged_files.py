@@ -1,0 +1,104 @@
+"""Files of a model as a cut download or an incomplete copy leaves them, found without reading their tensors."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+
+from trainers.errors import ConfigError
+from trainers.models.sources.model_files import CONFIG, EXTRACTOR_FILES, INDEXES, description_files, names_in
+
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_POINTER_FIX = "fetch what it stands for (git lfs pull, or hf download)"
+_COPY = "copy the complete file again"
+# JSON without which a model is opened as another one, and others that transformers reads.
+_WITH_CONTENT = (CONFIG, "tokenizer.json", "vocab.json", *EXTRACTOR_FILES)
+_OBJECTS = (
+    *_WITH_CONTENT,
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "normalizer.json"),
+    *("generation_config.json", *INDEXES),
+)
+_TEXTS = ("merges.txt", "vocab.txt")
+# Code of its own is asked for by any of these.
+_WITH_CODE = (CONFIG, "tokenizer_config.json", *EXTRACTOR_FILES)
+# The format's own limit is 100 MB; the length is the header's first eight bytes, in little-endian order.
+_LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 100_000_000
+
+
+class StoredTensor(NamedTuple):
+    """A tensor of a file of weights: its shape, and its type as safetensors calls it, e.g. F32."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def refuse_damaged_description(folder: Path, origin: str) -> None:
+    """Refuses, with a ConfigError, what is next to the weights where it is damaged or a pointer, or asks for code."""
+    for name in description_files(names_in(folder)):
+        if name not in (*_OBJECTS, *_TEXTS) and not name.endswith(".model"):
+            continue
+        start, content = f"{origin}: {name}", (folder / name).read_bytes()
+        _refuse_pointer(start, content, len(content))
+        if name not in _OBJECTS:
+            continue
+        try:
+            found = json.loads(content)
+        except ValueError as error:
+            raise ConfigError(f"{start} is cut or damaged ({error}): {_COPY}") from None
+        if not isinstance(found, dict) or (name in _WITH_CONTENT and not found):
+            raise ConfigError(f"{start} holds {json.dumps(found)[:40]}, and no content of such a file: {_COPY}")
+        if name in _WITH_CODE:
+            refuse_code(found, start)
+
+
+def refuse_code(content: Mapping[str, Any], start: str) -> None:
+    """Refuses, with a ConfigError, a JSON file of a model that asks for code next to it."""
+    if "auto_map" in content:
+        kind = f"has model_type {content['model_type']!r}, and " if "model_type" in content else ""
+        raise ConfigError(
+            f"{start} {kind}names code of its own (auto_map), which Rayscribe never runs, whatever trust_remote_code "
+            "says: whoever can change the files there could run anything on your nodes. Name weights that transformers "
+            "itself has the code for; where its own class is right for these, remove auto_map in a copy of the folder"
+        )
+
+
+def tensors_of_file(file: Path, origin: str) -> dict[str, StoredTensor]:
+    """The tensors of a safetensors file, by name; a ConfigError, if it is empty, a pointer, cut or damaged."""
+    with file.open("rb") as opened:
+        _refuse_pointer(f"{origin}: {file.name}", opened.read(len(_POINTER)), file.stat().st_size)
+    try:
+        # Numpy's view reads no tensor and needs no torch.
+        with safe_open(file, framework="np") as content:
+            slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
+            return {name: StoredTensor(tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()}
+    except SafetensorError as error:
+        raise ConfigError(f"{origin}: {file.name} is cut or damaged ({error}): {_COPY}") from error
+
+
+def tensors_of_remote(
+    name: str, size_bytes: int, read: Callable[[int, int], bytes], origin: str
+) -> dict[str, StoredTensor]:
+    """The same of a file elsewhere, of which only the header is read: `read` gives bytes from a first one, so many."""
+    start = read(0, max(_LENGTH_BYTES, len(_POINTER)))
+    _refuse_pointer(f"{origin}: {name}", start, size_bytes)
+    length = int.from_bytes(start[:_LENGTH_BYTES], "little")
+    header = read(0, min(_LENGTH_BYTES + length, size_bytes)) if length <= _MOST_HEADER_BYTES else start
+    # As long as the file, and without its content, which safetensors compares the header with.
+    with NamedTemporaryFile(prefix="rayscribe-header-") as sparse:
+        sparse.write(header)
+        sparse.truncate(size_bytes)
+        sparse.flush()
+        try:
+            return tensors_of_file(Path(sparse.name), origin)
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(Path(sparse.name).name, name)) from error.__cause__
+
+
+def _refuse_pointer(start: str, content: bytes, size_bytes: int) -> None:
+    if not size_bytes:
+        raise ConfigError(f"{start} is empty: {_COPY}")
+    if content.startswith(_POINTER):
+        raise ConfigError(f"{start} is a pointer of Git LFS, not the file itself: {_POINTER_FIX}")

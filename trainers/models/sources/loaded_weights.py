@@ -1,0 +1,167 @@
+"""Pretrained weights as a network, none of whose weights is left to chance: what does not fit is refused by name.
+
+transformers fills what a file lacks with random values, drops what it does not know, and says so in a log alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from trainers.config.parts.model_part import ModelPart
+from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError
+from trainers.models.adaptation.trained_weights import CROSS_ATTENTION, heads
+from trainers.models.family import Family
+from trainers.models.pretrained import from_pretrained, open_named, reason_of
+from trainers.models.seq2seq.warm_start import SHARED_EMBEDDINGS
+from trainers.models.sources.damaged_files import StoredTensor
+from trainers.models.sources.model_files import PICKLED_WEIGHTS, names_in
+from trainers.models.sources.opened_model import OpenedModel
+from trainers.models.sources.source_pin import DECODER, ENCODER, WEIGHTS, SourcePin
+from trainers.models.sources.source_reader import SourceReader
+
+_FIX = "copy the complete files of the weights again, or name others"
+_NAMED = 3
+# What SpecAugment puts in place of masked frames: no hypothesis depends on it, and released wav2vec2 models lack it.
+_MASK = "masked_spec_embed"
+# Of safetensors' types.
+_FLOATS = ("F", "BF")
+
+
+def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = False, **options: Any) -> Any:
+    """The network that a class of transformers makes of the config's pretrained weights.
+
+    Of safetensors, unless the config allows pickles. A CTC model's head may be missing, or of another size, where it is
+    a `new_head`.
+
+    Raises:
+        ConfigError: they cannot be opened, or a tensor is missing, unexpected, of another shape, or no weights.
+        StorageError: the Hub, the network or the disk does not respond.
+    """
+    options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    # With None transformers takes what there is.
+    network, info = from_pretrained(model, kind, use_safetensors=None if model.allow_pickle else True, **options)
+    origin = f"model.name_or_path: {model.name_or_path}"
+    _refuse_other_tensors(network, info, origin, new_head=new_head, other_heads=new_head)
+    for name, weight in network.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ConfigError(f"{origin}: {name} holds values that are no finite numbers: {_FIX}")
+        # As a download leaves a file that was as long as the complete one from the start.
+        if weight.dim() > 1 and not weight.any():
+            raise ConfigError(f"{origin}: {name} holds nothing but zeros: {_FIX}")
+    return network
+
+
+def refuse_other_weights(config: TrainConfig, model: ModelPart, family: Family[Any], opened: OpenedModel) -> None:
+    """Refuses pretrained weights that are not those of the network that their config describes.
+
+    Only the headers of their files are read, wherever they are; of pickled ones, only those that this node has.
+
+    Raises:
+        ConfigError: a tensor is missing, unexpected, or of another shape or type, or a file is damaged; by name.
+        StorageError: a source is not complete, or cannot be read.
+    """
+    reader = SourceReader.of(config)
+    for pin in opened.pins.values():
+        if pin.has_weights:
+            folder = reader.folder(pin, weights=False)
+            part = model.model_copy(update={"name_or_path": str(folder), "revision": None})
+            _refuse_other_weights(part, family, pin, _tensors_without_content(reader.tensors(pin), folder, pin))
+
+
+def _refuse_other_weights(
+    part: ModelPart, family: Family[Any], pin: SourcePin, tensors: Mapping[str, torch.Tensor] | None
+) -> None:
+    """Has transformers load tensors without content into the network of their config, and refuses what it notes."""
+    if tensors is None:
+        return
+    config: Any = from_pretrained(part, AutoConfig)
+    auto_class = {ENCODER: AutoModel, DECODER: AutoModelForCausalLM}.get(pin.field, family.auto_class())
+    options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True, "device_map": "meta"}
+    if pin.field == DECODER:
+        config.is_decoder = config.add_cross_attention = True
+        options["key_mapping"] = SHARED_EMBEDDINGS
+
+    def load() -> Any:
+        with torch.device("meta"):
+            kind: Any = type(auto_class.from_config(config))
+        return kind.from_pretrained(None, config=config, state_dict={**tensors}, **options)
+
+    network, info = open_named(f"model.{pin.field}", pin.text, load)
+    if pin.field != WEIGHTS:
+        # Of another model's encoder or decoder: its other parts are left out, and the attention between both is new.
+        new = [name for name in info["missing_keys"] if pin.field == DECODER and CROSS_ATTENTION.search(name)]
+        info |= {"unexpected_keys": [], "missing_keys": [*set(info["missing_keys"]) - {*new}]}
+    other_heads = type(network).__name__ not in (config.architectures or ())
+    new_head = pin.field == WEIGHTS and family.makes_new_head(part)
+    _refuse_other_tensors(network, info, pin.name, new_head=new_head, other_heads=other_heads)
+
+
+def _refuse_other_tensors(
+    network: Any, info: Mapping[str, Any], origin: str, *, new_head: bool, other_heads: bool
+) -> None:
+    """Refuses what transformers notes of loading.
+
+    `new_head` is made on purpose, and `other_heads` are those of the class that the weights were saved as.
+    """
+    head = tuple(f"{name}." for name in heads(network)) if new_head else ()
+    missing = [name for name in info["missing_keys"] if not name.startswith(head) and not name.endswith(_MASK)]
+    wrong = [f"{name} {[*found]}, not {[*wanted]}" for name, found, wanted in info["mismatched_keys"]]
+    wrong = [text for text in wrong if not text.startswith(head)]
+    unknown = [name for name in info["unexpected_keys"] if not (other_heads and _is_of_another_head(network, name))]
+    problems = [
+        f"{what} {_some(names)}"
+        for what, names in (("lack", missing), ("have, in another shape,", wrong), ("have, beyond it,", unknown))
+        if names
+    ]
+    if problems:
+        raise ConfigError(
+            f"{origin}: its weights are not those of the {type(network).__name__} that its config.json describes: they "
+            f"{'; they '.join(problems)}: {_FIX}"
+        )
+
+
+def _is_of_another_head(network: Any, name: str) -> bool:
+    """Whether a tensor is outside of a CTC model's base model, whose weights may be saved with its name or without."""
+    base = network.base_model_prefix
+    inner = {child for child, _ in getattr(network, base).named_children()}
+    return not network.config.is_encoder_decoder and name.partition(".")[0] not in {base, *inner}
+
+
+def _some(names: Iterable[str]) -> str:
+    found = sorted(names)
+    more = len(found) - _NAMED
+    return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _refuse_whole_numbers(tensors: Mapping[str, StoredTensor], pin: SourcePin) -> None:
+    """Refuses quantized weights, which transformers would take for weights as they are; counters have no dimension."""
+    whole = [f"{name} ({each.dtype})" for name, each in tensors.items() if not each.dtype.startswith(_FLOATS)]
+    if found := [name for name in whole if tensors[name.partition(" ")[0]].shape]:
+        raise ConfigError(f"{pin.name}: {_some(found)} holds whole numbers, and weights are floating-point: {_FIX}")
+
+
+def _tensors_without_content(
+    stored: Mapping[str, StoredTensor] | None, folder: Path, pin: SourcePin
+) -> dict[str, torch.Tensor] | None:
+    """Tensors that have shapes alone: of headers, or (None) of pickles in a folder; None: they are not on this node."""
+    if stored is not None:
+        _refuse_whole_numbers(stored, pin)
+        return {name: torch.empty(each.shape, device="meta") for name, each in stored.items()}
+    found: dict[str, torch.Tensor] = {}
+    for name in names_in(folder):
+        if not any(fnmatch(name, each) for each in PICKLED_WEIGHTS):
+            continue
+        try:
+            content = torch.load(folder / name, map_location="meta", weights_only=True)
+        # What torch raises depends on where it is cut.
+        except Exception as error:
+            raise ConfigError(f"{pin.name}: {name}: {reason_of(error)}: {_FIX}") from error
+        if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
+            raise ConfigError(f"{pin.name}: {name} holds no tensors by name: {_FIX}")
+        found |= content
+    return found or None
