@@ -154,6 +154,14 @@ class Run(Record):
     progress: Progress | None = None
     version: int = 0
 
+    @property
+    def beginning(self) -> str:
+        """What an attempt without a checkpoint starts from."""
+        resume = str((self.config.get("run") or {}).get("resume"))
+        if resume.startswith("from:"):
+            return f"the checkpoint {resume.removeprefix('from:')}"
+        return "pretrained weights" if (self.config.get("model") or {}).get("init") == "pretrained" else "scratch"
+
 
 class Attempt(Record):
     """One Ray job of a run, numbered from 1; `submission_id` is Ray's.

@@ -116,7 +116,7 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     for name, text in lines.items():
         echo(f"  {name:<11}{text}")
     for attempt in attempts:
-        echo(f"  {attempt_line(attempt)}")
+        echo(f"  {attempt_line(attempt, run)}")
 
 
 def _origin(run: Run) -> dict[str, str]:
@@ -133,9 +133,9 @@ def _folder_text(run: Run) -> str:
     return f"{run.run_folder}, which is not there" if is_missing else run.run_folder
 
 
-def attempt_line(attempt: Attempt) -> str:
+def attempt_line(attempt: Attempt, run: Run) -> str:
     """`attempt 2: NODE_LOST after 3 min 20 s, from checkpoint-…`."""
-    start = f"from {attempt.resume_from}" if attempt.resume_from else "from scratch"
+    start = f"from {attempt.resume_from or run.beginning}"
     took = format_duration(attempt.duration_s(time.time()))
     # Without a queue there is no job of Ray.
     accepted = "with Ray" if attempt.submission_id else "running"

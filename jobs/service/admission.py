@@ -58,4 +58,4 @@ def admission_of(run: Run, attempts: Sequence[Attempt], folders: RunFolders, *, 
     except StorageError:
         return admitted(run, number=number, checkpoint=known, start=known or UNKNOWN_START, now_s=now_s)
     checkpoint = newest[0] if newest is not None else known
-    return admitted(run, number=number, checkpoint=checkpoint, start=checkpoint or "scratch", now_s=now_s)
+    return admitted(run, number=number, checkpoint=checkpoint, start=checkpoint or run.beginning, now_s=now_s)

@@ -68,8 +68,8 @@ def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
 def admitted(run: Run, *, number: int, checkpoint: str | None, start: str, now_s: float) -> RunChange:
     """The run holds its gang; Ray has not been called yet.
 
-    The checkpoint is the one that the attempt is expected to start from, or an older one; None: from scratch, or not
-    known. `start` says the same as text.
+    The checkpoint is the one that the attempt is expected to start from, or an older one; None: there is none, or
+    it is not known. `start` says the same as text.
     """
     attempt = Attempt(
         run_id=run.id,

@@ -131,8 +131,8 @@ class RunFolders:
         if found is not None and requested != "never":
             return f"{requested}: continues from {found[0]} (step {found[1]}) of {run.run_folder}"
         if requested.startswith("from:"):
-            return f"starts from the checkpoint {requested.removeprefix('from:')}"
-        return f"{requested}: no checkpoint is in {run.run_folder}, so it starts from scratch"
+            return f"starts from {run.beginning}"
+        return f"{requested}: no checkpoint is in {run.run_folder}, so it starts from {run.beginning}"
 
     def left_text(self, run: Run) -> str:
         """What a stopped run has left, as text."""

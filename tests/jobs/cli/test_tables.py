@@ -1,5 +1,7 @@
 """Tables of commands: within the terminal's width, with states in color."""
 
+from typing import Any
+
 import pytest
 
 from jobs.cli.output import attempt_line, runs_table, table_lines
@@ -30,7 +32,22 @@ def test_in_a_pipe_no_reason_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     reason = f"{'no room ' * 30}at all"
     runs_table([sample_run(reason=reason)])
     assert capsys.readouterr().out.endswith(f"  {reason}\n")
-    assert attempt_line(make_attempt("sr", message=f"{reason}\nmore")).endswith(f" · {reason} more")
+    assert attempt_line(make_attempt("sr", message=f"{reason}\nmore"), sample_run()).endswith(f" · {reason} more")
+
+
+@pytest.mark.parametrize(
+    ("config", "checkpoint", "start"),
+    [
+        ({"model": {"init": "scratch"}}, None, "from scratch"),
+        ({"model": {"init": "pretrained", "name_or_path": "openai/whisper-tiny"}}, None, "from pretrained weights"),
+        ({"model": {"init": "pretrained"}}, "checkpoint-3", "from checkpoint-3"),
+        ({"run": {"resume": "from:/runs/a/checkpoints/b"}}, None, "from the checkpoint /runs/a/checkpoints/b"),
+        ({"script": {}}, None, "from scratch"),
+    ],
+)
+def test_an_attempt_says_what_it_starts_from(config: dict[str, Any], checkpoint: str | None, start: str) -> None:
+    line = attempt_line(make_attempt("sr", resume_from=checkpoint), sample_run(config=config))
+    assert line.endswith(f", {start}")
 
 
 def test_a_state_is_in_its_color_and_no_name_that_is_like_one() -> None:

@@ -83,7 +83,7 @@ def test_many_large_entries_of_a_journal_are_not_read(tmp_path: Path, monkeypatc
 def test_no_checkpoint_is_told_from_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
     folders = RunFolders()
     assert folders.resume_text(sample_run(run_folder=f"{tmp_path}/sr")) == (
-        f"auto: no checkpoint is in {tmp_path}/sr, so it starts from scratch"
+        f"auto: no checkpoint is in {tmp_path}/sr, so it starts from pretrained weights"
     )
     assert folders.left_text(sample_run(run_folder=f"{tmp_path}/sr")) == "no checkpoint was made"
     elsewhere = sample_run(run_folder="hdfs://bucket/runs/sr")
