@@ -4,9 +4,11 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-# Invisible, and often left in text that was copied from a page: soft hyphen, zero-width space, direction
-# marks, byte order mark. Joiners (U+200C, U+200D) change the writing of Persian and Indic words and stay.
-_INVISIBLE = dict.fromkeys([0x00AD, 0x200B, 0x200E, 0x200F, 0x2060, 0xFEFF])
+# Invisible, and often left in text that was copied from a page: soft hyphen, zero-width space, marks, embeddings,
+# overrides and isolates of direction, byte order mark. Joiners (U+200C, U+200D) change the writing of Persian and Indic
+# words and stay.
+_DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_INVISIBLE = dict.fromkeys([0x00AD, 0x200B, *_DIRECTIONS, 0x2060, 0xFEFF])
 
 # Punctuation by Unicode category, but read aloud: it stays. Symbols (€, +, °) have other categories.
 SPOKEN = frozenset("%‰&@#§")

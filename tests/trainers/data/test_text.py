@@ -52,6 +52,8 @@ def test_the_same_letter_in_two_encodings_becomes_one() -> None:
 
 def test_invisible_characters_go_and_joiners_stay() -> None:
     assert as_trained("\ufeffso\u00adft zero\u200bwidth") == "soft zerowidth"
+    marks = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    assert as_trained("שָׁלוֹם".join(marks)) == as_trained("שָׁלוֹם" * (len(marks) - 1))
     assert "\u200c" in as_trained("می\u200cخواهم")
 
 
