@@ -35,6 +35,7 @@ from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.manifest import segment
 from trainers.data.sources.recording_readers import RecordingReader, Row
+from trainers.data.sources.row_files.row_file import FILE, ROW
 from trainers.data.text import TextRules, normalize
 from trainers.distributed.console import Event, ProgressCounter
 from trainers.errors import AudioError, DataError, StorageError
@@ -212,9 +213,11 @@ def _shard(row: Row) -> int:
 
 def _by_recording(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows in groups of which the recording is decoded once: a shard's segments of it, each other row by itself."""
-    groups: dict[tuple[int, str | int], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault((_shard(row), row["row"] if row["offset_s"] is None else row["audio"]), []).append(row)
+        # In a file of many recordings, two of them may have one name.
+        recording = (row["row"],) if row["offset_s"] is None else (row["audio"], row.get(FILE), row.get(ROW))
+        groups.setdefault((_shard(row), *recording), []).append(row)
     return list(groups.values())
 
 
@@ -336,7 +339,7 @@ def prepare(
     else:
         log(f"prepare {source.split}: already prepared, {counted(found.summary.prepared, 'clip')} in {found.url}")
     _check_bad(source, data, found.summary.quarantined, found.summary.rows, found.quarantine)
-    _tell_of_empty_texts(source, log)
+    _tell_of_empty_texts(source, found, log)
     return found
 
 
@@ -394,9 +397,9 @@ def _check_bad(source: SourceSplit, data: DataPart, bad: int, rows: int, quarant
     )
 
 
-def _tell_of_empty_texts(source: SourceSplit, log: Callable[[Event], None]) -> None:
-    texts = pc.fill_null(pc.cast(source.table["text"], pa.string()), "")
-    if empty := pc.sum(pc.equal(pc.utf8_trim_whitespace(texts), "")).as_py():
+def _tell_of_empty_texts(source: SourceSplit, found: PreparedSet, log: Callable[[Event], None]) -> None:
+    texts = found.index["text"]
+    if empty := pc.sum(pc.equal(texts, "")).as_py():
         fate = "left out of training" if source.split == "train" else "scored: each word recognized in them is an error"
         of_all = f"{empty:,} of {counted(len(texts), 'clip')}"
         log(

@@ -243,9 +243,12 @@ class TestQuarantine:
         assert f"fix them, take them out of {bad_manifest}, or raise data.max_bad_fraction" in message
         assert folder.storage.list_files() == []
 
-    def test_clips_without_text_are_counted_in_a_line(self, folder: Cache, manifest: Path) -> None:
+    @pytest.mark.parametrize("quarantined", [0, 2])
+    def test_clips_without_text_are_counted_in_a_line(self, folder: Cache, manifest: Path, quarantined: int) -> None:
         said: list[Event] = []
-        folder.prepare(manifest, log=said.append)
+        with manifest.open("a") as file:
+            file.writelines(f"gone/{number}.wav,\n" for number in range(quarantined))
+        folder.prepare(manifest, log=said.append, max_bad_fraction=0.5)
         assert said[-1] == (
             "warning: train: 1 of 5 clips have no text and are left out of training; "
             f"write their texts into {manifest}, or take them out"
