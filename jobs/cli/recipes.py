@@ -10,6 +10,7 @@ import typer
 from jobs.cli.output import echo, write_file
 from jobs.recipes.shipped_recipes import list_shipped
 from trainers.config.loader import read_yaml, shipped_recipes
+from trainers.config.parts.data_part import Quoting
 from trainers.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,9 +46,8 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     encoding: Annotated[
         str, typer.Option(metavar="NAME", help="Encoding of tables and transcripts: latin-1, cp1250, utf-16, …")
     ] = "utf-8",
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the recipe and the manifests that are there.")
-    ] = False,
+    quoting: Annotated[Quoting, typer.Option(help="Of a .csv. none: quotes are a part of its texts.")] = "csv",
+    force: Annotated[bool, typer.Option("--force", help="Replace the recipe and manifests that are there.")] = False,
 ) -> None:
     """Look at speech and at this machine, and write a recipe that fits both.
 
@@ -69,7 +69,7 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     given = read_given_model(model) if model is not None else None
     tell = Patience()
-    found = find_speech(source, Columns(audio_column, text_column, speaker_column), tell, encoding)
+    found = find_speech(source, Columns(audio_column, text_column, speaker_column), tell, encoding, quoting)
     out = out if out is not None else Path(f"{run_name(found.name)}.yaml")
     made = new_recipe(found, measure(found, tell), look_at_machine(), Wishes(out, language, given))
     there = [str(path) for path in made.texts if path.exists()]

@@ -1,30 +1,30 @@
 """Reads the rows of a manifest, whatever its columns are called and its fields are separated by."""
 
-import csv
-import io
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from trainers.config.parts.data_part import Quoting
 from trainers.data.sources.archives.source_files import SourceFiles
-from trainers.data.sources.data_source import SourceSplit
-from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.data_source import SLICE, SourceSplit
+from trainers.data.sources.manifest import TableRules, read_manifest
 from trainers.data.sources.manifest_fields import (
     AUDIO_COLUMNS,
     TEXT_COLUMNS,
     decode,
     delimited_rows,
     json_objects,
-    json_rows,
     refuse_missing_header,
+    separator_of,
     usual_column,
 )
 from trainers.errors import ConfigError, DataError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 OTHER_SEPARATORS = ";\t|"
+_NO_COLUMN = "\0"
 # What the column of speakers is called elsewhere.
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id", "spk_id", "spk", "speakerid", "speaker_name", "user_id")
 
@@ -55,10 +55,7 @@ def read_manifest_rows(
     content = files.read(location)
     if content is None:
         raise ConfigError(f"{location}: no such file: name a manifest (.csv, .tsv, .jsonl) or a folder of recordings")
-    text = decode(location, content)
-    names, separated = _columns_of(location, text)
-    if separated is not None:
-        content = _with_commas(text, separated)
+    names, separator = _columns_of(location, decode(location, content), files.quoting)
     if not names:
         raise DataError(f"{location}: it has no rows: write a header and a line for each recording")
     audio = columns.audio or usual_column(names, AUDIO_COLUMNS)
@@ -68,10 +65,12 @@ def read_manifest_rows(
     speaker = columns.speaker or usual_column(names, SPEAKER_COLUMNS)
     _refuse_unknown(location, names, Columns(audio, transcript, speaker))
     assert audio is not None and transcript is not None
-    table = read_manifest(location, content, audio_column_name=audio, text_column_name=transcript)
-    if speaker not in (None, "speaker"):
-        table = _with_speakers(table, location, content.decode("utf-8-sig"), speaker)
-    return open_rows("", location, table, files), (audio, transcript), separated is None
+    rules = TableRules(audio, transcript, slice_columns=[] if speaker is None else [speaker])
+    table = read_manifest(location, content, rules, quoting=files.quoting, delimiter=separator)
+    if speaker is not None:
+        place = table.schema.get_field_index("speaker")
+        table = table.set_column(place, "speaker", table[f"{SLICE}{speaker}"]).drop_columns(f"{SLICE}{speaker}")
+    return open_rows("", location, table, files), (audio, transcript), separator in (None, ",")
 
 
 def _refuse_unknown(location: str, names: Sequence[str], columns: Columns) -> None:
@@ -100,31 +99,10 @@ def open_rows(split: str, location: str, table: pa.Table, files: SourceFiles) ->
     return SourceSplit(split, location, rows.table, rows.reader, fingerprint="")
 
 
-def _columns_of(location: str, text: str) -> tuple[Sequence[str], str | None]:
-    """Names of the columns, and what separates them in a .csv, unless that is a comma."""
+def _columns_of(location: str, text: str, quoting: Quoting) -> tuple[Sequence[str], str | None]:
+    """Names of the columns, and what separates them in a .csv."""
     suffix = posixpath.splitext(location)[1].lower()
     if suffix not in (".csv", ".tsv"):
         return [*next(json_objects(location, text), (0, {}))[1]], None
-    first = text.lstrip("\r\n").partition("\n")[0]
-    found = next((each for each in OTHER_SEPARATORS if each in first and "," not in first), None)
-    separated = found if suffix == ".csv" else None
-    delimiter = separated or ("," if suffix == ".csv" else "\t")
-    header = next(csv.reader([first], delimiter=delimiter), [])
-    return [name.strip() for name in header], separated
-
-
-def _with_speakers(table: pa.Table, location: str, text: str, column: str) -> pa.Table:
-    """The table with the speakers that a column of another name has."""
-    # Of JSON, the first two must be text.
-    wanted = ("", "", column)
-    is_json = posixpath.splitext(location)[1].lower() not in (".csv", ".tsv")
-    delimiter = "," if location.lower().endswith(".csv") else "\t"
-    _, rows = json_rows(location, text, wanted) if is_json else delimited_rows(location, text, delimiter, wanted)
-    speakers = pa.array([values[2].strip() or None for _, values in rows], pa.string())
-    return table.set_column(table.schema.get_field_index("speaker"), "speaker", speakers)
-
-
-def _with_commas(text: str, separator: str) -> bytes:
-    written = io.StringIO(newline="")
-    csv.writer(written).writerows(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
-    return written.getvalue().encode()
+    separator = separator_of(text, OTHER_SEPARATORS) if suffix == ".csv" else None
+    return [*delimited_rows(location, text, separator or "\t", [_NO_COLUMN], quoting=quoting)[0]], separator

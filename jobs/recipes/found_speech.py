@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from jobs.recipes.found_manifest import Columns, open_rows, read_manifest_rows
 from jobs.recipes.recording_folder import FolderFiles, list_folder, rows_next_to_recordings
 from trainers.config.parts.data_location import FORMATS, MANIFEST, WITH_SPLITS, DataLocation
-from trainers.config.parts.data_part import is_encoding
+from trainers.config.parts.data_part import Quoting, is_encoding
 from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.archives.archive_path import archives_in
 from trainers.data.sources.archives.source_files import SourceFiles
@@ -64,6 +64,7 @@ class FoundSpeech:
         language: Where the data says it by itself.
         notes: What to say of it.
         encoding: Of its texts.
+        quoting: Of fields of CSV.
     """
 
     name: str
@@ -74,6 +75,7 @@ class FoundSpeech:
     notes: tuple[str, ...] = ()
     table: str | None = None
     encoding: str = UTF_8
+    quoting: Quoting = "csv"
 
     @property
     def place(self) -> str:
@@ -81,8 +83,17 @@ class FoundSpeech:
         return self.table or self.root
 
 
-def find_speech(given: str, columns: Columns, tell: Tell, encoding: str = UTF_8) -> FoundSpeech:
-    """Looks at what a user has named; `tell` is called with how far it is, `encoding` is that of its texts.
+def find_speech(
+    given: str, columns: Columns, tell: Tell, encoding: str = UTF_8, quoting: Quoting = "csv"
+) -> FoundSpeech:
+    """Looks at what a user has named.
+
+    Args:
+        given: A path or a location.
+        columns: Of a manifest.
+        tell: Called with how far it is.
+        encoding: Of its texts.
+        quoting: Of fields of CSV.
 
     Raises:
         ConfigError: there is nothing to train on, or several things; names the fix.
@@ -94,11 +105,12 @@ def find_speech(given: str, columns: Columns, tell: Tell, encoding: str = UTF_8)
             f"--encoding {encoding}: no encoding of text that Python knows: give latin-1, cp1250, utf-16, …"
         )
     try:
-        found = _find(given, columns, tell, SourceFiles(StorageOptions(), None, encoding))
+        found = _find(given, columns, tell, SourceFiles(StorageOptions(), None, encoding, quoting))
     except DataError as error:
         # There is no recipe yet: an option stands for its field.
-        raise type(error)(str(error).replace("data.encoding", "--encoding")) from None
-    return replace(found, notes=(*found.notes, *_misread(found, encoding)), encoding=encoding)
+        told = str(error).replace("data.encoding", "--encoding").replace("data.quoting", "--quoting")
+        raise type(error)(told) from None
+    return replace(found, notes=(*found.notes, *_misread(found, encoding)), encoding=encoding, quoting=quoting)
 
 
 def _find(given: str, columns: Columns, tell: Tell, files: SourceFiles) -> FoundSpeech:

@@ -215,6 +215,7 @@ def _named_data(
         other = {"audio_column_name": audio} if audio != "path" else {}
         other |= {"text_column_name": text} if text != "text" else {}
         other |= {"encoding": found.encoding} if found.encoding != UTF_8 else {}
+        other |= {"quoting": found.quoting} if found.quoting != "csv" else {}
         return {**named, **other}, {}
     folder = out.parent / f"{out.stem}-manifests"
     part = DataPart.model_construct()

@@ -26,6 +26,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_remote
 from trainers.data.sources.archives.archive_reader import ARCHIVE, PROBLEM
 from trainers.data.sources.archives.source_files import SourceFiles
+from trainers.data.sources.manifest import TableRules
 from trainers.data.sources.manifest_source import ManifestSource, as_written, open_manifest
 from trainers.errors import ConfigError, RayscribeError
 from trainers.storage import sha256_of
@@ -147,8 +148,8 @@ def _read(config: TrainConfig, part: str, field: str, warnings: list[str]) -> li
             split = ManifestSource(plain, options).open(_name(field), None)
             table, origin, told = split.table, f"{part}.{_name(field)}: {split.origin}", split.warnings
         else:
-            columns, location = (data.audio_column_name, None), getattr(config.augment, field)
-            manifest = open_manifest(f"{part}.{field}", location, columns, SourceFiles(options, None, data.encoding))
+            files, location = SourceFiles(options, None, data.encoding, data.quoting), getattr(config.augment, field)
+            manifest = open_manifest(f"{part}.{field}", location, TableRules.of_recordings(data), files)
             table, origin, told = manifest.table, f"{part}.{field}: {manifest.location}", manifest.warnings
     except RayscribeError as error:
         raise type(error)(f"{where}{error}") from None

@@ -1,6 +1,7 @@
 """YAML and JSON of users: what Python's readers drop, or follow without end, is an error here, with its line."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ MAX_BYTES = 1 << 20
 MAX_VALUES = 50_000
 MAX_DEPTH = 60
 
+_BETWEEN = re.compile(r"[\s,]*")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -70,6 +72,32 @@ def load_json(text: str) -> Any:
         return _JSON.decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def load_json_list(text: str) -> list[tuple[int, Any]]:
+    """The values of a JSON text that is a list, each with the line it begins on, from 1 on.
+
+    Raises:
+        ValueError: as of `load_json`, or it is no list.
+    """
+    if not isinstance(load_json(text), list):
+        raise ValueError("it is no list")
+    values, line, end = [], 1, 0
+    start = _behind(text, text.index("[") + 1)
+    while text[start] != "]":
+        line += text.count("\n", end, start)
+        value, end = _JSON.raw_decode(text, start)
+        values.append((line, value))
+        line += text.count("\n", start, end)
+        start = _behind(text, end)
+    return values
+
+
+def _behind(text: str, position: int) -> int:
+    """The place of what follows spaces and a comma."""
+    found = _BETWEEN.match(text, position)
+    assert found is not None
+    return found.end()
 
 
 class StrictLoader(yaml.SafeLoader):

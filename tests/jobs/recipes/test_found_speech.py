@@ -124,6 +124,14 @@ class TestManifests:
             look(corpus, "latin-9000")
         assert texts_of(look(corpus, encoding)) == {ALL: ["café; crème", *TEXTS[1:]]}
 
+    def test_quotes_in_two_texts_are_refused_until_they_are_named(self, corpus: Path) -> None:
+        lines = corpus.read_text(encoding="utf-8").replace("text 1", '"text 1').replace("text 3", 'text 3"')
+        corpus.write_text(lines, encoding="utf-8")
+        with pytest.raises(DataError, match=r"opens in line 3 closes in line 5, .*set --quoting to none$"):
+            look(corpus)
+        found = find_speech(str(corpus), Columns(), print, quoting="none")
+        assert (texts_of(found), found.quoting) == ({ALL: ["text 0", '"text 1', "text 2", 'text 3"']}, "none")
+
     def test_texts_in_utf_8_that_are_read_as_another_are_told_of(self, corpus: Path) -> None:
         text = corpus.read_text(encoding="utf-8").replace("text 0", "café")
         corpus.write_text(text, encoding="utf-8")

@@ -113,16 +113,17 @@ def test_splits_that_the_data_has_are_named_as_they_are(tmp_path: Path) -> None:
     assert [*recipe.texts] == [tmp_path / "sr.yaml"]
 
 
-def test_the_encoding_of_tables_that_a_recipe_names_is_in_it(tmp_path: Path) -> None:
+def test_the_encoding_and_quoting_of_tables_that_a_recipe_names_are_in_it(tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         table = write_corpus(tmp_path, [f"{split} é {text}" for text in TEXTS[:6]], durations_s=[1.0] * 6, name=split)
         table.write_text(table.read_text(encoding="utf-8"), encoding="latin-1")
     for source, expected in ((tmp_path, "latin-1"), (tmp_path / "train.csv", None)):
-        found = find_speech(str(source), Columns(), print, "latin-1")
+        found = find_speech(str(source), Columns(), print, "latin-1", "none")
         recipe = new_recipe(found, measure(found, print), SERVER, Wishes(tmp_path / "sr.yaml", "French"))
         data = yaml.safe_load(recipe.texts[recipe.recipe])["data"]
-        # Manifests that are written are in UTF-8.
+        # Manifests that are written are JSON lines in UTF-8.
         assert (data.get("encoding"), len(recipe.texts)) == (expected, 1 if expected else 4)
+        assert data.get("quoting") == ("none" if expected else None)
 
 
 def found_without_recordings(source: Path, clips: int) -> tuple[FoundSpeech, MeasuredSpeech]:

@@ -40,6 +40,8 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "data.cache_dir": (Outcome.EXACT, ("/data/prepared",)),
     # Other recordings and other texts have other hashes, which are compared; the same ones may be elsewhere.
     "data.encoding": (Outcome.EXACT, ("cp1251",)),
+    "data.quoting": (Outcome.EXACT, ("none",)),
+    "data.ignore_columns": (Outcome.EXACT, (("begin_time", "end_time"),)),
     "data.path_prefix": (Outcome.EXACT, ({"/home/me/": "/data/"},)),
     "data.ship": (Outcome.EXACT, (True,)),
     "data.local_cache_gb": (Outcome.EXACT, (1.5,)),

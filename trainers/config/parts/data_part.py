@@ -21,6 +21,8 @@ from trainers.config.storage_location import is_absolute
 
 # Fields that name the data source of a member of a mix.
 MEMBER_SOURCES = ("train", "demo", "dataset", "source")
+# Whether quotes stand around fields of CSV, or are a part of them.
+Quoting = Literal["csv", "none"]
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 
 
@@ -155,8 +157,18 @@ class DataPart(Part):
     text_column_name: str = Field("text", description="Column with the transcript.")
     encoding: str = Field(
         "utf-8",
-        description="Encoding of manifests and transcripts, by Python's name for it: utf-8 (with or without a byte "
+        description="Encoding of tables and transcripts, by Python's name for it: utf-8 (with or without a byte "
         "order mark), utf-16, cp1250, cp1251, latin-1 and others.",
+    )
+    quoting: Quoting = Field(
+        "csv",
+        description="csv: fields of a .csv may stand in quotes, which are doubled inside. none: quotes are characters "
+        "like any other, as in a .tsv, for a file that was written without quoting.",
+    )
+    ignore_columns: tuple[str, ...] = Field(
+        (),
+        description="Columns of tables that are not looked at, such as [begin_time, end_time] of a data set whose "
+        "recordings were cut already: they would be refused, as each row would be its complete recording.",
     )
     path_prefix: dict[Location, Location] = Field(
         {},

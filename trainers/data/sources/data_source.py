@@ -145,11 +145,14 @@ def print_warnings(sources: Iterable[SourceSplit]) -> None:
 
 
 def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-    """A table of ROW_SCHEMA, whose rows are counted; values that are not given are null.
+    """A table of ROW_SCHEMA, whose rows are counted; values that are not given are null. See `with_all_offsets`."""
+    return with_all_offsets(
+        pa.Table.from_pylist([{"row": number, **row} for number, row in enumerate(rows)], ROW_SCHEMA)
+    )
 
-    Where one row has an offset, all are segments, from the beginning of their recordings where they have none.
-    """
-    table = pa.Table.from_pylist([{"row": number, **row} for number, row in enumerate(rows)], ROW_SCHEMA)
+
+def with_all_offsets(table: pa.Table) -> pa.Table:
+    """Where one row has an offset, all are segments, from the beginning of their recordings where they have none."""
     offsets = table["offset_s"]
     if 0 < offsets.null_count < len(offsets):
         position = ROW_SCHEMA.get_field_index("offset_s")

@@ -1,11 +1,13 @@
 """Data source `dataset:`: what `datasets.load_dataset` opens, from the Hub or a folder, and what `save_to_disk` wrote.
 
-The driver reads transcripts, and each node the recordings of its rows: from Parquet and Arrow files by file and row,
-of an audio folder, JSON and CSV by their paths. What `datasets` itself would decode is refused.
+`datasets` says which files a split has. The driver reads their tables as it reads manifests, and each node the
+recordings of its rows: from Parquet and Arrow files by file and row, else by their paths. What `datasets` itself would
+decode is refused.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart, HubDatasetPart
-from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, rows_of
-from trainers.data.sources.fingerprint import hash_of
+from trainers.config.storage_location import is_hub_url
+from trainers.data.sources.archives.source_files import SourceFiles
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, with_all_offsets
+from trainers.data.sources.fingerprint import hash_of, resolve_kind
+from trainers.data.sources.manifest import TableRules, ids_of_paths, join_tables, require_column
+from trainers.data.sources.manifest_source import Manifest, source_of_rows, with_languages
 from trainers.data.sources.recording_readers import FileReader
-from trainers.data.sources.row_files import listed_rows, row_file
+from trainers.data.sources.row_files import row_file
 from trainers.data.sources.row_files.arrow_rows import ArrowRows, saved_files
-from trainers.data.sources.row_files.listed_rows import ListedRows
+from trainers.data.sources.row_files.listed_rows import FIELD, read_listed, refuse_outside
 from trainers.data.sources.row_files.parquet_rows import ParquetRows
 from trainers.data.sources.row_files.row_file import RowFileReader, RowFormat
 from trainers.errors import DataError
@@ -50,8 +56,9 @@ class DatasetSource(DataSource):
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
         part, name = self._part, self._name_of(split)
         what = f"data.dataset: {part.name} ({part.config_name}), split {name}"
+        files = SourceFiles(self.storage_options, fingerprint_cache, self.data.encoding, self.data.quoting)
         try:
-            return read_from_hub(lambda: self._load(split, str(name)), what)
+            return read_from_hub(lambda: self._load(split, str(name), files), what)
         except (OSError, ValueError, RuntimeError) as error:
             raise DataError(f"{what}: {error}") from error
 
@@ -69,7 +76,7 @@ class DatasetSource(DataSource):
         name: str | None = getattr(self._part, f"{split}_split")
         return name
 
-    def _load(self, split: str, name: str) -> SourceSplit:
+    def _load(self, split: str, name: str, files: SourceFiles) -> SourceSplit:
         # The client side imports this module's neighbors; `datasets` alone takes two seconds.
         import datasets  # noqa: PLC0415
 
@@ -77,78 +84,113 @@ class DatasetSource(DataSource):
         config_name = _config_name(part)
         builder = datasets.load_dataset_builder(part.name, config_name, revision=part.revision)
         row_format = _row_format(builder)
-        if row_format is not None:
-            return self._split_of_files(split, name, builder, row_format)
-        if problem := _unread(builder, split):
+        if row_format is None and (problem := _unread(builder, split)):
             raise ValueError(problem)
-        return self._listed_split(split, name, builder)
+        listed = _files_of(builder, part.name)
+        spec = "+".join(listed) if name == "all" else name
+        if unknown := next((each for each in _named_in(spec) if each not in listed), None):
+            other = "" if split == "train" else ", or to null to do without"
+            raise ValueError(
+                f"there is no split {unknown!r}; there are {', '.join(listed)}: set data.dataset.{split}_split to one "
+                f"of them{other}"
+            )
+        named = "+".join(map(str, builder.config.data_files)) if name == "all" else name
+        columns = (self.data.audio_column_name, self.data.text_column_name)
+        # What it was before each recording was fingerprinted, and before languages and segments were read.
+        former = hash_of(builder._get_dataset_fingerprint(named), part.name, name, columns)
+        if row_format is None:
+            source = self._split_of_tables(split, spec, builder, files)
+        else:
+            source = self._split_of_files(split, _parts_of(spec, listed, row_format), builder, former, files)
+        return replace(source, origin=f"{part.name} {name}", former=former)
 
-    def _listed_split(self, split: str, name: str, builder: Any) -> SourceSplit:
-        """Rows that only name their recordings."""
-        spec = _spec_of(name, builder)
-        fingerprint = self._fingerprint(name, builder._get_dataset_fingerprint(spec))
-        rows = ListedRows(builder, self.data.audio_column_name, self.data.text_column_name, self._require_columns)
-        listed = {each: rows.of_split(each) for each in _wanted(spec, map(str, builder.config.data_files))}
-        lengths = {each: len(table) for each, table in listed.items()}
-        pieces = [listed[piece].slice(first, end - first) for piece, first, end in _pieces(spec, lengths)]
-        arrow = pa.concat_tables(pieces)
-        table = self._rows(arrow, name, arrow[self.data.audio_column_name])
-        reader = FileReader(self.storage_options)
-        examples = table["audio"].slice(0, listed_rows.EXAMPLES).to_pylist()
-        return SourceSplit(split, f"{self._part.name} {name}", table, reader, fingerprint, node_files=examples)
+    def _split_of_tables(self, split: str, spec: str, builder: Any, files: SourceFiles) -> SourceSplit:
+        """Rows that only name their recordings, and are text."""
+        rules = TableRules.of(self.data, split)
+        read = {each: read_listed(builder, each, rules, files) for each in dict.fromkeys(_named_in(spec))}
+        pieces = _pieces(spec, {each: len(manifest.table) for each, manifest in read.items()})
+        table = pa.concat_tables([read[piece].table.slice(first, end - first) for piece, first, end in pieces])
+        first = next(iter(read.values()))
+        joined = replace(
+            first,
+            content=hash_of(pieces, *(manifest.content for manifest in read.values())).encode(),
+            table=_renumbered(table, ids_of_paths(table["id"])),
+            warnings=[line for manifest in read.values() for line in manifest.warnings],
+        )
+        return self._source_of(joined, split, builder, files)
 
-    def _split_of_files(self, split: str, name: str, builder: Any, row_format: RowFormat) -> SourceSplit:
-        parts = self._parts_of(name, builder, row_format)
-        schema, audio = parts[0][0].schema, self.data.audio_column_name
-        self._require_columns(schema.names)
+    def _source_of(self, manifest: Manifest, split: str, builder: Any, files: SourceFiles) -> SourceSplit:
+        """The split of rows that only name their recordings."""
+        if is_hub_url(builder.base_path):
+            refuse_outside(manifest.table["audio"].to_pylist(), builder.base_path, manifest.location)
+        kind = self.data.fingerprint or "auto"
+        # The revision is a part of the URLs of a data set on the Hub.
+        kind = "manifest" if kind == "auto" and is_hub_url(manifest.location) else kind
+        return source_of_rows(manifest, split, FIELD, self.data, resolve_kind(kind, manifest.location), files)
+
+    def _split_of_files(
+        self, split: str, parts: Sequence[row_file.RowRange], builder: Any, former: str, files: SourceFiles
+    ) -> SourceSplit:
+        """Rows of files that nodes read rows of, which hold recordings or only name them."""
+        row_format, schema, audio = _row_format(builder), parts[0][0].schema, self.data.audio_column_name
+        assert row_format is not None
+        require_column(parts[0][0].url, schema.names, audio, "data.audio_column_name")
         if not row_file.holds_recordings(audio, schema):
             raise DataError(
                 f"data.audio_column_name: {self._part.name}: the column {audio!r} holds {schema.field(audio).type}, no "
                 "recordings: name one of encoded files or of their paths"
             )
-        ids = ["id"] if "id" in schema.names else []
-        columns = [self.data.text_column_name, *ids, *row_file.paths_of(audio, schema)]
-        arrow = row_file.read_columns(row_format, parts, columns)
-        table = self._rows(arrow, name, row_file.path_column(arrow, audio))
+        rules, only_names = TableRules.of(self.data, split), row_file.paths_of(audio, schema) == (audio,)
+        table, warnings = self._rows(split, parts, row_format, rules, only_names=only_names)
+        marks = sorted(rules.ignored_of_wanted.intersection(schema.names))
+        if only_names:
+            columns = (audio, self.data.text_column_name)
+            manifest = Manifest(parts[0][0].url, hash_of(former, *marks).encode(), table, columns, warnings)
+            return self._source_of(manifest, split, builder, files)
         for column in (located := row_file.locations(parts)).column_names:
             table = table.append_column(column, located[column])
-        former = self._fingerprint(name, builder._get_dataset_fingerprint(_spec_of(name, builder)))
+        marks += ["segments"] if table["offset_s"].null_count == 0 else []
         # Of those of Parquet files, an earlier version prepared recordings of other rows.
-        goes_back = isinstance(row_format, ParquetRows) and any(
+        if isinstance(row_format, ParquetRows) and any(
             one.url == other.url and first < end for (one, _, end), (other, first, _) in pairwise(parts)
-        )
-        return SourceSplit(
+        ):
+            marks.append("goes back")
+        source = SourceSplit(
             split,
-            f"{self._part.name} {name}",
+            self._part.name,
             table,
             RowFileReader(row_format, audio, FileReader(self.storage_options)),
-            hash_of(former, "goes back") if goes_back else former,
+            hash_of(former, *marks) if marks else former,
             node_files=list(dict.fromkeys(file.url for file, _, _ in parts)),
             rows_at_once=max(file.group_rows for file, _, _ in parts),
-            former=former,
+            warnings=warnings,
         )
+        return with_languages(source, use_column=rules.use_languages)
 
-    def _parts_of(self, name: str, builder: Any, row_format: RowFormat) -> list[row_file.RowRange]:
-        """The rows of files that a split such as `train[:50%]+validation` means."""
-        urls, spec = _files_of(builder, self._part.name), _spec_of(name, builder)
-        files = {each: row_file.describe_files(row_format, urls[each]) for each in _wanted(spec, urls)}
-        lengths = {each: sum(file.rows for file in of_split) for each, of_split in files.items()}
-        return [part for piece, first, end in _pieces(spec, lengths) for part in row_file.cut(files[piece], first, end)]
-
-    def _rows(self, arrow: pa.Table, name: str, paths: pa.ChunkedArray | pa.Array) -> pa.Table:
+    def _rows(
+        self,
+        split: str,
+        parts: Sequence[row_file.RowRange],
+        row_format: RowFormat,
+        rules: TableRules,
+        *,
+        only_names: bool,
+    ) -> tuple[pa.Table, list[str]]:
+        """Ranges of rows of files, by the rules of all tables, and what to warn of; ids count where some are twice."""
+        schema, audio, warnings = parts[0][0].schema, rules.audio_column_name, list[str]()
+        wanted = [each for each in dict.fromkeys(rules.wanted) if each in schema.names and each != audio]
+        arrow = row_file.read_columns(row_format, parts, [*wanted, *row_file.paths_of(audio, schema)])
+        try:
+            tables = row_file.parsed(arrow, parts, rules, holds_recordings=not only_names)
+            table = join_tables(tables, rules, lambda line: warnings.append(f"{FIELD}: {line}"))
+        except DataError as error:
+            raise DataError(f"{FIELD}: {error}") from None
+        if "id" in wanted and pc.count_distinct(arrow["id"]).as_py() == len(arrow):  # Without nulls.
+            return _renumbered(table, arrow["id"].cast(pa.string())), warnings
+        if only_names and "id" not in wanted:
+            return _renumbered(table, table["id"]), warnings
         numbers = pc.utf8_lpad(pa.array(np.arange(len(arrow))).cast(pa.string()), 8, "0")
-        has_ids = "id" in arrow.column_names and pc.count_distinct(arrow["id"]).as_py() == len(arrow)  # Without nulls.
-        ids = arrow["id"].cast(pa.string()) if has_ids else pc.binary_join_element_wise(name, numbers, "-")
-        return rows_of(ids, paths, arrow[self.data.text_column_name].cast(pa.string()).fill_null(""))
-
-    def _fingerprint(self, name: str, content: str) -> str:
-        columns = (self.data.audio_column_name, self.data.text_column_name)
-        return hash_of(content, self._part.name, name, columns)
-
-    def _require_columns(self, names: Sequence[str]) -> None:
-        for field in ("audio_column_name", "text_column_name"):
-            if (column := getattr(self.data, field)) not in names:
-                raise DataError(f"data.{field}: {self._part.name} has no column {column!r}; it has {', '.join(names)}")
+        return _renumbered(table, pc.binary_join_element_wise(self._name_of(split), numbers, "-")), warnings
 
 
 def _row_format(builder: Any) -> RowFormat | None:
@@ -187,17 +229,19 @@ def _files_of(builder: Any, name: str) -> Mapping[str, Sequence[str]]:
     }
 
 
-def _spec_of(name: str, builder: Any) -> str:
-    return "+".join(map(str, builder.config.data_files)) if name == "all" else name
+def _parts_of(spec: str, listed: Mapping[str, Sequence[str]], row_format: RowFormat) -> list[row_file.RowRange]:
+    """The rows of files that a split such as `train[:50%]+validation` means."""
+    files = {each: row_file.describe_files(row_format, listed[each]) for each in dict.fromkeys(_named_in(spec))}
+    lengths = {each: sum(file.rows for file in of_split) for each, of_split in files.items()}
+    return [part for piece, first, end in _pieces(spec, lengths) for part in row_file.cut(files[piece], first, end)]
 
 
-def _wanted(spec: str, splits: Iterable[str]) -> list[str]:
-    """The splits that are named in one such as `train[:50%]+validation`."""
-    wanted, known = list(dict.fromkeys(_named_in(spec))), list(splits)
-    unknown = [each for each in wanted if each not in known]
-    if unknown:
-        raise ValueError(f"there is no split {unknown[0]!r}; there are {', '.join(known)}")
-    return wanted
+def _renumbered(table: pa.Table, ids: pa.ChunkedArray | pa.Array) -> pa.Table:
+    """A table of ROW_SCHEMA with other ids, whose rows are counted."""
+    for name, values in (("id", ids), ("row", pa.array(np.arange(len(table))))):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.schema.field(place), values)
+    return with_all_offsets(table)
 
 
 def _pieces(spec: str, lengths: Mapping[str, int]) -> list[tuple[str, int, int]]:

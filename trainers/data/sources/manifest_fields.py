@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.strict_loading import load_json
+from trainers.config.parts.data_part import Quoting
+from trainers.config.strict_loading import load_json, load_json_list
 from trainers.errors import DataError
 
 _MAX_NAMED = 5
@@ -43,8 +44,18 @@ _LENGTH = re.compile(rf"{_OF}(dur|duration|length|len){_UNIT}", re.IGNORECASE)
 # Halves of surrogate pairs and zeros, which neither a file nor a table stores.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
+# What Excel writes into the first line of a .csv, to say what separates its columns.
+_SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_DIGITS = re.compile(r"\d+")
+_RECORDING = "a recording"
+_UNQUOTED = "if the file has no quotes around fields, set data.quoting to none"
+
 # One row: the line it ends on, and its values under the columns asked for, "" where there is none.
 Row = tuple[int, Sequence[str]]
+
+# A cell is as long as it is in JSON: Python's bound of 131,072 characters is for readers that stream.
+csv.field_size_limit(2**31 - 1)
 
 
 def in_utf_8(location: str, content: bytes, encoding: str) -> bytes:
@@ -97,57 +108,127 @@ def decode(location: str, content: bytes) -> str:
     raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8, or set data.encoding to {meant}")
 
 
+def separator_of(text: str, others: str = ";") -> str:
+    """What separates the columns of a .csv: spreadsheets write semicolons where the decimal mark is a comma.
+
+    Args:
+        text: What it holds; Excel's first line `sep=;` counts.
+        others: What may separate the columns of a header without a comma.
+    """
+    header = _first_line(text)
+    if declared := _SEPARATOR_LINE.fullmatch(header):
+        return declared[1]
+    return next((each for each in others if each in header and "," not in header), ",")
+
+
+def _first_line(text: str) -> str:
+    return _LINE_END.split(text.lstrip(), maxsplit=1)[0].rstrip(" ")
+
+
+def content_as_read(location: str, content: bytes, quoting: Quoting) -> bytes:
+    """What decides the rows of a file: its bytes, and of a .csv whether quotes are a part of its texts."""
+    depends = quoting == "none" and location.lower().endswith(".csv") and b'"' in content
+    return content + b"\0quoting: none" if depends else content
+
+
 def delimited_rows(
-    location: str, text: str, delimiter: str, wanted: Sequence[str], *, skip_spaces: bool = False
+    location: str,
+    text: str,
+    delimiter: str,
+    wanted: Sequence[str],
+    *,
+    quoting: Quoting = "csv",
+    skip_spaces: bool = False,
 ) -> tuple[Collection[str], Iterator[Row]]:
     """The columns of CSV or TSV with a header, and its rows.
 
     Args:
-        location: The file in messages.
+        location: The file in messages; what is named .tsv knows no quotes.
         text: What it holds.
-        delimiter: A comma or semicolon for CSV with quotes, or a tab for TSV, which knows none.
-        wanted: Columns whose values are given, in this order.
+        delimiter: What separates its columns.
+        wanted: Columns whose values are given, in this order; the first tells rows apart, such as by their recordings.
+        quoting: Whether quotes stand around fields, or are a part of them.
         skip_spaces: Whether spaces behind a comma belong to no field.
 
     Raises:
         DataError: a wanted column is there twice; or on the way, a line has more or fewer fields than the header, or a
-            quote is not closed.
+            quote is not closed, or closed by a quote of another row.
     """
     file = io.StringIO(text, newline="")
-    if delimiter == "\t":
+    if quoting == "none" or location.lower().endswith(".tsv"):
         reader = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(file, delimiter=delimiter, strict=True, skipinitialspace=skip_spaces)
+    lines = filter(None, reader)
     try:
-        header = [name.strip() for name in next(filter(None, reader), [])]
+        if _SEPARATOR_LINE.fullmatch(_first_line(text)):
+            next(lines)
+        header = [name.strip() for name in next(lines, [])]
     except csv.Error as error:
         raise DataError(f"{location}: line 1: {error}: quote the column names as CSV asks") from None
     repeated = [name for name in wanted if header.count(name) > 1]
     if repeated:
         raise DataError(f"{location}: the header names the column {repeated[0]!r} twice: rename one of them")
-    width = len(header)
-    pick = itemgetter(*(header.index(name) if name in header else width for name in wanted))
+    return header, _checked_rows(location, reader, delimiter, header, wanted)
 
-    def rows() -> Iterator[Row]:
-        try:
-            for fields in reader:
-                if len(fields) != width:
-                    if not fields:
-                        continue
-                    fix = (
-                        "take tabs out of the fields"
-                        if delimiter == "\t"
-                        else f"quote a field that holds {delimiter!r}"
-                    )
-                    line = f"line {reader.line_num} has {len(fields)} fields where the header has {width}"
-                    raise DataError(f"{location}: {line}: {fix}")
-                fields.append("")  # What columns that are not there point to.
-                yield reader.line_num, pick(fields)
-        except csv.Error as error:
-            fix = "close every quote, and double quotes inside quotes"
-            raise DataError(f"{location}: line {reader.line_num}: {error}: {fix}") from None
 
-    return header, rows()
+def _checked_rows(
+    location: str, reader: Any, delimiter: str, header: Sequence[str], wanted: Sequence[str]
+) -> Iterator[Row]:
+    """The rows below a header that a reader of Python's `csv` has read; errors as of `delimited_rows`."""
+    width, before = len(header), reader.line_num
+    places = [header.index(name) if name in header else width for name in wanted]
+    pick = itemgetter(*places)
+    try:
+        for fields in reader:
+            if reader.line_num > before + 1:
+                refuse_swallowed_rows(location, fields, places[0], delimiter, before + 1)
+            before = reader.line_num
+            if len(fields) != width:
+                if not fields:
+                    continue
+                fix = "take tabs out of the fields" if delimiter == "\t" else f"quote a field that holds {delimiter!r}"
+                line = f"line {reader.line_num} has {len(fields)} fields where the header has {width}"
+                raise DataError(f"{location}: {line}: {fix}")
+            fields.append("")  # What columns that are not there point to.
+            yield reader.line_num, pick(fields)
+    except csv.Error as error:
+        line = f"line {before + 1}" + (f" to {reader.line_num}" if reader.line_num > before + 1 else "")
+        fix = "close every quote, and double quotes inside quotes"
+        raise DataError(f"{location}: {line}: {error}: {fix}; {_UNQUOTED}") from None
+
+
+def refuse_swallowed_rows(location: str, fields: Sequence[str], column: int, delimiter: str, line: int) -> None:
+    """Refuses a field of several lines that look like rows: quotes in the texts of two rows were taken for its own.
+
+    Args:
+        location: The file in messages.
+        fields: Those of a row.
+        column: The place of the field that names the row's recording, or the row.
+        delimiter: What separates fields.
+        line: That on which the row begins.
+
+    Raises:
+        DataError: there is one; names the lines of both quotes, and the fix.
+    """
+    own = _shape(fields[column]) if column < len(fields) else None
+    for number, field in enumerate(fields):
+        within = _LINE_END.split(field)
+        for each, text in enumerate(within if own and len(within) > 1 else ()):
+            # Before its first line there are other fields of its row.
+            place, values = column - (0 if each else number), text.split(delimiter)
+            if len(values) > 1 and 0 <= place < len(values) and _shape(values[place]) in (own, _RECORDING):
+                raise DataError(
+                    f"{location}: the quote that opens in line {line} closes in line {line + len(within) - 1}, and "
+                    f"what is between them looks like rows: double quotes inside quotes; {_UNQUOTED}"
+                )
+        line += len(within) - 1
+
+
+def _shape(name: str) -> str:
+    """What names of recordings have in common: their ending; of other names all but numbers."""
+    ending = posixpath.splitext(name.strip())[1].lower().removeprefix(".")
+    return _RECORDING if ending in AUDIO_ENDINGS else _DIGITS.sub("0", name.strip())
 
 
 def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:
@@ -174,11 +255,14 @@ def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collecti
 
 
 def json_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of JSON lines, each with its line, from 1 on.
+    """The objects of JSON lines, or of the list in a .json, each with its line, from 1 on.
 
     Raises:
         DataError: a line is no JSON object.
     """
+    if location.lower().endswith(".json") and text.lstrip().startswith("["):
+        yield from _listed_objects(location, text)
+        return
     for line, record_text in enumerate(text.split("\n"), start=1):
         if not record_text.strip():
             continue
@@ -188,6 +272,17 @@ def json_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]
             raise DataError(f"{location}: line {line} is not JSON ({error}): write one object a line") from None
         if not isinstance(record, dict):
             raise DataError(f"{location}: line {line} is not a JSON object: write one object a line, no list")
+        yield line, record
+
+
+def _listed_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        records = load_json_list(text)
+    except ValueError as error:
+        raise DataError(f"{location}: it is not a list in JSON ({error}): write one object for each row") from None
+    for line, record in records:
+        if not isinstance(record, dict):
+            raise DataError(f"{location}: line {line} of the list has no JSON object: write one for each row")
         yield line, record
 
 
@@ -212,7 +307,9 @@ def refuse_missing_header(location: str, columns: Collection[str]) -> None:
         raise DataError(f"{location}: its first line ({', '.join(columns)}) is no header: add one, e.g. path,text")
 
 
-def refuse_unread(location: str, columns: Collection[str], read: Collection[str | None]) -> None:
+def refuse_unread(
+    location: str, columns: Collection[str], read: Collection[str | None], fix_else: str = "take the column out"
+) -> None:
     """Refuses columns next to those that are read which say that a row is a part of its recording.
 
     Raises:
@@ -230,7 +327,7 @@ def refuse_unread(location: str, columns: Collection[str], read: Collection[str 
             continue
         raise DataError(
             f"{location}: the column {name!r} says which part of a recording is meant, and is not read: {fix}, "
-            "and take the column out"
+            f"and {fix_else}"
         )
 
 

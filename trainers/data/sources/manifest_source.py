@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.parts.data_location import MANIFEST, PLACES, DataLocation
-from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.data_part import DataPart, Quoting
 from trainers.config.storage_location import (
     StorageOptions,
     is_remote,
@@ -24,8 +24,8 @@ from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
 from trainers.data.sources.data_source import SLICE, SPLITS, DataSource, SourceSplit, print_warnings
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.formats.known_formats import read_rows
-from trainers.data.sources.manifest import read_manifest
-from trainers.data.sources.manifest_fields import UTF_8, misread_texts
+from trainers.data.sources.manifest import TableRules, join_tables, parse_table
+from trainers.data.sources.manifest_fields import UTF_8, content_as_read, misread_texts
 from trainers.data.sources.path_prefixes import with_prefixes
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage
@@ -39,7 +39,7 @@ _WRITTEN = {"id": "id", "speaker": "speaker", "language": "language", "offset": 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that was read, see `manifest.read_manifest`; `columns` are those of recordings and of transcripts."""
+    """A manifest that was read, see `manifest.join_tables`; `columns` are those of recordings and of transcripts."""
 
     location: str
     content: bytes
@@ -58,21 +58,17 @@ class ManifestSource(DataSource):
 
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
         field, where = f"data.{split}", DataLocation.parse(getattr(self.data, split))
-        use_column = self.data.use_language_column is not False
-        files = SourceFiles(self.storage_options, fingerprint_cache, self.data.encoding)
-        slices = () if split == "train" else self.data.slice_columns
+        files = SourceFiles(self.storage_options, fingerprint_cache, self.data.encoding, self.data.quoting)
+        rules = TableRules.of(self.data, split)
         if where.format == MANIFEST:
-            columns = (self.data.audio_column_name, self.data.text_column_name)
-            manifest = open_manifest(field, where.path, columns, files, use_languages=use_column, slice_columns=slices)
+            manifest = open_manifest(field, where.path, rules, files)
         else:
             manifest = _open_format(field, where, split, files)
-            others = [f"{SLICE}{name}" for name in slices]
+            others = [f"{SLICE}{name}" for name in rules.slice_columns]
             names = [name for name in manifest.table.column_names if name in others or not name.startswith(SLICE)]
             manifest = replace(manifest, table=manifest.table.select(names))
-        manifest = _with_misread(manifest, field, self.data.encoding)
-        manifest = _with_prefixes(manifest, field, self.data.path_prefix)
         kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", manifest.location)
-        return _with_languages(_fingerprinted(manifest, split, kind, files), use_column=use_column)
+        return source_of_rows(manifest, split, field, self.data, kind, files)
 
     def refuse_missing(self, splits: Collection[str]) -> None:
         for split in self.splits:
@@ -118,9 +114,9 @@ def open_mixed_sources(
         StorageError: a bucket cannot be read.
     """
     sources = []
-    files = SourceFiles(storage_options, fingerprint_cache, data.encoding)
+    files = SourceFiles(storage_options, fingerprint_cache, data.encoding, data.quoting)
     for name, location in locations.items():
-        manifest = open_manifest(name, location, (data.audio_column_name, None), files)
+        manifest = open_manifest(name, location, TableRules.of_recordings(data), files)
         kind = fingerprint.resolve_kind(data.fingerprint or "auto", location)
         # `content` is asked for of training data, which may be files where these are objects.
         kind = "listing" if kind == "content" and is_url(location) else kind
@@ -133,22 +129,26 @@ def locate_mixed(
     field: str, location: str, data: DataPart, storage_options: StorageOptions, cache: Storage | None
 ) -> LocatedRows:
     """Finds the recordings of such a manifest; errors as of `open_mixed_sources`."""
-    files = SourceFiles(storage_options, cache, data.encoding)
-    return files.locate(open_manifest(field, location, (data.audio_column_name, None), files).table, {})
+    files = SourceFiles(storage_options, cache, data.encoding, data.quoting)
+    return files.locate(open_manifest(field, location, TableRules.of_recordings(data), files).table, {})
 
 
-def open_manifest(
-    field: str,
-    location: str,
-    columns: tuple[str, str | None],
-    files: SourceFiles,
-    *,
-    use_languages: bool = False,
-    slice_columns: Sequence[str] = (),
-) -> Manifest:
+def source_of_rows(
+    manifest: Manifest, split: str, field: str, data: DataPart, kind: FingerprintKind, files: SourceFiles
+) -> SourceSplit:
+    """The split of a config that a table of rows is, which a field names; fingerprinted in a way that is no `auto`.
+
+    Raises:
+        StorageError: a bucket cannot be read.
+    """
+    manifest = _with_misread(manifest, field, data.encoding)
+    manifest = _with_prefixes(manifest, field, data.path_prefix)
+    use_column = data.use_language_column is not False
+    return with_languages(_fingerprinted(manifest, split, kind, files), use_column=use_column)
+
+
+def open_manifest(field: str, location: str, rules: TableRules, files: SourceFiles) -> Manifest:
     """Opens the manifest at an absolute path or URL, or in an archive, which a field of the config names.
-
-    `columns` are those of its recordings and of its transcripts; None where there are no transcripts.
 
     Raises:
         NotHereError: it is missing, or a file that cannot be read.
@@ -170,22 +170,35 @@ def open_manifest(
         # A bucket is the same from everywhere.
         kind = DataError if is_remote(location) else NotHereError
         raise kind(f"{field}: {shown}: no such file; {fix}")
-    audio, text = columns
+    return manifest_of_tables(field, [(shown, content)], rules, files.quoting)
+
+
+def manifest_of_tables(
+    field: str,
+    contents: Sequence[tuple[str, bytes]],
+    rules: TableRules,
+    quoting: Quoting,
+    delimiter: str | None = None,
+) -> Manifest:
+    """The rows of tables, each a location and a content, which a field of the config names.
+
+    Raises:
+        DataError: one is wrong.
+    """
     warnings: list[str] = []
     try:
-        table = read_manifest(
-            shown,
-            content,
-            audio_column_name=audio,
-            text_column_name=text,
-            use_languages=use_languages,
-            slice_columns=slice_columns,
-            warn=lambda line: warnings.append(f"{field}: {line}"),
-        )
+        tables = [parse_table(*each, rules, quoting=quoting, delimiter=delimiter) for each in contents]
+        table = join_tables(tables, rules, lambda line: warnings.append(f"{field}: {line}"))
     except DataError as error:
         raise DataError(f"{field}: {error}") from None
-    _refuse_unsupported(table, f"{field}: {shown}")
-    return Manifest(shown, content, table, columns, warnings)
+    location = contents[0][0]
+    refuse_unsupported(table, f"{field}: {location}")
+    read = [content_as_read(*each, quoting) for each in contents]
+    # Of one table it is what it was before there could be several.
+    content = read[0] if len(read) == 1 else hash_of(*read).encode()
+    if ignored := [name for each in tables for name in each.columns if name in rules.ignored_of_wanted]:
+        content += f"\0ignored: {ignored}".encode()
+    return Manifest(location, content, table, (rules.audio_column_name, rules.text_column_name), warnings)
 
 
 def _fix(field: str) -> str:
@@ -197,7 +210,7 @@ def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles
         rows = read_rows(where, split, files)
     except DataError as error:
         raise type(error)(f"{field}: {error}") from None
-    _refuse_unsupported(rows.table, f"{field}: {rows.location}")
+    refuse_unsupported(rows.table, f"{field}: {rows.location}")
     options = sorted((name, value) for name, value in where.options.items() if name not in PLACES)
     digest = hash_of(where.format, options, *rows.contents).encode()
     warnings = [f"{field}: {line}" for line in rows.warnings]
@@ -226,7 +239,7 @@ def _with_prefixes(manifest: Manifest, field: str, prefixes: Mapping[str, str]) 
     return replace(manifest, table=table, warnings=[*manifest.warnings, *told])
 
 
-def _with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
+def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
     """The source with the languages of its clips; sets that were prepared without them have another fingerprint."""
     languages = source.table["language"]
     if languages.null_count == len(languages):
@@ -276,7 +289,7 @@ def _former_fingerprint(manifest: Manifest, kind: FingerprintKind, fingerprints:
     return hash_of(manifest.content, manifest.columns, *named, fingerprints)
 
 
-def _refuse_unsupported(table: pa.Table, where: str) -> None:
+def refuse_unsupported(table: pa.Table, where: str) -> None:
     """Refuses recordings at URLs that no storage opens: they would all be counted as files that are not there."""
     urls = pc.filter(table["audio"], pc.match_substring(table["audio"], "://")).to_pylist()
     for url in urls:

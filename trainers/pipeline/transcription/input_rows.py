@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from trainers.data.sources.archives.archive_path import archives_in
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
 from trainers.data.sources.data_source import ROW_SCHEMA, table_of
 from trainers.data.sources.formats.known_formats import read_rows
+from trainers.data.sources.manifest import TableRules
 from trainers.data.sources.manifest_fields import AUDIO_ENDINGS
 from trainers.data.sources.manifest_source import open_manifest
 from trainers.data.sources.path_prefixes import with_prefixes
@@ -37,7 +39,7 @@ def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOpt
         DataError: a manifest is missing or wrong.
         StorageError: a bucket cannot be read.
     """
-    files = SourceFiles(storage_options, None, data.encoding)
+    files = SourceFiles(storage_options, None, data.encoding, data.quoting)
     if not any(map(is_manifest, inputs)):
         return _named(files.locate(table_of(_recordings(inputs)), {}))
     if len(inputs) > 1:
@@ -46,10 +48,8 @@ def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOpt
     if where.format == MANIFEST:
         if files.read(where.path) is None:
             raise DataError(f"{ARGUMENT}: {where.path}: no such manifest: name one that is there")
-        use_languages = data.use_language_column is not False
-        manifest = open_manifest(
-            ARGUMENT, where.path, (data.audio_column_name, None), files, use_languages=use_languages
-        )
+        rules = replace(TableRules.of_recordings(data), use_languages=data.use_language_column is not False)
+        manifest = open_manifest(ARGUMENT, where.path, rules, files)
         table, problems = manifest.table, manifest.problems
     else:
         rows = read_rows(where, "test", files)

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.data.sources.data_source import ROW_SCHEMA
-from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.manifest import TableRules, read_manifest
 from trainers.errors import DataError
 
 
 def read(text: str, location: str = "/data/train.csv", **columns: Any) -> pa.Table:
-    return read_manifest(location, text.encode(), **columns)
+    return read_manifest(location, text.encode(), TableRules(**columns))
 
 
 def refusal(content: str | bytes, location: str = "/data/train.csv", **columns: Any) -> str:
     raw = content.encode() if isinstance(content, str) else content
     with pytest.raises(DataError) as caught:
-        read_manifest(location, raw, **columns)
+        read_manifest(location, raw, TableRules(**columns))
     message = str(caught.value)
     assert message.startswith(f"{location}: ")
     return message
@@ -230,7 +230,7 @@ def test_with_one_offset_every_row_is_a_segment() -> None:
 def test_a_column_that_is_not_read_because_of_its_case_is_told() -> None:
     told: list[str] = []
     text = "path,text,Text,ID,speaker,SPEAKER,Duration,Language,notes\na.wav,x,X,1,ana,eva,2,sr,n\n"
-    table = read_manifest("/t.csv", text.encode(), use_languages=False, warn=told.append)
+    table = read_manifest("/t.csv", text.encode(), TableRules(use_languages=False), warn=told.append)
     assert table["speaker"].to_pylist() == ["ana"]
     assert told == [
         "/t.csv: the column 'Text' is not read: 'text' is",
@@ -239,6 +239,90 @@ def test_a_column_that_is_not_read_because_of_its_case_is_told() -> None:
         "/t.csv: the column 'Duration' is not read: rename it to 'duration'",
         "/t.csv: the column 'Language' is not read: rename it to 'language'",
     ]
+
+
+# Quotes of two texts, in files that were written without quoting; and the lines of these two.
+SWALLOWED = [
+    pytest.param("path,text", 'c/1.mp3,one|c/2.mp3,"two he|c/3.mp3,three|c/4.mp3,four"|c/5.mp3,five', 3, 5, id="last"),
+    pytest.param("path,text", 'c/1.mp3,one|c/2.mp3,"two he|c/3.mp3,three"|c/4.mp3,four', 3, 4, id="next"),
+    pytest.param("text,path", 'one,c/1.mp3|"two he,c/2.mp3|three,c/3.mp3|four",c/4.mp3', 3, 5, id="first"),
+    pytest.param("path,text,n", 'c/1.mp3,one,x|c/2.mp3,"two,x|c/3.mp3,three",x', 3, 4, id="between"),
+    pytest.param("path,text", 'clip-1,one|clip-2,"two he|clip-30,three|clip-4,four"', 3, 5, id="no endings"),
+    pytest.param("path,text", 'a.wav,"one\rtwo"|c/2.mp3,"two|c/3.mp3,three, and|c/4.mp3,"', 4, 6, id="comma"),
+]
+
+
+@pytest.mark.parametrize(("header", "lines", "opens", "closes"), SWALLOWED)
+@pytest.mark.parametrize(("end", "separator"), [("\n", ","), ("\r\n", ";"), ("\r", ",")])
+def test_quotes_in_two_texts_never_swallow_the_rows_between(
+    header: str, lines: str, opens: int, closes: int, end: str, separator: str
+) -> None:
+    text = end.join([header, *lines.split("|")]).replace(",", separator)
+    message = refusal(text)
+    assert f"the quote that opens in line {opens} closes in line {closes}, and what is between" in message
+    assert "double quotes inside quotes; if the file has no quotes around fields, set data.quoting to none" in message
+
+
+def test_without_quoting_quotes_are_part_of_the_texts() -> None:
+    lines = ["path,text", "c/1.mp3,one", 'c/2.mp3,"two he', 'c/3.mp3,"', 'c/4.mp3,four"', '"c/5.mp3",five']
+    table = read_manifest("/data/train.csv", "\n".join(lines).encode(), quoting="none")
+    assert table["text"].to_pylist() == ["one", '"two he', '"', 'four"', "five"]
+    assert table["audio"][4].as_py() == '/data/"c/5.mp3"'
+    with pytest.raises(DataError, match="line 2 has 3 fields where the header has 2"):
+        read_manifest("/data/train.csv", b'path,text\na.wav,"one, two"\n', quoting="none")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["one\ntwo", "one\n\nthree, four\nfive", "a list:\n1, one\n2, two", "one\r\ntwo, and three\r\n", "\n,\n"],
+)
+@pytest.mark.parametrize("header", ["path,text", "text,path", "path,text,speaker"])
+def test_line_breaks_within_quotes_are_part_of_a_text(text: str, header: str) -> None:
+    values = {"path": "clips/1.wav", "text": text, "speaker": "7"}
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([header.split(","), [values[name] for name in header.split(",")]])
+    assert read(file.getvalue())["text"].to_pylist() == [text]
+
+
+def test_a_quote_that_nothing_closes_is_named_by_the_line_it_opens_in() -> None:
+    message = refusal('path,text\na.wav,one\nb.wav,"two\nc.wav,three\n')
+    assert "line 3 to 4: unexpected end of data: close every quote" in message
+
+
+@pytest.mark.parametrize(("location", "quote"), [("/data/train.csv", '"'), ("/data/train.tsv", "")])
+def test_a_cell_is_as_long_as_in_json(location: str, quote: str) -> None:
+    long, separator = "word " * 40_000, "," if quote else "\t"
+    rows = [f"path{separator}text{separator}more", f"a.wav{separator}one{separator}{quote}{long}{quote}"]
+    assert read("\n".join(rows), location)["text"].to_pylist() == ["one"]
+    rows = [f"path{separator}text", f"a.wav{separator}{quote}{long}{quote}"]
+    assert read("\n".join(rows), location)["text"].to_pylist() == [long]
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "SEP=; "])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_first_line_of_excel_says_what_separates(first: str, end: str) -> None:
+    lines = [first, "path;text;duration", "a.wav;one, two;1", "b.wav;three;x"]
+    assert "line 4: duration 'x'" in refusal(end.join(lines))
+    table = read(end.join(["\ufeff" + first, *lines[1:3]]))
+    assert table["text"].to_pylist() == ["one, two"]
+    assert read(f"sep=|{end}path|text{end}a.wav|one; two, three")["text"].to_pylist() == ["one; two, three"]
+
+
+def test_a_json_file_may_be_a_list_and_names_the_lines_of_its_rows() -> None:
+    rows = [{"path": "a.wav", "text": "0042, [x]"}, {"path": "b.wav", "text": "null"}]
+    for indent in (None, 1):
+        assert read(json.dumps(rows, indent=indent), "/data/train.json")["text"].to_pylist() == ["0042, [x]", "null"]
+    text = '[\n{"path": "a.wav", "text": "x"},\n\n{"path": "b.wav",\n"text": 5}]'
+    assert "line 4: 'text' is 5" in refusal(text, "/data/train.json")
+    assert "line 3 of the list has no JSON object" in refusal('[{"path": "a", "text": "b"}\n,\n7]', "/data/train.json")
+    assert "it is not a list in JSON" in refusal('[{"path": "a"}, ', "/data/train.json")
+
+
+def test_a_column_that_says_which_part_is_meant_may_be_ignored_by_name() -> None:
+    text = "path,text,begin_time,end_time,speaker\na.wav,one,1,2,ana\n"
+    assert "or name it in data.ignore_columns where recordings were cut already" in refusal(text)
+    table = read(text, ignore_columns=("begin_time", "end_time", "speaker"))
+    assert (table["offset_s"].to_pylist(), table["speaker"].to_pylist()) == ([None], [None])
 
 
 def test_an_unknown_extension_is_refused() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainers.config.parts.data_part import Quoting
 from trainers.config.storage_location import StorageOptions, is_hub_url, is_remote, is_web_url, without_password
 from trainers.data.sources.archives.archive_index import ArchiveIndex, open_index
 from trainers.data.sources.archives.archive_path import SUFFIXES, archives_in, is_archive, is_compressed
@@ -52,11 +53,13 @@ class SourceFiles:
         storage_options: How buckets are reached.
         cache: Where indexes are kept. None: nowhere.
         encoding: Of texts.
+        quoting: Of fields of CSV.
     """
 
     storage_options: StorageOptions
     cache: Storage | None
     encoding: str = UTF_8
+    quoting: Quoting = "csv"
     _indexes: dict[str, ArchiveIndex] = field(default_factory=dict)
     _are_files: dict[str, bool] = field(default_factory=dict)
 

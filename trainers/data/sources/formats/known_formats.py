@@ -21,7 +21,7 @@ from trainers.data.sources.formats.librispeech import TRANSCRIPTS, read_chapter
 from trainers.data.sources.formats.nemo import read_tarred
 from trainers.data.sources.formats.speechbrain import read_speechbrain
 from trainers.data.sources.formats.webdataset import read_samples, shard_names
-from trainers.data.sources.manifest_fields import absolute, base_of, checked_ids, decode
+from trainers.data.sources.manifest_fields import absolute, base_of, checked_ids, content_as_read, decode
 from trainers.errors import ConfigError, DataError
 
 
@@ -84,8 +84,8 @@ def _kaldi(where: DataLocation, split: str, files: SourceFiles) -> Rows:
 
 def _speechbrain(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     content = _required(where.path, files, "name SpeechBrain's .json or .csv of a split")
-    table = read_speechbrain(where.path, content, data_root=where.options.get("data_root"))
-    return Rows(where.path, [content], table)
+    table = read_speechbrain(where.path, content, data_root=where.options.get("data_root"), quoting=files.quoting)
+    return Rows(where.path, [content_as_read(where.path, content, files.quoting)], table)
 
 
 def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Rows:

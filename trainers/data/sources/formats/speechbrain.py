@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from trainers.config.parts.data_part import Quoting
 from trainers.config.strict_loading import load_json
 from trainers.data.sources.data_source import table_of
 from trainers.data.sources.manifest_fields import (
@@ -39,7 +40,7 @@ class _Record(NamedTuple):
     values: Mapping[str, str]
 
 
-def read_speechbrain(location: str, content: bytes, *, data_root: str | None) -> pa.Table:
+def read_speechbrain(location: str, content: bytes, *, data_root: str | None, quoting: Quoting = "csv") -> pa.Table:
     """Reads a data manifest of SpeechBrain, checking every row.
 
     JSON is an object of utterances by their ids. Each has `wav`, which is a path or {"file": path}; its transcript as
@@ -52,6 +53,7 @@ def read_speechbrain(location: str, content: bytes, *, data_root: str | None) ->
             with a relative `data_root`, count from its folder.
         content: Its bytes.
         data_root: What `{data_root}`, `$data_root` and `${data_root}` in audio paths stand for; None: not known.
+        quoting: Whether quotes stand around fields of CSV.
 
     Returns:
         A table of ROW_SCHEMA, in the order of the manifest.
@@ -62,7 +64,7 @@ def read_speechbrain(location: str, content: bytes, *, data_root: str | None) ->
     text, suffix = decode(location, content), posixpath.splitext(location)[1].lower()
     if suffix not in (".json", ".csv"):
         raise DataError(f"{location}: the extension {suffix!r} is not a SpeechBrain manifest's: name it .json or .csv")
-    fields, records = (_json_records if suffix == ".json" else _csv_records)(location, text)
+    fields, records = _json_records(location, text) if suffix == ".json" else _csv_records(location, text, quoting)
     refuse_unread(location, fields, _FIELDS)
     base = base_of(location)
     rows = []
@@ -78,8 +80,8 @@ def read_speechbrain(location: str, content: bytes, *, data_root: str | None) ->
     return table
 
 
-def _csv_records(location: str, text: str) -> tuple[Collection[str], Iterable[_Record]]:
-    header, rows = delimited_rows(location, text, ",", ("ID", *_FIELDS), skip_spaces=True)
+def _csv_records(location: str, text: str, quoting: Quoting) -> tuple[Collection[str], Iterable[_Record]]:
+    header, rows = delimited_rows(location, text, ",", ("ID", *_FIELDS), quoting=quoting, skip_spaces=True)
     if "ID" not in header:
         raise DataError(f"{location}: no column 'ID' among {', '.join(header)}: name the column of ids so")
     _require_fields(f"{location}: the header", header)

@@ -1,95 +1,108 @@
-"""Rows of audio folders, JSON and CSV, which name their recordings: `datasets` parses them, and opens no recording."""
+"""Tables of a data set that name its recordings: audio folders, JSON and CSV. `datasets` says which files they are."""
 
-import os
+import bz2
+import gzip
+import io
+import json
+import lzma
 import posixpath
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
+import pyarrow.parquet as pq
 
-from trainers.config.storage_location import HUB_SCHEME, is_absolute
-from trainers.data.sources.row_files.row_file import holds_recordings, path_column
+from trainers.data.sources.archives.source_files import SourceFiles
+from trainers.data.sources.located_files import read_location
+from trainers.data.sources.manifest import TableRules
+from trainers.data.sources.manifest_fields import in_utf_8
+from trainers.data.sources.manifest_source import Manifest, manifest_of_tables
 from trainers.errors import DataError
 
-# Recordings that stand for all where it is asked whether a node can read them.
-EXAMPLES = 4
-ROWS_AT_ONCE = 10_000
+FIELD = "data.dataset"
+_FILE_NAME = "file_name"
+_UNPACKERS: Mapping[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".xz": lzma.decompress,
+}
+# Options of a README that say which rows and columns the files of a data set have, and what quotes mean in them.
+_DECISIVE = (
+    *("header", "names", "index_col", "usecols", "skiprows", "nrows", "skipfooter", "comment", "dialect", "field"),
+    *("quotechar", "quoting", "escapechar", "doublequote", "lineterminator", "skipinitialspace", "on_bad_lines"),
+    *("encoding", "encoding_errors", "drop_metadata", "metadata_filenames", "filters"),
+)
 
 
-@dataclass(frozen=True)
-class ListedRows:
-    """The rows of a `datasets` builder.
+def read_listed(builder: Any, split: str, rules: TableRules, files: SourceFiles) -> Manifest:
+    """The rows of a split of a `datasets` builder, read as a manifest's are.
 
-    Attributes:
-        audio: Column of the recordings.
-        text: Column of the transcripts.
-        require: Refuses column names among which these are not.
+    Raises:
+        DataError: a table is missing or wrong, its README says that it is to be read in another way.
+        StorageError: a server cannot be read.
     """
+    _refuse_options(builder)
+    tables = next(list(map(str, files)) for name, files in builder.config.data_files.items() if str(name) == split)
+    if builder.name == "audiofolder":
+        tables = _metadata_of(builder, tables)
+        # As `datasets` names the column of recordings.
+        column = rules.audio_column_name.removesuffix(_FILE_NAME).rstrip("_")
+        rules = replace(rules, audio_column_name=_FILE_NAME if column in ("", "audio") else f"{column}_{_FILE_NAME}")
+    separator = getattr(builder.config, "sep", ",")
+    contents = [_readable(table, files) for table in tables]
+    return manifest_of_tables(FIELD, contents, rules, files.quoting, None if separator in (",", "\t") else separator)
 
-    builder: Any
-    audio: str
-    text: str
-    require: Callable[[Sequence[str]], None]
 
-    def of_split(self, split: str) -> pa.Table:
-        """Reads a split: recordings as paths or URLs of the Hub, transcripts, and ids where there are some.
+def _refuse_options(builder: Any) -> None:
+    plain = type(builder.config)()
+    changed = (name for name in _DECISIVE if getattr(builder.config, name, None) != getattr(plain, name, None))
+    if (name := next(changed, None)) is not None:
+        raise DataError(
+            f"{FIELD}: the README of {builder.base_path} gives {name}: {getattr(builder.config, name)!r} for its "
+            "tables, which is not followed: write a manifest of its recordings, and name it as data.train"
+        )
 
-        Raises:
-            DataError: a column is missing or holds no paths, or a path leads out of a data set on the Hub.
-            ValueError: a file cannot be parsed.
-        """
-        import datasets  # noqa: PLC0415
 
-        # Else `datasets` decodes what is on the Hub.
-        self.builder.config.decode_num_threads = 0
-        stream = self.builder.as_streaming_dataset(split)
-        stream = stream if stream.features is not None else stream._resolve_features()
-        self.require(list(stream.features))
-        if isinstance(stream.features[self.audio], datasets.Audio):
-            # A path until a node reads it; as Audio, `datasets` would ask for what encodes recordings.
-            stream = stream.cast_column(self.audio, datasets.Value("string"))
-        columns = [self.audio, self.text, *(["id"] if "id" in stream.features and self.text != "id" else [])]
-        batches = stream.select_columns(columns).with_format("arrow").iter(batch_size=ROWS_AT_ONCE)
-        read = [batch.select(columns) for batch in batches]
-        if not read:
-            return pa.table({name: pa.array([], pa.string()) for name in columns})
-        table = pa.concat_tables(read, promote_options="permissive")
-        if not holds_recordings(self.audio, table.schema):
-            raise DataError(
-                f"data.audio_column_name: the column {self.audio!r} of {self.builder.base_path} holds "
-                f"{table.schema.field(self.audio).type}, no paths of recordings"
-            )
-        paths = self._located(path_column(table, self.audio), self._folder_of(split))
-        return table.set_column(columns.index(self.audio), self.audio, paths)
+def _metadata_of(builder: Any, files: Sequence[str]) -> list[str]:
+    """The tables among the files of an audio folder."""
+    found = [name for name in files if posixpath.basename(name) in builder.METADATA_FILENAMES]
+    if not found:
+        raise DataError(
+            f"{FIELD}: {builder.base_path}: no transcripts: write a metadata.csv or metadata.jsonl with the columns "
+            f"{_FILE_NAME} and text into the folder of each split, next to its recordings, or name another table as "
+            "data.train"
+        )
+    return found
 
-    def _folder_of(self, split: str) -> str:
-        """The folder that all files of a split are in, from which relative paths count."""
-        files = next(files for name, files in self.builder.config.data_files.items() if str(name) == split)
-        scheme = HUB_SCHEME if files[0].startswith(HUB_SCHEME) else ""
-        common: str = posixpath.commonpath([posixpath.dirname(file.removeprefix(scheme)) for file in files])
-        return scheme + common
 
-    def _located(self, paths: pa.ChunkedArray | pa.Array, folder: str) -> pa.ChunkedArray | pa.Array:
-        """Paths as every node reads them."""
-        given: list[str] = paths.to_pylist()
-        if folder.startswith(HUB_SCHEME):
-            return pa.array([self._on_hub(path, folder) if path else "" for path in given], pa.string())
-        relative = [path for path in given if path and not is_absolute(path)]
-        # As an earlier version had it, where the working directory has them.
-        if not relative or Path(relative[0]).exists():
-            return paths
-        joined = [os.path.normpath(f"{folder}/{path}") if path and not is_absolute(path) else path for path in given]
-        return pa.array(joined, pa.string())
+def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
+    """The content of a table of text, and its location without the ending of what compresses it."""
+    stem, ending = posixpath.splitext(location)
+    if ending == ".parquet":
+        table = pq.read_table(io.BytesIO(read_location(location, files.storage_options)))
+        return f"{location}.jsonl", "\n".join(json.dumps(row, default=str) for row in table.to_pylist()).encode()
+    if ending not in _UNPACKERS:
+        content = files.read(location)
+        if content is None:
+            raise DataError(f"{FIELD}: {location}: no such file")
+        return location, content
+    try:
+        content = _UNPACKERS[ending](read_location(location, files.storage_options))
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError) as error:
+        raise DataError(f"{FIELD}: {location}: it is damaged ({error}): fetch it again") from None
+    return stem, in_utf_8(location, content, files.encoding)
 
-    def _on_hub(self, path: str, folder: str) -> str:
-        root = f"{self.builder.base_path.rstrip('/')}/"
-        joined = posixpath.join(folder.removeprefix(HUB_SCHEME), path.removeprefix(HUB_SCHEME))
-        url = path if path.startswith(root) else HUB_SCHEME + posixpath.normpath(joined)
-        # What another writes there may name any file of the nodes.
-        if not url.startswith(root) or ".." in url.split("/"):
-            raise DataError(
-                f"{folder}: the recording {path!r} is not one of the data set's own files: correct its path"
-            )
-        return url
+
+def refuse_outside(paths: Sequence[str], root: str, location: str) -> None:
+    """Refuses recordings out of a data set on the Hub: what another writes there may name any file of the nodes.
+
+    Raises:
+        DataError: there is one; names it.
+    """
+    root = f"{root.rstrip('/')}/"
+    outside = (path for path in paths if not path.startswith(root) or ".." in path.split("/"))
+    if (path := next(outside, None)) is not None:
+        raise DataError(
+            f"{FIELD}: {location}: the recording {path!r} is not one of the data set's own files: correct its path"
+        )

@@ -1,5 +1,6 @@
 """Rows of a data set's files, whatever their format: which rows a split means, where each is, and what reads it."""
 
+import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trainers.config.storage_location import is_hub_url
+from trainers.data.sources.manifest import ParsedTable, TableRules
+from trainers.data.sources.manifest_fields import absolute, base_of
 from trainers.data.sources.recording_readers import FileReader, Row
 from trainers.errors import AudioError, DataError, StorageError
 
@@ -94,16 +98,65 @@ def locations(parts: Sequence[RowRange]) -> pa.Table:
     return pa.table({FILE: pa.DictionaryArray.from_arrays(files, urls), ROW: rows}, schema=LOCATION)
 
 
+def parsed(
+    arrow: pa.Table, parts: Sequence[RowRange], rules: TableRules, *, holds_recordings: bool
+) -> list[ParsedTable]:
+    """Ranges of rows as tables whose values are text, without their ids; labels are their names.
+
+    Args:
+        arrow: Columns of all ranges, see `read_columns`: those that are wanted and there, and paths of recordings.
+        parts: The ranges.
+        rules: Which columns are wanted.
+        holds_recordings: Whether the files hold recordings, and not only their paths.
+
+    Raises:
+        DataError: a column has no text.
+    """
+    schema = parts[0][0].schema
+    given = {rules.audio_column_name: path_column(arrow, rules.audio_column_name).to_pylist()}
+    none = [""] * len(arrow)
+    values = [
+        given[name] if name in given else _texts(arrow[name], name, schema) if name in arrow.column_names else none
+        for name in [_WITHOUT if name == "id" else name for name in rules.wanted]
+    ]
+    columns = [name for name in schema.names if name != "id"]
+    tables, start = [], 0
+    for file, first, end in parts:
+        rows = zip(*(column[start : start + end - first] for column in values), strict=True)
+        numbered = enumerate(rows, start=first + 1)
+        tables.append(ParsedTable(file.url, columns, numbered, unit="row", holds_recordings=holds_recordings))
+        start += end - first
+    return tables
+
+
+_WITHOUT = "\0"
+
+
+def _texts(values: pa.ChunkedArray, name: str, schema: pa.Schema) -> list[str]:
+    described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    try:
+        if names := described.get(name, {}).get("names"):
+            # Below 0 there is no label.
+            values = pa.array(names, pa.string()).take(pc.if_else(pc.less(values, 0), None, values).combine_chunks())
+        texts: list[str] = values.cast(pa.string()).fill_null("").to_pylist()
+    except pa.ArrowException as error:
+        raise DataError(f"the column {name!r} holds {values.type}, no text ({error}): save it as text") from None
+    return texts
+
+
 @dataclass(frozen=True)
 class RowFileReader:
-    """Reads the recordings of rows with columns of LOCATION, by `files` where a row only names its recording."""
+    """Reads the recordings of rows with columns of LOCATION, by `files` where a row only names its recording.
+
+    Their paths count from the folder of their file.
+    """
 
     row_format: RowFormat
     column: str
     files: FileReader
 
     def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
-        return self.files.read_missing(zip(rows, self._stored(rows), strict=True))
+        return self.files.read_missing(zip(map(_located, rows), self._stored(rows), strict=True))
 
     def _stored(self, rows: Sequence[Row]) -> Iterator[bytes | None]:
         name = self.row_format.name
@@ -119,6 +172,13 @@ class RowFileReader:
                 ) from error
             except pa.ArrowException as error:
                 raise DataError(f"{url}: this {name} file is damaged ({error}): fetch it again") from error
+
+
+def _located(row: Row) -> Row:
+    """A row with its path as every node reads it."""
+    # What another writes on the Hub may name any file of the nodes.
+    path = str(row["audio"]).lstrip("/") if is_hub_url(row[FILE]) else row["audio"]
+    return {**row, "audio": absolute(base_of(row[FILE]), path)} if path else row
 
 
 def _ascending(rows: Sequence[Row]) -> Iterator[list[Row]]:

@@ -128,10 +128,18 @@ def test_both_formats_of_arrow_are_read_compressed_or_not(
 def test_recordings_that_are_only_named_are_read_from_their_paths(tmp_path: Path) -> None:
     paths = [str(write_recording(tmp_path / f"{number}.wav", speechlike(0.1, seed=number))) for number in range(2)]
     table = datasets.Dataset.from_dict({"audio": [*paths, None], "sentence": ["a", "b", "c"]})
-    table.save_to_disk(tmp_path / "set")
+    table.select([0, 1]).save_to_disk(tmp_path / "set")
+    assert recordings_of(opened(tmp_path / "set")) == [Path(path).read_bytes() for path in paths]
+    # As in every table of paths.
+    table.save_to_disk(tmp_path / "gap")
+    with pytest.raises(DataError, match="row 3 has an empty 'audio': fill it in, or take the row out"):
+        opened(tmp_path / "gap")
+
+
+def test_a_row_with_neither_a_recording_nor_its_path_says_so(rows: dict[str, list[Any]], tmp_path: Path) -> None:
+    saved({"audio": [rows["audio"][0], None], "sentence": ["a", "b"]}).save_to_disk(tmp_path / "set")
     read = recordings_of(opened(tmp_path / "set"))
-    assert read[:2] == [Path(path).read_bytes() for path in paths]
-    assert str(read[2]) == "its row has neither a recording nor a path"
+    assert (read[0], str(read[1])) == (rows["audio"][0]["bytes"], "its row has neither a recording nor a path")
 
 
 def test_a_file_that_was_replaced_or_is_damaged_or_gone_is_named(rows: dict[str, list[Any]], tmp_path: Path) -> None:

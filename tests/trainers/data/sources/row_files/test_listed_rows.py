@@ -87,15 +87,15 @@ def test_the_paths_of_json_and_csv_count_from_their_folder(
     source = opened(tmp_path / "lists")
     assert source.table["audio"].to_pylist() == [str(tmp_path / "clips" / f"{number}.wav") for number in range(3)]
     assert list(source.reader.read(source.table.to_pylist())) == recordings
-    # As before, where the working directory has them.
+    # Whatever the working directory has.
     monkeypatch.chdir(tmp_path / "lists")
-    assert opened(tmp_path / "lists").table["audio"].to_pylist()[0] == "../clips/0.wav"
+    assert opened(tmp_path / "lists").table == source.table
 
 
-def test_the_key_is_that_of_load_dataset(tmp_path: Path) -> None:
+def test_the_key_of_an_earlier_version_is_that_of_load_dataset(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps({"audio": "/a.wav", "sentence": "x"}) + "\n")
     source, loaded = opened(tmp_path), datasets.load_dataset(str(tmp_path), split="train")
-    assert source.fingerprint == hash_of(loaded._fingerprint, str(tmp_path), "train", ("audio", "sentence"))
+    assert source.former == hash_of(loaded._fingerprint, str(tmp_path), "train", ("audio", "sentence"))
     assert source.table["audio"].to_pylist() == loaded["audio"][:]
 
 
@@ -117,12 +117,12 @@ def test_what_datasets_would_decode_itself_is_refused_with_what_to_do(tmp_path: 
 
 def test_a_column_without_paths_and_a_split_that_is_not_there_are_named(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps({"audio": 7, "sentence": "x"}) + "\n")
-    with pytest.raises(DataError, match=r"data.audio_column_name: the column 'audio' .* holds int64, no paths"):
+    with pytest.raises(DataError, match=r"data.dataset: .*train.jsonl: line 1: 'audio' is 7: write it as a string"):
         opened(tmp_path)
     with pytest.raises(DataError, match="no split 'dev'; there are train"):
         opened(tmp_path, "dev")
     (tmp_path / "train.jsonl").write_text(json.dumps({"audio": "a.wav", "text": "x"}) + "\n")
-    with pytest.raises(DataError, match=r"data.text_column_name: .* no column 'sentence'; it has audio, text"):
+    with pytest.raises(DataError, match=r"no column 'sentence' among audio, text: set data.text_column_name to 'text'"):
         opened(tmp_path)
 
 
@@ -162,7 +162,7 @@ def test_paths_in_a_data_set_on_the_hub_stay_within_it(tmp_path: Path, path: str
     if is_own:
         assert found == {"texts": ["x"], "read": [size]}
     else:
-        assert f"the recording {path!r} is not one of the data set's own files" in found["error"]
+        assert "the recording 'hf://datasets/x.wav' is not one of the data set's own files" in found["error"]
 
 
 @pytest.mark.parametrize(("suffix", "mode"), [(".tar", "w"), (".tar.gz", "w:gz")])

@@ -233,7 +233,9 @@ def test_a_split_or_column_that_is_not_there_is_named(folder: Path) -> None:
     with pytest.raises(DataError, match=r"no split 'dev'; there are train, validation"):
         opened(folder, train_split="dev")
     data = data_of(folder).model_copy(update={"text_column_name": "text"})
-    with pytest.raises(DataError, match=r"data.text_column_name: .* no column 'text'; it has audio, sentence, id"):
+    with pytest.raises(
+        DataError, match=r"no column 'text' among audio, sentence: set data.text_column_name to 'sentence'"
+    ):
         open_sources(data, storage_options=StorageOptions(), splits=("train",))
 
 
@@ -254,5 +256,5 @@ def test_a_row_without_a_recording_says_so(tmp_path: Path) -> None:
 
 def test_a_folder_that_datasets_cannot_load_is_an_error_with_the_cause(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"audio": "a.wav", "sentence"\n')
-    with pytest.raises(DataError, match=r"data.dataset: .*, split train: .*JSON parse error"):
+    with pytest.raises(DataError, match=r"data.dataset: .*train.jsonl: line 1 is not JSON \(.*write one object a line"):
         opened(tmp_path)
