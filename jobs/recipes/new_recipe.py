@@ -94,6 +94,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
         longest_s=speech.longest_s,
         longest_text=longest_text_bytes(everything),
         language=language,
+        is_english={code_or_name(row["language"] or language or "en") for row in everything} == {"en"},
     )
     choices = choose(facts, machine, wishes.model)
     data, texts = _named_data(found, speech, drawn, wishes.out)

@@ -69,6 +69,7 @@ class Speech:
         longest_s: The longest clip.
         longest_text: Bytes of the longest transcript.
         language: As a recipe names it. None: only an English Whisper is asked for.
+        is_english: All of it.
     """
 
     train_clips: int
@@ -77,6 +78,7 @@ class Speech:
     longest_s: float | None
     longest_text: int
     language: str | None
+    is_english: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choice
     model, said = _model(speech, machine, size, context_s, reason, is_new=is_new)
     scaling, also = _scaling(machine, is_new=is_new)
     training, more = _training(speech, machine, size, context_s, scaling["num_workers"], is_new=is_new)
-    data, rest = _data(speech, context_s)
+    data, rest = _data(speech, context_s, is_new=is_new)
     return Choices(model, training, scaling, data, {**said, **more, **also, **rest}, size.hub_bytes)
 
 
@@ -255,11 +257,17 @@ def _scaling(machine: Machine, *, is_new: bool) -> tuple[dict[str, Any], dict[st
     return content, {"scaling/num_workers": said}
 
 
-def _data(speech: Speech, context_s: int | None) -> tuple[dict[str, Any], dict[str, str]]:
+def _data(speech: Speech, context_s: int | None, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
     longest_s = context_s or WHISPER_CONTEXT_S
     content: dict[str, Any] = {"max_duration_s": longest_s}
     comments = {"data/max_duration_s": "Longer clips are left out of training, and counted. Seconds."}
     if speech.longest_s is None or speech.longest_s > longest_s or speech.longest_text > LABEL_BYTES:
         content["too_long_eval"] = "skip"
         comments["data/too_long_eval"] = "Longer clips of validation and test are not scored, and counted."
+    if speech.is_english and not is_new:
+        content["normalizer"] = "whisper_english"
+        comments["data/normalizer"] = (
+            "Numbers, contractions and British spellings get one form each, so that the score does not count how "
+            "Whisper writes them as errors, nor what it learns of it as a gain. null: basic, as of other languages."
+        )
     return content, comments
