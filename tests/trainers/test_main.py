@@ -318,6 +318,33 @@ class TestVerbs:
         assert main(["--config", str(path), "--no-ray", "--verb", "evaluate", "--model", str(model)]) == 0
         assert "on test (3 utterances)" in capsys.readouterr().out
 
+    @pytest.mark.parametrize(
+        ("language", "words"),
+        [
+            (
+                "xho_Latn",
+                "data.test: column language: 1 clip has the language 'xho_Latn' (Whisper has no token for 'xho",
+            ),
+            (
+                "zh-HK",
+                "data.test: column language: 1 clip has the language 'zh-HK' (the model has no token <|yue|> of Ca",
+            ),
+        ],
+    )
+    def test_evaluate_refuses_a_language_without_a_token_before_it_prepares(
+        self, recipe: Path, capsys: pytest.CaptureFixture[str], language: str, words: str
+    ) -> None:
+        test = write_corpus(recipe.parent, FEW_WORDS, durations_s=[0.5, 0.7, 1.0], name="test")
+        add_languages(test, ["sr", "jv", language])
+        model = write_model(recipe.parent / "model")
+        tokenizer = (model / "tokenizer.json").read_text(encoding="utf-8")
+        # That of the models before large-v3.
+        (model / "tokenizer.json").write_text(tokenizer.replace("<|yue|>", "<|none|>"), encoding="utf-8")
+        arguments = ["--config", str(recipe), "--no-ray", "--verb", "evaluate", "--model", str(model)]
+        assert main([*arguments, "--set", f"data.test={test}"]) == 2
+        assert words in capsys.readouterr().err
+        assert not [*(recipe.parent / "runs/prepared").glob("*.json")]
+
     def test_evaluate_passes_over_paths_of_other_verbs(
         self, recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

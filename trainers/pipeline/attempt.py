@@ -17,7 +17,7 @@ from trainers.errors import ConfigError, LostNodeError, ResourceError, ResumeErr
 from trainers.models.adaptation.trained_weights import describe_trained
 from trainers.models.families import check_decoder, refuse_unsupported, resolve_model
 from trainers.models.family import Family
-from trainers.models.labels import labels_of, language_tokens, languages_in
+from trainers.models.labels import labels_of
 from trainers.models.processor import keep_saved_processor, resolve_processor
 from trainers.models.sources.loaded_weights import refuse_other_weights
 from trainers.models.sources.opened_model import OpenedModel, open_sources, pin_sources
@@ -31,7 +31,7 @@ from trainers.pipeline.continuation import (
     resolve_config,
 )
 from trainers.pipeline.engine import Engine
-from trainers.pipeline.splits import OpenedData, check_storage
+from trainers.pipeline.splits import OpenedData, check_languages, check_storage
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import Driver, refuse_superseded
@@ -157,7 +157,7 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     data, continuation = _decide(request, state, trains=trains)
     continuation = continuation.with_sources(began_with, model.pins)
     if trains:
-        _check_languages(config, family, data, processor)
+        check_languages(config, family, data.sources, processor)
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
     has_finished = finished(state, request.folder, config, data.keys(config.data, state))
@@ -222,14 +222,6 @@ def _check_model(config: TrainConfig, opened: OpenedModel, family: Family[Any], 
     if config.adapt.method != "full":
         print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, model, family)}")
     return processor
-
-
-def _check_languages(config: TrainConfig, family: Family[Any], data: OpenedData, processor: Any) -> None:
-    for source in data.sources:
-        try:
-            language_tokens(family, processor, languages_in(source.table), config.model.language)
-        except ConfigError as error:
-            raise ConfigError(f"data.{source.split}: {error}") from None
 
 
 def commit(plan: AttemptPlan, journal: Journal) -> Driver | None:

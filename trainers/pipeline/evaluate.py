@@ -1,21 +1,27 @@
 """Scores an existing model: how it is found, and how its score is shown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of, variables_in
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig
+from trainers.config.storage_location import is_absolute
 from trainers.config.wording import counted
-from trainers.errors import ConfigError
-from trainers.models.families import check_decoder
+from trainers.data.sources.data_source import SourceSplit
+from trainers.errors import ConfigError, StorageError
+from trainers.models.families import check_decoder, family_of, model_config_for_scoring
+from trainers.models.sources.model_files import description_files
+from trainers.models.sources.opened_model import open_sources, pin_sources, with_model
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import resolve_fields
-from trainers.pipeline.splits import prepare_all
+from trainers.pipeline.splits import check_languages, check_storage, open_config_sources, prepare_splits
 from trainers.run_folder import layout
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.ranking import ranking_rate, rates_of, score_line
@@ -93,11 +99,16 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
         url = f"{storage_path_of(config)}/{EVALUATIONS}/{name}-{split}-{stamp}"
         address = find_model(model, config.run.storage_options)
         tuned = config.decode.is_tuned
-        sets = prepare_all(config, engine, tuple({split: None, **({VALIDATION: None} if tuned else {})}))
-        if split not in sets:
+        check_storage(config)
+        engine.check(config, trains=False)
+        sources = open_config_sources(config, tuple({split: None, **({VALIDATION: None} if tuned else {})}))
+        opened = [source.split for source in sources]
+        if split not in opened:
             raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
-        if tuned and VALIDATION not in sets:
+        if tuned and VALIDATION not in opened:
             raise ConfigError(f"data.validation: there is none, and {_CHOICE}")
+        _check_languages(config, address, sources)
+        sets = prepare_splits(config, sources, engine)
         resolved = resolve_fields(config, cache_url_of(config), None)
         validation = sets[VALIDATION] if tuned else None
         return ScoreTask(resolved, sets[split], split, address, url, nbest, validation)
@@ -107,6 +118,35 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
     engine.evaluate(task, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
     return RunResult(folder.url, totals or {}, split, config.model)
+
+
+def _check_languages(config: TrainConfig, model: str, sources: Sequence[SourceSplit]) -> None:
+    """Finds a language that the model has no token for, before anything is prepared."""
+    with TemporaryDirectory(prefix="rayscribe-model-") as folder:
+        try:
+            local = str(_described(config, model, Path(folder)))
+        except StorageError:
+            # Workers, which open it again, may have what this node does not.
+            return
+        try:
+            part = model_config_for_scoring(config.model, local, None)
+            family = family_of(part)
+            check_languages(config, family, sources, family.open_processor(part, None))
+        except ConfigError as error:
+            raise ConfigError(str(error).replace(local, model)) from error
+
+
+def _described(config: TrainConfig, model: str, folder: Path) -> Path:
+    """What of a model is not its weights, in a folder of this node: it may be filled, or that of another place."""
+    if not is_absolute(model):
+        source = with_model(config, model)
+        opened = open_sources(source, pin_sources(source), weights=False).folder
+        assert opened is not None
+        return opened
+    storage = open_storage(model, config.run.storage_options)
+    for name in description_files(entry.key for entry in storage.list_files() if "/" not in entry.key):
+        storage.download_file(name, folder / name)
+    return folder
 
 
 def _refuse_search(config: TrainConfig, nbest: int | None) -> None:

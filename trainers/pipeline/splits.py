@@ -22,7 +22,9 @@ from trainers.data.sources.known_sources import open_sources
 from trainers.data.sources.manifest_source import open_mixed_sources
 from trainers.distributed import console
 from trainers.distributed.console.events import Stage
-from trainers.errors import DataError
+from trainers.errors import ConfigError, DataError
+from trainers.models.family import Family
+from trainers.models.labels import language_tokens, languages_in
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import content_name
 from trainers.run_folder.journal import State
@@ -61,6 +63,15 @@ def open_config_mixed(config: TrainConfig) -> list[SourceSplit]:
     locations = {field: location for field, location in fields.items() if location is not None}
     cache = open_storage(cache_url_of(config), options)
     return open_mixed_sources(config.data, locations, storage_options=options, fingerprint_cache=cache)
+
+
+def check_languages(config: TrainConfig, family: Family[Any], sources: Sequence[SourceSplit], processor: Any) -> None:
+    """Refuses, with a ConfigError, clips in a language that the model has no token for."""
+    for source in sources:
+        try:
+            language_tokens(family, processor, languages_in(source.table), config.model.language)
+        except ConfigError as error:
+            raise ConfigError(f"data.{source.split}: {error}") from None
 
 
 @dataclass(frozen=True)

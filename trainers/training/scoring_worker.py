@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config.parts.decode_part import Weights
-from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
@@ -17,7 +16,7 @@ from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
 from trainers.models.families import family_of, model_config_for_scoring
 from trainers.models.recognizer import Beam, BeamSearcher, Recognizer
-from trainers.models.sources.opened_model import open_once_a_node, pin_sources
+from trainers.models.sources.opened_model import open_once_a_node, pin_sources, with_model
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import fetch_base
 from trainers.run_folder.layout import RunFolder
@@ -78,10 +77,7 @@ def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
 
 def _open_source(config: TrainConfig, model: str, session: Session) -> Recognizer:
     """A model that is no folder and no URL of the run's storage, such as a Hub id."""
-    part = config.model
-    revision = part.revision if model == part.name_or_path else None
-    named = ModelPart(name_or_path=model, revision=revision, allow_pickle=part.allow_pickle)
-    source = config.model_copy(update={"model": named})
+    source = with_model(config, model)
     pins = session.broadcast(lambda: pin_sources(source), "resolving the model")
     opened = open_once_a_node(source, pins, session)
     with opened.named_in_errors():

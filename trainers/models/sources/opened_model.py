@@ -85,6 +85,14 @@ class OpenedModel:
 _NAMED = (SourceKind.PATH, SourceKind.HUB)
 
 
+def with_model(config: TrainConfig, name_or_path: str) -> TrainConfig:
+    """The config with other weights, of which nothing but their source is known."""
+    part = config.model
+    revision = part.revision if name_or_path == part.name_or_path else None
+    named = ModelPart(name_or_path=name_or_path, revision=revision, allow_pickle=part.allow_pickle)
+    return config.model_copy(update={"model": named})
+
+
 def pin_sources(
     config: TrainConfig, known: Mapping[str, Any] | None = None, *, hashed: bool = False
 ) -> dict[str, SourcePin]:
