@@ -12,6 +12,7 @@ from jobs.recipes.found_machine import Machine
 from jobs.recipes.found_speech import ALL, FoundSpeech
 from jobs.recipes.recipe_choices import Choices, GivenModel, Speech, choose, clip_limits
 from jobs.recipes.speech_facts import MeasuredSpeech, Row, language_of, longest_text_bytes
+from trainers.config.family_table import family_parts
 from trainers.config.locations import RAY_DEFAULT_STORAGE
 from trainers.config.parts.data_location import with_path
 from trainers.config.parts.data_part import DataPart
@@ -21,13 +22,15 @@ from trainers.config.wording import counted, format_bytes, format_duration
 from trainers.data.sources.manifest_fields import UTF_8
 from trainers.data.sources.manifest_source import as_written
 from trainers.errors import ConfigError, DataError
-from trainers.models.language_names import code_or_name
+from trainers.models.language_names import code_or_name, whisper_code
 from trainers.storage.json_files import to_jsonl
 
 LEAST_CLIPS = 3
 # With fewer, each word is some percent of the score.
 LEAST_SCORED = 10
 ENGLISH_ONLY = ".en"
+# Of the released models, which have a token for Cantonese.
+CANTONESE, KNOW_CANTONESE = "yue", ("large-v3", "large-v3-turbo")
 DOCS = "https://github.com/rayscribe/rayscribe/tree/main/docs"
 
 
@@ -97,6 +100,7 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
         is_english={code_or_name(row["language"] or language or "en") for row in everything} == {"en"},
     )
     choices = choose(facts, machine, wishes.model)
+    _refuse_without_cantonese(language, choices)
     data, texts = _named_data(found, speech, drawn, wishes.out)
     name = run_name(wishes.out.stem)
     texts = {wishes.out: _text(found, choices, data, name, wishes.out), **texts}
@@ -106,6 +110,17 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     said += _few(drawn)
     said += [f"machine: {machine}", _chosen(choices), *_fetched(choices)]
     return NewRecipe(wishes.out, texts, tuple(said), f"{RAY_DEFAULT_STORAGE}/{name}")
+
+
+def _refuse_without_cantonese(language: str | None, choices: Choices) -> None:
+    name, released = choices.model.get("name_or_path"), family_parts()["whisper"].released
+    if language is None or whisper_code(language) != CANTONESE:
+        return
+    if name in released.values() and name not in [released[size] for size in KNOW_CANTONESE]:
+        raise ConfigError(
+            f"language {language!r}: {name} has no token <|{CANTONESE}|> of Cantonese: name a model that has one, with "
+            f"--model {', '.join(KNOW_CANTONESE)} or scratch"
+        )
 
 
 def run_name(text: str) -> str:

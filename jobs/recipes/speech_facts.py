@@ -15,7 +15,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ, decode
 from trainers.errors import AudioError, ConfigError, DataError
 from trainers.inspection.recordings import Recordings, read_recordings
-from trainers.models.language_names import LANGUAGES, code_or_name, suggest_language
+from trainers.models.language_names import no_token, whisper_code
 
 # Longest look at all recordings.
 LOOK_S = 30.0
@@ -121,12 +121,11 @@ def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> t
         ConfigError: it is not known, or Whisper has no token for it.
     """
     language, known_by = _named_language(rows, found, given)
-    if code_or_name(language) not in LANGUAGES:
+    if whisper_code(language) is None:
         named = "--language" if given is not None else f"{found.place}: language"
-        fix = suggest_language(language) if given is not None else "Name one with --language."
         raise ConfigError(
-            f"{named} {language!r}: Whisper has no token for it; {fix} A language without one borrows another's: "
-            "name that, then set model.language and model.borrowed_language in the recipe"
+            f"{named} {language!r}: {no_token(language)} A language without one borrows another's: name that with "
+            "--language, then set model.language and model.borrowed_language in the recipe"
         )
     return language, known_by
 

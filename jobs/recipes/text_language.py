@@ -1,9 +1,13 @@
-"""Which language transcripts are in, by their script or their most frequent words. Pure."""
+"""Which language transcripts are in, by their script or their most frequent words, and by a detector. Pure."""
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+import py3langid  # type: ignore[import-untyped]
+
+from trainers.models.language_names import code_or_name
 
 _UNTOLD = ""
 # Scripts, as Unicode's names of letters begin, that one of Whisper's languages alone is usually written in.
@@ -26,7 +30,6 @@ _BY_SCRIPT: Mapping[str, str] = {
     "TAMIL": "tamil",
     "TELUGU": "telugu",
     "THAI": "thai",
-    "TIBETAN": "tibetan",
 }
 # Words without a meaning of their own, which are a quarter of any text and more; few are of two of these languages.
 _WORDS: Mapping[str, str] = {
@@ -62,10 +65,36 @@ _WORDS: Mapping[str, str] = {
 }
 _LEAST_SHARE, _LEAD, _LEAST_WORDS = 0.15, 1.25, 4
 _LETTERS = re.compile(r"[^\W\d_]+")
+# A detector is asked about so many parts of the texts, of so many characters or more, and this share must agree.
+_PARTS, _PART_CHARACTERS, _AGREEING = 200, 100, 0.9
 
 
 def language_of_texts(texts: Iterable[str]) -> str | None:
-    """Whisper's name of the language of texts; None where they do not say it."""
+    """Whisper's name of the language of texts; None where they do not say it.
+
+    Words and scripts tell a language from those that are unlike it, and say where a text is in none of them; a detector
+    always names one, and tells those that are alike: Bengali and Assamese, Indonesian and Malay.
+    """
+    texts = [*texts]
+    language = _by_script_or_words(texts)
+    return language if language is not None and _detector_agrees(texts, language) else None
+
+
+def _detector_agrees(texts: Sequence[str], language: str) -> bool:
+    parts = [""]
+    for text in texts:
+        if len(parts[-1]) >= _PART_CHARACTERS:
+            if len(parts) == _PARTS:
+                break
+            parts.append("")
+        parts[-1] += f" {text.lower()}"
+    if len(parts) > 1 and len(parts[-1]) < _PART_CHARACTERS:
+        parts.pop()
+    agreeing = sum(code_or_name(py3langid.classify(part)[0]) == code_or_name(language) for part in parts)
+    return agreeing >= _AGREEING * len(parts)
+
+
+def _by_script_or_words(texts: Iterable[str]) -> str | None:
     scripts, words = Counter[str](), Counter[str]()
     for text in texts:
         words.update(_LETTERS.findall(text.lower()))

@@ -222,7 +222,9 @@ def language_tokens(
         try:
             token = codec.language_token(processor, name)
         except ConfigError as error:
-            problems.append(f"{counted(counts[name], 'clip', 'has', 'have')} the language {name!r} ({error})")
+            problems.append(
+                f"{counted(counts[name], 'clip', 'has', 'have')} the language {name!r} ({str(error).rstrip('.')})"
+            )
         else:
             if token is not None:
                 tokens[name] = token

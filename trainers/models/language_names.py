@@ -1,10 +1,17 @@
-"""The languages that Whisper's tokens name, by name and code, as transformers lists them. Imports no transformers."""
+"""Languages by code or name: one table for every family, of ISO 639, BCP 47 and CLDR. Imports no transformers."""
 
 import difflib
 import re
 from collections.abc import Mapping
+from functools import cache
 
-# Name of each language by its code, in the order of Whisper's tokens.
+import langcodes
+from langcodes.data_dicts import MACROLANGUAGES
+from langcodes.tag_parser import LanguageTagError
+from language_data.names import get_trie_value, load_trie, normalize_name  # type: ignore[import-untyped]
+from language_data.util import data_filename  # type: ignore[import-untyped]
+
+# The languages that Whisper's tokens name, in their order, with the names that transformers takes.
 # fmt: off
 LANGUAGES: Mapping[str, str] = {
     "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean",
@@ -25,28 +32,81 @@ LANGUAGES: Mapping[str, str] = {
     "tt": "tatar", "haw": "hawaiian", "ln": "lingala", "ha": "hausa", "ba": "bashkir", "jw": "javanese",
     "su": "sundanese", "yue": "cantonese",
 }
-_OTHER_NAMES: Mapping[str, str] = {
-    "burmese": "my", "valencian": "ca", "flemish": "nl", "haitian": "ht", "letzeburgesch": "lb", "pushto": "ps",
-    "panjabi": "pa", "moldavian": "ro", "moldovan": "ro", "sinhalese": "si", "castilian": "es", "mandarin": "zh",
-}
 # fmt: on
-CODE_OF_NAME: Mapping[str, str] = {**{name: code for code, name in LANGUAGES.items()}, **_OTHER_NAMES}
-# A code of ISO 639 with script or region, e.g. zh-Hant-TW or es_419.
-_TAG = re.compile(r"([a-z]{2,3})(?:[-_](?:[a-z]{4}|[a-z]{2}|[0-9]{3}))+")
+# Whisper's codes that are not those of today.
+_WHISPERS: Mapping[str, str] = {"jv": "jw", "fil": "tl"}
+# Norwegian without more is Bokmål, as CLDR has it too.
+_SAME: Mapping[str, str] = {"nb": "no"}
+# Macrolanguages whose members share one written standard. Those of Chinese, Malay or Latvian do not; of these CLDR has
+# the one member that is meant by the macrolanguage's name, such as Mandarin.
+_ONE_STANDARD = ("ar", "fa", "mg", "ps", "sq", "sw", "yi")
+# Where Chinese without more is Cantonese.
+_CANTONESE = ("HK", "MO")
+_CODE = re.compile(r"[a-z]{2,3}", re.IGNORECASE)
+# How the name begins that CLDR's data gives to a code that nobody has.
+_UNKNOWN = "Unknown"
+# A code with script, region or more: zh-Hant-TW, es_419, cmn_hans_cn, azj-script_latin.
+_TAG = re.compile(r"([a-z]{2,3})[-_].+", re.IGNORECASE)
 
 
+@cache
 def code_or_name(language: str) -> str:
-    """The code of a language given by name or code, with or without script and region: `Serbian`, `sr-RS` → `sr`.
+    """The code of a language given by code or name: `Serbian`, `srpski`, `srp_Cyrl`, `sr-RS` → `sr`.
 
-    Of one that transformers does not list, what is given, in lower case.
+    That of ISO 639-1 where there is one. Deprecated codes have become those of today, and a macrolanguage stands for
+    the member that it usually means. Of what names no language, what is given, in lower case.
     """
-    name = language.lower()
-    tag = _TAG.fullmatch(name)
-    code = CODE_OF_NAME.get(tag[1], tag[1]) if tag else CODE_OF_NAME.get(name, name)
-    return code if code in LANGUAGES else name
+    text = language.strip()
+    tag = _by_name(text) if _CODE.fullmatch(text) is None else _by_code(text)
+    if tag is None and (found := _TAG.fullmatch(text)) is not None:
+        tag = _by_code(text) or _by_code(found[1])
+    if tag is None or not tag.language:
+        return language.lower()
+    if tag.language == "zh" and tag.territory in _CANTONESE:
+        return "yue"
+    code = str(tag.prefer_macrolanguage().language)
+    macro = MACROLANGUAGES.get(code)
+    return _SAME.get(code, code) if macro not in _ONE_STANDARD else str(macro)
 
 
-def suggest_language(language: str) -> str:
-    """The end of a message about a language that has no token."""
-    near = difflib.get_close_matches(language.lower(), CODE_OF_NAME, n=1)
-    return f"did you mean {near[0].title()}?" if near else "name one of its languages (English, Serbian, …)."
+def whisper_code(language: str) -> str | None:
+    """The code of a language (see `code_or_name`) in Whisper's token of it; None: no Whisper has one."""
+    code = code_or_name(language)
+    code = _WHISPERS.get(code, code)
+    return code if code in LANGUAGES else None
+
+
+def no_token(language: str) -> str:
+    """A sentence: Whisper has no token for a language; which one that is, or what may have been meant."""
+    said = f"Whisper has no token for {language!r}"
+    code = code_or_name(language)
+    name = langcodes.Language.get(code).language_name() if _CODE.fullmatch(code) else _UNKNOWN
+    if not name.startswith(_UNKNOWN):
+        return f"{said}." if name.lower() == language.lower() else f"{said} ({name})."
+    near = difflib.get_close_matches(language.lower(), LANGUAGES.values(), n=1, cutoff=0.8)
+    if near:
+        return f"{said}; did you mean {near[0].title()}?"
+    return f"{said}, which is no code or name of a language that is known here: write its code (sr) or name (Serbian)."
+
+
+def _by_code(text: str) -> langcodes.Language | None:
+    try:
+        return langcodes.Language.get(text)
+    except LanguageTagError:
+        return None
+
+
+def _by_name(text: str) -> langcodes.Language | None:
+    """The language of an English name, else of one in any language; all of it has to match, as `find` does not ask."""
+    name = normalize_name(text)
+    for names in (_names("en"), _names("und")):
+        if name in names:
+            return langcodes.Language.get(get_trie_value(names, name))
+    return None
+
+
+@cache
+def _names(language: str) -> Mapping[str, list[bytes]]:
+    """Codes of languages by their names in a language; `und`: in all."""
+    names: Mapping[str, list[bytes]] = load_trie(data_filename(f"trie/{language}/name_to_language.marisa"))
+    return names

@@ -6,29 +6,28 @@ from typing import Any
 from trainers.config.wording import counted
 from trainers.metrics.known_metrics import CER, WER, known_metrics
 from trainers.metrics.metric import EditCounts
+from trainers.models.language_names import code_or_name
 
-# Languages whose usual writing has no space between words, by their codes of ISO 639-1 and -3 and by the names that
-# Whisper gives them. Tibetan and Dzongkha mark syllables, not words.
-CODES_AND_NAMES = """
-zh zho chi cmn yue wuu nan hak hsn gan cdo lzh chinese mandarin cantonese
-ja jpn japanese
-th tha thai tts nod
-lo lao
-km khm khmer
-my mya bur burmese myanmar shn
-bo bod tib tibetan
-dz dzo dzongkha
+# Languages whose usual writing has no space between words, by `code_or_name`. Tibetan and Dzongkha mark syllables.
+CODES = """
+zh yue wuu nan hak hsn gan cdo lzh
+ja
+th tts nod
+lo
+km
+my shn
+bo
+dz
 """
-WRITTEN_WITHOUT_SPACES = frozenset(CODES_AND_NAMES.split())
+WRITTEN_WITHOUT_SPACES = frozenset(CODES.split())
 
 
 def ranking_rate(language: str | None) -> str:
     """Name of the metric by which recognizers of a language are ranked, and which a score shows first.
 
-    A language is a code with or without region and script (`th`, `zh-TW`, `yue_Hant`), or Whisper's name (`Thai`).
+    A language is a code or a name: `th`, `zh-TW`, `yue_Hant`, `Thai`, `日本語`.
     """
-    code = (language or "").strip().lower().replace("_", "-").partition("-")[0]
-    return (CER if code in WRITTEN_WITHOUT_SPACES else WER).name
+    return (CER if code_or_name(language or "") in WRITTEN_WITHOUT_SPACES else WER).name
 
 
 def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:

@@ -91,9 +91,9 @@ class TestInit:
             (["../nowhere"], 2, "no such file or folder"),
             (["."], 2, "no recordings"),
             (
-                ["../speech", "--language", "Englisch"],
+                ["../speech", "--language", "Englsh"],
                 2,
-                "--language 'Englisch': Whisper has no token for it; did you mean",
+                "--language 'Englsh': Whisper has no token for 'Englsh'; did you mean English? A language",
             ),
             (["../speech", "--encoding", "latin-99"], 2, "--encoding latin-99: no encoding of text that Python knows"),
             (["../speech", "--model", "gpt"], 2, "--model gpt: give scratch, a folder of a Whisper"),

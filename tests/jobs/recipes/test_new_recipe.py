@@ -297,6 +297,11 @@ class TestLanguage:
             ["日本"],
             ["123"],
             ["नमस्ते"],
+            # Assamese, Belarusian, Azerbaijani and Malay, which look like Bengali, Ukrainian, Turkish and Indonesian.
+            ["সকলো মানুহ স্বাধীন আৰু সমান মৰ্যাদা আৰু অধিকাৰেৰে জন্মগ্ৰহণ কৰে"],
+            ["я не ведаю што гэта было, але яна і не думала", "у яго і не было таго, што на стале"],
+            ["mən bu kitabı çox sevirəm və ona da bir ad verdim", "o isə bu gün bir daha gəlir"],
+            ["saya tidak tahu apa yang dia mahu dan itu untuk kereta di sini", "ada yang akan pergi ke pejabat pada"],
         ],
         ids=lambda texts: texts[0],
     )
@@ -310,8 +315,42 @@ class TestLanguage:
         assert language_of(rows, self.found(), None) == ("sr", "of 2 clips; 2 languages in all")
 
     def test_one_that_whisper_has_no_token_for_is_refused_wherever_it_is_from(self) -> None:
-        with pytest.raises(ConfigError, match=r"/speech: language 'ab': Whisper has no token .* with --language"):
+        with pytest.raises(
+            ConfigError, match=r"/speech: language 'ab': Whisper has no token .* \(Abkhazian\)\. .* with --language"
+        ):
             language_of([{"text": "x", "language": "ab"}], self.found(), None)
+
+    @pytest.mark.parametrize(
+        ("language", "model", "named", "normalizer"),
+        [
+            ("en-GB", None, None, "whisper_english"),
+            (None, "tiny.en", None, "whisper_english"),
+            (None, None, "English", "whisper_english"),
+            ("English", "scratch", None, None),
+            ("German", None, None, None),
+            # Its diacritics would be removed from clips in German.
+            ("English", None, "de", None),
+        ],
+    )
+    def test_english_alone_is_scored_as_whisper_writes_it(
+        self, tmp_path: Path, language: str | None, model: str | None, named: str | None, normalizer: str | None
+    ) -> None:
+        folder = tmp_path / "speech"
+        manifest = write_corpus(folder, TEXTS, durations_s=[1.0] * len(TEXTS), name="all")
+        if named is not None:
+            head, *rows = manifest.read_text(encoding="utf-8").splitlines()
+            rows = [f"{row},{named if number else ''}" for number, row in enumerate(rows)]
+            manifest.write_text("\n".join([f"{head},language", *rows, ""]), encoding="utf-8")
+        recipe = made(manifest, LAPTOP, tmp_path / "a.yaml", model=model, language=language)
+        assert yaml.safe_load(recipe.texts[recipe.recipe])["data"].get("normalizer") == normalizer
+
+    def test_cantonese_asks_for_a_model_that_has_its_token(self, manifest: Path, tmp_path: Path) -> None:
+        with pytest.raises(
+            ConfigError, match=r"'zh-HK': openai/whisper-tiny has no token .* --model large-v3, large-v3-tu"
+        ):
+            made(manifest, LAPTOP, tmp_path / "yue.yaml", language="zh-HK")
+        for model in ("large-v3", "scratch"):
+            assert made(manifest, LAPTOP, tmp_path / "yue.yaml", language="zh-HK", model=model).recipe
 
     def of(self, texts: list[str], given: str | None = None) -> str:
         return language_of([{"text": text, "language": None} for text in texts], self.found(), given)[0]

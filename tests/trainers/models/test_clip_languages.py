@@ -122,4 +122,4 @@ def test_a_speech2text_has_the_languages_of_its_tokenizer(tmp_path: Path) -> Non
 def test_a_ctc_model_takes_any_language_and_counts_each() -> None:
     table = pa.table({"language": ["Klingon", None, "sr-RS"]})
     assert language_tokens(CtcFamily(), None, languages_in(table), None) == {}
-    assert clip_languages(table, None) == ["klingon", NOT_NAMED, "sr"]
+    assert clip_languages(table, None) == ["tlh", NOT_NAMED, "sr"]

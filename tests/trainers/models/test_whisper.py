@@ -7,13 +7,11 @@ import pytest
 import torch
 import transformers
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
-from transformers.models.whisper import tokenization_whisper
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.errors import ConfigError
 from trainers.models.decoder_labels import label_loss, pad_labels
 from trainers.models.family import Family
-from trainers.models.language_names import CODE_OF_NAME, LANGUAGES
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer
 from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
@@ -132,12 +130,27 @@ class TestLanguages:
             language_code("Xhosa")
 
     def test_one_that_is_nearly_known_is_suggested(self) -> None:
-        with pytest.raises(ConfigError, match=r"no token for 'Englisch'; did you mean English\?"):
-            language_code("Englisch")
+        with pytest.raises(ConfigError, match=r"no token for 'Englsh'; did you mean English\?"):
+            language_code("Englsh")
 
-    def test_they_are_those_of_transformers_in_the_order_of_the_tokens(self) -> None:
-        assert [*LANGUAGES.items()] == [*tokenization_whisper.LANGUAGES.items()]
-        assert tokenization_whisper.TO_LANGUAGE_CODE == CODE_OF_NAME
+    def test_one_that_only_later_models_know_is_refused_by_others(self, recognizer: Recognizer, tmp_path: Path) -> None:
+        recognizer.model.save_pretrained(tmp_path)
+        recognizer.processor.save_pretrained(tmp_path)
+        spoken: Any = config({"model": {"name_or_path": str(tmp_path), "language": "zh-HK"}}).model
+        assert FAMILY.open_processor(spoken, None).tokenizer.language == "cantonese"
+        # The tokenizer of the models before large-v3.
+        tokenizer = json.loads((tmp_path / "tokenizer.json").read_bytes())
+        for token in tokenizer["added_tokens"]:
+            token["content"] = token["content"].replace("<|yue|>", "<|none|>")
+        (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+        with pytest.raises(
+            ConfigError, match=r"has no token <\|yue\|> of Cantonese: name weights that have one, or say"
+        ):
+            FAMILY.open_processor(spoken, None)
+        wanted: Any = config({"model": {"name_or_path": str(tmp_path), "language": "zh-TW"}}).model
+        earlier = FAMILY.open_processor(wanted, None)
+        with pytest.raises(ConfigError, match=r"the model has no token <\|yue\|> of Cantonese"):
+            FAMILY.language_token(earlier, "zh-HK")
 
 
 class TestLabels:

@@ -7,7 +7,24 @@ TOTALS = {"wer": 80.04, "cer": 4.21, "normalizer": "basic", "normalizer_version"
 
 @pytest.mark.parametrize(
     "language",
-    ["zh", "zh-TW", "yue_Hant", "ja", "jpn", "th", "Thai", "lo", "km", "my", "Burmese", "bo", "dz", "Chinese"],
+    [
+        "zh",
+        "zh-TW",
+        "yue_Hant",
+        "ja",
+        "jpn",
+        "th",
+        "Thai",
+        "lo",
+        "km",
+        "my",
+        "Burmese",
+        "bo",
+        "dz",
+        "Chinese",
+        "日本語",
+        "tha_Thai",
+    ],
 )
 def test_languages_written_without_spaces_are_ranked_by_characters(language: str) -> None:
     assert ranking_rate(language) == "cer"

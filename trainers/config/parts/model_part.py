@@ -60,8 +60,8 @@ class ModelPart(Part):
     )
     language: str | None = Field(
         None,
-        description="Language of the speech, in Whisper's words (english). null: an English-only Whisper; a CTC model "
-        "needs none.",
+        description="Language of the speech, by name or code: English, en, en-US, eng_Latn. null: an English-only "
+        "Whisper; a CTC model needs none.",
     )
     max_context_s: Positive | None = Field(
         None,

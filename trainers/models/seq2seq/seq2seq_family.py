@@ -16,7 +16,7 @@ from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import from_pretrained, open_pretrained, refuse_without_processor
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
-from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of
+from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of, token_of
 from trainers.models.tokenizer_processor import tokenizer_fingerprint
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         if processor is None or processor.language_id is None:
             return None
         tokens: dict[str, int] = processor.tokenizer.lang_code_to_id
-        code = code_or_name(language)
-        if code not in tokens:
+        token = token_of(processor.tokenizer, language)
+        if token is None:
             raise ConfigError(f"the model has tokens for {', '.join(sorted(tokens))}")
-        return int(tokens[code])
+        return tokens[token]
 
     def load_recognizer(
         self, model: Seq2SeqPart, description: Path | None, seed: int, *, weights: Path | None = None

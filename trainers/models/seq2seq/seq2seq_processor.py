@@ -72,12 +72,17 @@ def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> i
     if getattr(tokenizer, "lang_codes", None) is None:
         return None
     if language is not None:
-        code = code_or_name(language)
-        if code not in tokenizer.lang_code_to_id:
+        token = token_of(tokenizer, language)
+        if token is None:
             known = ", ".join(sorted(tokenizer.lang_code_to_id))
             raise ConfigError(f"model.language is {language}, and {origin} has tokens for {known}: name one of these")
-        tokenizer.tgt_lang = code
+        tokenizer.tgt_lang = token
     return int(tokenizer.lang_code_to_id[tokenizer.tgt_lang])
+
+
+def token_of(tokenizer: Any, language: str) -> str | None:
+    """The code by which a tokenizer has a language; None: it has no token for it."""
+    return next((own for own in tokenizer.lang_code_to_id if code_or_name(own) == code_or_name(language)), None)
 
 
 def _id_of(config: Any, name: str, origin: str) -> int:

@@ -16,7 +16,7 @@ from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
-from trainers.models.language_names import LANGUAGES, code_or_name
+from trainers.models.language_names import LANGUAGES, no_token, whisper_code
 from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import refuse_tokens_beyond
 from trainers.models.whisper.whisper_checks import CHECKS
@@ -141,9 +141,9 @@ class WhisperFamily(Family[WhisperPart]):
 
     def language_token(self, processor: Any, language: str) -> int | None:
         """A new model has a token for each language of Whisper."""
-        code = code_or_name(language)
-        if code not in LANGUAGES:
-            raise ConfigError("Whisper has no token for it")
+        code = whisper_code(language)
+        if code is None:
+            raise ConfigError(no_token(language))
         if processor is None:
             return None
         tokenizer = processor.tokenizer
@@ -154,7 +154,7 @@ class WhisperFamily(Family[WhisperPart]):
             return None
         token: int | None = tokenizer.get_vocab().get(f"<|{code}|>")
         if token is None:
-            raise ConfigError(f"the model has no token <|{code}|>")
+            raise ConfigError(_lacks(code, "the model"))
         return token
 
     def load_recognizer(
@@ -209,5 +209,13 @@ def _set_prefix(tokenizer: Any, language: tuple[str, str], origin: str) -> None:
     code, task = language
     tokenizer.set_prefix_tokens(language=LANGUAGES[code], task=task)
     prefix = tokenizer.convert_ids_to_tokens(tokenizer.prefix_tokens)
+    if f"<|{code}|>" not in tokenizer.get_vocab():
+        fix = "name weights that have one, or say in model.borrowed_language whose token it shall be given"
+        raise ConfigError(f"model.language: {_lacks(code, origin)}: {fix}")
+    # transformers counts to a token from the first.
     if f"<|{code}|>" not in prefix:
-        raise ConfigError(f"model.language: {origin} has no token <|{code}|>; its prefix is {prefix}")
+        raise ConfigError(f"model.language: {origin} does not have <|{code}|> in its place; its prefix is {prefix}")
+
+
+def _lacks(code: str, origin: str) -> str:
+    return f"{origin} has no token <|{code}|> of {LANGUAGES[code].title()}"

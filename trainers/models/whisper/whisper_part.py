@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from trainers.config.parts.model_part import Dropout, NewModelPart, SizeEstimate
 from trainers.config.parts.part import Positive, trains
 from trainers.errors import ConfigError
-from trainers.models.language_names import LANGUAGES, code_or_name, suggest_language
+from trainers.models.language_names import no_token, whisper_code
 
 # Seconds of the longest input of any Whisper.
 CONTEXT_S = 30
@@ -105,14 +105,13 @@ class WhisperPart(NewModelPart):
 
 
 def language_code(language: str) -> str:
-    """Whisper's code of a language given by name or code, with or without script and region: `Serbian`, `sr-RS` → `sr`.
+    """Whisper's code of a language given by name or code, see `code_or_name`: `Serbian`, `sr-RS` → `sr`.
 
     Raises:
         ConfigError: Whisper has no token for it.
     """
-    if (code := code_or_name(language)) not in LANGUAGES:
+    if (code := whisper_code(language)) is None:
         raise ConfigError(
-            f"model.language: Whisper has no token for {language!r}; {suggest_language(language)} Or say in "
-            "model.borrowed_language whose token it shall be given"
+            f"model.language: {no_token(language)} Or say in model.borrowed_language whose token it shall be given"
         )
     return code

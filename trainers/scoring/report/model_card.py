@@ -22,6 +22,7 @@ from trainers.data.prepared_set import PreparedSet
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.family import Family
 from trainers.models.labels import NOT_NAMED
+from trainers.models.language_names import code_or_name
 from trainers.models.sources.source_pin import WITH_WEIGHTS
 from trainers.run_folder.hub.push import PLACE
 from trainers.run_folder.journal import Checkpoint
@@ -101,8 +102,7 @@ def beyond(model: ModelPart, totals: Mapping[str, Any]) -> Mapping[str, Any] | N
 def _metadata(config: TrainConfig, family: Family[Any], measured: Measured) -> ModelCardData:
     languages = [code for code in (measured.test or {}).get("languages", {}) if code != NOT_NAMED]
     if len(languages) < 2 and config.model.language is not None:
-        borrows = config.model.token_language != config.model.language
-        languages = [config.model.language.lower() if borrows else family.language_code(config.model.language)]
+        languages = [code_or_name(config.model.language)]
     codes = [code for code in languages if _CODE.fullmatch(code)]
     weights = config.model.name_or_path
     source = ModelSource.parse(weights) if weights is not None else None

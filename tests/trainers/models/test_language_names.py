@@ -1,0 +1,81 @@
+"""Codes of corpora, standards and people, and Whisper's token for each; names in any language."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from transformers.models.whisper import tokenization_whisper
+
+from trainers.models.language_names import LANGUAGES, code_or_name, no_token, whisper_code
+
+# corpus, code as the corpus writes it, Whisper's code; empty: Whisper has no token for it.
+CORPORA = Path(__file__).parent / "corpus_languages.csv"
+
+
+def corpora() -> list[list[str]]:
+    with CORPORA.open(encoding="utf-8", newline="") as file:
+        return [*csv.reader(file)][1:]
+
+
+@pytest.mark.parametrize("corpus", sorted({row[0] for row in corpora()}))
+def test_each_language_of_a_corpus_has_its_token_or_none(corpus: str) -> None:
+    rows = [(code, token) for name, code, token in corpora() if name == corpus]
+    assert [(code, whisper_code(code) or "") for code, _ in rows] == rows
+
+
+def test_a_language_of_a_corpus_without_a_token_is_named_in_the_refusal() -> None:
+    for _, code, token in corpora():
+        if not token:
+            assert no_token(code).startswith(f"Whisper has no token for {code!r} (") and "known here" not in no_token(
+                code
+            )
+
+
+def test_the_names_are_those_of_transformers_and_aliases_of_its_own_are_known() -> None:
+    assert [*LANGUAGES.items()] == [*tokenization_whisper.LANGUAGES.items()]
+    for name, code in tokenization_whisper.TO_LANGUAGE_CODE.items():
+        assert whisper_code(name) == whisper_code(name.title()) == whisper_code(code) == code
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        # In the language itself, as CLDR has it, and in English.
+        *(("Deutsch", "de"), ("Español", "es"), ("français", "fr"), ("Farsi", "fa"), ("Bangla", "bn"), ("中文", "zh")),
+        *(
+            ("Türkçe", "tr"),
+            ("한국어", "ko"),
+            ("ไทย", "th"),
+            ("srpski", "sr"),
+            ("粵語", "yue"),
+            ("Norwegian Bokmål", "no"),
+        ),
+        *(("Brazilian Portuguese", "pt"), ("Chinese (Cantonese)", "yue"), ("Filipino", "fil"), ("Xhosa", "xh")),
+        # Deprecated, or of a locale.
+        *(("iw", "he"), ("iw_IL", "he"), ("in", "id"), ("ji", "yi"), ("mo", "ro"), ("jw", "jv"), ("en_US.UTF-8", "en")),
+        # Members of macrolanguages.
+        *(("arb", "ar"), ("arz_Arab", "ar"), ("pes", "fa"), ("prs", "fa"), ("pbt", "ps"), ("cmn-Hans-CN", "zh")),
+        *(("zh-Hant-HK", "yue"), ("zh-MO", "yue"), ("cmn_hant_hk", "zh"), ("zh_Hant_TW", "zh"), ("ind", "id")),
+        # Alike, and others: Taiwanese and Wu are not Mandarin, and an Arabic script is not Whisper's Azerbaijani.
+        *(("nan-tw", "nan"), ("wuu", "wuu"), ("azb_Arab", "azb"), ("ltg", "ltg"), ("min", "min"), ("gsw", "gsw")),
+        # None, as it was given.
+        *(("Klingonisch?", "klingonisch?"), ("Basa Jawa", "basa jawa"), ("Chinese Yue", "chinese yue"), ("qqq", "qqq")),
+    ],
+)
+def test_codes_and_names(given: str, code: str) -> None:
+    assert code_or_name(given) == code
+    assert code_or_name(f" {given.upper()} ") == code or code not in (*LANGUAGES, "jv", "fil")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("Xhosa", "Whisper has no token for 'Xhosa'."),
+        ("xho_Latn", "Whisper has no token for 'xho_Latn' (Xhosa)."),
+        ("Englsh", "Whisper has no token for 'Englsh'; did you mean English?"),
+        ("qqq", "Whisper has no token for 'qqq', which is no code or name of a language that is known here: write its"),
+        ("Duits-achtig", "Whisper has no token for 'Duits-achtig', which is no code or name of a language that is"),
+    ],
+)
+def test_what_is_said_of_one_without_a_token(given: str, said: str) -> None:
+    assert no_token(given).startswith(said)
