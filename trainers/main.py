@@ -212,6 +212,8 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
     """File, then BUCKET_URI, then flags, then --set."""
     overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
     overrides += [parse_override(text) for text in arguments.sets]
+    for note in script_line.notes_on(arguments.flags):
+        print_line(f"note: {note}")
     if arguments.config is not None:
         content, origin = _recipe_of(arguments.config, arguments.recipe)
     elif arguments.flags.get("model_size") or arguments.flags.get("model_name_or_path"):

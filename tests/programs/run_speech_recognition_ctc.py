@@ -191,7 +191,7 @@ def read_data(model_args: ModelArguments, data_args: DataTrainingArguments) -> A
     files = {"train": data_args.train_file, "eval": data_args.validation_file}
     kind = "csv" if data_args.train_file.endswith(".csv") else "json"
     raw: DatasetDict = load_dataset(kind, data_files=files, cache_dir=model_args.cache_dir)
-    ignored = f"[{re.escape(''.join(data_args.chars_to_ignore))}]" if data_args.chars_to_ignore else None
+    ignored = f"[{''.join(data_args.chars_to_ignore)}]" if data_args.chars_to_ignore else None
 
     def clean(row: dict[str, Any], folder: str) -> dict[str, Any]:
         text = row[data_args.text_column_name]

@@ -104,13 +104,15 @@ def recipe_text(words: Sequence[str], out: Path | None = None) -> tuple[str, lis
     recipe = recipe_of_script(script, line.program.arguments, overrides)
     left_out = [*left_out, *more, *recipe.left_out]
     content = recipe.content if out is None else as_written_to(out, recipe.content)
-    return to_commented_yaml(content, COMMENTS, _head(script, recipe, left_out)), left_out, [*line.notes]
+    return to_commented_yaml(content, COMMENTS, _head(script, recipe, left_out)), left_out, [*line.notes, *recipe.notes]
 
 
 def _head(script: str, recipe: ScriptRecipe, left_out: Sequence[str]) -> str:
     lines = [f"What a line with {script} does. rayscribe import-command has written it."]
     if recipe.defaults:
         lines += ["", f"Not in the line, but defaults of the script: {', '.join(recipe.defaults)}."]
+    if recipe.notes:
+        lines += ["", *recipe.notes]
     if left_out:
         lines += ["", "Not carried over:", *(f"  {item}" for item in left_out)]
     return "\n".join([*lines, ""])

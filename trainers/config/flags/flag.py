@@ -90,6 +90,7 @@ class Flag:
         meanings: The field's value for each value of the flag; others are refused. None: the value itself.
         sets: Gives the fields of a value where one field does not say it; raises ValueError for what is refused.
         verbs: Verbs of task.py that do what a value asks for.
+        note: Gives what is to be known of a value that is taken; None where that is nothing.
         reason: Why nothing needs to be set, or why a value is refused and what to use instead.
         help: In `task.py --help`. "": only the documentation has it.
     """
@@ -101,6 +102,7 @@ class Flag:
     meanings: Mapping[Any, Any] | None = None
     sets: Callable[[Any], Mapping[str, Any]] | None = None
     verbs: Mapping[Any, tuple[str, ...]] | None = None
+    note: Callable[[Any], str | None] | None = None
     reason: str = ""
     help: str = ""
 

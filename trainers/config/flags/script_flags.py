@@ -5,7 +5,6 @@ run_speech_recognition_ctc_adapter.py, and the two that Optimum has for Gaudi, w
 """
 
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +24,7 @@ from trainers.config.flags.flag import (
     off,
     on,
 )
+from trainers.config.flags.ignored_characters import ignored_characters, ranges_note
 from trainers.config.flags.trainer_flags import TOKEN
 from trainers.metrics.known_metrics import known_metrics
 
@@ -62,11 +62,6 @@ def _scores(names: Sequence[str]) -> Mapping[str, Any]:
 def _masks(name: str, probability: float) -> Mapping[str, Any]:
     """The CTC scripts always mask, this much."""
     return {f"model.{name}": probability, **({_MASKING: True} if probability else {})}
-
-
-def _characters(texts: Sequence[str]) -> Mapping[str, Any]:
-    """The script makes a regular expression of them: a class of characters, with a backslash before some."""
-    return {"data.chars_to_ignore": list(dict.fromkeys(re.sub(r"\\(.)", r"\1", "".join(texts))))}
 
 
 MODEL = (
@@ -152,7 +147,15 @@ DATA = (
     Flag("do_lower_case", SWITCH, "data.do_lower_case", help="lower-case the transcripts"),
     Flag("do_remove_punctuation", SWITCH, "data.do_remove_punctuation", help="remove punctuation from the transcripts"),
     Flag("do_normalize_eval", SWITCH, "data.do_normalize_eval"),
-    Flag("chars_to_ignore", WORDS, "data.chars_to_ignore", sets=_characters, help="remove these characters"),
+    Flag(
+        "chars_to_ignore",
+        WORDS,
+        "data.chars_to_ignore",
+        sets=lambda texts: {"data.chars_to_ignore": ignored_characters(texts)},
+        note=ranges_note,
+        reason="the characters of a regular expression's class, as in the scripts: !-; is a range with all digits in it",
+        help="remove these characters",
+    ),
     Flag("eval_metrics", WORDS, always=(), sets=_scores, reason="wer, cer, ser are always scored"),
     *ignored(WHOLE, "all CPUs of the cluster prepare the data", "preprocessing_num_workers"),
     *off(

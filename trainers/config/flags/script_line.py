@@ -75,6 +75,12 @@ def given_flags(values: Mapping[str, Any]) -> Iterator[tuple[Flag, Any]]:
     return ((flag, values[flag.key]) for flag in FLAGS if values.get(flag.key) is not None)
 
 
+def notes_on(values: Mapping[str, Any]) -> list[str]:
+    """What is to be known of the values of flags, which are all taken."""
+    notes = (flag.note(value) for flag, value in given_flags(values) if flag.note is not None)
+    return [note for note in notes if note is not None]
+
+
 def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Override]:
     """The overrides that the given flags stand for, by the key of each; None where it was not given.
 

@@ -16,6 +16,7 @@ from trainers.config.flags.script_line import (
     add_sections,
     base_of_flags,
     given_flags,
+    notes_on,
     overrides_of,
     usually_spelled,
 )
@@ -79,11 +80,13 @@ class ScriptRecipe:
         content: Of the recipe; only what differs from the defaults.
         defaults: Dotted names of the fields in it whose values are the script's own defaults.
         left_out: Each argument that is not carried over, and why.
+        notes: What of the script's own ways is not obvious, and what the recipe makes of it.
     """
 
     content: dict[str, Any]
     defaults: tuple[str, ...]
     left_out: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[Override]) -> ScriptRecipe:
@@ -116,7 +119,8 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
     content = apply_overrides(base_of_flags(both, fields), fields)
     trimmed = without_defaults(content, script)
     of_defaults = {".".join(path) for path, _ in overrides_of({**added, "do_train": True})}
-    return ScriptRecipe(trimmed, tuple(name for name in _names(trimmed) if name in of_defaults), tuple(left_out))
+    defaults = tuple(name for name in _names(trimmed) if name in of_defaults)
+    return ScriptRecipe(trimmed, defaults, tuple(left_out), tuple(notes_on(values)))
 
 
 def without_defaults(content: Mapping[str, Any], origin: str) -> dict[str, Any]:

@@ -1,0 +1,51 @@
+"""`--chars_to_ignore` of the CTC scripts: the same characters go as by the regular expression that they make of it."""
+
+import re
+import warnings
+
+import pytest
+
+from trainers.config.flags.ignored_characters import ignored_characters, ranges_note
+from trainers.data.text import TextRules, normalize
+
+# As a shell passes it: of Optimum's example for Gaudi in single quotes, and of that of transformers word by word.
+GAUDI = [r'",?.!-;:\"“%‘”"']
+WORDS = [*',?.!-;:"“%‘”�']
+TEXT = "don't say “2,000 = 100%‘”; it’s #1 (a-b) <c>?"
+
+
+@pytest.mark.parametrize(
+    "texts", [GAUDI, [GAUDI[0].strip('"')], WORDS, [",?.!", r"\-", r"\;:"], ["a-e"], [r"\s,"], ["]x"], ["-_"]]
+)
+def test_a_text_becomes_what_the_script_makes_of_it(texts: list[str]) -> None:
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        cleaned = re.sub(f"[{''.join(texts)}]", "", TEXT).lower()
+    rules = TextRules(do_lower_case=True, do_remove_punctuation=False, chars_to_ignore=tuple(ignored_characters(texts)))
+    assert normalize(TEXT, rules) == " ".join(cleaned.split())
+
+
+def test_a_range_that_nobody_means_is_named_with_the_digits_in_it_and_how_to_write_the_hyphen() -> None:
+    assert set("0123456789'") <= {*ignored_characters(GAUDI)}
+    note = ranges_note(GAUDI)
+    assert note is not None and "# $ & ' ( ) * + / 0 1 2 3 4 5 6 7 8 9, all digits among them" in note
+    alone = re.search(r"--chars_to_ignore '(.*)'$", note)
+    assert alone is not None
+    assert {*ignored_characters([alone[1]])} == {*',?.!-;:"“%‘”'}
+    assert ranges_note([alone[1]]) is None
+
+
+@pytest.mark.parametrize(
+    ("inside", "problem"),
+    [
+        ("^a-z", "all characters but these"),
+        ("a]b", "a ] ends the class"),
+        ("z-a", "bad character range z-a"),
+        ("ab\\", "unterminated character set"),
+        ("", "no class of characters"),
+        (r"\w", "matches"),
+        ("A-Z", "capital letters, A B C D E"),
+    ],
+)
+def test_what_is_no_list_of_characters_is_refused_with_the_reason(inside: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        ignored_characters([inside])
