@@ -20,8 +20,11 @@ _SECRET_KEYS = re.compile(
 # NAME_FILE and the like hold where a secret is, not what it is; so does Google's variable.
 _PLACES = frozenset({"FILE", "PATH", "DIR", "FOLDER"})
 _NAMES_OF_PLACES = frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})
-# What tokenizers and models call a token: bos_token, word_delimiter_token, decoder_start_token_id.
-_TOKEN_OF_TEXT = re.compile(r"(?:^|_)(BOS|EOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|DECODER_START)_TOKEN(_IDS?)?$")
+# What tokenizers and models call a token: bos_token, word_delimiter_token, decoder_start_token_id, token_type.
+_TOKEN_OF_TEXT = re.compile(
+    r"(?:^|_)(?:(?:BOS|EOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|START|END|BLANK|SPECIAL|LANGUAGE|TASK)_TOKEN(?:_IDS?)?"
+    r"|TOKEN_(?:TYPE|LIST|LEVEL|LENGTH|LIMIT|DROPOUT))$"
+)
 _SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 
 # Beginnings that services give their tokens so that they can be recognized. A JSON Web Token is only looked for at the

@@ -94,8 +94,13 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     # What the Trainer makes of a config's arguments is known only to what builds them.
     "trainers.inspection": ("trainers.models", "trainers.training.arguments"),
     "trainers.training": ("trainers.scoring", "trainers.models"),
-    "trainers.scripts": ("trainers.run_folder",),
-    "trainers.scripts.recipe": ("trainers.scripts.launchers", "trainers.scripts.inputs.placeholders"),
+    # A program's arguments hold as little that is secret as a job's environment.
+    "trainers.scripts": ("trainers.run_folder", "runtime_env.secret_arguments"),
+    "trainers.scripts.recipe": (
+        "trainers.scripts.launchers",
+        "trainers.scripts.inputs.placeholders",
+        "runtime_env.secret_arguments",
+    ),
     # Manifests that a script is given name recordings as those of training do.
     "trainers.scripts.inputs": (
         "trainers.data.sources.located_files",

@@ -111,7 +111,7 @@ def _unknown(arguments: Sequence[str], options: Sequence[str]) -> str:
     names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
     near = [match for name in names for match in difflib.get_close_matches(name, options, n=1)]
     hint = f"; did you mean {', '.join(near)}?" if near else ""
-    return f"unrecognized arguments: {' '.join(arguments)}{hint}"
+    return f"unrecognized arguments: {' '.join(names or arguments)}{hint}"
 
 
 def parser() -> argparse.ArgumentParser:

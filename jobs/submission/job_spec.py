@@ -12,7 +12,8 @@ from pydantic import Field, StringConstraints, model_validator
 from jobs.addresses import CLUSTER_SCHEME
 from jobs.model import DEFAULT_QUEUE, Gang
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
+from runtime_env.credentials import value_looks_secret
+from runtime_env.secret_arguments import literal_secrets
 from runtime_env.tree import ENTRY, find_root
 from trainers.config.config_scope import SHIPPED_FIELDS, STORAGE_FIELDS
 from trainers.config.loader import read_ds_config, read_yaml, shipped, with_run_name
@@ -313,6 +314,6 @@ def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str
         # job.runtime_env has rules of its own.
         named = any(name in TOKEN_FIELDS for name in path)
         # Those of the job have rules of their own, which are the same.
-        named |= tuple(path[:-1]) == ("script", "env") and name_looks_secret(path[-1]) and not is_switch(content)
+        named |= tuple(path[:-1]) == ("script", "env") and literal_secrets([f"{path[-1]}={content}"]) != []
         if (named or value_looks_secret(content)) and "runtime_env" not in path:
             yield f"{'.'.join(path)}: {FIX}"

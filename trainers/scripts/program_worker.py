@@ -10,6 +10,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from typing import Any, NamedTuple
 
+from runtime_env.secret_arguments import with_secrets
 from trainers.config.secrets import resolve_secrets
 from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
@@ -188,7 +189,10 @@ class _Rank:
         fetch = InputFetcher(
             own_temporary_folder(INPUTS), config.run.storage_options, config.script.path_prefix, self._say
         )
-        return resolve(words, variables, Known(self.folder.url, self.task.attempt, data), fetch)
+        words, variables = resolve(words, variables, Known(self.folder.url, self.task.attempt, data), fetch)
+        filled = with_secrets([*words, *(f"{name}={value}" for name, value in variables.items())], os.environ)
+        values = (each.partition("=")[2] for each in filled[len(words) :])
+        return filled[: len(words)], dict(zip(variables, values, strict=True))
 
     def _prepared(self, node: NodeFolder) -> Path:
         """The folder that `script.prepare` has written, on this node."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from runtime_env.secret_arguments import WAY, literal_secrets, secret_arguments
 from trainers.config.overrides import copy_levels
 from trainers.config.parts.script_part import is_python
 from trainers.config.validation import refuse
@@ -45,7 +46,7 @@ def resolve_program(
         part["prepare"] = _prepare_words(part["prepare"], environment)
     if part is None or not isinstance(command, str | list | tuple) or not command:
         return result
-    words = split_line(command, environment) if isinstance(command, str) else [str(word) for word in command]
+    words = _words_of(command, environment) if isinstance(command, str) else [str(word) for word in command]
     notes: list[str] = []
     if words and is_python(words):
         part["command"] = words
@@ -53,6 +54,7 @@ def resolve_program(
         line = parse_line(words)
         _apply(line, result)
         notes = [f"script.command: {note}" for note in (*line.notes, *_notes_on_workers(line, result["scaling"]))]
+    _check_secrets(part)
     _check_placeholders(part)
     if say is not None:
         for note in (*notes, *_notes_on_output(part, base)):
@@ -60,11 +62,36 @@ def resolve_program(
     return result
 
 
+def _words_of(text: str, environment: Mapping[str, str]) -> list[str]:
+    """The words of a text, with the values of its variables, but for those that stand for a secret."""
+    words = split_line(text, environment)
+    references = split_line(text, {name: f"${{{name}}}" for name in environment})
+    # Outside of quotes, a value with spaces is several words.
+    if len(references) == len(words):
+        for secret in secret_arguments(references):
+            words[secret.place] = references[secret.place]
+    return words
+
+
 def _prepare_words(command: Any, environment: Mapping[str, str]) -> Any:
     """The words of a command; `python` in front is left to script.python, as in script.command."""
-    words = split_line(command, environment) if isinstance(command, str) else command
+    words = _words_of(command, environment) if isinstance(command, str) else command
     is_plain = isinstance(words, list | tuple) and len(words) > 1 and words[0] in DEFAULT_PYTHONS
     return words[1:] if is_plain and is_python([str(words[1])]) else words
+
+
+def _check_secrets(part: Mapping[str, Any]) -> None:
+    """Refuses secrets that are written out; what is no list or no mapping is refused later."""
+    env, prepare = part.get("env"), part.get("prepare")
+    commands = {"command": part["command"], "prepare": prepare if isinstance(prepare, list | tuple) else ()}
+    found = [
+        f"{field}: {name}"
+        for field, words in commands.items()
+        for name in literal_secrets([str(word) for word in words])
+    ]
+    variables = env if isinstance(env, Mapping) else {}
+    found += [f"env.{name}" for name, value in variables.items() if literal_secrets([f"{name}={value}"])]
+    refuse([f"{place} {WAY}" for place in found], "script")
 
 
 def _check_placeholders(part: Mapping[str, Any]) -> None:

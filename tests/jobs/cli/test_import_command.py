@@ -280,9 +280,10 @@ def test_what_has_no_field_is_named(line: str, named: str) -> None:
 
 def test_secrets_are_neither_in_the_recipe_nor_in_messages() -> None:
     token = "hf_" + "abcdefghijklmnopqrstuvwxyz"
-    result = imported(f"HF_TOKEN={token} python {SHORT} --token {token} --hub_token {token}")
-    assert len(left_out(result)) == 3
-    assert token not in result.output + result.stderr
+    unknown = "--wandb_api_key hunter22 --password=hunter22"
+    result = imported(f"HF_TOKEN={token} python {SHORT} --token {token} --hub_token {token} {unknown}")
+    assert len(left_out(result)) == 5
+    assert token not in result.output + result.stderr and "hunter22" not in result.output + result.stderr
     config_of(result)
 
 

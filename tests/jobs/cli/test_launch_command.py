@@ -109,3 +109,36 @@ def test_a_program_that_is_not_there_is_named(
     monkeypatch.chdir(tmp_path)
     assert main(["launch", "--dry-run", "--", "trian.py"]) == 2
     assert f"trian.py: no such file in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--", "train.py", "--hub_token=hunter22"],
+        ["--", "torchrun", "--nproc_per_node", "2", "train.py", "--password", "hunter22"],
+        ["torchrun train.py --aws_secret_access_key hunter22"],
+        ["HF_TOKEN=hunter22 torchrun train.py"],
+        ["--env", "HF_TOKEN=hunter22", "--", "train.py"],
+        ["--prepare", "prepare.py --api-key hunter22 {data}", "--", "train.py"],
+        ["--", "torchrun", "--hub_token=hunter22", "train.py"],
+    ],
+)
+@pytest.mark.parametrize("how", [["--write", "-"], ["--dry-run"]])
+def test_a_secret_of_a_program_is_refused_by_its_name_and_not_repeated(
+    line: list[str], how: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["launch", *how, *line]) == 2
+    output = capsys.readouterr()
+    assert "hunter22" not in output.out + output.err
+    assert any(word in output.err for word in ("looks like a credential (not shown)", "there is no such option"))
+
+
+def test_a_reference_to_a_secret_stays_one_also_in_a_text_whose_variables_are_replaced(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hunter22")
+    monkeypatch.setenv("LR", "1")
+    assert main(["launch", "--write", "-", "HF_TOKEN=$HF_TOKEN train.py --lr $LR --hub_token ${HF_TOKEN}"]) == 0
+    part = yaml.safe_load(capsys.readouterr().out)["script"]
+    assert part["command"] == ["train.py", "--lr", "1", "--hub_token", "${HF_TOKEN}"]
+    assert part["env"] == {"HF_TOKEN": "${HF_TOKEN}"}

@@ -299,6 +299,13 @@ def test_a_token_in_a_command_is_refused_and_not_repeated(name: str) -> None:
     assert "hf_abc" not in str(caught.value)
 
 
+def test_an_argument_that_is_not_known_is_named_without_its_value(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        built(f"{PLAIN} --password hunter22 --api_key=hunter22")
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --password --api_key" in said and "hunter22" not in said
+
+
 def test_all_that_is_refused_is_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         built(f"{PLAIN} --eval_strategy epoch --push_to_hub_organization lab --do_train")

@@ -219,6 +219,20 @@ def test_what_a_folder_has_is_noted_before_any_program_of_the_node_starts(
     assert ready == [None] and "files/of-1" in group.kept("outputs-x")
 
 
+def test_a_reference_to_a_secret_has_its_value_on_the_node_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSCRIBE_SECRETS", '{"HF_TOKEN": {"env": "HF_TOKEN"}}')
+    monkeypatch.setenv("HF_TOKEN", "swordfish")
+    group = Group(tmp_path, "print(len(sys.argv[-1]), len(os.environ['API_KEY']), sys.argv[-1])")
+    part = group.config.script
+    with_token = {"command": (*part.command, "--hub_token", "${HF_TOKEN}"), "env": {"API_KEY": "${HF_TOKEN}"}}
+    config = group.config.model_copy(update={"script": part.model_copy(update=with_token)})
+    group.task = ScriptTask(config, 1, None, "gcs://package.zip")
+    assert group.run(1)[0].exception() is None
+    assert "[rank 0] 9 9 ***" in group.board.lines
+
+
 def test_without_other_ranks_a_broken_connection_is_the_program_s_own_failure(tmp_path: Path) -> None:
     error = Group(tmp_path, "print('OSError: Broken pipe'); sys.exit(9)").run(1)[0].exception()
     assert isinstance(error, ScriptError) and error.exit_code == 9

@@ -149,3 +149,18 @@ def test_who_resolves_a_line_first_says_what_is_to_be_said_of_it(
 
 def test_python_in_front_of_a_program_says_nothing_of_the_number_of_workers() -> None:
     assert resolved("python train.py", scaling={"num_workers": 4}).scaling.num_workers == 4
+
+
+def test_a_recipe_by_hand_that_holds_secrets_is_refused_without_repeating_them(tmp_path: Path) -> None:
+    recipe = tmp_path / "program.yaml"
+    part = {
+        "command": ["train.py", "--token", "hunter22"],
+        "env": {"A_SECRET": "hunter23"},
+        "prepare": "a.py pass=hunter24",
+    }
+    recipe.write_text(yaml.safe_dump({"trainer": "script", "script": part}))
+    with pytest.raises(ConfigError) as caught:
+        config_of(TaskArguments(recipe))
+    said = str(caught.value)
+    assert said.startswith("script: 3 problems\n  - command: --token looks like a credential (not shown)")
+    assert "\n  - prepare: pass looks" in said and "\n  - env.A_SECRET looks" in said and "hunter" not in said

@@ -187,8 +187,11 @@ def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[
 
 def _unknown(script: str, words: Sequence[str]) -> Iterator[str]:
     options = [f"--{key}" for key in BY_KEY]
-    for word in words:
+    for word, before in zip(words, ["", *words], strict=False):
         name = word.partition("=")[0]
+        if before.startswith("--") and "=" not in before and not word.startswith("--"):
+            # Its value, which may be a secret.
+            continue
         near = difflib.get_close_matches(name, options, n=1) if name.startswith("--") else []
         if near:
             yield f"{name}: no argument of {script}; did you mean {near[0]}?"

@@ -218,4 +218,5 @@ def _unknown(launcher: Launcher, word: str) -> str:
     begun = launcher.begun_by(given)
     near = begun or difflib.get_close_matches(given, alike, n=1)
     hint = f"did you mean {' or '.join(near[:MOST_NAMED])}?" if near else "options of the script stand after it"
-    return f"{launcher.name} {word}: there is no such option; {hint}"
+    # The value may be a secret.
+    return f"{launcher.name} {given}: there is no such option; {hint}"
