@@ -20,21 +20,28 @@ from trainers.errors import ConfigError
 from trainers.scripts.output_lines import OutputLines
 
 # Of prctl(2).
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LAST_LINES = 20
 BLOCK_BYTES = 1 << 16
 POLL_S = 0.2
 # For how long output is read that children of an ended program still hold open.
 DRAIN_S = 2.0
+# For how long what has left the program's group is ended, each of which may have started others.
+END_S = 5.0
 # As much as a pipe holds at most.
 PIPE_BYTES = 1 << 20
 SHELLS = ("ash", "bash", "busybox", "dash", "ksh", "sh", "zsh")
+# The first processes of the programs that this one runs.
+_RUNNING: set[int] = set()
 # In place of a secret, as in the logs of workers.
 MASK = "***"
 
 
 class Program:
     """A running program; it dies with the thread that started it, as when Ray kills its worker.
+
+    What it has started ends with it, also what has left its process group or its session: the process that starts a
+    program becomes the parent of all that lose theirs.
 
     `show` gets each line of its output, standard output and standard error in the order in which they came, without
     the secrets of the job.
@@ -46,6 +53,8 @@ class Program:
         Raises:
             ConfigError: it cannot be started; names the program and the node.
         """
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._others = {*psutil.Process().children()}
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 list(words),
@@ -62,6 +71,7 @@ class Program:
                 f"script.command: {words[0]} cannot be started on {platform.node()} in {folder}: {error.strerror}; "
                 "name a program that every node has at this path, or such an interpreter with script.python (--python)"
             ) from error
+        _RUNNING.add(self._process.pid)
         self._show = show
         self._lines = OutputLines()
         self._secrets = secret_lines(os.environ)
@@ -90,7 +100,10 @@ class Program:
         for line in self._lines.end():
             self._say(line)
         self.kill()
-        return self._process.wait()
+        code = self._process.wait()
+        self._end_orphans()
+        _RUNNING.discard(self._process.pid)
+        return code
 
     def terminate(self) -> None:
         """Asks it to end; its children, such as loaders of data, it ends itself.
@@ -107,6 +120,27 @@ class Program:
         """Ends it and all its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _end_orphans(self) -> None:
+        """Ends what the program has started and left behind, in whatever session."""
+        end_s = time.monotonic() + END_S
+        while (orphans := self._orphans()) and time.monotonic() < end_s:
+            for orphan in orphans:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    orphan.kill()
+            psutil.wait_procs(orphans, timeout=POLL_S)
+        if orphans:
+            self._say(f"(still running: {', '.join(f'{each.pid} {each.name()}' for each in orphans)})")
+
+    def _orphans(self) -> list[psutil.Process]:
+        """Children of this process that are in another session, as the program's are, and theirs."""
+        here, found = os.getsid(0), []
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                is_ours = child in self._others or child.pid in _RUNNING
+                if not is_ours and os.getsid(child.pid) != here:
+                    found += [child, *child.children(recursive=True)]
+        return found
 
     def _read(self, output: IO[bytes], is_ready: bool) -> bool:
         """Reads what there is; False once nobody can write any more."""

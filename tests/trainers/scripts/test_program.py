@@ -3,6 +3,7 @@
 import os
 import platform
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -96,6 +97,41 @@ def test_a_killed_program_takes_its_children_along(tmp_path: Path) -> None:
     while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_has_left_its_session_ends_with_it(tmp_path: Path, is_killed: bool) -> None:
+    daemon = (
+        "import os, pathlib, subprocess, sys, time\n"
+        "own = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)\n"
+        "print(os.getpid(), own.pid, flush=True); pathlib.Path('ready').touch(); time.sleep(600)\n"
+    )
+    # The daemon's parent has ended long before the program has.
+    wrapper = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]])"
+    code = (
+        "import pathlib, subprocess, sys, time\n"
+        f"subprocess.run(['setsid', '--fork', sys.executable, '-c', {wrapper!r}, {daemon!r}], check=True)\n"
+        f"while {is_killed} or not pathlib.Path('ready').exists(): time.sleep(0.05)\n"
+    )
+    program, lines = started(tmp_path, code)
+    expected = -signal.SIGKILL if is_killed else 0
+    assert program.wait(lambda: program.kill() if is_killed and lines else None) == expected
+    assert len(lines) == 1
+    assert [pid for pid in map(int, lines[0].split()) if psutil.pid_exists(pid)] == []
+
+
+def test_a_process_that_was_there_before_goes_on(tmp_path: Path) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    mine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    program, _ = started(tmp_path, "pass")
+    later = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        assert program.wait(nothing) == 0
+        assert [each.poll() for each in (other, mine, later)] == [None, None, None]
+    finally:
+        for each in (other, mine, later):
+            each.kill()
+            each.wait()
 
 
 def test_it_dies_with_the_thread_that_started_it(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ DATA = (
         "data.chars_to_ignore",
         sets=lambda texts: {"data.chars_to_ignore": ignored_characters(texts)},
         note=ranges_note,
-        reason="the characters of a regular expression's class, as in the scripts: !-; is a range with the digits in it",
+        reason="the characters of a regular expression's class, as in the scripts: !-; is a range, with all digits",
         help="remove these characters",
     ),
     Flag("eval_metrics", WORDS, always=(), sets=_scores, reason="wer, cer, ser are always scored"),
