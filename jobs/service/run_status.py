@@ -78,7 +78,8 @@ def describe(progress: Progress) -> str:
     """`step 37/200 · 3 workers · loss 1.2345 · WER 12.30% · ETA 2 min`, or what else the status says."""
     parts = []
     if progress.step is not None:
-        parts.append(f"step {progress.step}/{progress.max_steps}")
+        # A program may not say how many there will be.
+        parts.append(f"step {progress.step}/{progress.max_steps}" if progress.max_steps else f"step {progress.step}")
     if progress.workers is not None:
         parts.append(counted(progress.workers, "worker"))
     if progress.loss is not None:

@@ -122,6 +122,7 @@ def test_a_phase_without_a_word_is_named() -> None:
     assert describe(Progress(phase="PREPARING_DATA")) == "preparing data"
     elastic = Progress(phase="TRAINING", step=4, max_steps=8, loss=1.5, workers=3)
     assert describe(elastic) == "step 4/8 · 3 workers · loss 1.5000"
+    assert describe(Progress(phase="TRAINING", step=4)) == "step 4"
     assert describe(Progress(phase="TRAINING", workers=1, detail="loading")) == "1 worker · loading"
     both = Progress(phase="TRAINING", step=4, max_steps=8, wer=12.3, full_context_wer=13)
     assert describe(both) == "step 4/8 · WER 12.30% (13.00% at the full context)"
