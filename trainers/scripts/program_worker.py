@@ -33,6 +33,7 @@ from trainers.scripts.inputs.prepare import key_of, prepared_data
 from trainers.scripts.node_folder import INPUTS, NodeFolder
 from trainers.scripts.outputs.layouts import layouts_for
 from trainers.scripts.outputs.output_folder import output_folder_of
+from trainers.scripts.outputs.overwrite_option import LEFT_OUT, without_overwriting
 from trainers.scripts.outputs.progress import ScriptProgress, read_progress
 from trainers.scripts.outputs.restore import give_back_files, restore
 from trainers.scripts.outputs.retention import NewestAndBest
@@ -126,6 +127,10 @@ class _Rank:
         node = NodeFolder.of(self.task, self.folder, self.member, os.environ)
         with node.made() if context.is_keeper else nullcontext():
             words, environment = self._words(node, start)
+            if start.state.checkpoints and without_overwriting(words) != words:
+                words = without_overwriting(words)
+                if context.rank == 0:
+                    self.board.show(LEFT_OUT)
             ready = READY.format(context.node_number)
             output, shared, given_back = _NO_OUTPUT
             if context.is_keeper:

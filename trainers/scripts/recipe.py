@@ -14,6 +14,7 @@ from trainers.scripts.launchers.launch_line import PLAIN, LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
 from trainers.scripts.outputs.output_folder import NOT_NAMED, output_folder_of
+from trainers.scripts.outputs.overwrite_option import note_on_overwriting
 
 DEFAULT_PYTHONS = ("python", "python3")
 
@@ -151,6 +152,8 @@ def _notes_on_output(part: Mapping[str, Any], base: Path) -> Iterator[str]:
     folder = base / str(part.get("working_dir") or ".")
     if not part.get("sync_dir") and output_folder_of(part["command"], folder) is None:
         yield NOT_NAMED
+    if (note := note_on_overwriting(part["command"], folder)) is not None:
+        yield note
 
 
 def placement_note(said_by: str, per_node: int, workers: int) -> str:

@@ -19,6 +19,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.scripts import program_worker
 from trainers.scripts.backend import GroupMember
 from trainers.scripts.node_folder import UNPACKED
+from trainers.scripts.outputs.overwrite_option import LEFT_OUT
 from trainers.scripts.outputs.restore import restore
 from trainers.scripts.outputs.sync import OutputSync
 from trainers.scripts.program_worker import _Rank
@@ -231,6 +232,25 @@ def test_a_reference_to_a_secret_has_its_value_on_the_node_alone(
     group.task = ScriptTask(config, 1, None, "gcs://package.zip")
     assert group.run(1)[0].exception() is None
     assert "[rank 0] 9 9 ***" in group.board.lines
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_program_that_would_ignore_its_checkpoint_is_not_told_to_where_it_has_one(
+    tmp_path: Path, has_checkpoint: bool
+) -> None:
+    code = "print(sys.argv[1:], [*pathlib.Path('out').glob('checkpoint-10/trainer_state.json')] != [])"
+    group = Group(tmp_path, code, code)
+    if has_checkpoint:
+        made = write_trainer_checkpoint(tmp_path / "made", 10)
+        keep(group_of(begin(group.folder), "y"), made.parent, made, 10)
+    part = group.config.script
+    command = (*part.command, "--overwrite_output_dir", "--fp16")
+    config = group.config.model_copy(update={"script": part.model_copy(update={"command": command})})
+    group.task = ScriptTask(config, 2 if has_checkpoint else 1, None, "gcs://package.zip")
+    assert [each.exception() for each in group.run(nodes=2)] == [None, None]
+    arguments = ["--output_dir", "out", *([] if has_checkpoint else ["--overwrite_output_dir"]), "--fp16"]
+    assert {f"[rank {rank}] {arguments} {has_checkpoint}" for rank in range(2)} <= set(group.board.lines)
+    assert (LEFT_OUT in group.board.lines) == has_checkpoint
 
 
 def test_without_other_ranks_a_broken_connection_is_the_program_s_own_failure(tmp_path: Path) -> None:

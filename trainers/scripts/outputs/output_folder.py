@@ -50,11 +50,7 @@ def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
         words: The program and its arguments.
         working_dir: Where it runs.
     """
-    values: dict[str, Any] = {}
-    words = _with_files(words, working_dir)
-    for word in words:
-        values |= _read_arguments(working_dir / word.rpartition("=")[2])
-    values |= _given(words)
+    values = arguments_of(words, working_dir)
     for name in _NAMES:
         folder = _resolved(values.get(name), values)
         if folder:
@@ -62,7 +58,16 @@ def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
     return None
 
 
-def _with_files(words: Sequence[str], working_dir: Path) -> list[str]:
+def arguments_of(words: Sequence[str], working_dir: Path) -> dict[str, Any]:
+    """The values of a program's arguments by their names, with underscores, and of those in files among them."""
+    values: dict[str, Any] = {}
+    words = with_files(words, working_dir)
+    for word in words:
+        values |= _read_arguments(working_dir / word.rpartition("=")[2])
+    return values | _given(words)
+
+
+def with_files(words: Sequence[str], working_dir: Path) -> list[str]:
     """The words, with those in files of words."""
     beside = _text(working_dir / Path(words[0]).with_suffix(".args")) if words[0].endswith(".py") else None
     lines = ((_text(working_dir / word[1:]) if word.startswith("@") else None, word) for word in words[1:])

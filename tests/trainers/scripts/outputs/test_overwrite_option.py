@@ -1,0 +1,42 @@
+"""`--overwrite_output_dir` of a program that goes on from a checkpoint."""
+
+from pathlib import Path
+
+import pytest
+
+from trainers.scripts.outputs.overwrite_option import note_on_overwriting, without_overwriting
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ("--overwrite_output_dir", ""),
+        ("--lr 1 --overwrite-output-dir --fp16", "--lr 1 --fp16"),
+        ("--overwrite_output_dir True --lr 1", "--lr 1"),
+        ("--overwrite_output_dir=1 --lr 1", "--lr 1"),
+        ("--overwrite_output_dir False --lr 1", "--overwrite_output_dir False --lr 1"),
+        ("--overwrite_output_dir=no", "--overwrite_output_dir=no"),
+        ("--overwrite_cache True", "--overwrite_cache True"),
+    ],
+)
+def test_it_is_left_out_where_it_is_turned_on(tmp_path: Path, words: str, left: str) -> None:
+    command = ["train.py", *words.split()]
+    assert without_overwriting(command) == ["train.py", *left.split()]
+    note = note_on_overwriting(command, tmp_path)
+    assert (note is not None and "left out where the run goes on" in note) == (words != left)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("args.json", '{"output_dir": "out", "overwrite_output_dir": true}'),
+        ("args.yaml", "overwrite_output_dir: true"),
+        ("train.args", "--overwrite_output_dir --lr 1"),
+    ],
+)
+def test_in_a_file_of_arguments_it_is_noted(tmp_path: Path, file: str, text: str) -> None:
+    (tmp_path / file).write_text(text)
+    note = note_on_overwriting(["train.py", file], tmp_path)
+    assert note is not None and "it starts over at every restart" in note
+    (tmp_path / file).write_text(text.replace("overwrite_output_dir", "resume"))
+    assert note_on_overwriting(["train.py", file], tmp_path) is None
