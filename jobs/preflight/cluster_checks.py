@@ -112,7 +112,9 @@ def check_gang(context: Context) -> Iterator[Finding]:
     # The service checks the limits of queues; here no queue has any.
     reason = never_fits(gang, DEFAULT_QUEUE, QueuesConfig(), capacity, context.address)
     if reason is None:
-        yield ok(f"the cluster can hold {_listed(gang.total)}; it has {_listed(capacity.total)}")
+        idle = context.spec.config.scaling.idle_gpus(capacity.size)
+        fits = f"the cluster can hold {_listed(gang.total)}; it has {_listed(capacity.total)}"
+        yield ok(fits) if idle is None else warning(idle)
     elif _only_data_does_not_fit(context.spec, capacity):
         yield skipped("the workers fit, but not Ray Data with them; see data_cpus")
     else:

@@ -449,6 +449,17 @@ def test_a_cluster_whose_pools_are_empty_holds_what_its_head_says_it_grows_to(mo
     assert not any(room.is_gone(ray_connection.lasting_resources({"head": head}, set()), now) for now in (0.0, 1000.0))
 
 
+def test_gpus_that_nobody_has_asked_for_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = {"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}, "Labels": {}}
+    monkeypatch.setattr(ray, "nodes", lambda: [node])
+    ray_connection.check_capacity(config({"scaling.accelerator": "cpu"}))
+    assert capsys.readouterr().out == ""
+    ray_connection.check_capacity(config({}))
+    assert "warning: no worker asks for a GPU, and the cluster has 1: set scaling.use_gpu" in capsys.readouterr().out
+
+
 def test_only_nodes_that_the_recipe_selects_by_their_labels_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = {"a": "cheap", "b": "fast"}
     nodes = [{"NodeID": n, "Alive": True, "Resources": {"CPU": 2.0}, "Labels": {"pool": p}} for n, p in pools.items()]

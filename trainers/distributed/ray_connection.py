@@ -250,6 +250,8 @@ def package_of_job() -> str | None:
 def check_capacity(config: AnyConfig) -> None:
     """Refuses a gang of workers that the cluster can never hold, the smallest of an elastic one, with the arithmetic.
 
+    GPUs that nobody asks for are named.
+
     Raises:
         ResourceError: names the resource, what is asked for, and what the cluster can grow to.
     """
@@ -269,6 +271,8 @@ def check_capacity(config: AnyConfig) -> None:
                 f"an autoscaler adds nodes, say how many it may: export {GROWTH_VARIABLE}={name}=… before `ray start` "
                 "of the head"
             )
+    if (idle := part.idle_gpus(most)) is not None:
+        show(f"warning: {idle}")
 
 
 def refuse_missing_accelerators(config: AnyConfig, address: str | None = None) -> None:

@@ -148,6 +148,25 @@ class TestResources:
                 == "ok"
             )
 
+    @pytest.mark.parametrize(
+        ("changes", "level"),
+        [
+            ({}, "warning"),
+            ({"scaling.use_gpu": True}, "ok"),
+            ({"scaling.use_gpu": False}, "ok"),
+            ({"scaling.accelerator": "cpu"}, "ok"),
+        ],
+    )
+    def test_gpus_that_nobody_has_asked_for_are_named_with_the_option(
+        self, tmp_path: Path, changes: dict[str, Any], level: str
+    ) -> None:
+        with dashboard_at() as dashboard:
+            clusters = clusters_of({"CPU": 8.0, "GPU": 2.0})
+            finding = single_finding(GANG, context_of(tmp_path, changes, address=dashboard.url, clusters=clusters))
+        assert finding.level == level
+        assert (level == "ok") or "no worker asks for a GPU, and the cluster has 2: set" in finding.text
+        assert (level == "ok") or "(--use-gpu of rayscribe launch), or scaling.accelerator: cpu" in finding.text
+
     @pytest.mark.parametrize(("workers", "level"), [(7, "ok"), (8, "error"), (9, "skipped")])
     def test_workers_that_leave_no_cpu_for_ray_data(self, tmp_path: Path, workers: int, level: str) -> None:
         with dashboard_at() as dashboard:

@@ -210,6 +210,16 @@ class ScalingPart(Part):
         types = {f"{TYPE_PREFIX}{self.accelerator_type}": TYPE_SHARE} if self.accelerator_type else {}
         return {"CPU": 1.0, **devices, **types, **self.resources_per_worker}
 
+    def idle_gpus(self, held: Mapping[str, float]) -> str | None:
+        """Says that no worker asks for a GPU of a cluster with these logical resources; None where that is meant."""
+        is_meant = "use_gpu" in self.model_fields_set or self.accelerator is not None
+        if is_meant or self.device != "cpu" or not held.get("GPU"):
+            return None
+        return (
+            f"no worker asks for a GPU, and the cluster has {held['GPU']:g}: set scaling.use_gpu: true (--use-gpu of "
+            "rayscribe launch), or scaling.accelerator: cpu where CPUs are meant"
+        )
+
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels may have workers."""
         return all(_holds(condition, labels.get(label)) for label, condition in self.label_selector.items())
