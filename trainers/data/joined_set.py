@@ -114,6 +114,7 @@ class JoinedReader(ClipReader):
     """Reads clips of joined sets by their position in the index of all."""
 
     def __init__(self, joined: JoinedSet, *, cache_bytes: int):
+        self._prepared, self._cache_bytes = joined, cache_bytes
         self._readers = [part.reader(cache_bytes) for part in joined.parts]
         self._first = first_positions(joined.parts)
 

@@ -214,7 +214,7 @@ def finish(
 
 
 class ClipReader:
-    """Reads stored clips of one set by their position in the index.
+    """Reads stored clips of one set by their position in the index. One that goes to another process opens it anew.
 
     Args:
         prepared: The set.
@@ -222,7 +222,7 @@ class ClipReader:
     """
 
     def __init__(self, prepared: PreparedSet, *, cache_bytes: int):
-        self._prepared = prepared
+        self._prepared, self._cache_bytes = prepared, cache_bytes
         index = prepared.index
         self._shards = index["shard"].to_numpy()
         self._rows = index["row"].to_numpy()
@@ -231,6 +231,9 @@ class ClipReader:
         shard_bytes = max(1, prepared.summary.stored_bytes // max(1, len(set(self._shards.tolist()))))
         self._clips = lru_cache(max(1, min(OPEN_SHARDS, cache_bytes // shard_bytes)))(self._open)
         self._cache = ShardCache(prepared.storage, prepared.key, cache_bytes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._prepared.reader, (self._cache_bytes,)
 
     def read(self, position: int) -> np.ndarray:
         """int16 samples of shape (T,) of the clip at this position of the index."""

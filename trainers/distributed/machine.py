@@ -4,8 +4,11 @@ Hosts and containers may share a home folder, not its processes. Imports no torc
 """
 
 import contextlib
+import multiprocessing
 import os
 import socket
+import threading
+from multiprocessing import connection
 from pathlib import Path
 
 from trainers.config.storage_location import in_home
@@ -55,6 +58,21 @@ def process_has_ended(holder: str) -> bool:
         return False
     machine, process_id, start = parts
     return sees_processes_of(machine) and _start_of(int(process_id)) != start
+
+
+def end_with_parent() -> None:
+    """Has this process, which `multiprocessing` has started, end when the one that asked for it does, however.
+
+    Of those that a fork server starts, the parent that the system knows is the server.
+    """
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def home() -> Path:

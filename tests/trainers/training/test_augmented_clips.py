@@ -1,12 +1,13 @@
 """From the batch plan to the clips of each rank, augmented: the same whoever reads them, and as long as planned."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
@@ -14,10 +15,12 @@ from trainers.config.schema import TrainConfig
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.augmentation.spec_augment import Masks
 from trainers.data.batch_plan import BUCKET_EDGES_S
+from trainers.data.joined_set import JoinedMember, JoinedSet
 from trainers.data.prepared_set import PreparedSet
 from trainers.models.families import family_of
+from trainers.models.recognizer import Recognizer
 from trainers.training.planning import plan_training
-from trainers.training.trainer.planned_batches import PlannedBatches, PlannedLoader
+from trainers.training.trainer.planned_batches import Clips, Collator, PlannedBatches, PlannedLoader
 
 CLIPS = 26
 DURATIONS_S = [0.4 + 0.1 * number for number in range(CLIPS)]
@@ -48,10 +51,12 @@ class Corpus:
             }
         )
 
+    def recognizer(self, wanted: TrainConfig) -> Recognizer:
+        return family_of(wanted.model).load_recognizer(wanted.model, self.folder / "description", 1)
+
     def plan(self, wanted: TrainConfig, workers: int = 1) -> Any:
         """Plan and clips."""
-        recognizer = family_of(wanted.model).load_recognizer(wanted.model, self.folder / "description", 1)
-        return plan_training(wanted, self.prepared, recognizer, workers)
+        return plan_training(wanted, self.prepared, self.recognizer(wanted), workers)
 
     def heard(self, workers: int, accumulation: int, loaders: int) -> list[Heard]:
         """What each global batch holds: step, samples and masks of each clip, over all ranks and forward passes."""
@@ -105,6 +110,27 @@ def test_the_clips_of_a_step_do_not_depend_on_who_reads_them(
     corpus: Corpus, alone: list[Heard], workers: int, accumulation: int, loaders: int
 ) -> None:
     assert corpus.heard(workers, accumulation, loaders) == alone
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_batches_do_not_depend_on_how_the_processes_that_read_them_start(corpus: Corpus, method: str) -> None:
+    members = [JoinedMember(name, None, corpus.prepared) for name in ("one", "other")]
+    joined = replace(corpus, prepared=JoinedSet.of(members))
+    wanted = corpus.config()
+    plan, clips = joined.plan(wanted)
+
+    def batches(clips: Clips, **how: Any) -> list[dict[str, Any]]:
+        collate = Collator(corpus.recognizer(wanted).collate_labels)
+        ahead = PlannedBatches(plan, 0, clips.reader.prefetch, 0)
+        return [*PlannedLoader(clips, batch_sampler=ahead, collate_fn=collate, **how)]
+
+    expected = batches(clips)
+    found = batches(clips, num_workers=1, multiprocessing_context=method)
+    assert len(found) == len(expected) == plan.steps_per_epoch
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in ("samples", "labels"))
+        assert all(one[name] == other[name] for name in ("sizes", "edge_s", "masks", "shares"))
 
 
 def test_a_resumed_rank_hears_what_it_would_have_heard(corpus: Corpus) -> None:

@@ -8,13 +8,13 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import connection, forkserver, resource_tracker, util
+from multiprocessing import forkserver, resource_tracker, util
 from types import ModuleType
 from typing import Any
 
 from trainers.config.parts.scaling_part import ScalingPart
+from trainers.distributed.machine import end_with_parent
 from trainers.distributed.signals import SIGNALS
 from trainers.pipeline.on_machine.waiting_threads import ASLEEP
 
@@ -66,14 +66,7 @@ def become_part_of_driver(variables: Mapping[str, str]) -> None:
     """Gives this new process the driver's environment; it ends when the driver does, however that ends."""
     os.environ.clear()
     os.environ.update(variables)
-    threading.Thread(target=_end_with_driver, name="driver", daemon=True).start()
-
-
-def _end_with_driver() -> None:
-    driver = multiprocessing.parent_process()
-    assert driver is not None
-    connection.wait([driver.sentinel])
-    os._exit(1)
+    end_with_parent()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What one rank is given of each step: the plan's utterances, read, augmented, stacked, and on the device in time."""
 
+import multiprocessing
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.batch_plan import BatchPlan
 from trainers.data.features.model_input import pad_samples
 from trainers.data.prepared_set import ClipReader
+from trainers.distributed.machine import end_with_parent
 from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator
 
@@ -78,7 +80,12 @@ class PlannedBatches(Sampler[list[SampleReference]]):
 
 
 class PlannedLoader(DataLoader[Any]):
-    """A DataLoader that passes the epoch on to its batches."""
+    """A DataLoader that passes the epoch on to its batches, and whose processes end with the one that made it."""
+
+    def __init__(self, dataset: Dataset[Any], **options: Any):
+        super().__init__(dataset, worker_init_fn=_begin_process, **options)
+        # Else each of its processes would import torch anew, where a fork server starts them.
+        multiprocessing.set_forkserver_preload([__name__])
 
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
@@ -87,6 +94,10 @@ class PlannedLoader(DataLoader[Any]):
         """Ends its processes. Where garbage collection does, torch waits for each of them for 5 seconds first."""
         if isinstance(self._iterator, _MultiProcessingDataLoaderIter):
             self._iterator._shutdown_workers()
+
+
+def _begin_process(number: int) -> None:
+    end_with_parent()
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,29 @@
 """What one rank reads, and what it has its node fetch ahead."""
 
 import multiprocessing
+import signal
+import subprocess
+import sys
 
 import numpy as np
+import psutil
 import pytest
 
+from tests.test_architecture import ROOT
 from trainers.data.batch_plan import BatchPlan, BatchShape, Selection, default_window_shards
 from trainers.training.trainer.planned_batches import PlannedBatches, PlannedLoader, SampleReference
 
 CLIPS, WORKERS = 60, 3
+# A rank that reads, and is killed.
+KILLED = """
+import multiprocessing, os, signal
+from trainers.training.trainer.planned_batches import PlannedLoader
+reader = PlannedLoader([0, 1], batch_size=1, num_workers=2, multiprocessing_context="forkserver")
+batches = iter(reader)
+next(batches)
+print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def plan_of(window: int | None) -> BatchPlan:
@@ -63,3 +78,14 @@ def test_processes_that_read_end_with_the_training() -> None:
     reader.end()
     assert set(multiprocessing.active_children()) <= before
     PlannedLoader([0]).end()  # type: ignore[arg-type]
+
+
+def test_processes_that_read_end_with_a_rank_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        readers = [int(number) for number in killed.stdout.readline().split()]
+        assert killed.wait(120) == -signal.SIGKILL
+    assert len(readers) == 2
+    for reader in readers:
+        if psutil.pid_exists(reader):
+            psutil.Process(reader).wait(60)
