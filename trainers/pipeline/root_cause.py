@@ -47,17 +47,24 @@ CONNECTION_TEXTS = (
 STORAGE_TEXTS = ("AWS Error ", "google::cloud::Status(")
 # Ray Train has waited in vain for room for the workers: after a lost node, for that.
 START_TIMEOUT_CLASSES = {"WorkerGroupStartupTimeoutError"}
+LOADER_TEXT = " in DataLoader worker process "
 IMPORT_CLASSES = {"ImportError", "ModuleNotFoundError"}
 # Errors that do not pass by themselves; their subclasses have names of their own, and may.
 PROGRAM_CLASSES = {
     "AssertionError",
     "AttributeError",
+    "IndentationError",
     "IndexError",
     "KeyError",
     "NameError",
     "NotImplementedError",
+    "PicklingError",
+    "RecursionError",
+    "SyntaxError",
     "TypeError",
+    "UnboundLocalError",
     "ValueError",
+    "ZeroDivisionError",
 }
 
 
@@ -78,7 +85,8 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     # Ray raises a task's error as one of its own that is an instance of the error's class as well, with a traceback.
     own = [item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")]
     if own:
-        return min(own, key=_precedence)
+        first = min(own, key=_precedence)
+        return type(first)(_text(first)) if LOADER_TEXT in str(first) else first
     memory = next(filter(is_memory_error, found), None)
     if memory is not None:
         return MemoryExhaustedError(f"{doing}: out of memory: {_first_line(memory)}; {ADVICE}")
@@ -197,7 +205,14 @@ def name(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
+    return _text(error).partition("\n")[0]
+
+
+def _text(error: BaseException) -> str:
+    text = str(error).strip()
+    # Of a loader's process torch says `Caught TypeError in DataLoader worker process 0.`, the traceback, then what it
+    # was.
+    return text.rpartition(f"{name(error)}: ")[2] if LOADER_TEXT in text.partition("\n")[0] else text
 
 
 def last_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Errors of Ray's own classes, in the shapes in which Ray Train 2.60 raised them when each was made for real."""
 
 import pickle
+from pickle import PicklingError
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
 from trainers.errors import (
     ConfigError,
+    DataError,
     FencedError,
     LostNodeError,
     LostWorkerError,
@@ -68,6 +70,13 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
     return WorkerHealthCheckFailedError("A worker health check failed.\nWorker info: Worker(…)", error)
 
 
+def in_loader(kind: str, text: str) -> str:
+    """The text that torch gives an error of a process that reads."""
+    module = "" if kind == "TypeError" else "trainers.errors."
+    frames = 'Original Traceback (most recent call last):\n  File "worker.py", line 349, in _worker_loop'
+    return f"Caught {kind} in DataLoader worker process 0.\n{frames}\n{module}{kind}: {text}\n"
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
@@ -112,6 +121,14 @@ def unhealthy(error: Exception) -> WorkerHealthCheckFailedError:
             "No module named 'triton'; install",
         ),
         (group(ImportError("cannot import name 'a' from 'b'")), PackageError, "training: ImportError: cannot import"),
+        (
+            group(PicklingError("Can't pickle it"), CLOSED),
+            ProgramError,
+            "training failed: PicklingError: Can't pickle it",
+        ),
+        (group(SyntaxError("invalid syntax")), ProgramError, "training failed: SyntaxError: invalid syntax"),
+        (group(UnboundLocalError("no value")), ProgramError, "training failed: UnboundLocalError: no value"),
+        (group(TypeError(in_loader("TypeError", "no 7")), CLOSED), ProgramError, "training failed: TypeError: no 7"),
         (group(RuntimeError("who knows"), CLOSED), RayscribeError, "training failed: RuntimeError: who knows"),
         (group(UnicodeError("a subclass")), RayscribeError, "training failed: UnicodeError: a subclass"),
     ],
@@ -122,6 +139,12 @@ def test_each_cause_is_recognized(error: Exception, kind: type[RayscribeError], 
         assert type(found) is kind, found
         assert words in str(found)
         assert "Some common causes" not in str(found)
+
+
+def test_an_error_of_a_process_that_reads_has_its_own_text() -> None:
+    error = root_cause_of(group(DataError(in_loader("DataError", "noise.csv: gone;\nfix it")), CLOSED))
+    assert type(error) is DataError
+    assert str(error) == "noise.csv: gone;\nfix it"
 
 
 def test_a_worker_that_went_with_its_node_is_a_lost_node() -> None:
