@@ -18,7 +18,7 @@ from trainers.findings import Check, Finding, ok, problem, skipped, warning
 
 TOKEN_FIX = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or the file ~/.ray/auth_token)"
 # What pyproject.toml requires.
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PYTHONS = ("3.11", "3.12", "3.13")
 
 
 def check_cluster(context: Context) -> Iterator[Finding]:

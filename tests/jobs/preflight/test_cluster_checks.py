@@ -109,7 +109,7 @@ class TestVersions:
             ({}, "ok", f"Ray {ray.__version__}"),
             ({"rayVersion": "2.9.3"}, "error", f"Ray is 2.9.3 on the cluster and {ray.__version__} on this machine"),
             ({"rayVersion": f"{ray.__version__}.post1"}, "warning", "install the same on both"),
-            ({"pythonVersion": "3.9.18"}, "error", "Python is 3.9.18 on the cluster, and Rayscribe needs 3.11 to 3.14"),
+            ({"pythonVersion": "3.9.18"}, "error", "Python is 3.9.18 on the cluster, and Rayscribe needs 3.11 to 3.13"),
         ],
     )
     def test_the_cluster_s_own_are_compared(
