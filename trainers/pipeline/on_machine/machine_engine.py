@@ -16,7 +16,12 @@ from trainers.distributed.console.events import Stage
 from trainers.distributed.machine import cpus_of_this_machine
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import StoppedError
-from trainers.pipeline.on_machine.process_server import PROCESSES, become_part_of_driver, without_main
+from trainers.pipeline.on_machine.process_server import (
+    PROCESSES,
+    WorkerCrashedError,
+    become_part_of_driver,
+    starting_processes,
+)
 from trainers.pipeline.on_machine.worker_group import Work, run_group
 from trainers.pipeline.root_cause import converting_errors, root_cause_of
 from trainers.run_folder.layout import RunFolder
@@ -41,10 +46,10 @@ class MachineEngine:
         start: dict[str, Any] = {"initializer": become_part_of_driver, "initargs": (dict(os.environ),)}
         with converting_errors(), ProcessPoolExecutor(processes, mp_context=PROCESSES, **start) as pool:
             try:
-                with without_main():
+                with starting_processes():
                     results = pool.map(task, blocks)
                 yield from results
-            except BrokenProcessPool as error:
+            except (BrokenProcessPool, WorkerCrashedError) as error:
                 raise root_cause_of(error, doing="preparing") from error
 
     def run_on_main_process(self, make: Callable[[], Made]) -> Made:

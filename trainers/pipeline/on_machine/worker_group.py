@@ -27,11 +27,15 @@ from trainers.distributed.session import LocalSession, Session
 from trainers.distributed.signals import SIGNALS, STOP_SIGNAL, STOPPING
 from trainers.errors import FollowingError, Interruption, RayscribeError
 from trainers.pipeline.on_machine.process_server import (
+    LOST_CODE,
     PROCESSES,
     THREADS,
+    WorkerCrashedError,
     become_part_of_driver,
+    describe_end,
+    how_server_ended,
+    starting_processes,
     threads_of,
-    without_main,
 )
 from trainers.pipeline.root_cause import TooManyFailuresError, is_connection_error, root_cause_of
 from trainers.run_folder.layout import RunFolder
@@ -79,10 +83,6 @@ class WorkerSession(LocalSession):
             self.channel.send(event)
 
 
-class WorkerCrashedError(Exception):
-    """A process ended without a last message."""
-
-
 def run_rank(work: Work, variables: dict[str, str], output: Path, channel: Any) -> None:
     """A worker's process, from its start to its end."""
     become_part_of_driver(variables)
@@ -121,7 +121,20 @@ def _run(work: Work, channel: Any) -> Ended:
 class _Worker:
     process: Any
     channel: Any
+    # Linux alone has one. None: it has ended already.
+    handle: int | None
     ended: Ended | None = None
+
+    def kill(self) -> None:
+        """Ends its process, also one whose server is gone, of which `multiprocessing` knows nothing more."""
+        self.process.kill()
+        if self.handle is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+            connection.wait([self.handle])
+            os.close(self.handle)
+        self.process.join()
+        self.channel.close()
 
 
 def run_group(work: Work) -> Ended:
@@ -135,11 +148,11 @@ def run_group(work: Work) -> Ended:
                 variables = dict(os.environ) if store is None else _variables(rank, count, store)
                 workers.append(_start(work, variables, Path(outputs) / f"rank-{rank}"))
             _follow(workers)
+        except WorkerCrashedError as error:
+            return Ended(root_cause_of(error))
         finally:
             for worker in workers:
-                worker.process.kill()
-                worker.process.join()
-                worker.channel.close()
+                worker.kill()
             # The last output of those that died.
             finish_logs(work.folder)
     ends = [worker.ended for worker in workers if worker.ended is not None]
@@ -160,10 +173,14 @@ def _variables(rank: int, count: int, store: TCPStore) -> dict[str, str]:
 def _start(work: Work, variables: dict[str, str], output: Path) -> _Worker:
     ours, its = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=run_rank, args=(work, variables, output, its), name=output.name)
-    with without_main():
+    with starting_processes():
         process.start()
     its.close()
-    return _Worker(process, ours)
+    handle = None
+    if hasattr(os, "pidfd_open"):
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(process.pid)
+    return _Worker(process, ours, handle)
 
 
 def _follow(workers: Sequence[_Worker]) -> None:
@@ -196,5 +213,6 @@ def _read(worker: _Worker) -> None:
                 show(message)
     if worker.ended is None and not is_alive:
         code = worker.process.exitcode
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        of_server = how_server_ended() if code == LOST_CODE else None
+        how = describe_end(code) if of_server is None else f"the process that started it: {of_server}"
         worker.ended = Ended(root_cause_of(WorkerCrashedError(f"{worker.process.name}: {how}.")))

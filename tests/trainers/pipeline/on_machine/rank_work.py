@@ -56,6 +56,17 @@ def crash(task: Task, session: Session) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def lose_server(task: Task, session: Session) -> None:
+    """At the first start, rank 0 kills the process that has started it, and the ranks live on."""
+    if task.starts(session.rank) == 1:
+        session.barrier("meeting")
+        if session.is_main_process:
+            os.kill(os.getppid(), signal.SIGKILL)
+        while True:
+            signal.pause()
+    session.show_from_main("met")
+
+
 def refuse(task: Task, session: Session) -> None:
     """The last rank finds what no restart changes; the others wait for it."""
     task.starts(session.rank)

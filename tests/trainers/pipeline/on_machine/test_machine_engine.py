@@ -12,6 +12,7 @@ import pytest
 
 from tests.trainers.data.preparing import DURATIONS_S, TEXTS, Cache
 from tests.trainers.pipeline.on_machine import rank_work
+from tests.trainers.pipeline.on_machine.test_worker_group import kill_server_at
 from tests.trainers.synthetic import write_corpus
 from trainers.data.preparation import PrepareOptions, Runner, ShardTask, run_in_process
 from trainers.errors import LostWorkerError
@@ -62,6 +63,14 @@ def test_a_process_that_dies_ends_it_with_a_message(manifest: Path, tmp_path: Pa
     runner = partial(with_reader, rank_work.KillingReader())
     with pytest.raises(LostWorkerError, match="preparing: the process of a worker died: "):
         Cache(str(tmp_path / "cache"), None).prepare(manifest, runner)
+
+
+def test_a_process_server_that_is_killed_ends_it_with_a_message(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_server_at(1, monkeypatch)
+    with pytest.raises(LostWorkerError, match="preparing: the process of a worker died: the process that starts the"):
+        Cache(str(tmp_path / "cache"), None).prepare(manifest, MachineEngine().run_shard_tasks)
 
 
 @pytest.mark.parametrize("own", [{}, {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "active"}])

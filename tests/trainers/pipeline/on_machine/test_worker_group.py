@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,50 @@ def test_a_worker_that_is_killed_takes_the_group_with_it_and_another_one_starts(
     assert "rank-1: killed by SIGKILL" in output
     assert output.endswith("met\n")
     assert "last words\n" in [text for _, text in logs(wanted)]
+
+
+def kill_server_at(number: int, patch: pytest.MonkeyPatch) -> list[object]:
+    """Kills the process server once it is asked for so many processes, before it starts the last of them."""
+    connect, asked = forkserver.connect_to_new_process, []
+
+    def connect_and_kill(descriptors: Any) -> Any:
+        asked.append(descriptors)
+        server: Any = forkserver._forkserver
+        if len(asked) == number:
+            # It gets the request, and never acts on it.
+            os.kill(server._forkserver_pid, signal.SIGSTOP)
+        found = connect(descriptors)
+        if len(asked) == number:
+            os.kill(server._forkserver_pid, signal.SIGKILL)
+        return found
+
+    patch.setattr(forkserver, "connect_to_new_process", connect_and_kill)
+    return asked
+
+
+def test_where_the_process_server_is_killed_while_workers_start_they_start_once_more(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = kill_server_at(2, monkeypatch)
+    run_to_end(work(rank_work.meet, tmp_path))
+    output = capfd.readouterr().out
+    assert output.count("the workers restart from the last checkpoint (1 of at most 3)") == 1
+    assert "the process that starts the others: killed by SIGKILL" in output
+    assert "met [(0, " in output
+    assert len(asked) == 4
+
+
+def test_workers_whose_process_server_is_killed_are_ended_and_start_once_more(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run_to_end(work(rank_work.lose_server, tmp_path))
+    output = capfd.readouterr().out
+    assert output.count("the workers restart from the last checkpoint") == 1
+    assert "the process that started it: killed by SIGKILL" in output
+    assert output.endswith("met\n")
+    ranks = [int(path.name.partition("-")[2]) for path in tmp_path.glob("[01]-*")]
+    assert len(ranks) == 4
+    assert not [rank for rank in ranks if psutil.pid_exists(rank) and psutil.Process(rank).status() != "zombie"]
 
 
 def test_workers_are_not_started_more_often_than_may_be(tmp_path: Path) -> None:
