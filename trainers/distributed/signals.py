@@ -1,6 +1,7 @@
-"""How this process handles SIGTERM and SIGINT: it ends at once or, while it trains, after a last checkpoint.
+"""How this process handles SIGTERM, SIGINT and SIGHUP: it ends at once or, while it trains, after a last checkpoint.
 
-Ray's `job stop` sends SIGTERM to the driver and kills it after RAY_JOB_STOP_WAIT_TIME_S; a user presses Ctrl-C.
+Ray's `job stop` sends SIGTERM to the driver and kills it after RAY_JOB_STOP_WAIT_TIME_S; a user presses Ctrl-C, or
+closes the terminal, which sends SIGHUP. Where that one is ignored, as under nohup, it stays so.
 Signals belong to a process as a whole, and so does the only instance, `STOP_SIGNAL`.
 """
 
@@ -12,7 +13,7 @@ from types import FrameType
 
 from trainers.errors import Interruption
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Shown by a driver whose workers train, or run a program.
 STOPPING = "stopping: waiting for a last checkpoint; a second request ends at once"
 
@@ -42,7 +43,8 @@ class StopSignal:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        handled = [each for each in SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._handle) for number in handled}
         try:
             yield
         finally:
@@ -73,6 +75,9 @@ class StopSignal:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         first = not self.received
+        if number == signal.SIGHUP and not first:
+            # Of one closed terminal both the system and the shell send it.
+            return
         self._number = number
         if not (first and self._deferring):
             self.end()

@@ -24,8 +24,8 @@ from trainers.run_folder.journal import Journal, State, fold
 from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, RunFolder, seconds_of
 from trainers.run_folder.run_register import Registered
 
-# Exit codes of a driver that was asked to stop: 128 + SIGINT, 128 + SIGTERM.
-STOPPED_CODES = (130, 143)
+# Exit codes of a driver that was asked to stop: 128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM.
+STOPPED_CODES = (129, 130, 143)
 # Of a run that was started again and again, the newest are shown.
 MAX_ATTEMPTS = 50
 

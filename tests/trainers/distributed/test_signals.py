@@ -13,7 +13,7 @@ def send(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_ends_at_once_where_nobody_listens(number: int, code: int) -> None:
     stop = StopSignal()
     with stop.on_signals(), pytest.raises(Interruption):
@@ -30,6 +30,29 @@ def test_a_listener_sees_to_the_first_signal_and_the_second_ends_at_once() -> No
         send(signal.SIGTERM)
         pytest.fail("the second signal did not end it")
     assert reached == [True]
+
+
+def test_a_terminal_that_closes_asks_once() -> None:
+    stop = StopSignal()
+    with stop.on_signals(), pytest.raises(Interruption), stop.deferred():
+        send(signal.SIGHUP)
+        # Again from the shell.
+        send(signal.SIGHUP)
+        assert stop.received
+        send(signal.SIGTERM)
+        pytest.fail("another signal did not end it")
+    assert stop.exit_code == 143
+
+
+def test_a_command_under_nohup_goes_on() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = StopSignal()
+    try:
+        with stop.on_signals(), stop.on_signals():
+            send(signal.SIGHUP)
+            assert not stop.received
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_who_listens_no_more_is_ended_by_what_came_meanwhile() -> None:

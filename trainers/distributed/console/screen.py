@@ -70,7 +70,8 @@ class Screen:
     def close(self) -> None:
         self._closed.set()
         self._thread.join()
-        self._output.close()
+        with self._dropping_unread():
+            self._output.close()
 
     def _tick(self) -> None:
         while not self._closed.wait(self._output.tick_s):
@@ -82,7 +83,7 @@ class Screen:
     def _dropping_unread(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except OSError:
             unread = [file for file in (self._file, sys.stderr) if _is_unread(file)]
             if not unread:
                 raise
@@ -95,7 +96,7 @@ class Screen:
 
 
 def _is_unread(file: TextIO) -> bool:
-    """Whether it is a pipe that nobody reads any more."""
+    """Whether it is a pipe that nobody reads any more, or a terminal that is closed."""
     found = select.poll()
     try:
         found.register(file, select.POLLOUT)

@@ -140,3 +140,15 @@ def test_a_command_goes_on_when_nobody_reads_its_output_any_more(
             print("of a library", flush=True)
             show(Finished("WER 4%", "/runs"))
     assert capsys.readouterr().err == "nobody reads the output any more: the command goes on without it\n"
+
+
+def test_a_command_goes_on_when_its_terminal_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = pty.openpty()
+    with os.fdopen(its, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with opened_screen():
+            show("read")
+            os.close(ours)
+            show("not read")
+            print_line("error: not read", sys.stderr)
