@@ -12,6 +12,8 @@ from jobs.lifecycle import RunState
 DEFAULT_QUEUE = "default"
 # Exit code of a stopped entrypoint, 128 + SIGTERM: Ray reports none for a job that it stopped.
 STOPPED_EXIT_CODE = 143
+# Of a cursor: larger integers are no floats, and NaN is not less.
+LATEST_S = 2.0**53
 # The longest pause before a retry. Seconds.
 MAX_BACKOFF_S = 600.0
 

@@ -7,14 +7,13 @@ are merged. An `IN` over states would have to sort all runs in them.
 import base64
 import binascii
 import json
-import math
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_, union_all
 
 from jobs.ledger import records, tables
 from jobs.lifecycle import RunState
-from jobs.model import ALL_RUNS, Page, Run, RunFilter
+from jobs.model import ALL_RUNS, LATEST_S, Page, Run, RunFilter
 from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
 
@@ -96,7 +95,7 @@ def _read_cursor(text: str) -> tuple[float, str]:
     except (binascii.Error, ValueError, RecursionError):
         position = None
     match position:
-        case [int() | float() as submitted_s, str() as run_id] if math.isfinite(submitted_s):
+        case [int() | float() as submitted_s, str() as run_id] if abs(submitted_s) < LATEST_S:
             return float(submitted_s), run_id
     raise ConfigError(
         f"cursor {text!r} is not one that a page returned: send next_cursor unchanged, or none for the first page"

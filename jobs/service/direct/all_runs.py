@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.errors import ConflictError, NotFoundError, suggest_names
-from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
+from jobs.model import ALL_RUNS, LATEST_S, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
 from jobs.paths import current_user
 from jobs.service.direct.direct_runs import DirectRuns, tags_of
 from jobs.service.direct.run_events import events_of
@@ -255,6 +255,6 @@ def _read_cursor(text: str | None) -> tuple[tuple[float, str], str | None]:
     except (binascii.Error, ValueError, RecursionError):
         found = None
     match found:
-        case [int() | float() as submitted_s, str() as run_id, (str() | None) as queued]:
+        case [int() | float() as submitted_s, str() as run_id, (str() | None) as queued] if abs(submitted_s) < LATEST_S:
             return (float(submitted_s), run_id), queued
     raise ConfigError(f"--cursor {text}: it is not one that a list has ended with: copy it, or leave it out")

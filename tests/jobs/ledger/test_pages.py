@@ -162,6 +162,7 @@ def test_an_empty_ledger_has_one_empty_page(ledger: Ledger) -> None:
                 b"[1]",
                 b'["a","b"]',
                 b'[NaN, "a"]',
+                b"[1" + b"0" * 400 + b', "a"]',
                 b"[1,2]",
                 b"{}",
                 b"\xff",

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -172,8 +173,10 @@ def test_the_pages_of_a_list_have_every_run_once_newest_first(runs: AllRuns, led
             if (cursor := page.next_cursor) is None:
                 break
         assert shown == expected
-    with pytest.raises(ConfigError, match="--cursor nonsense"):
-        runs.runs(cursor="nonsense")
+    numbers = ("1" + "0" * 400, "NaN", "-Infinity")
+    for wrong in ("nonsense", *(urlsafe_b64encode(f'[{each}, "a", null]'.encode()).decode() for each in numbers)):
+        with pytest.raises(ConfigError, match=f"--cursor {wrong}: it is not one that a list has ended with"):
+            runs.runs(cursor=wrong)
 
 
 def test_filters_are_of_all_runs(runs: AllRuns, ledger: Ledger, tmp_path: Path) -> None:
