@@ -49,6 +49,18 @@ def resampled_rates(
     return rates
 
 
+def rate_interval(errors: npt.ArrayLike, lengths: npt.ArrayLike) -> Interval | None:
+    """The interval of one error rate in percent, the same wherever it is shown and in whichever order utterances come.
+
+    Args:
+        errors: Whole numbers of shape (N,), of N utterances, or sums of N speakers.
+        lengths: Units in their references, of shape (N,).
+    """
+    columns = np.array([errors, lengths])
+    ordered = columns[:, np.lexsort(columns)]
+    return interval(resampled_rates(ordered[:1], ordered[1])[0])
+
+
 def interval(values: npt.NDArray[np.float64]) -> Interval | None:
     """The percentile interval of resampled values, without draws in which no reference has a unit; None: all are."""
     finite = values[np.isfinite(values)]

@@ -10,7 +10,15 @@ from trainers.config.wording import counted
 from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import CER, WER
 from trainers.metrics.metric import EditCounts, Metric
-from trainers.scoring.comparison.bootstrap import LEVEL, RESAMPLES, SEED, Interval, interval, resampled_rates
+from trainers.scoring.comparison.bootstrap import (
+    LEVEL,
+    RESAMPLES,
+    SEED,
+    Interval,
+    interval,
+    rate_interval,
+    resampled_rates,
+)
 from trainers.scoring.comparison.matched_pairs import LEAST_P, MatchedPairs, matched_pairs
 from trainers.scoring.comparison.systems import System, common_normalizer, common_references
 from trainers.scoring.error_rate import count_edits
@@ -142,10 +150,11 @@ def compare(
     texts = [[normalize(system.hypotheses[id]) for id in ids] for system in systems]
     counts = [[count_edits(metric, references[id], text) for id, text in zip(ids, own, strict=True)] for own in texts]
     errors = np.array([[item.errors for item in own] for own in counts])
-    rates = resampled_rates(errors, [item.reference_length for item in counts[0]])
+    lengths = [item.reference_length for item in counts[0]]
+    rates = resampled_rates(errors, lengths)
     scores = [
-        SystemScore(system.name, total, metric.rate(total), interval(drawn))
-        for system, total, drawn in zip(systems, (sum(own, EditCounts()) for own in counts), rates, strict=True)
+        SystemScore(system.name, total, metric.rate(total), rate_interval(of_each, lengths))
+        for system, total, of_each in zip(systems, (sum(own, EditCounts()) for own in counts), errors, strict=True)
     ]
     units = [metric.cut(references[id]) for id in ids]
     cut = [[metric.cut(text) for text in own] for own in texts]

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainers.metrics.known_metrics import CER, WER
 from trainers.metrics.metric import EditCounts, Metric
-from trainers.scoring.comparison.bootstrap import Interval, interval, resampled_rates, sums_by
+from trainers.scoring.comparison.bootstrap import Interval, rate_interval, sums_by
 from trainers.scoring.comparison.nist_alignment import Pair, align
 from trainers.scoring.normalizers import NORMALIZERS, Normalizer
 from trainers.scoring.ranking import ranking_rate
@@ -18,7 +18,6 @@ from trainers.scoring.ranking import ranking_rate
 WORST = 20
 CONFUSIONS = 20
 SLICES = 25
-RESAMPLES = 1000
 BOUNDS_S = (0, 2, 5, 10, 20, 30)
 EDITS = ("insertions", "deletions", "substitutions")
 
@@ -146,12 +145,8 @@ def rate_of(metric: Metric, rows: Sequence[Row], speakers: Sequence[str | None])
     columns = _columns(rows, metric)
     by_speaker = None
     if all(speakers) and len({*speakers}) > 1:
-        by_speaker = _interval(sums_by([str(name) for name in speakers], columns))
-    return Rate(metric.name, metric.units, total, metric.rate(total), _interval(columns), by_speaker)
-
-
-def _interval(columns: np.ndarray) -> Interval | None:
-    return interval(resampled_rates(columns[:1], columns[1], resamples=RESAMPLES)[0])
+        by_speaker = rate_interval(*sums_by([str(name) for name in speakers], columns))
+    return Rate(metric.name, metric.units, total, metric.rate(total), rate_interval(*columns), by_speaker)
 
 
 def _all_slices(rows: Sequence[Row], speakers: Sequence[str | None], metric: Metric) -> Iterator[Slices]:
@@ -188,7 +183,7 @@ def _slices(
 def _slice(name: str, rows: Sequence[Row], metric: Metric) -> Slice:
     total = sum((_counts(row, metric) for row in rows), EditCounts())
     duration_s = sum(row.get("duration_s") or 0.0 for row in rows)
-    drawn = _interval(_columns(rows, metric)) if len(rows) > 1 else None
+    drawn = rate_interval(*_columns(rows, metric)) if len(rows) > 1 else None
     return Slice(name, len(rows), duration_s, metric.rate(total), drawn)
 
 

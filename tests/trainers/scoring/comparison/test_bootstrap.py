@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
+from trainers.metrics.known_metrics import WER
 from trainers.scoring.comparison import bootstrap
-from trainers.scoring.comparison.bootstrap import interval, resampled_rates, sums_by
+from trainers.scoring.comparison.bootstrap import interval, rate_interval, resampled_rates, sums_by
+from trainers.scoring.comparison.comparison import compare
+from trainers.scoring.comparison.systems import System
+from trainers.scoring.error_rate import score_texts
+from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.report.score_section import rate_of, score_section
 
 GENERATOR = np.random.default_rng(7)
 LENGTHS = GENERATOR.integers(1, 30, 120)
@@ -57,3 +63,21 @@ def test_utterances_are_summed_by_speaker() -> None:
     sums = sums_by(["a"] * len(LENGTHS), np.vstack([ERRORS[:1], LENGTHS[None]]))
     rates = resampled_rates(sums[:1], sums[1], resamples=10)
     assert set(rates[0].tolist()) == {100 * ERRORS[0].sum() / LENGTHS.sum()}
+
+
+def test_a_run_has_one_interval_in_its_report_its_card_and_a_comparison() -> None:
+    references = {f"u{number}": " ".join(["word"] * int(length)) for number, length in enumerate(LENGTHS)}
+    hypotheses = {
+        f"u{number}": " ".join(["word"] * int(length - errors))
+        for number, (length, errors) in enumerate(zip(LENGTHS, ERRORS[0], strict=True))
+    }
+    normalize = normalizer_named("none")
+    totals, scores = score_texts([*hypotheses.values()], [*references.values()], normalize, ids=[*references])
+    rows = [score.to_json_dict() for score in scores]
+    section = score_section("test", "x", totals.to_json_dict(), rows, language="English", speakers={}, slices={})
+    # Other systems have utterances in an order of their own, and share draws with others.
+    shuffled = {id: references[id] for id in sorted(references)}
+    systems = [System("other", shuffled, shuffled), System("run", hypotheses, references)]
+    compared = compare(systems, shuffled, normalize, WER).systems[1]
+    assert compared.interval == section.rates[0].by_utterance == rate_of(WER, rows, [None] * len(rows)).by_utterance
+    assert compared.interval == rate_interval(ERRORS[0][::-1], LENGTHS[::-1])
