@@ -1,6 +1,8 @@
 """Recognizes recordings of any length with a model: cut, in batches as scoring has them, and put together again."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,9 +16,10 @@ from trainers.data.preparation import decoded
 from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.distributed.console import Event, ProgressCounter
 from trainers.distributed.session import Session
-from trainers.errors import AudioError
+from trainers.errors import AudioError, ResumeError
 from trainers.models.labels import empty_labels
 from trainers.models.recognizer import Beam, Recognition, Recognizer, Word
+from trainers.models.sources.content_hash import contents_of
 from trainers.pipeline.transcription.transcript import Segment, Transcript
 from trainers.pipeline.transcription.voice_activity import cut_recording
 from trainers.pipeline.transcription.word_edges import reach_to_pauses
@@ -28,6 +31,8 @@ from trainers.training.scoring_worker import open_model
 Show = Callable[[Event], None]
 # Recordings are recognized together up to this much of them. Seconds.
 AT_ONCE_S = 1800.0
+# What a stop costs of a file that grows: on a CPU this much of them is recognized in a minute or two. Seconds.
+GROWS_BY_S = 120.0
 # The longest segment where the model takes longer ones, which cost more than their length.
 USUAL_SEGMENT_S = 30.0
 
@@ -55,6 +60,7 @@ class TranscribeTask:
         weights: Of the beam search that the config asks for.
         words: Whether times of words are wanted.
         reader: Reads the recordings of rows.
+        contents: What the model and its files were when the request began, see `contents_of`. None: it does not matter.
     """
 
     config: TrainConfig
@@ -63,6 +69,15 @@ class TranscribeTask:
     cutting: Cutting
     words: bool
     reader: RecordingReader
+    contents: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What was recognized of a recording at once: its transcript with the segments of that, and whether they end it."""
+
+    transcript: Transcript
+    is_last: bool = True
 
 
 @dataclass(frozen=True)
@@ -95,50 +110,84 @@ class Transcriber:
 
     def transcribe(self, rows: Sequence[Row]) -> Iterator[Transcript]:
         """Gives what comes of each row; rows of one recording one after another."""
+        for parts in self._parts(rows, {}, AT_ONCE_S, math.inf):
+            yield from (part.transcript for part in parts)
+
+    def growing_parts(self, rows: Sequence[Row], known: Mapping[str, Part]) -> Iterator[list[Part]]:
+        """Gives what comes of rows a little at a time, after the parts that are `known` of some, by the row's id."""
+        waiting = [row for row in rows if row["id"] not in known or not known[row["id"]].is_last]
+        begun = {name: len(part.transcript.segments) for name, part in known.items()}
+        on_cpu = self._recognizer.model.device.type == "cpu"
+        at_once_s = GROWS_BY_S if on_cpu else AT_ONCE_S
+        return self._parts(waiting, begun, at_once_s, at_once_s)
+
+    def _parts(
+        self, rows: Sequence[Row], begun: Mapping[str, int], at_once_s: float, part_s: float
+    ) -> Iterator[list[Part]]:
+        """Gives parts of rows, as they are recognized.
+
+        Args:
+            rows: Those that are transcribed.
+            begun: Of some, by their id, how many of the first segments are left out.
+            at_once_s: So much is read before it is recognized together. Seconds.
+            part_s: So much of that is recognized together. Seconds.
+        """
         together: list[tuple[Row, np.ndarray]] = []
         size = 0
         for row, samples in decoded(rows, self._task.reader, SAMPLING_RATE_HZ, most_values=RECORDING_VALUES):
             if isinstance(samples, AudioError):
-                yield Transcript(row["id"], row["audio"], problem=str(samples))
+                yield [Part(Transcript(row["id"], row["audio"], problem=str(samples)))]
                 continue
             together.append((row, to_int16(samples)))
             size += len(samples)
-            if size >= AT_ONCE_S * SAMPLING_RATE_HZ:
-                yield from self._transcribe(together)
+            if size >= at_once_s * SAMPLING_RATE_HZ:
+                yield from self._transcribe(together, begun, part_s)
                 together, size = [], 0
-        yield from self._transcribe(together)
+        yield from self._transcribe(together, begun, part_s)
 
-    def _transcribe(self, recordings: Sequence[tuple[Row, np.ndarray]]) -> Iterator[Transcript]:
+    def _transcribe(
+        self, recordings: Sequence[tuple[Row, np.ndarray]], begun: Mapping[str, int], part_s: float
+    ) -> Iterator[list[Part]]:
         clips = [
             _Clip(number, samples[start:end], start / SAMPLING_RATE_HZ)
-            for number, (_, samples) in enumerate(recordings)
-            for start, end in cut_recording(samples, self._longest_s, self._task.cutting.pause_s)
+            for number, (row, samples) in enumerate(recordings)
+            for start, end in self._cut(samples)[begun.get(row["id"], 0) :]
         ]
         labels = self._labels([row for row, _ in recordings])
-        found = self._recognize(clips, [labels[clip.recording] for clip in clips])
-        segments: list[list[Segment]] = [[] for _ in recordings]
-        for clip, recognition in zip(clips, found, strict=True):
-            segments[clip.recording].append(_segment(clip, recognition))
-        for (row, samples), own in zip(recordings, segments, strict=True):
-            duration_s = len(samples) / SAMPLING_RATE_HZ
-            yield Transcript(row["id"], row["audio"], duration_s, row["language"], tuple(own))
+        left = Counter(clip.recording for clip in clips)
+        counter = ProgressCounter("transcribe", total=len(clips), unit="segments", show=self._show or _show_nothing)
+        # Those in which nobody speaks have no clip.
+        silent = [number for number in range(len(recordings)) if not left[number]]
+        if silent:
+            yield [_part(*recordings[number], (), is_last=True) for number in silent]
+        for window in _windows(clips, part_s):
+            found = self._recognize(window, [labels[clip.recording] for clip in window], counter)
+            segments: dict[int, list[Segment]] = {}
+            for clip, recognition in zip(window, found, strict=True):
+                segments.setdefault(clip.recording, []).append(_segment(clip, recognition))
+            left.subtract(clip.recording for clip in window)
+            yield [_part(*recordings[number], own, is_last=not left[number]) for number, own in segments.items()]
+
+    def _cut(self, samples: np.ndarray) -> list[tuple[int, int]]:
+        return cut_recording(samples, self._longest_s, self._task.cutting.pause_s)
 
     def _labels(self, rows: Sequence[Row]) -> list[list[int]]:
         """Of each recording the labels of an empty text in its language."""
         recognizer, language = self._recognizer, self._task.config.model.language
         return empty_labels(recognizer.codec, recognizer.processor, [row["language"] for row in rows], language)
 
-    def _recognize(self, clips: Sequence[_Clip], labels: Sequence[list[int]]) -> list[Recognition]:
+    def _recognize(
+        self, clips: Sequence[_Clip], labels: Sequence[list[int]], counter: ProgressCounter
+    ) -> list[Recognition]:
         """In the order of the clips; one that is too short for the model has the empty hypothesis."""
         words = () if self.gives_word_times else None
         found = [Recognition("", 0.0, 0.0, words=words)] * len(clips)
         least = self._recognizer.limits.least_samples
         rows = np.array([place for place, clip in enumerate(clips) if len(clip.samples) >= least], np.int64)
+        counter.advance(len(clips) - len(rows))
         if not len(rows):
             return found
         durations_s, options = np.array([clip.duration_s for clip in clips]), self._options
-        show = self._show or (lambda event: None)
-        counter = ProgressCounter("transcribe", total=len(rows), unit="segments", show=show)
         for batch, edge_s in batches_of(
             durations_s, rows, options.edges_s, to_longest=options.to_longest, batch_size=options.batch_size
         ):
@@ -148,6 +197,26 @@ class Transcriber:
                 found[place] = recognition
             counter.advance(len(batch))
         return found
+
+
+def _show_nothing(event: Event) -> None: ...
+
+
+def _windows(clips: Sequence[_Clip], length_s: float) -> Iterator[list[_Clip]]:
+    """Clips in their order, each time the first of them that have a length together."""
+    window: list[_Clip] = []
+    for clip in clips:
+        window.append(clip)
+        if sum(each.duration_s for each in window) >= length_s:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _part(row: Row, samples: np.ndarray, segments: Sequence[Segment], *, is_last: bool) -> Part:
+    duration_s = len(samples) / SAMPLING_RATE_HZ
+    return Part(Transcript(row["id"], row["audio"], duration_s, row["language"], tuple(segments)), is_last)
 
 
 def _segment(clip: _Clip, found: Recognition) -> Segment:
@@ -171,6 +240,12 @@ def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None
     """
     config = task.config
     recognizer = open_model(config, task.model, session)
+    # Only now, so that what was replaced while it was opened is noticed, too.
+    if task.contents is not None and contents_of(config, task.model) != task.contents:
+        raise ResumeError(
+            f"MODEL {task.model}: it, or a file of decode, has been replaced since this request began, and one output "
+            "is of one model: put the former one back, or transcribe all with the new one into another --out"
+        )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     recognizer.model.to(device).eval()
     for note in recognizer.notes:

@@ -13,6 +13,7 @@ from trainers.config.locations import cache_url_of
 from trainers.config.parts.decode_part import Weights
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
+from trainers.config.storage_location import in_home, is_absolute
 from trainers.config.wording import counted, format_duration
 from trainers.data.preparation import blocks_of
 from trainers.data.sources.archives.source_files import LocatedRows
@@ -22,16 +23,18 @@ from trainers.distributed.console.events import Stage
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.models.families import check_decoder
+from trainers.models.sources.content_hash import contents_of
 from trainers.pipeline.experiment import resolve_fields
+from trainers.pipeline.transcription.growing_file import GrowingFile
 from trainers.pipeline.transcription.subtitles import FORMATS
-from trainers.pipeline.transcription.transcriber import Cutting, TranscribeTask, opened_transcriber
+from trainers.pipeline.transcription.transcriber import Cutting, Transcriber, TranscribeTask, opened_transcriber
 from trainers.pipeline.transcription.transcript import Transcript
 from trainers.pipeline.transcription.transcription_folder import (
     OUTCOMES,
     ROWS_PER_SHARD,
     TranscriptionFolder,
-    hash_of_rows,
 )
+from trainers.pipeline.transcription.transcription_identity import identity_of
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest
 from trainers.run_folder import layout
 from trainers.run_folder.layout import RunFolder
@@ -132,7 +135,13 @@ def transcribe(
     config = resolve_fields(config, cache_url_of(config), None)
     check_decoder(config.decode, config.run.storage_options)
     cutting = Cutting(request.max_segment_s, request.pause_s)
-    task = TranscribeTask(config, model, _weights(config, model), cutting, request.words, rows.reader)
+    contents = contents_of(config, model) if request.out is not None else None
+    if contents is not None and not is_absolute(model):
+        # Of the Hub: all processes open the commit that it is now.
+        config = config.model_copy(
+            update={"model": config.model.model_copy(update={"revision": contents["model_content"]})}
+        )
+    task = TranscribeTask(config, model, _weights(config, model), cutting, request.words, rows.reader, contents)
     if request.folder is None:
         return _in_memory(request, task, rows)
     return _into_folder(request, task, rows, run)
@@ -140,6 +149,10 @@ def transcribe(
 
 def _in_memory(request: TranscriptionRequest, task: TranscribeTask, rows: LocatedRows) -> TranscriptionResult:
     silence_libraries()
+    file = None
+    if request.out is not None:
+        file = GrowingFile(in_home(request.out).absolute(), request.chosen_format)
+        file.open(identity_of(task, rows.table, request.chosen_format))
     show(Stage("model", "loading"))
     with opened_transcriber(task, LocalSession.of_this_process(), show) as transcriber:
         show(Stage(TRANSCRIBE, f"recognizing {counted(len(rows.table), 'recording')}"))
@@ -147,14 +160,34 @@ def _in_memory(request: TranscriptionRequest, task: TranscribeTask, rows: Locate
             _tell_words(task, gives=transcriber.gives_word_times)
         began_s = time.monotonic()
         (block,) = blocks_of(rows.table, len(rows.table))
-        found = {transcript.id: transcript for transcript in transcriber.transcribe(block.to_pylist())}
+        if file is None:
+            found = {transcript.id: transcript for transcript in transcriber.transcribe(block.to_pylist())}
+            known_s = 0.0
+        else:
+            known_s = _grow(file, transcriber, block.to_pylist())
+            found = file.transcripts
         took_s = time.monotonic() - began_s
     transcripts = [found[name] for name in rows.table["id"].to_pylist()]
     quarantined = {each.id: each.problem for each in transcripts if each.problem is not None}
-    audio_s = sum(each.duration_s for each in transcripts)
-    return TranscriptionResult(
+    audio_s = sum(each.duration_s for each in transcripts) - known_s
+    result = TranscriptionResult(
         len(transcripts), quarantined, audio_s, took_s, transcripts=transcripts, format=request.chosen_format
     )
+    if file is not None:
+        file.finish(result.text)
+    return result
+
+
+def _grow(file: GrowingFile, transcriber: Transcriber, rows: Sequence[Row]) -> float:
+    """Transcribes what the file has not yet; gives how many seconds of audio it had."""
+    known = [segment for part in file.parts.values() for segment in part.transcript.segments]
+    known_s = sum(segment.end_s - segment.start_s for segment in known)
+    if known:
+        there = f"{counted(len(known), 'segment')} of {format_duration(known_s)}"
+        show(f"{TRANSCRIBE}: {there} are there from an earlier start")
+    for parts in transcriber.growing_parts(rows, file.parts):
+        file.add(parts)
+    return known_s
 
 
 def _into_folder(
@@ -162,22 +195,7 @@ def _into_folder(
 ) -> TranscriptionResult:
     assert request.folder is not None
     folder = TranscriptionFolder(request.folder, task.config.run.storage_options, request.chosen_format)
-    folder.begin(
-        {
-            "model": task.model,
-            "rows": hash_of_rows(rows.table),
-            "format": folder.format,
-            "max_segment_s": task.cutting.max_segment_s,
-            "pause_s": task.cutting.pause_s,
-            "words": task.words,
-            "language": task.config.model.language,
-            "max_context_s": task.config.model.max_context_s,
-            "decode": task.config.decode.model_dump(mode="json"),
-            "weights": task.weights._asdict(),
-            "num_beams": task.config.training.generation_num_beams,
-            "max_length": task.config.training.generation_max_length,
-        }
-    )
+    folder.begin(identity_of(task, rows.table, folder.format))
     blocks = blocks_of(rows.table, ROWS_PER_SHARD)
     finished = folder.finished()
     waiting = [block for number, block in enumerate(blocks) if number not in finished]

@@ -6,13 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainers.config.secrets import resolve_secrets
-from trainers.config.storage_location import in_home
 from trainers.config.wording import counted
 from trainers.distributed.console import opened_screen, show
 from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.exit_code import exit_code_of
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import ConfigError, QuarantinedError
+from trainers.errors import Interruption, QuarantinedError
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.on_machine.waiting_threads import wait_asleep
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
@@ -30,7 +29,14 @@ def run_transcription(request: TranscriptionRequest) -> int:
     """Transcribes, and prints or writes what is not written to a folder; see `exit_code_of`."""
 
     def work() -> int:
-        result = transcription_of(request)
+        try:
+            result = transcription_of(request)
+        except Interruption as stopped:
+            if request.out is None:
+                stopped.left = (
+                    "nothing is kept of what would be printed; to a file or folder (--out), the same command continues"
+                )
+            raise
         if request.out is None:
             sys.stdout.write(result.text)
         if result.quarantined:
@@ -89,14 +95,5 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
 
             run = partial(transcribe_on_ray, num_workers=request.num_workers)
             result = transcribe(request, config, model, rows, run)
-    if request.out is not None and result.folder is None:
-        _write(request.out, result.text)
     show(Finished(result.headline, result.folder or request.out or ""))
     return result
-
-
-def _write(file: str, text: str) -> None:
-    try:
-        in_home(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out {file}: {error.strerror or error}: name a file that can be written") from None

@@ -8,7 +8,6 @@ request.json                     what the folder is of
 result.json                      totals; last
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ import pyarrow as pa
 
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources.recording_readers import Row
-from trainers.errors import DataError, ResumeError
+from trainers.errors import DataError
 from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcript import Transcript
+from trainers.pipeline.transcription.transcription_identity import refuse_others
 from trainers.storage import Storage, open_storage
 from trainers.storage.json_files import to_json, to_jsonl
 
@@ -65,13 +65,8 @@ class TranscriptionFolder:
         content = to_json(request, self.storage.url(REQUEST), indent=2)
         if self.storage.create_exclusive(REQUEST, f"{content}\n".encode()):
             return
-        known, wanted = json.loads(self.storage.read_bytes(REQUEST)), json.loads(content)
-        if known != wanted:
-            names = [name for name in {**known, **wanted} if known.get(name) != wanted.get(name)]
-            raise ResumeError(
-                f"--out {self.url}: holds transcripts of another request ({', '.join(names)} differ): name another "
-                "folder, or delete this one"
-            )
+        known = json.loads(self.storage.read_bytes(REQUEST))
+        refuse_others(known, request, f"--out {self.url}", "name another folder, or delete this one")
 
     def finished(self) -> set[int]:
         """Numbers of the shards that are there."""
@@ -117,9 +112,3 @@ class TranscriptionFolder:
 def shard_key(shard: int) -> str:
     """Where in the folder a shard is."""
     return f"{SHARDS}/part-{shard:05d}.jsonl"
-
-
-def hash_of_rows(table: pa.Table) -> str:
-    """Hash of which rows there are, in which order, and where their recordings are: 16 hexadecimal digits."""
-    rows = json.dumps(table.select(["id", "audio", "offset_s", "duration_s", "language"]).to_pylist())
-    return hashlib.sha256(rows.encode()).hexdigest()[:16]

@@ -3,6 +3,7 @@
 Imports no torch.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,15 @@ from trainers.run_folder.layout import CONFIG, RunFolder
 from trainers.storage import open_storage
 
 # What of a run's recipe decides how its model transcribes; the rest is of training.
-_KEPT: Mapping[str, Sequence[str] | None] = {
+KEPT: Mapping[str, Sequence[str] | None] = {
     "model": None,
     "decode": None,
     "run": tuple(StorageOptions.__dataclass_fields__),
     "training": ("generation_max_length", "generation_num_beams", "per_device_eval_batch_size", "bf16", "fp16"),
     "data": ("normalizer", "do_normalize_eval"),
 }
+# Of a file's name: letters, so that a folder may be named after a version or a date.
+_FILE_ENDING = re.compile(r"[a-z]{2,5}")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,8 @@ class TranscriptionRequest:
         if self.format is not None and self.format not in FORMATS:
             raise ConfigError(f"--format {self.format}: one of {', '.join(FORMATS)}")
         ending = self.file_format
+        if self.out is not None and ending is None:
+            self._check_folder(self.out)
         if ending is not None and self.format not in (None, ending):
             raise ConfigError(f"--out {self.out} is a .{ending} file, and --format is {self.format}: keep one of them")
         if ending is not None:
@@ -95,6 +100,16 @@ class TranscriptionRequest:
             raise ConfigError(f"--out {self.out}: in a bucket, name a folder, which has a file for each recording")
         if not in_home(self.out).absolute().parent.is_dir():
             raise ConfigError(f"--out {self.out}: there is no such folder: make it, or name another")
+
+    def _check_folder(self, out: str) -> None:
+        """Refuses what looks like a file of another format, unless there is such a folder."""
+        name = out.rpartition("/")[2]
+        ending = name.rpartition(".")[2].lower() if "." in name.strip(".") else ""
+        if _FILE_ENDING.fullmatch(ending) and (is_url(out) or not in_home(out).is_dir()):
+            raise ConfigError(
+                f"--out {out}: transcripts are written as {', '.join(FORMATS)}, and not as {ending}: name a file that "
+                f"ends in one of them, or a folder ({out}/)"
+            )
 
     def check_count(self, recordings: int) -> None:
         """Refuses, with a ConfigError, a file that takes one recording where there are more."""
@@ -154,6 +169,6 @@ def _of_run(model: str, options: StorageOptions) -> dict[str, Any] | None:
         return None
     return {
         part: {name: value for name, value in config[part].items() if names is None or name in names}
-        for part, names in _KEPT.items()
+        for part, names in KEPT.items()
         if part in config
     }

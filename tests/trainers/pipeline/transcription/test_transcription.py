@@ -1,6 +1,7 @@
 """Recordings and manifests transcribed without Ray: as in scoring, cut, written, gone on with, and what goes wrong."""
 
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,14 +18,16 @@ from jobs.cli import main
 from tests.trainers.pipeline.transcription.tiny_models import CTC, TEXTS, write_ctc, write_whisper
 from tests.trainers.synthetic import RATE_HZ, config, speechlike, write_corpus, write_recording, write_rows
 from trainers.config.storage_location import StorageOptions
+from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import QuarantinedError, ResumeError
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
-from trainers.pipeline.transcription import transcription
+from trainers.pipeline.transcription import transcriber, transcription
+from trainers.pipeline.transcription.growing_file import GrowingFile
 from trainers.pipeline.transcription.input_rows import open_rows
-from trainers.pipeline.transcription.transcriber import TranscribeTask
-from trainers.pipeline.transcription.transcription import transcribe_in_process
+from trainers.pipeline.transcription.transcriber import Part, TranscribeTask
+from trainers.pipeline.transcription.transcription import BlockTranscriber, transcribe_in_process
 from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
 
@@ -53,6 +56,14 @@ def talk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four seconds of loud sound, of which a second and a half in the middle are silent."""
     samples = np.concatenate([speechlike(1.5, 1), np.zeros(round(1.5 * RATE_HZ), np.int16), speechlike(1.0, 2)])
     return write_recording(tmp_path_factory.mktemp("talk") / "talk.wav", samples)
+
+
+def replace_weights(model: Path) -> None:
+    """By others of the same shapes, and as long."""
+    weights = model / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -174,6 +185,11 @@ class TestTheCommand:
             (["{talk}", "gone.wav", "--out", "a.srt"], "--out a.srt is one file, and there are 2 recordings"),
             (["{talk}", "--set", "decode.methd=beam"], "decode.methd: unknown key"),
             (["gone.csv"], "gone.csv: no such manifest"),
+            (
+                ["{talk}", "--out", "a.tsv"],
+                "--out a.tsv: transcripts are written as txt, srt, vtt, jsonl, and not as tsv",
+            ),
+            (["{talk}", "--out", "s3://bucket/a.docx"], "and not as docx: name a file that ends in one of them"),
             (["gone.wav"], "gone.wav: no such file: name recordings that are there"),
             (["gone.csv", "{talk}"], "give one manifest, or recordings"),
             (["{empty}"], "a folder without recordings"),
@@ -201,6 +217,86 @@ class TestTheCommand:
         shown = capsys.readouterr().err
         assert "MODEL ./gone: no such folder" in shown
         assert "loading torch" not in shown
+
+
+class TestGrowingFiles:
+    @pytest.fixture(autouse=True)
+    def one_segment_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(transcriber, "GROWS_BY_S", 0.01)
+
+    def stopped(self, monkeypatch: pytest.MonkeyPatch, arguments: list[str], after: int) -> None:
+        """Runs the command, which is stopped after so many parts."""
+        add, left = GrowingFile.add, iter(range(after))
+
+        def then_stops(file: GrowingFile, parts: Sequence[Part]) -> None:
+            add(file, parts)
+            if next(left, None) is None:
+                STOP_SIGNAL.end()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GrowingFile, "add", then_stops)
+            assert main(arguments) == 130
+
+    @pytest.mark.parametrize("ending", ["srt", "vtt", "txt", "jsonl"])
+    def test_a_recording_that_was_stopped_within_goes_on_with_its_next_segment(
+        self,
+        ending: str,
+        ctc: Path,
+        talk: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        expected, out = tmp_path / f"expected.{ending}", tmp_path / f"talk.{ending}"
+        arguments = ["transcribe", str(ctc), str(talk), "--max-segment-s", "1", "--out"]
+        assert main([*arguments, str(expected)]) == 0
+        self.stopped(monkeypatch, [*arguments, str(out)], after=1)
+        assert "the same command continues from what is there" in capsys.readouterr().err
+        begun = out.read_text()
+        if ending in ("srt", "txt"):
+            assert begun and expected.read_text().startswith(begun) and len(begun) < len(expected.read_text())
+        # As a killed process leaves it.
+        with (tmp_path / f".talk.{ending}.progress").open("ab") as progress:
+            progress.write(b'{"transcript": {"id": "')
+        assert main([*arguments, str(out)]) == 0
+        assert "2 segments of" in capsys.readouterr().err
+        assert out.read_bytes() == expected.read_bytes()
+        assert {path.name for path in tmp_path.iterdir()} == {expected.name, out.name}
+
+    def test_lines_of_recordings_are_there_when_they_are_recognized_and_are_written_once(
+        self, ctc: Path, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected, out = tmp_path / "expected.jsonl", tmp_path / "all.jsonl"
+        arguments = ["transcribe", str(ctc), str(manifest), "--out"]
+        assert main([*arguments, str(expected)]) == 0
+        self.stopped(monkeypatch, [*arguments, str(out)], after=1)
+        lines = expected.read_text().splitlines(keepends=True)
+        assert len(lines) == len(DURATIONS_S) and out.read_text() == "".join(lines[:2])
+        assert main([*arguments, str(out)]) == 0
+        assert out.read_text() == "".join(lines)
+
+    def test_what_is_begun_with_one_model_is_not_gone_on_with_by_another(
+        self, ctc: Path, talk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        model, out = shutil.copytree(ctc, tmp_path / "model"), tmp_path / "talk.srt"
+        arguments = ["transcribe", str(model), str(talk), "--max-segment-s", "1", "--out", str(out)]
+        self.stopped(monkeypatch, arguments, after=1)
+        begun = out.read_text()
+        replace_weights(model)
+        assert main(arguments) == ResumeError.exit_code
+        shown = " ".join(capsys.readouterr().err.split())
+        assert (
+            "talk.srt: holds transcripts of another request (model_content differ): name another file, or delete"
+            in shown
+        )
+        assert out.read_text() == begun
+
+    def test_what_would_be_printed_is_lost_and_the_message_says_so(
+        self, ctc: Path, talk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(transcriber.Transcriber, "transcribe", lambda *_: STOP_SIGNAL.end())
+        assert main(["transcribe", str(ctc), str(talk)]) == 130
+        assert "nothing is kept of what would be printed" in capsys.readouterr().err
 
 
 class TestFolders:
@@ -263,6 +359,41 @@ class TestFolders:
         with pytest.raises(ResumeError, match=r"holds transcripts of another request \(pause_s differ"):
             rayscribe.transcribe(str(ctc), rows, out=out, pause_s=0.7)
         assert lines_of(out) == before
+
+    def test_one_of_another_model_under_the_same_name_is_left_as_it_is(
+        self, ctc: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model, out = shutil.copytree(ctc, tmp_path / "model"), tmp_path / "out"
+        rayscribe.transcribe(str(model), rows, out=out)
+        before = lines_of(out)
+        (out / "transcripts" / "part-00002.jsonl").unlink()
+        replace_weights(model)
+        with pytest.raises(ResumeError, match=r"another request \(model_content differ"):
+            rayscribe.transcribe(str(model), rows, out=out)
+        assert lines_of(out) == before[:4] + before[6:]
+        # And of one that is replaced after the request began, no process opens the new one.
+        opens = transcription.BlockTranscriber.__init__
+
+        def late(transcriber: BlockTranscriber, task: TranscribeTask, folder: TranscriptionFolder) -> None:
+            replace_weights(model)
+            opens(transcriber, task, folder)
+
+        monkeypatch.setattr(transcription.BlockTranscriber, "__init__", late)
+        with pytest.raises(ResumeError, match="has been replaced since this request began"):
+            rayscribe.transcribe(str(model), rows, out=tmp_path / "other")
+
+    def test_one_with_another_precision_or_another_word_list_is_left_as_it_is(
+        self, ctc: Path, rows: Path, tmp_path: Path
+    ) -> None:
+        out, words = tmp_path / "out", tmp_path / "words.txt"
+        words.write_text("one\ntwo\n")
+        beam = {"decode.method": "beam", "decode.lexicon": str(words), "decode.word_score": 0.0}
+        rayscribe.transcribe(str(ctc), rows, beam, out=out)
+        words.write_text("one\nsix\n")
+        with pytest.raises(ResumeError, match=r"\(lexicon_content differ"):
+            rayscribe.transcribe(str(ctc), rows, beam, out=out)
+        with pytest.raises(ResumeError, match=r"\(lexicon_content, training.bf16 differ"):
+            rayscribe.transcribe(str(ctc), rows, {**beam, "training.bf16": True}, out=out)
 
     def test_each_line_has_what_the_transcript_has(self, ctc: Path, talk: Path, tmp_path: Path) -> None:
         (one,) = rayscribe.transcribe(str(ctc), talk, max_segment_s=2).transcripts

@@ -1,0 +1,121 @@
+"""One file of transcripts, which grows while recordings are recognized, and can be gone on with.
+
+<file>              of what is recognized so far; at the end, of all recordings in their order
+.<file>.progress    a line for what it is of, and one for each part that was recognized; there until the end
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from trainers.errors import ConfigError
+from trainers.models.recognizer import Word
+from trainers.pipeline.transcription.subtitles import FORMATS
+from trainers.pipeline.transcription.transcriber import Part
+from trainers.pipeline.transcription.transcript import Segment, Transcript
+from trainers.pipeline.transcription.transcription_identity import refuse_others
+from trainers.storage.json_files import to_json
+
+
+class GrowingFile:
+    """The file; for one writer.
+
+    Attributes:
+        parts: What is recognized of each recording, by its id.
+    """
+
+    def __init__(self, path: Path, transcript_format: str):
+        """Reads and writes nothing."""
+        self._path, self._format = path, transcript_format
+        self._progress = path.with_name(f".{path.name}.progress")
+        self.parts: dict[str, Part] = {}
+        self._known: list[bytes] = []
+        self._has_begun = False
+
+    def open(self, identity: Mapping[str, Any]) -> None:
+        """Finds what an earlier start of the same request has left; writes nothing yet.
+
+        Raises:
+            ConfigError: it cannot be read.
+            ResumeError: it is of another request; names what differs.
+        """
+        with _naming(self._path):
+            lines = self._progress.read_bytes().splitlines(keepends=True) if self._progress.exists() else []
+            # The last one was cut short where the process was killed while it wrote.
+            self._known = [line for line in lines if line.endswith(b"\n")] or [_line(identity)]
+        fix = f"name another file, or delete {self._progress}"
+        refuse_others(json.loads(self._known[0]), identity, f"--out {self._path}", fix)
+        for line in self._known[1:]:
+            self._take(_part_of(json.loads(line)))
+
+    @property
+    def transcripts(self) -> dict[str, Transcript]:
+        """Of each recording that was begun, by its id."""
+        return {name: part.transcript for name, part in self.parts.items()}
+
+    def add(self, parts: Sequence[Part]) -> None:
+        """Adds what was recognized, of which nothing is lost from then on; a ConfigError, if it cannot be written."""
+        with _naming(self._path):
+            if not self._has_begun:
+                self._progress.write_bytes(b"".join(self._known))
+                self._write([part for part in self.parts.values() if part.is_last], anew=True)
+                self._has_begun = True
+            with self._progress.open("ab") as file:
+                file.write(b"".join(_line(asdict(part)) for part in parts))
+                file.flush()
+                os.fsync(file.fileno())
+            for part in parts:
+                self._take(part)
+            self._write([self.parts[part.transcript.id] for part in parts if part.is_last], anew=False)
+
+    def finish(self, text: str) -> None:
+        """Leaves a text as the file's content, and nothing else; raises as `add`."""
+        with _naming(self._path):
+            self._replace(text)
+            self._progress.unlink(missing_ok=True)
+
+    def _take(self, part: Part) -> None:
+        before = self.parts.get(part.transcript.id)
+        if before is not None:
+            segments = (*before.transcript.segments, *part.transcript.segments)
+            part = replace(part, transcript=replace(part.transcript, segments=segments))
+        self.parts[part.transcript.id] = part
+
+    def _write(self, finished: Sequence[Part], *, anew: bool) -> None:
+        """Writes complete lines: of finished recordings, or in other formats of the one that is recognized."""
+        if self._format != "jsonl":
+            self._replace("".join(FORMATS[self._format](part.transcript) for part in self.parts.values()))
+            return
+        with self._path.open("wb" if anew else "ab") as file:
+            file.write("".join(FORMATS["jsonl"](part.transcript) for part in finished).encode())
+
+    def _replace(self, text: str) -> None:
+        new = self._path.with_name(f".{self._path.name}.part")
+        new.write_text(text, encoding="utf-8")
+        new.replace(self._path)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A block whose errors of the file system name the option."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"--out {path}: {error.strerror or error}: name a file that can be written") from None
+
+
+def _line(content: Mapping[str, Any]) -> bytes:
+    return f"{to_json(content, 'the progress')}\n".encode()
+
+
+def _part_of(content: Mapping[str, Any]) -> Part:
+    transcript = content["transcript"]
+    segments = tuple(
+        Segment(**{**each, "words": None if each["words"] is None else tuple(Word(*word) for word in each["words"])})
+        for each in transcript["segments"]
+    )
+    return Part(Transcript(**{**transcript, "segments": segments}), content["is_last"])
