@@ -18,14 +18,14 @@ from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
 from trainers.config.flags.script_flags import DEFAULT_DATASET
 from trainers.config.loader import build_any_config, read_yaml, shipped, with_run_name
-from trainers.config.locations import anchored, make_paths_absolute, refuse_relative_storage, storage_path_of
+from trainers.config.locations import anchored, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import AnyConfig, ScriptConfig, TrainConfig
 from trainers.config.secrets import resolve_secrets
-from trainers.config.storage_location import is_url
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, read_record, read_submitted
+from trainers.config.validation import refuse
 from trainers.config.wording import counted, format_bytes, format_duration
-from trainers.distributed.console import is_main_process, opened_screen, print_line, show
+from trainers.distributed.console import opened_screen, print_line, show
 from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.console.screen import READING, START
 from trainers.distributed.exit_code import exit_code_of
@@ -38,7 +38,6 @@ from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, crowding, e
 from trainers.pipeline.on_machine.waiting_threads import wait_asleep
 from trainers.run_folder.run_register import registered
 from trainers.scripts.recipe import resolve_program
-from trainers.storage import try_out
 
 EXAMPLES = """examples:
   python task.py    (the demo recipe, on this node)
@@ -225,11 +224,39 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
     # Who has made the recipe has resolved its line, too, and told what is to be told.
     say = print_line if arguments.recipe is None else None
     content = resolve_program(apply_overrides(content, overrides), os.environ, say)
-    config = build_any_config(content, origin=origin, scope=scope)
+    config = build_any_config(content, origin=origin, scope=scope, further=partial(_further_problems, arguments))
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
     config = with_run_name(make_paths_absolute(config, Path.cwd()), arguments.config, datetime.now(UTC))
     return config, [f"{'.'.join(path)}={value}" for path, value in overrides]
+
+
+def _further_problems(given: TaskArguments, config: AnyConfig) -> Sequence[Exception]:
+    is_checked = given.verb != "check" and isinstance(config, TrainConfig)
+    return _early_problems(given, make_paths_absolute(config, Path.cwd())) if is_checked else ()
+
+
+def _early_problems(given: TaskArguments, config: TrainConfig) -> Sequence[Exception]:
+    """What is known to stop a verb before anything slow is loaded; on a cluster only its nodes may have the files."""
+    from trainers.pipeline.on_machine.early_checks import early_problems  # noqa: PLC0415
+
+    has_files = given.debug or given.ray is False or _reason_for_ray(given, config) is None
+    split = given.split if given.verb == "evaluate" else None
+    return early_problems(config, split, trains=given.verb == "train", has_files=has_files, writes=not given.debug)
+
+
+def _refuse_early(given: TaskArguments, config: TrainConfig) -> None:
+    problems = _early_problems(given, config)
+    if len(problems) == 1:
+        raise problems[0]
+    refuse([str(each) for each in problems], str(given.config or "command line"))
+
+
+def _reason_for_ray(given: TaskArguments, config: TrainConfig) -> str | None:
+    # A program may have joined one before it calls this.
+    has_joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    asked = given.ray or given.demo
+    return reason_for_ray(config.scaling, given.address, os.environ, asked=asked, has_joined=has_joined)
 
 
 def _recipe_of(path: Path, content: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
@@ -274,7 +301,6 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     if given.debug:
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
-        config.model.refuse_early()
         _refuse_early(given, config)
         show(Stage("imports", LIBRARIES))
         from trainers.pipeline.debug.debug_run import debug  # noqa: PLC0415
@@ -325,16 +351,11 @@ def result_of(given: TaskArguments, config: TrainConfig, changed: Sequence[str])
         from trainers.models.sources.run_models import find_model  # noqa: PLC0415
 
         find_model(str(given.model), config.run.storage_options)
-    if given.verb == "train":
-        config.model.refuse_early()
+    _refuse_early(given, config)
     if given.ray is False:
-        _refuse_early(given, config)
         _load(given, config)
         return _run(given, config, changed, _local_engine(config))
-    # A program may have joined one before it calls this.
-    has_joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    asked = given.ray or given.demo
-    needs_ray = reason_for_ray(config.scaling, given.address, os.environ, asked=asked, has_joined=has_joined)
+    needs_ray = _reason_for_ray(given, config)
     show(engine_line(needs_ray))
     if needs_ray is None:
         return _run_on_machine(given, config, changed)
@@ -367,7 +388,6 @@ def _run_on_machine(given: TaskArguments, config: TrainConfig, changed: Sequence
     """Runs a verb in processes of this machine, which import what they need while this one does."""
     from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
 
-    _refuse_early(given, config)
     threads = threads_of(config.scaling)
     crowded = crowding(config.scaling.max_workers, threads, cpus_of_this_machine())
     if crowded is not None and given.verb != "prepare":
@@ -415,19 +435,6 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
     return 0
 
 
-def _refuse_early(given: TaskArguments, config: TrainConfig) -> None:
-    """Looks for data and storage before anything slow is loaded; on a cluster only its nodes may have them."""
-    from trainers.data.sources.data_source import SPLITS  # noqa: PLC0415
-    from trainers.data.sources.known_sources import source_of  # noqa: PLC0415
-
-    splits = (given.split,) if given.verb == "evaluate" else SPLITS
-    source_of(config.data, config.run.storage_options).refuse_missing(splits)
-    storage = storage_path_of(config)
-    # To reach a bucket takes libraries that are slow to load, too; of several processes the first one writes.
-    if not given.debug and not is_url(storage) and is_main_process():
-        try_out(storage)
-
-
 def _load(given: TaskArguments, config: TrainConfig) -> None:
     """Loads torch, transformers and what runs with them, and has a training's arguments checked by them.
 
@@ -443,13 +450,6 @@ def _load(given: TaskArguments, config: TrainConfig) -> None:
     from trainers.pipeline import evaluate, fit  # noqa: F401, PLC0415
 
 
-def _report_texts(split: str, index: Any) -> None:
-    from trainers.data.text_report import TextReport  # noqa: PLC0415
-
-    for line in TextReport.of(*(index[name].to_pylist() for name in ("id", "text", "duration_s"))).lines():
-        print_line(f"{split}: {line}")
-
-
 def _local_engine(config: TrainConfig) -> Any:
     from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
 
@@ -457,6 +457,7 @@ def _local_engine(config: TrainConfig) -> Any:
 
 
 def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engine: Any) -> Any:
+    from trainers.data.text_report import report_of  # noqa: PLC0415
     from trainers.pipeline.evaluate import evaluate  # noqa: PLC0415
     from trainers.pipeline.fit import fit  # noqa: PLC0415
     from trainers.pipeline.splits import prepare_all  # noqa: PLC0415
@@ -473,7 +474,8 @@ def _run(given: TaskArguments, config: TrainConfig, changed: Sequence[str], engi
                 f"{counts.quarantined} quarantined · {prepared.url}"
             )
             if given.texts:
-                _report_texts(split, prepared.index)
+                for line in report_of(prepared.index).lines():
+                    print_line(f"{split}: {line}")
         _advise(given, config)
         return sets
     if given.verb == "evaluate":

@@ -34,8 +34,9 @@ from trainers.config.parts.part import URL, Part
 from trainers.config.parts.run_part import NAME
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA, ScalingPart
 from trainers.config.schema import ScriptConfig, TrainConfig, trainer_of
-from trainers.config.storage_location import in_home
-from trainers.config.validation import refuse, validated
+from trainers.config.storage_location import in_home, is_absolute
+from trainers.config.validation import examined, refuse, validated
+from trainers.errors import ConfigError
 from trainers.scripts.recipe import resolve_program
 
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=100)]
@@ -228,7 +229,9 @@ def resolve_spec(  # noqa: PLR0913
     content, unread = read_ds_config(resolve_program(content, known, say, base=root))
     content, missing = _resolve_variables(content, known)
     kind = RUN_CONFIGS[trainer_of(content)]
-    config, problems = validated(kind, content)
+    config, problems = examined(kind, content)
+    if problems and not missing and isinstance(config, RunConfig):
+        problems += _further_problems(config, root)
     secrets = [*find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",))]
     refuse([*unread, *missing, *secrets, *problems], str(path))
     assert config is not None
@@ -242,6 +245,25 @@ def resolve_spec(  # noqa: PLR0913
         config = kind.model_validate(content)
     refuse(unresolved_paths(config, variables_of(config.job)), str(path))
     return JobSpec(with_run_name(config, path, now), tuple(overrides), root)
+
+
+def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
+    """What the checks before a job would find next, as far as that takes no time."""
+    try:
+        config.model.refuse_early()
+    except ConfigError as error:
+        yield str(error)
+    for part, field in SHIPPED_FIELDS:
+        path = getattr(getattr(config, part), field)
+        if path is not None and _names_no_file(path_in(path), root):
+            yield f"{part}.{field}: {path_in(path)}: no such file in {root}; fix it (--set {part}.{field}=…)"
+
+
+def _names_no_file(path: str, root: Path) -> bool:
+    """Whether a path counts from the folder that is packaged, and nothing is there."""
+    return (
+        not is_absolute(path) and not path.startswith(("~", "$")) and "://" not in path and not (root / path).exists()
+    )
 
 
 def _anchored(

@@ -121,6 +121,43 @@ class TestTask:
         assert "training.learning_rate: " in message
         assert "'fast'" in message
 
+    @pytest.mark.parametrize("config_fault", [True, False])
+    def test_files_language_and_storage_are_in_the_same_message(
+        self, *, config_fault: bool, recipe: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (recipe.parent / "file").touch()
+        wrong = {
+            "data.train": "gone.csv",
+            "data.validation": "away.csv",
+            "model.language": "Klingon",
+            "augment.noise_manifest": "noise.csv",
+            "run.storage_path": f"{recipe.parent}/file/runs",
+            "training.max_steps": 4,
+            "training.warmup_steps": 50,
+        }
+        changes = [f"{field}={value}" for field, value in wrong.items()]
+        changes += ["training.max_step=3"] if config_fault else []
+        code, message = refused(recipe, capsys, *changes)
+        assert code == 2
+        assert f"{recipe}: {6 if config_fault else 5} problems" in message
+        for words in (
+            "data.train: ",
+            "data.validation: ",
+            "'Klingon'",
+            "augment.noise_manifest: ",
+            "noise.csv: no such file or folder",
+            "/file/runs",
+        ):
+            assert words in message
+
+    def test_a_warm_up_beyond_the_steps_is_told_before_anything_is_prepared(
+        self, recipe: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        sets = ("training.warmup_steps=50", "training.max_steps=4", "data.train=gone.csv")
+        main(["--config", str(recipe), "--no-ray", *(word for each in sets for word in ("--set", each))])
+        shown = capsys.readouterr().out
+        assert "warning: training.warmup_steps 50 is not below the run's 4 steps" in shown
+
     def test_a_flag_of_the_wrong_type_is_named(self, tmp_path: Path) -> None:
         answer = task("--model_size", "tiny", "--max_steps", "many", folder=tmp_path)
         assert answer.returncode == 2

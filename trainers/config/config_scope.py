@@ -23,11 +23,13 @@ class ConfigScope:
         paths: Part and field of each path that is opened; a variable that another path names need not be set.
         trains: Whether there is to be a training, which needs a training set, weights and a length.
         is_new: Whether nothing runs with it yet: what is refused since then ends no run that began before.
+        passed_over: Names of the rules that have found their problems already, see `rule`.
     """
 
     paths: tuple[tuple[str, str], ...] = PATH_FIELDS
     trains: bool = True
     is_new: bool = True
+    passed_over: frozenset[str] = frozenset()
 
     def requires_path(self, part: str, field: str) -> bool:
         """Whether the path of a field is opened; those of the model are where it is trained."""

@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -17,7 +17,7 @@ from trainers.config.overrides import copy_levels
 from trainers.config.schema import CONFIGS, AnyConfig, TrainConfig, trainer_of
 from trainers.config.storage_location import in_home
 from trainers.config.strict_loading import YamlError, load_json, load_yaml_file
-from trainers.config.validation import refuse, validated
+from trainers.config.validation import examined, refuse
 from trainers.config.wording import yaml_kind
 from trainers.errors import ConfigError
 
@@ -101,11 +101,12 @@ def build_any_config(
     origin: str,
     environment: Mapping[str, str] | None = None,
     scope: ConfigScope = TRAIN_SCOPE,
+    further: Callable[[AnyConfig], Iterable[object]] = lambda config: (),
 ) -> AnyConfig:
     """Validates the content of a recipe of any kind, overrides applied; `origin` says in messages where it came from.
 
     Paths may name variables of `environment` as `${NAME}`, by default the process's own; parts outside the `scope` may
-    be missing.
+    be missing. Of a recipe with problems, `further` looks for others in what can be read of it.
 
     Raises:
         ConfigError: every problem, with its field, value and fix.
@@ -116,8 +117,11 @@ def build_any_config(
     if not scope.trains and trainer == "huggingface":
         content = {"model": {}, "training": {}, **content}
     expanded, missing = expand_variables(content, known, scope)
-    config, problems = validated(CONFIGS[trainer], expand_home(expanded), scope)
-    refuse(unread + missing + problems, origin)
+    config, problems = examined(CONFIGS[trainer], expand_home(expanded), scope)
+    problems = unread + missing + problems
+    if problems and not missing and config is not None:
+        problems += map(str, further(config))
+    refuse(problems, origin)
     assert config is not None
     return config
 

@@ -6,10 +6,10 @@ Every field states its meaning, unit and special values. Unknown keys are refuse
 message is made). Faults that need two fields to be seen are found by the validators at the end of each part.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo
 
 from trainers.config.family_table import AnyModelPart
 from trainers.config.parts.adapt_part import AdaptPart
@@ -18,7 +18,7 @@ from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.hub_part import HubPart
-from trainers.config.parts.part import Part, Settings, is_new, trains
+from trainers.config.parts.part import Part, Settings, is_new, rule, trains
 from trainers.config.parts.run_part import RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.scoring_part import ScoringPart
@@ -55,49 +55,46 @@ class TrainConfig(Part):
     hub: HubPart = HubPart()
     job: Settings = Field(default_factory=dict, description=JOB)
 
-    @model_validator(mode="after")
-    def _parts_fit(self, info: ValidationInfo) -> Self:
+    @rule
+    def _parts_fit(self, info: ValidationInfo) -> Iterator[str]:
         context_s = self.model.max_context_s
         if context_s is None and self.training.full_context_fraction and trains(info):
-            raise ValueError(
-                "training.full_context_fraction needs buckets: set model.max_context_s, or full_context_fraction: 0"
-            )
+            yield "training.full_context_fraction needs buckets: set model.max_context_s, or full_context_fraction: 0"
         if self.data.min_duration_s >= (context_s or 30):
-            raise ValueError(
+            yield (
                 f"data.min_duration_s {self.data.min_duration_s} leaves nothing below model.max_context_s {context_s}"
             )
         slots = self.scaling.max_workers * self.training.gradient_accumulation_steps
         count = "scaling.num_workers.max" if self.scaling.is_elastic else "scaling.num_workers"
         if self.training.global_batch_size is not None and self.training.global_batch_size < slots:
-            raise ValueError(
+            yield (
                 f"training.global_batch_size {self.training.global_batch_size} is less than {count} × "
                 f"training.gradient_accumulation_steps = {slots}: some workers would have nothing to do"
             )
         if self.scaling.is_elastic and self.training.global_batch_size is None and trains(info):
-            raise ValueError(
+            yield (
                 f"scaling.num_workers is {self.scaling.num_workers}, and a step's utterances would change with it: "
                 "set training.global_batch_size to how many one step takes, without training.max_batch_duration_s"
             )
         if self.model.masks_features and self.augment.masks:
-            raise ValueError(
+            yield (
                 "model.apply_spec_augment and augment.time_masks or augment.frequency_masks both mask features: set "
                 "model.apply_spec_augment: false, or augment.time_masks: 0 and augment.frequency_masks: 0"
             )
         if self.adapt.method != "full" and self.training.checkpoints_reentrantly:
-            raise ValueError(
+            yield (
                 "training.training_args.gradient_checkpointing_kwargs has use_reentrant, which ends gradients at the "
                 f"first frozen layer (adapt.method {self.adapt.method}): leave it out"
             )
         if self.training.fp16 and not self.scaling.use_gpu:
-            raise ValueError("training.fp16 needs a GPU: set scaling.use_gpu: true, or training.fp16: false")
+            yield "training.fp16 needs a GPU: set scaling.use_gpu: true, or training.fp16: false"
         if trains(info):
             refuse_contradictions(self.strategy, self.adapt, self.training, self.scaling)
-        return self
 
-    @model_validator(mode="after")
-    def _accelerator_fits(self, info: ValidationInfo) -> Self:
+    @rule
+    def _accelerator_fits(self, info: ValidationInfo) -> Iterator[str]:
         if self.scaling.accelerator == "hpu":
-            raise ValueError(
+            yield (
                 "scaling.accelerator is hpu, but trainer: huggingface trains on GPUs and CPUs alone: Gaudi's vendor "
                 "pins its own torch and transformers, so that Gaudi runs scripts in the vendor's image; set trainer: "
                 "script (docs/accelerators.md), or scaling.accelerator: cpu"
@@ -105,33 +102,31 @@ class TrainConfig(Part):
         held = self.scaling.resources_per_worker
         idle = [name for name in UNUSED_ACCELERATORS if held.get(name)]
         if idle and is_new(info):
-            raise ValueError(
+            yield (
                 f"scaling.resources_per_worker.{idle[0]} is {held[idle[0]]:g}, but training runs on GPUs and CPUs "
                 f"alone, and would hold each {idle[0]} without using it: remove "
                 f"scaling.resources_per_worker.{idle[0]}; scaling.use_gpu asks for GPUs"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _ranking_fits(self) -> Self:
+    @rule
+    def _ranking_fits(self) -> Iterator[str]:
         attribute, order = self.checkpoint.checkpoint_score_attribute, self.checkpoint.checkpoint_score_order
         # The better order of each; of the recipe's own, the recipe says it.
         orders = {f"eval_{name}": metric.order for name, metric in known_metrics().items()}
         orders |= {f"eval_{name}": order for name in self.scoring.metrics}
         if attribute is not None and attribute not in orders:
-            raise ValueError(
+            yield (
                 f"checkpoint.checkpoint_score_attribute: {attribute} ranks no checkpoints: give one of "
                 f"{', '.join(orders)}, or name the metric in scoring.metrics"
             )
-        if order != (better := orders[attribute] if attribute is not None else "min"):
-            raise ValueError(
+        elif order != (better := orders[attribute] if attribute is not None else "min"):
+            yield (
                 f"checkpoint.checkpoint_score_order is {order}, but {attribute or 'an error rate'} is better when it "
                 f"is {'smaller' if better == 'min' else 'larger'}: set it to {better}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _matching_fits(self, info: ValidationInfo) -> Self:
+    @rule
+    def _matching_fits(self, info: ValidationInfo) -> None:
         field, weight = "training.full_context_matching", self.training.full_context_matching
         method, strategy = self.adapt.method, self.strategy
         problems = []
@@ -145,7 +140,6 @@ class TrainConfig(Part):
             problems.append(f"strategy.name is {strategy.name}, and the original is a full copy on each worker")
         if weight and problems and trains(info):
             raise ValueError(f"{field} is {weight}, but {'; and '.join(problems)}: change that, or set {field}: 0")
-        return self
 
 
 class ScriptConfig(Part):
@@ -157,40 +151,38 @@ class ScriptConfig(Part):
     scaling: ScalingPart = ScalingPart()
     job: Settings = Field(default_factory=dict, description=JOB)
 
-    @model_validator(mode="after")
-    def _begins_by_itself(self) -> Self:
+    @rule
+    def _begins_by_itself(self) -> None:
         if self.run.resume.startswith("from:"):
             raise ValueError(
                 f"run.resume is {self.run.resume}, and only the program itself can begin from a checkpoint: set "
                 "run.resume: auto, and name the checkpoint in script.command as the program takes it, such as "
                 "--resume_from_checkpoint={s3:bucket/runs/sr/checkpoints/…/checkpoint-10/}"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _has_nothing_without_effect(self) -> Self:
+    @rule
+    def _has_nothing_without_effect(self) -> Iterator[str]:
         run, script, scaling = self.run, self.script, self.scaling
         if run.seed != RunPart().seed:
-            raise ValueError(
+            yield (
                 f"run.seed is {run.seed}, which no program reads: leave it out, and give the seed in script.command as "
                 f"the program takes it, such as --seed {run.seed}"
             )
         if scaling.backend != ScalingPart().backend:
-            raise ValueError(
+            yield (
                 f"scaling.backend is {scaling.backend}, and a program sets up its own process group: leave it out, and "
                 f"give the backend in script.command, such as --ddp_backend {scaling.backend}"
             )
         if script.hpu_mode is not None and scaling.device != "hpu":
-            raise ValueError(
+            yield (
                 f"script.hpu_mode is {script.hpu_mode}, and no worker has a Gaudi: leave it out, or set "
                 "scaling.accelerator: hpu"
             )
         if script.python is not None and not (script.is_python or is_python(script.prepare or ("",))):
-            raise ValueError(
+            yield (
                 f"script.python is {script.python}, and script.command begins with {script.command[0]}, which no "
                 "interpreter runs: leave it out, or begin with a .py file or -m"
             )
-        return self
 
 
 AnyConfig = TrainConfig | ScriptConfig

@@ -1,15 +1,18 @@
 """Validation of a config against its model: one message that lists every problem with its field, value and fix."""
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from trainers.config.config_scope import TRAIN_SCOPE, ConfigScope
 from trainers.config.family_table import families_with, family_parts
+from trainers.config.overrides import copy_levels
 from trainers.config.parts.model_part import ModelPart
-from trainers.config.parts.part import UNSUPPORTED_URL, URL
+from trainers.config.parts.part import RULE, UNSUPPORTED_URL, URL
 from trainers.config.parts.run_part import NAME, RESUME
 from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
 from trainers.config.storage_location import without_password
@@ -23,6 +26,9 @@ KEPT_OUT_OF_MESSAGES = frozenset({"runtime_env", "secrets", "exports", "setup"})
 # A request of a megabyte may have 200,000; a person fixes the first ones first.
 MAX_PROBLEMS = 100
 _MISSING, _MEANT = ": missing; ", "; did you mean "
+_WORD = re.compile(r"\w+")
+# Types of errors of which nothing is there that could be left out.
+_KEPT = ("missing", RULE)
 # Shown in place of a regular expression.
 PATTERN_MESSAGES = {
     NAME: "must begin with a letter or a digit, and hold only these and . _ -",
@@ -36,17 +42,68 @@ def validated(
     model: type[Model], content: Mapping[str, Any], scope: ConfigScope = TRAIN_SCOPE
 ) -> tuple[Model | None, list[str]]:
     """The part that a model reads from content; or None, and a line for each problem."""
-    try:
-        return model.model_validate(content, context=scope), []
-    except ValidationError as error:
-        problems = error.errors()
-        lines = [_describe(problem, model) for problem in problems[:MAX_PROBLEMS]]
-        # A key under a wrong name is one problem: it is not missing, too.
-        meant = {line.rpartition(_MEANT)[2] for line in lines}
-        return None, [
-            *(line for line in lines if f"{line.partition(_MISSING)[0]}?" not in meant),
-            *(["further problems are shown when these are fixed"] if len(problems) > MAX_PROBLEMS else []),
-        ]
+    found, problems = examined(model, content, scope)
+    return (None if problems else found), problems
+
+
+def examined(
+    model: type[Model], content: Mapping[str, Any], scope: ConfigScope = TRAIN_SCOPE
+) -> tuple[Model | None, list[str]]:
+    """The part that a model reads from content, and a line for each problem.
+
+    pydantic looks at fields together only where each is right by itself. So that all problems are told at once, it
+    looks again without what is wrong, and without the rules that have complained. What is given then is the part with
+    defaults in these places, for others to look for more problems in; None where there is no such part.
+    """
+    left: dict[str, Any] = copy_levels(content)
+    lines: list[str] = []
+    unusable: set[str] = set()
+    while True:
+        try:
+            return model.model_validate(left, context=scope), lines
+        except ValidationError as error:
+            problems = error.errors()
+        except (LookupError, TypeError, AttributeError, ArithmeticError):
+            # Of a rule that relies on another one, which is passed over.
+            if lines:
+                return None, lines
+            raise
+        # What is left out has no value to be judged by.
+        found = [line for line in _lines(problems, model) if unusable.isdisjoint(_WORD.findall(line))]
+        lines += found
+        if len(lines) >= MAX_PROBLEMS or len(problems) > MAX_PROBLEMS:
+            return None, [*lines[:MAX_PROBLEMS], "further problems are shown when these are fixed"]
+        rules = {problem["ctx"]["rule"] for problem in problems if problem["type"] == RULE} - scope.passed_over
+        scope = replace(scope, passed_over=scope.passed_over | rules)
+        removed = [_remove(left, _steps(problem), model) for problem in problems if problem["type"] not in _KEPT]
+        unusable |= {name for name in removed if name is not None}
+        unusable |= {line.rpartition(_MEANT)[2].rpartition(".")[2].rstrip("?") for line in found if _MEANT in line}
+        if not rules and not any(removed):
+            return None, lines
+
+
+def _lines(problems: Sequence[Any], model: type[BaseModel]) -> list[str]:
+    lines = [line for problem in problems[:MAX_PROBLEMS] for line in _describe(problem, model)]
+    # A key under a wrong name is one problem: it is not missing, too.
+    meant = {line.rpartition(_MEANT)[2] for line in lines}
+    return [line for line in lines if f"{line.partition(_MISSING)[0]}?" not in meant]
+
+
+def _steps(problem: Any) -> list[str]:
+    """Where it is, as pydantic counts."""
+    return [str(step) for step in problem["loc"] if step not in (COUNT, RANGE)]
+
+
+def _remove(content: dict[str, Any], steps: Sequence[str], model: type[BaseModel]) -> str | None:
+    """Takes what is at a place out of content, or the list that it is in; gives its key, None if nothing is there."""
+    place: Any = content
+    *above, last = _walk(steps, model)[0] or [""]
+    for step in above:
+        if not isinstance(place.get(step), dict):
+            last = step
+            break
+        place = place[step]
+    return last if place.pop(last, None) is not None else None
 
 
 def refuse(problems: Sequence[str], origin: str) -> None:
@@ -57,8 +114,15 @@ def refuse(problems: Sequence[str], origin: str) -> None:
         )
 
 
-def _describe(problem: Any, model: type[BaseModel]) -> str:
-    steps = [str(step) for step in problem["loc"] if step not in (COUNT, RANGE)]
+def _describe(problem: Any, model: type[BaseModel]) -> list[str]:
+    if problem["type"] != RULE:
+        return [_described(problem, model)]
+    name = ".".join(_walk(_steps(problem), model)[0])
+    return [f"{name}: {text}" if name else text for text in problem["ctx"]["problems"]]
+
+
+def _described(problem: Any, model: type[BaseModel]) -> str:
+    steps = _steps(problem)
     location = _walk(steps, model)[0]
     name = ".".join(location)
     if problem["type"] == "extra_forbidden":

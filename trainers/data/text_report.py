@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any
 
 from trainers.config.wording import counted
 
@@ -99,3 +100,8 @@ def named(character: str) -> str:
     """A character as it can be seen: by its code point where it has no look of its own."""
     is_seen = character.isprintable() and not character.isspace() and not unicodedata.combining(character)
     return character if is_seen else f"U+{ord(character):04X}"
+
+
+def report_of(index: Any) -> TextReport:
+    """The report on a prepared set, by its index."""
+    return TextReport.of(*(index[name].to_pylist() for name in ("id", "text", "duration_s")))

@@ -44,7 +44,7 @@ from trainers.training.callbacks import (
 )
 from trainers.training.on_ray.checkpoint_reports import CheckpointReports
 from trainers.training.on_ray.step_gauges import StepGauges
-from trainers.training.planning import cache_bytes, plan_training, scored_clips, validation_options
+from trainers.training.planning import cache_bytes, plan_training, scored_clips, small_set_note, validation_options
 from trainers.training.schedule import ApplyConfig, Schedule
 from trainers.training.strategies.full_weights import FULL_STATE, LoadFullStates
 from trainers.training.strategies.sharding import nvme_optimizer, run_every_layer
@@ -278,8 +278,12 @@ def _log_start(loop: Loop) -> None:
         f"step · {counted(loop.plan.steps_per_epoch, 'step')} per epoch · {counted(loop.last_step, 'step')} · {begin}"
     )
     session.show_from_main(TrainingBegan(line, session.world_size, loop.first_step, loop.last_step))
-    if (warmup := loop.context.config.training.warmup_note(loop.last_step)) is not None:
-        session.show_from_main(f"train: {warmup}")
+    training = loop.context.config.training
+    # Of a number of steps it was told before anything was prepared.
+    warmup = training.warmup_note(loop.last_step) if training.max_steps is None else None
+    notes = [warmup, small_set_note(loop.plan)]
+    for note in filter(None, notes):
+        session.show_from_main(f"warning: {note}")
 
 
 def _check_disks(loop: Loop) -> None:

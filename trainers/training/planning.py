@@ -139,6 +139,17 @@ def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
     )
 
 
+def small_set_note(plan: BatchPlan) -> str | None:
+    """A line where no step has as many clips as a batch is to have; None: one has."""
+    size, clips = plan.shape.global_batch_size, len(plan.batch(0).rows)
+    if size is None or plan.steps_per_epoch > 1 or clips >= size:
+        return None
+    return (
+        f"each step has all {counted(clips, 'clip')} of the training set, which are less than the batch of {size}: "
+        "lower training.global_batch_size or training.per_device_train_batch_size, or add data"
+    )
+
+
 def context_of(config: TrainConfig, model_context_s: float) -> float:
     """Seconds of the longest input that is trained on and scored."""
     return min(float(config.model.max_context_s or model_context_s), model_context_s)

@@ -39,6 +39,54 @@ def test_an_integer_that_json_does_not_have_exactly_is_refused(field: str) -> No
     )
 
 
+class TestAllAtOnce:
+    def test_fields_that_do_not_fit_together_are_named_with_those_that_are_wrong_by_themselves(self) -> None:
+        message = refused(
+            {
+                "training.max_step": 3,
+                "training.learning_rate": "fast",
+                "training.save_steps": 7,
+                "training.eval_steps": 2,
+                "training.fp16": True,
+                "training.bf16": True,
+                "data.min_duration_s": 40,
+                "scaling.backend": "nccl",
+            }
+        )
+        for words in (
+            "training.max_step: unknown key; did you mean training.max_steps?",
+            "training.learning_rate: Input should be a valid number",
+            "training: save_steps 7 must be a multiple of eval_steps 2",
+            "training: fp16 and bf16 exclude each other",
+            "data: min_duration_s 40.0 must be below max_duration_s 30.0",
+            "scaling: backend nccl needs GPUs",
+            "training.fp16 needs a GPU",
+        ):
+            assert words in message
+
+    def test_a_value_that_is_wrong_is_not_judged_by_its_default_too(self) -> None:
+        assert "1 problem\n" in refused({"training.max_steps": "many"})
+        assert "1 problem\n" in refused({"training": {"max_step": 3}})
+
+    def test_members_of_a_list_are_all_looked_at(self) -> None:
+        members = [{"name": "a", "train": "a.csv", "weigth": 1}, {"name": "b"}]
+        message = refused({**DEMO, "data.demo": None, "data.mix": members, "training.eval_steps": 3})
+        assert "data.mix.0.weigth: unknown key" in message and "data.mix.1: b names no data" in message
+        assert "must be a multiple of eval_steps 3" in message
+
+
+class TestLearningRate:
+    def test_one_that_adamw_diverges_at_is_refused_unless_the_optimizer_is_named(self) -> None:
+        assert "training: learning_rate is 5, and AdamW diverges above 0.1: give 1e-6 to 1e-3" in refused(
+            {"training.learning_rate": 5}
+        )
+        optimizer = {"training.learning_rate": 5, "training.training_args": {"optim": "sgd"}}
+        assert config(optimizer).training.learning_rate == 5
+        # A run that has begun with it goes on.
+        begun, problems = validated(TrainConfig, content({"training.learning_rate": 5}), SUBMITTED_SCOPE)
+        assert begun is not None and not problems
+
+
 class TestUnknownKeys:
     @pytest.mark.parametrize(
         ("key", "suggestion"),

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from tests.trainers.synthetic import config
+from trainers.data.batch_plan import BatchPlan, BatchShape, Selection
 from trainers.models.label_codec import Limits
-from trainers.training.planning import cut_references, validation_options
+from trainers.training.planning import cut_references, small_set_note, validation_options
 
 LIMITS = Limits(context_s=30.0, label_tokens=448, prefix_tokens=0, new_tokens=444)
 
@@ -47,3 +48,12 @@ def test_a_shortened_model_is_validated_at_its_whole_context_where_that_is_asked
 ) -> None:
     limits = replace(LIMITS, full_context=True)
     assert validation_options(config({"data.normalizer": "basic", **changes}), limits).full_context_s == whole_s
+
+
+@pytest.mark.parametrize(("clips", "is_small"), [(7, True), (8, False), (20, False)])
+def test_a_batch_that_is_larger_than_the_set_is_told(clips: int, *, is_small: bool) -> None:
+    selection = Selection(np.arange(clips), np.full(clips, 1.0), np.zeros(clips, np.int64))
+    shape = BatchShape.resolve(workers=2, per_device=2, accumulation=2)
+    note = small_set_note(BatchPlan(selection, shape, edges_s=(30.0,), seed=1))
+    assert (note or "").startswith("each step has all 7 clips of the training set") is is_small
+    assert (note is not None) is is_small

@@ -1,10 +1,11 @@
 """The config's adapt part: which weights are trained. See `schema`."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from trainers.config.parts.part import Part, Positive
+from trainers.config.parts.part import Part, Positive, rule
 
 Target = Annotated[str, Field(min_length=1)]
 
@@ -31,17 +32,14 @@ class AdaptPart(Part):
         "null: all projections of every attention.",
     )
 
-    @model_validator(mode="after")
-    def _fields_fit_the_method(self) -> Self:
+    @rule
+    def _fields_fit_the_method(self) -> Iterator[str]:
         if self.method == "last_n_layers" and self.n is None:
-            raise ValueError("n is missing: say how many layers are trained, e.g. adapt.n: 2")
+            yield "n is missing: say how many layers are trained, e.g. adapt.n: 2"
         if self.method != "last_n_layers" and self.n is not None:
-            raise ValueError(f"n is {self.n}, but method is {self.method}: set method: last_n_layers, or n: null")
+            yield f"n is {self.n}, but method is {self.method}: set method: last_n_layers, or n: null"
         if self.method != "lora":
             for name in ("r", "alpha", "dropout", "target_modules"):
                 value, default = getattr(self, name), type(self).model_fields[name].default
                 if value != default:
-                    raise ValueError(
-                        f"{name} is {value}, but method is {self.method}: set method: lora, or leave {name} out"
-                    )
-        return self
+                    yield f"{name} is {value}, but method is {self.method}: set method: lora, or leave {name} out"

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
-from trainers.config.parts.part import Location, NotNegative, Part, PositiveFloat
+from trainers.config.parts.part import Location, NotNegative, Part, PositiveFloat, rule
 
 SLOWEST, FASTEST = 0.5, 2.0
 # What says nothing while the first is not set.
@@ -65,7 +65,7 @@ class AugmentPart(Part):
         0.3, description="SpecAugment: the widest masked band, as a fraction of the mel bins."
     )
 
-    @model_validator(mode="after")
+    @rule
     def _one_kind_of_speed(self) -> Self:
         if self.speed_factors and self.speed_range is not None:
             raise ValueError(
@@ -73,7 +73,7 @@ class AugmentPart(Part):
             )
         return self
 
-    @model_validator(mode="after")
+    @rule
     def _fields_are_of_something(self) -> Self:
         for switch, fields in _FIELDS_OF.items():
             for name in fields if not getattr(self, switch) else ():

@@ -1,8 +1,9 @@
 """The config's data part: where utterances come from, and what is done to them. See `schema`."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from trainers.config.parts.data_location import rows_in
 from trainers.config.parts.part import (
@@ -14,6 +15,7 @@ from trainers.config.parts.part import (
     RowsLocation,
     Settings,
     refuse_url,
+    rule,
     trains,
 )
 from trainers.config.parts.run_part import NAME
@@ -95,7 +97,7 @@ class MixMember(Part):
     audio_column_name: str | None = Field(None, description="null: data.audio_column_name.")
     text_column_name: str | None = Field(None, description="null: data.text_column_name.")
 
-    @model_validator(mode="after")
+    @rule
     def _one_source(self) -> Self:
         sources = [name for name in MEMBER_SOURCES if getattr(self, name) is not None]
         if len(sources) != 1:
@@ -271,62 +273,55 @@ class DataPart(Part):
                     raise ValueError(f"{prefix} is no absolute folder or URL that ends with /")
         return prefixes
 
-    @model_validator(mode="after")
-    def _one_source(self, info: ValidationInfo) -> Self:
+    @rule
+    def _one_source(self, info: ValidationInfo) -> Iterator[str]:
         names = (*MEMBER_SOURCES, "mix")
         sources = [name for name in names if getattr(self, name) not in (None, ())]
         if len(sources) > 1:
-            raise ValueError(
+            yield (
                 f"names {' and '.join(sources)}: keep one of {', '.join(names[:-1])} and {names[-1]}, "
                 "set the others to null"
             )
-        self._check_mix()
+        yield from self._mix_problems()
         if not self.do_normalize_eval and self.normalizer not in (None, "none"):
-            raise ValueError(
-                f"do_normalize_eval is false and normalizer is {self.normalizer}: set do_normalize_eval: true"
-            )
+            yield (f"do_normalize_eval is false and normalizer is {self.normalizer}: set do_normalize_eval: true")
         if self.min_duration_s >= self.max_duration_s:
-            raise ValueError(f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}")
+            yield f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}"
         if not trains(info):
-            return self
+            return
         if not sources:
-            raise ValueError(
+            yield (
                 "names no data: set data.train and data.validation to manifests (--set data.train=my.csv, or "
                 "--s3_bucket and --s3_train_csv_key)"
             )
         if self.train is not None and self.validation is None:
-            raise ValueError(
+            yield (
                 "validation is missing: the best model is chosen on it (--set data.validation=valid.csv, or "
                 "--s3_valid_csv_key)"
             )
         if self.dataset is not None and self.dataset.validation_split is None:
-            raise ValueError("dataset.validation_split is null: name the split that the best model is chosen on")
+            yield "dataset.validation_split is null: name the split that the best model is chosen on"
         if self.mix and self.validation is None and not any(member.has_validation for member in self.mix):
-            raise ValueError(
+            yield (
                 "validation is missing: the best model is chosen on it (--set data.validation=valid.csv, or give "
                 "members of the mix a validation)"
             )
         given = {"train": self.train, "validation": self.validation, "test": self.test}
         rows = {split: rows_in(text, split) for split, text in given.items() if text is not None}
         if "test" in rows and list(rows.values()).count(rows["test"]) > 1:
-            raise ValueError(
-                f"test is {self.test}, which is also trained on or chooses the model: give a set of its own"
-            )
-        if self.train is not None and rows["train"] == rows["validation"]:
-            raise ValueError(f"train and validation are both {self.train}: give a validation set of its own")
-        return self
+            yield (f"test is {self.test}, which is also trained on or chooses the model: give a set of its own")
+        if self.train is not None and rows["train"] == rows.get("validation"):
+            yield f"train and validation are both {self.train}: give a validation set of its own"
 
-    def _check_mix(self) -> None:
+    def _mix_problems(self) -> Iterator[str]:
         names = [member.name for member in self.mix]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"mix has two members {twice}: give each a name of its own")
+            yield f"mix has two members {twice}: give each a name of its own"
         without = [member.name for member in self.mix if member.weight is None]
         if without and len(without) < len(names):
-            raise ValueError(f"mix gives {', '.join(without)} no weight, but others: give each a weight, or none")
+            yield f"mix gives {', '.join(without)} no weight, but others: give each a weight, or none"
         named = [member.name for member in self.mix if member.language is not None]
         if named and self.use_language_column is False:
-            raise ValueError(
-                f"use_language_column is false, but {', '.join(named)} of the mix names a language: leave one out"
-            )
+            yield (f"use_language_column is false, but {', '.join(named)} of the mix names a language: leave one out")
         if self.mix_temperature is not None and not self.mix:
-            raise ValueError("mix_temperature is set, and there is no mix: set it to null, or name members of a mix")
+            yield "mix_temperature is set, and there is no mix: set it to null, or name members of a mix"

@@ -3,9 +3,9 @@
 from itertools import product
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from trainers.config.parts.part import Location, ModelLocation, Part, Positive, PositiveFloat
+from trainers.config.parts.part import Location, ModelLocation, Part, Positive, PositiveFloat, rule
 
 # Fields that name a file.
 FILE_FIELDS = ("lexicon", "lm")
@@ -86,7 +86,7 @@ class DecodePart(Part):
         [0.0, 0.25, 0.5, 1.0], description="rescoring_model: weight of its logarithm, or several to choose from."
     )
 
-    @model_validator(mode="after")
+    @rule
     def _fields_are_of_something(self) -> Self:
         fields = type(self).model_fields
         given = [name for name in fields if getattr(self, name) != fields[name].default]

@@ -6,10 +6,10 @@ Each family has a part of its own, with what is here and its own fields: `family
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo
 
 from trainers.config.parts.model_source import ModelSource, SourceText
-from trainers.config.parts.part import Part, Positive, trains
+from trainers.config.parts.part import Part, Positive, rule, trains
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # Outputs of the shortest bucket, half a second at 20 ms, which a mask must not exceed.
@@ -75,7 +75,7 @@ class ModelPart(Part):
         None, description="How attention is computed, a transformers name. null: the library's choice."
     )
 
-    @model_validator(mode="after")
+    @rule
     def _init_fits(self, info: ValidationInfo) -> Self:
         if self.init == "pretrained" and not self.names_weights and trains(info):
             raise ValueError("name_or_path is missing: name a Hub id or folder, or set model.init: scratch")
@@ -164,7 +164,7 @@ class NewModelPart(ModelPart):
         description="apply_spec_augment: mel bins, or hidden dimensions, of a mask. null: the model's own; 10 for new.",
     )
 
-    @model_validator(mode="after")
+    @rule
     def _sizes_fit(self) -> Self:
         if self.d_model % self.attention_heads:
             raise ValueError(f"d_model {self.d_model} must be a multiple of attention_heads {self.attention_heads}")

@@ -1,10 +1,11 @@
 """The base of every part of a config that users write, and what the fields of several parts have in common."""
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from trainers.config.config_scope import ConfigScope
@@ -14,6 +15,8 @@ from trainers.config.storage_location import SUPPORTED, is_url, refused_url, unr
 URL = r"^https?://[^@\s]+$"
 # Type of the error of a URL that no storage opens; the URL, which may hold a password, is not repeated.
 UNSUPPORTED_URL = "unsupported_url"
+# Type of the error of a `rule`, whose context has its `problems`, and its name as `rule`.
+RULE = "rule"
 
 
 # The largest that every reader of JSON has exactly.
@@ -26,6 +29,34 @@ class Part(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", protected_namespaces=(), str_strip_whitespace=True, allow_inf_nan=False
     )
+
+
+def rule(check: Callable[..., Any]) -> Any:
+    """Makes a validator of a part's fields together: all of its problems are told, and then those of other rules.
+
+    Args:
+        check: A method of a part, which yields what is wrong, or raises a ValueError; with a ValidationInfo, if it
+            takes one.
+    """
+    takes_info = len(inspect.signature(check).parameters) > 1
+
+    def validate(part: Any, info: ValidationInfo) -> Any:
+        if isinstance(info.context, ConfigScope) and check.__qualname__ in info.context.passed_over:
+            return part
+        problems: list[str] = []
+        try:
+            found = check(part, info) if takes_info else check(part)
+            problems += found if isinstance(found, Iterator) else ()
+        except PydanticCustomError:
+            raise
+        except ValueError as error:
+            problems.append(str(error))
+        if problems:
+            context = {"problems": problems, "rule": check.__qualname__}
+            raise PydanticCustomError(RULE, "{text}", {**context, "text": "; ".join(problems)})
+        return part
+
+    return model_validator(mode="after")(validate)
 
 
 def refuse_not_finite(settings: dict[str, Any]) -> dict[str, Any]:

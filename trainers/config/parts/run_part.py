@@ -1,10 +1,10 @@
 """The config's run part: name, storage and failures. See `schema`."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator
 
-from trainers.config.parts.part import MAX_INTEGER, Location, Part, refuse_unsupported
+from trainers.config.parts.part import MAX_INTEGER, Location, Part, refuse_unsupported, rule
 from trainers.config.storage_location import StorageOptions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -23,10 +23,9 @@ class S3BucketPart(Part):
     profile: str | None = Field(None, min_length=1, description="As run.s3_profile. null: as there.")
     anonymous: bool = Field(False, description="As run.s3_anonymous.")
 
-    @model_validator(mode="after")
-    def _one_identity(self) -> Self:
+    @rule
+    def _one_identity(self) -> None:
         _refuse_two_identities(self.profile, "profile", anonymous=self.anonymous)
-        return self
 
 
 class RunPart(Part):
@@ -99,10 +98,9 @@ class RunPart(Part):
     def storage_options(self) -> StorageOptions:
         return StorageOptions.of(dict(self))
 
-    @model_validator(mode="after")
-    def _one_identity(self) -> Self:
+    @rule
+    def _one_identity(self) -> None:
         _refuse_two_identities(self.s3_profile, "s3_profile", anonymous=self.s3_anonymous)
-        return self
 
     @field_validator("resume")
     @classmethod

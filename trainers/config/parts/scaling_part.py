@@ -1,12 +1,12 @@
 """The config's scaling part: how many workers, and what each takes. See `schema`."""
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, model_validator
 
-from trainers.config.parts.part import Part, PositiveFloat
+from trainers.config.parts.part import Part, PositiveFloat, rule
 from trainers.config.parts.run_part import NAME
 
 # One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
@@ -50,11 +50,10 @@ class WorkerRange(Part):
     min: int = Field(gt=0, le=MAX_WORKERS, description="Fewest workers to train with; below, training waits.")
     max: int = Field(gt=0, le=MAX_WORKERS, description="Most workers to train with; a queue charges these.")
 
-    @model_validator(mode="after")
-    def _bounds_fit(self) -> Self:
+    @rule
+    def _bounds_fit(self) -> None:
         if self.min > self.max:
             raise ValueError(f"min {self.min} is more than max {self.max}: exchange them")
-        return self
 
     def __str__(self) -> str:
         return f"{self.min} to {self.max}"
@@ -121,57 +120,54 @@ class ScalingPart(Part):
             return {"use_gpu": True, **content}
         return content
 
-    @model_validator(mode="after")
-    def _accelerator_fits(self) -> Self:
+    @rule
+    def _accelerator_fits(self) -> Iterator[str]:
         is_gpu = self.accelerator in GPU_ACCELERATORS
         if self.accelerator is not None and is_gpu != self.use_gpu:
             use_gpu, other = str(self.use_gpu).lower(), str(is_gpu).lower()
-            raise ValueError(
+            yield (
                 f"accelerator is {self.accelerator}, and use_gpu is {use_gpu}: set scaling.use_gpu: {other}, or "
                 f"scaling.accelerator: {'auto' if self.use_gpu else 'cpu'}"
             )
         if self.accelerator_type is not None and self.device == "cpu":
-            raise ValueError(
+            yield (
                 f"accelerator_type is {self.accelerator_type}, and no worker has an accelerator: set use_gpu: true, or "
                 "accelerator_type: null"
             )
         hpus = self.resources_per_worker.get(HPU)
         if hpus == 0 and self.accelerator == "hpu":
-            raise ValueError(
+            yield (
                 "accelerator is hpu, and resources_per_worker.HPU is 0: set scaling.accelerator: cpu, or "
                 "scaling.resources_per_worker.HPU: 1"
             )
         if hpus and hpus != int(hpus):
-            raise ValueError(f"resources_per_worker.HPU is {hpus:g}, and Gaudis are not shared: give a whole number")
-        return self
+            yield f"resources_per_worker.HPU is {hpus:g}, and Gaudis are not shared: give a whole number"
 
-    @model_validator(mode="after")
-    def _backend_fits(self) -> Self:
+    @rule
+    def _backend_fits(self) -> Iterator[str]:
         if self.backend == "nccl" and not self.use_gpu:
             gpus = ", or scaling.use_gpu: true" if self.device == "cpu" and self.accelerator is None else ""
-            raise ValueError(f"backend nccl needs GPUs, and use_gpu is false: set scaling.backend: auto{gpus}")
+            yield f"backend nccl needs GPUs, and use_gpu is false: set scaling.backend: auto{gpus}"
         if self.backend == "hccl" and self.device != "hpu":
             gaudi = "" if self.use_gpu else ", or scaling.accelerator: hpu"
-            raise ValueError(f"backend hccl is for Gaudi: set scaling.backend: auto{gaudi}")
-        return self
+            yield f"backend hccl is for Gaudi: set scaling.backend: auto{gaudi}"
 
-    @model_validator(mode="after")
-    def _gpus_fit(self) -> Self:
+    @rule
+    def _gpus_fit(self) -> Iterator[str]:
         gpus = self.resources_per_worker.get("GPU")
         if gpus and not self.use_gpu:
-            raise ValueError(
+            yield (
                 f"resources_per_worker.GPU is {gpus:g}, and use_gpu is false: set scaling.use_gpu: true, or "
                 "scaling.resources_per_worker.GPU: 0"
             )
         if gpus == 0 and self.use_gpu:
-            raise ValueError(
+            yield (
                 "use_gpu is true, and resources_per_worker.GPU is 0: set scaling.use_gpu: false, or "
                 "scaling.resources_per_worker.GPU: 1"
             )
-        return self
 
-    @model_validator(mode="after")
-    def _placement_fits(self) -> Self:
+    @rule
+    def _placement_fits(self) -> None:
         if self.is_elastic and self.placement_strategy.startswith("STRICT_"):
             soft = self.placement_strategy.removeprefix("STRICT_")
             raise ValueError(
@@ -179,7 +175,6 @@ class ScalingPart(Part):
                 "counts how many workers the nodes have room for wherever they are, and would wait for a placement "
                 f"that there may not be; set placement_strategy: {soft}, or num_workers: {self.max_workers}"
             )
-        return self
 
     @property
     def is_elastic(self) -> bool:

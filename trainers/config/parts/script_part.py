@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator
 
-from trainers.config.parts.part import Part, Positive
+from trainers.config.parts.part import Part, Positive, rule
 
 Words = Annotated[tuple[Annotated[str, StringConstraints(strip_whitespace=False)], ...], Field(min_length=1)]
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -95,7 +95,7 @@ class ScriptPart(Part):
             raise ValueError("is no folder of the package: give its path below the folder in which you submit")
         return folder
 
-    @model_validator(mode="after")
+    @rule
     def _names_a_program(self) -> Self:
         if self.command[0] == "-m" and len(self.command) == 1:
             raise ValueError("command: -m names no module: write [-m, package.module, …]")

@@ -1,12 +1,15 @@
 """The config's training part: how long, how large and how fast. See `schema`."""
 
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo
 
-from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, Settings, trains
+from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, Settings, is_new, rule, trains
 
 MATCHED_FRACTION = 0.1
+# Of AdamW, which is the optimizer where none is named; it moves each weight by about this much in a step.
+MOST_LEARNING_RATE = 0.1
 
 
 class TrainingPart(Part):
@@ -106,33 +109,37 @@ class TrainingPart(Part):
         description="Any further Seq2SeqTrainingArguments; those that Rayscribe sets itself are errors.",
     )
 
-    @model_validator(mode="after")
-    def _steps_fit(self, info: ValidationInfo) -> Self:
+    @rule
+    def _steps_fit(self, info: ValidationInfo) -> Iterator[str]:
         if (self.max_steps is None) == (self.num_train_epochs is None) and trains(info):
-            raise ValueError(
+            yield (
                 f"max_steps is {self.max_steps} and num_train_epochs is {self.num_train_epochs}: "
                 "give one of them and set the other to null"
             )
         if self.save_steps % self.scoring_steps:
-            raise ValueError(
+            yield (
                 f"save_steps {self.save_steps} must be a multiple of eval_steps {self.scoring_steps}: "
                 "each checkpoint is kept by its score"
             )
         if self.global_batch_size is not None and self.max_batch_duration_s is not None:
-            raise ValueError("global_batch_size and max_batch_duration_s both size the batch: set one of them to null")
+            yield "global_batch_size and max_batch_duration_s both size the batch: set one of them to null"
         if not self.full_context_matching and self.full_context_matching_fraction != MATCHED_FRACTION:
-            raise ValueError(
+            yield (
                 f"full_context_matching_fraction is {self.full_context_matching_fraction}, but full_context_matching "
                 "is 0: give it a weight, or leave the fraction out"
             )
         if self.full_context_matching and self.max_batch_duration_s is not None:
-            raise ValueError(
+            yield (
                 "full_context_matching has utterances padded to the full context, which max_batch_duration_s does not "
                 "count: set global_batch_size instead, or full_context_matching: 0"
             )
+        if self.learning_rate > MOST_LEARNING_RATE and "optim" not in self.training_args and is_new(info):
+            yield (
+                f"learning_rate is {self.learning_rate:g}, and AdamW diverges above {MOST_LEARNING_RATE:g}: give 1e-6 "
+                "to 1e-3, or name the optimizer that it is meant for (training_args.optim)"
+            )
         if self.fp16 and self.bf16:
-            raise ValueError("fp16 and bf16 exclude each other: keep one")
-        return self
+            yield "fp16 and bf16 exclude each other: keep one"
 
     def warmup_note(self, steps: int | None) -> str | None:
         """A line where the learning rate never reaches its peak; None: it does, or the steps are not known."""

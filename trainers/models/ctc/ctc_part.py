@@ -2,10 +2,10 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from trainers.config.parts.model_part import Dropout, NewModelPart
-from trainers.config.parts.part import Positive, refuse_url
+from trainers.config.parts.part import Positive, refuse_url, rule
 
 # It is read where the recipe is.
 VocabularyFile = Annotated[str, AfterValidator(lambda file: refuse_url(file, "a file on a disk: copy it there"))]
@@ -70,7 +70,7 @@ class CtcPart(NewModelPart):
         False, description="A loss that is infinite counts as 0. Such clips are left out of training anyway."
     )
 
-    @model_validator(mode="after")
+    @rule
     def _vocabulary_fits(self) -> Self:
         if self.init == "scratch" and self.vocabulary == "own":
             raise ValueError("vocabulary is own but init is scratch: a new model learns one (characters, bpe)")
@@ -83,7 +83,7 @@ class CtcPart(NewModelPart):
             raise ValueError("word_delimiter_token, unk_token and pad_token must differ: each has a meaning of its own")
         return self
 
-    @model_validator(mode="after")
+    @rule
     def _layers_fit(self) -> Self:
         if self.init == "scratch" and self.architecture == "wav2vec2-bert":
             for name in ("feature_encoder_dim", "feat_extract_norm", "freeze_feature_encoder"):

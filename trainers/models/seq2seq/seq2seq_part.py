@@ -2,10 +2,11 @@
 
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.model_source import SourceText
+from trainers.config.parts.part import rule
 
 
 class Seq2SeqPart(ModelPart):
@@ -31,7 +32,7 @@ class Seq2SeqPart(ModelPart):
     def names_weights(self) -> bool:
         return super().names_weights or self.encoder is not None or self.decoder is not None
 
-    @model_validator(mode="after")
+    @rule
     def _parts_fit(self) -> Self:
         parts = {"encoder": self.encoder, "decoder": self.decoder}
         given = [name for name, value in parts.items() if value is not None]
@@ -43,7 +44,7 @@ class Seq2SeqPart(ModelPart):
             )
         return self
 
-    @model_validator(mode="after")
+    @rule
     def _begins_with_weights(self) -> Self:
         if self.init == "scratch":
             raise ValueError("init is scratch, but the family seq2seq begins with weights: set model.init: pretrained")

@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.config.parts.model_part import Dropout, NewModelPart, SizeEstimate
-from trainers.config.parts.part import Positive, trains
+from trainers.config.parts.part import Positive, rule, trains
 from trainers.errors import ConfigError
 from trainers.models.language_names import no_token, whisper_code
 
@@ -62,7 +62,7 @@ class WhisperPart(NewModelPart):
             )
         return max_context_s
 
-    @model_validator(mode="after")
+    @rule
     def _language_fits(self, info: ValidationInfo) -> Self:
         if self.init == "scratch" and self.language is None and trains(info):
             raise ValueError("language is missing: a scratch model needs one, e.g. model.language: English")

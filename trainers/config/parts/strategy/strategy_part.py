@@ -2,10 +2,10 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from trainers.config.parts.adapt_part import AdaptPart
-from trainers.config.parts.part import NotNegative, Part, Positive, Settings
+from trainers.config.parts.part import NotNegative, Part, Positive, Settings, rule
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.strategy.ds_config import AUTO, contradictions, faults_of
 from trainers.config.parts.training_part import TrainingPart
@@ -61,7 +61,7 @@ class StrategyPart(Part):
         "does. null: made from the fields above.",
     )
 
-    @model_validator(mode="after")
+    @rule
     def _fields_fit(self) -> Self:
         # All fields but the name are DeepSpeed's.
         given = [name for name in type(self).model_fields if name != "name" and getattr(self, name) is not None]
@@ -174,7 +174,7 @@ def refuse_contradictions(part: StrategyPart, adapt: AdaptPart, training: Traini
             f"workers does not load, and scaling.num_workers is {scaling.num_workers}: {WITHOUT_SHARDS}, or "
             f"scaling.num_workers: {scaling.max_workers}"
         )
-    if part.ds_config is not None:
+    if part.ds_config is not None and not faults_of(part.ds_config):
         problems += contradictions(part.ds_config, training, scaling.max_workers)
     if part.offload_optimizer == "nvme" and "optim" in training.training_args:
         unused = "" if part.offload_param == "nvme" else " and strategy.nvme_path: null"
