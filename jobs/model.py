@@ -74,7 +74,8 @@ class Progress(Record):
     """How far an attempt has come, as it wrote to its status file; one that has not has an empty phase at most.
 
     `checkpoint_s` is an earlier attempt's, until it has measured its own; `wer` is the last validation's, `wers` those
-    of the last ones in their order, `best_wer` that of the best one of the run. Percent. `restarts` counts how often
+    of the last ones in their order, `best_wer` that of the best one of the run; of a model that is trained at a shorter
+    context than its own, those with `full_context` are of the same at its own. Percent. `restarts` counts how often
     its workers were started again, the last time for `restart_reason`.
     """
 
@@ -88,12 +89,24 @@ class Progress(Record):
     full_context_wer: float | None = None
     wers: tuple[float, ...] = ()
     best_wer: float | None = None
+    best_full_context_wer: float | None = None
     test_wer: float | None = None
+    test_full_context_wer: float | None = None
     eta_s: float | None = None
     checkpoint_s: float | None = None
     workers: int | None = None
     detail: str = ""
     at_s: float = 0.0
+
+    @property
+    def shown_wers(self) -> list[tuple[str, float, float | None]]:
+        """What each WER that is known is of, itself, and that at the full context: the most telling one first."""
+        known = (
+            ("test", self.test_wer, self.test_full_context_wer),
+            ("best validation", self.best_wer, self.best_full_context_wer),
+            ("last validation", self.wer, self.full_context_wer),
+        )
+        return [(name, wer, full) for name, wer, full in known if wer is not None]
 
     @property
     def restarts_text(self) -> str:

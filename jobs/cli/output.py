@@ -19,7 +19,7 @@ from jobs.lifecycle import RunState
 from jobs.model import Attempt, AttemptState, Event, Run
 from jobs.printable import printable
 from trainers.config.storage_location import is_url
-from trainers.config.wording import counted, format_duration
+from trainers.config.wording import both_contexts, counted, format_duration
 from trainers.distributed.console.live_view import sparkline
 from trainers.errors import ConfigError
 from trainers.storage.json_files import to_json
@@ -88,9 +88,8 @@ def runs_table(runs: Sequence[Run]) -> None:
 
 def wer_cell(run: Run) -> str:
     """The WER on the test set, else the best one on the validation set, else the last one; "" where none is known."""
-    known = run.progress
-    found = (known.test_wer, known.best_wer, known.wer) if known is not None else ()
-    return next((f"{wer:.2f}%" for wer in found if wer is not None), "")
+    known = run.progress.shown_wers if run.progress is not None else []
+    return next((both_contexts(wer, full) for _, wer, full in known), "")
 
 
 def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
@@ -104,7 +103,10 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     }
     if run.progress is not None and len(run.progress.wers) > 1:
         first, *_, last = run.progress.wers
-        lines["WER"] = f"{first:.2f}% → {last:.2f}% {sparkline(run.progress.wers, CURVE_CELLS)}"
+        course = f"{first:.2f}% → {last:.2f}% {sparkline(run.progress.wers, CURVE_CELLS)}"
+        lines["WER"] = course if run.progress.full_context_wer is None else f"{course} (short context)"
+    if run.progress is not None and (known := run.progress.shown_wers):
+        lines["scores"] = " · ".join(f"{name}: WER {both_contexts(wer, full)}" for name, wer, full in known)
     if run.progress is not None and run.progress.restarts:
         lines["workers"] = run.progress.restarts_text
     if run.depends_on:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from jobs.clusters.cluster import PENDING, JobInfo
 from jobs.lifecycle import RunState
 from jobs.model import Progress, Run
-from trainers.config.wording import counted, format_duration
+from trainers.config.wording import both_contexts, counted, format_duration
 
 # Phases that an attempt writes into its status file, see trainers.run_folder.attempt_status.
 PHASES = {
@@ -85,9 +85,7 @@ def describe(progress: Progress) -> str:
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.4f}")
     if progress.wer is not None:
-        full = progress.full_context_wer
-        at_full = f" ({full:.2f}% at the full context)" if full is not None else ""
-        parts.append(f"WER {progress.wer:.2f}%{at_full}")
+        parts.append(f"WER {both_contexts(progress.wer, progress.full_context_wer)}")
     if progress.eta_s is not None:
         parts.append(f"ETA {format_duration(progress.eta_s)}")
     if progress.detail:

@@ -33,3 +33,13 @@ def format_duration(seconds: float) -> str:
     if rounded < 3600:
         return f"{rounded // 60} min {rounded % 60:02d} s"
     return f"{rounded // 3600} h {rounded % 3600 // 60:02d} min"
+
+
+def both_contexts(rate: float, full: float | None) -> str:
+    """`4.20%`; of a model that is trained at a shorter context than its own, `4.20% short context, 4.50% full context`.
+
+    Args:
+        rate: At the context that it is trained at, percent.
+        full: At its own. None: that is the same, or not scored.
+    """
+    return f"{rate:.2f}%" if full is None else f"{rate:.2f}% short context, {full:.2f}% full context"

@@ -11,7 +11,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -92,20 +92,32 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
     return status if isinstance(status, dict) else None
 
 
-def validated_wers(folder: RunFolder, state: State, last_step: int) -> list[float]:
-    """The WER of each validation of the run, up to that of a step, in their order. Percent."""
+# The WER of a validation, and that at the full context where it was scored there, too. Percent.
+Wers = tuple[float, float | None]
+
+
+def validated_wers(folder: RunFolder, state: State, last_step: int) -> list[Wers]:
+    """Those of each validation of the run, up to that of a step, in their order."""
     lines = map(json.loads, deduplicate(accepted_metrics(folder, state)).splitlines())
-    return _finite(line.get("eval_wer") for line in lines if line["step"] <= last_step)
+    return _wers(line for line in lines if line["step"] <= last_step)
+
+
+def best_of(found: Iterable[Wers]) -> dict[str, float]:
+    """`best_wer` of validations, and of the same one `best_full_context_wer`, as far as they are known."""
+    best = min(found, key=lambda pair: pair[0], default=(None, None))
+    names = ("best_wer", "best_full_context_wer")
+    return {name: wer for name, wer in zip(names, best, strict=True) if wer is not None}
 
 
 def scores_of(state: State) -> dict[str, float]:
-    """What is known of `best_wer`, of all validations, and `test_wer`. Percent."""
+    """What is known of `best_wer`, of all validations, and `test_wer`, and of both at the full context. Percent."""
     result = state.finished.result if state.finished is not None else {}
-    found = [checkpoint.metrics.get("eval_wer") for checkpoint in state.checkpoints]
-    found += [(result.get("validation") or {}).get("eval_wer"), (result.get("metrics") or {}).get("wer")]
-    tested = (result.get("test") or {}).get("wer")
-    scores = {"best_wer": min(_finite(found), default=None), "test_wer": tested}
-    return {name: wer for name, wer in scores.items() if wer is not None}
+    of_program = {"eval_wer": (result.get("metrics") or {}).get("wer")}
+    # First the final score, which is at the full context in any case.
+    found = _wers([result.get("validation") or {}, *(each.metrics for each in state.checkpoints), of_program])
+    tested = result.get("test") or {}
+    scores = {"test_wer": tested.get("wer"), "test_full_context_wer": (tested.get("full_context") or {}).get("wer")}
+    return {**best_of(found), **{name: wer for name, wer in scores.items() if wer is not None}}
 
 
 def restarts_of(state: State, attempt: int) -> dict[str, Any]:
@@ -114,8 +126,9 @@ def restarts_of(state: State, attempt: int) -> dict[str, Any]:
     return {"restarts": len(groups) - 1, "restart_reason": groups[-1].reason} if len(groups) > 1 else {}
 
 
-def _finite(found: Iterable[Any]) -> list[float]:
-    return [float(wer) for wer in found if isinstance(wer, int | float) and math.isfinite(wer)]
+def _wers(found: Iterable[Mapping[str, Any]]) -> list[Wers]:
+    pairs = [(line.get("eval_wer"), line.get("eval_full_context_wer")) for line in found]
+    return [(float(wer), full) for wer, full in pairs if isinstance(wer, int | float) and math.isfinite(wer)]
 
 
 class StatusWriter:
@@ -151,7 +164,8 @@ class StatusWriter:
         """Changes the status; a new phase is written at once.
 
         Numbers are of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
-        `wers` (of the last MAX_WERS validations), `best_wer` (of all of them), `test_wer`, `eta_s`, `checkpoint_s`
+        `wers` (of the last MAX_WERS validations), `best_wer` (of all of them), `test_wer`, the latter two as
+        `best_full_context_wer` and `test_full_context_wer`, too, `eta_s`, `checkpoint_s`
         (seconds that storing the last checkpoint took), `workers` (of an elastic run), those of `restarts_of` and
         `detail` those that have changed; a detail holds until the next change.
         """

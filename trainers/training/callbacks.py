@@ -20,7 +20,7 @@ from trainers.distributed.console.view import TRAIN
 from trainers.distributed.session import Session
 from trainers.errors import FencedError, StorageError
 from trainers.metrics.known_metrics import known_metrics
-from trainers.run_folder.attempt_status import MAX_WERS, Phase, StatusWriter
+from trainers.run_folder.attempt_status import MAX_WERS, Phase, StatusWriter, Wers, best_of
 from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import METRICS, now
@@ -113,7 +113,7 @@ class ProgressReport(TrainerCallback):
         attempt: int,
         status: StatusWriter,
         metrics: Iterable[str] = (),
-        wers: Iterable[float] = (),
+        wers: Iterable[Wers] = (),
     ):
         """The WERs are those of the run's validations so far."""
         self._session, self._plan, self._wers = session, plan, [*wers]
@@ -157,8 +157,8 @@ class ProgressReport(TrainerCallback):
         by_name = {name: metrics[f"eval_{name}"] for name in known_metrics()}
         self._session.show_from_main(Validated(step, max_steps, by_name, line))
         wer = metrics["eval_wer"]
-        self._wers.append(wer)
-        scores = {"wer": wer, "best_wer": min(self._wers), "wers": self._wers[-MAX_WERS:], **full}
+        self._wers.append((wer, full.get("full_context_wer")))
+        scores = {"wer": wer, "wers": [wer for wer, _ in self._wers[-MAX_WERS:]], **best_of(self._wers), **full}
         self._status.update(Phase.TRAINING, step=step, max_steps=max_steps, **scores)
         self._write(step, epoch, metrics)
 

@@ -26,7 +26,7 @@ from trainers.models.recognizer import Recognizer
 from trainers.models.sources.opened_model import OpenedModel, open_once_a_node
 from trainers.models.sources.source_pin import WEIGHTS
 from trainers.run_folder import layout
-from trainers.run_folder.attempt_status import Phase, validated_wers
+from trainers.run_folder.attempt_status import Phase, Wers, validated_wers
 from trainers.run_folder.checkpoints import BASE, ORIGINAL, Uploader
 from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
@@ -141,7 +141,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     return Loop(context, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, reports)
 
 
-def _earlier_wers(context: WorkerContext, first_step: int) -> list[float]:
+def _earlier_wers(context: WorkerContext, first_step: int) -> list[Wers]:
     """Those of the run's validations before it was started again, on the process that shows them."""
     if first_step == 0 or not context.session.is_main_process:
         return []

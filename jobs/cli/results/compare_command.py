@@ -12,7 +12,7 @@ from jobs.cli.output import ForceOption, as_json, echo, print_table, write_file
 from jobs.errors import NotFoundError
 from jobs.service.run_folders import folder_of
 from trainers.config.storage_location import in_home, is_url
-from trainers.config.wording import counted
+from trainers.config.wording import both_contexts, counted
 from trainers.errors import ConfigError
 from trainers.run_folder.layout import EVALUATION, RunFolder
 from trainers.storage import open_storage
@@ -155,6 +155,10 @@ def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence
     ]
     head = ("SYSTEM", found.metric.upper(), "95%", "DIFFERENCE", "95%", "P", "BETTER", "WORSE")
     print_table(head, rows)
+    for score in found.systems:
+        if score.rate is not None and score.full_context_rate is not None:
+            both = both_contexts(score.rate, score.full_context_rate)
+            echo(f"{score.name}: {found.metric.upper()} {both}; it is compared at the short one")
     for pair in found.paired:
         echo(pair.verdict(found.systems[0].name, found.units))
     if settings:

@@ -55,8 +55,7 @@ class DirectRuns:
             return run.model_copy(update={"state": state, "reason": f"not reachable: {error}"})
         state, reason = _state_of(known, found)
         progress = found.progress or Progress(phase="")
-        scores = {**{name: getattr(progress, name) for name in ("best_wer", "test_wer")}, **scores_of(found.state)}
-        scores |= restarts_of(found.state, found.state.attempt)
+        scores = {**scores_of(found.state), **restarts_of(found.state, found.state.attempt)}
         shown: dict[str, Any] = {
             "uid": str((found.state.experiment or {}).get("id", "")),
             "state": state,

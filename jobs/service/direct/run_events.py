@@ -5,6 +5,7 @@ from typing import Any
 
 from jobs.lifecycle import RunState
 from jobs.model import Event, Run
+from trainers.config.wording import both_contexts
 from trainers.run_folder.layout import seconds_of
 
 STATES = {"opened": RunState.TRAINING, "prepared": RunState.PREPARING_DATA, "finished": RunState.SUCCEEDED}
@@ -60,8 +61,9 @@ def _text(kind: str, entry: Mapping[str, Any], *, again: bool) -> str:
             text = f"from step {entry['step']} on there are {entry['to']} workers, before {entry['from']}"
         case "checkpoint":
             made = entry["checkpoint"]
-            wer = made.get("metrics", {}).get("eval_wer")
-            text = f"{made['name']} is stored{'' if wer is None else f' · WER {wer:.2f}%'}"
+            metrics = made.get("metrics", {})
+            wer, full = metrics.get("eval_wer"), metrics.get("eval_full_context_wer")
+            text = f"{made['name']} is stored{'' if wer is None else f' · WER {both_contexts(wer, full)}'}"
         case "quarantined":
             text = f"{entry['name']} is damaged, and was left out"
         case "finished":

@@ -89,6 +89,26 @@ def test_a_run_s_details_have_the_course_of_its_error_rate(capsys: pytest.Captur
     assert "WER        90.00% → 50.00% ██▁▃\n" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("known", "shown"),
+    [
+        ({"test_wer": 7.5, "test_full_context_wer": 9.0, "best_wer": 5.0}, "7.50% short context, 9.00% full context"),
+        ({"best_wer": 5.0, "best_full_context_wer": 6.25, "wer": 8.0}, "5.00% short context, 6.25% full context"),
+        ({"wer": 8.0, "full_context_wer": 8.5}, "8.00% short context, 8.50% full context"),
+        ({"test_wer": 7.5}, "7.50%"),
+    ],
+)
+def test_both_scores_of_a_model_with_a_short_context_are_named(
+    capsys: pytest.CaptureFixture[str], known: dict[str, float], shown: str
+) -> None:
+    run = sample_run(progress=Progress(phase="ENDED", **known))
+    runs_table([run])
+    (line,) = capsys.readouterr().out.splitlines()[1:]
+    assert line.rstrip().endswith(f"  {shown}")
+    run_details(run, [])
+    assert f": WER {shown}" in capsys.readouterr().out
+
+
 def test_a_run_s_details_have_the_restarts_of_its_workers(capsys: pytest.CaptureFixture[str]) -> None:
     run_details(sample_run(progress=Progress(phase="TRAINING", restarts=2, restart_reason="rank 1 died")), [])
     assert "  workers    2 restarts within the attempt, the last after: rank 1 died\n" in capsys.readouterr().out

@@ -125,4 +125,4 @@ def test_a_phase_without_a_word_is_named() -> None:
     assert describe(Progress(phase="TRAINING", step=4)) == "step 4"
     assert describe(Progress(phase="TRAINING", workers=1, detail="loading")) == "1 worker · loading"
     both = Progress(phase="TRAINING", step=4, max_steps=8, wer=12.3, full_context_wer=13)
-    assert describe(both) == "step 4/8 · WER 12.30% (13.00% at the full context)"
+    assert describe(both) == "step 4/8 · WER 12.30% short context, 13.00% full context"

@@ -30,12 +30,17 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class SystemScore:
-    """A system's own score, with its bootstrap interval over utterances."""
+    """A system's own score, with its bootstrap interval over utterances; of two contexts that of the short one.
+
+    Attributes:
+        full_context_rate: That of the full context, by the same normalizer. None: there is no such score.
+    """
 
     name: str
     counts: EditCounts
     rate: float | None
     interval: Interval | None
+    full_context_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,11 @@ class Comparison:
     systems: Sequence[SystemScore]
     paired: Sequence[Paired]
 
+    @property
+    def has_full_context(self) -> bool:
+        """Whether a system has a score at its full context, too."""
+        return any(score.full_context_rate is not None for score in self.systems)
+
     def to_json_dict(self) -> dict[str, Any]:
         """All but the utterances."""
         scores = {
@@ -100,6 +110,7 @@ class Comparison:
                 "errors": score.counts.errors,
                 "rate": score.rate,
                 "interval": score.interval,
+                "full_context_rate": score.full_context_rate,
             }
             for score in self.systems
         }
@@ -153,7 +164,13 @@ def compare(
     lengths = [item.reference_length for item in counts[0]]
     rates = resampled_rates(errors, lengths)
     scores = [
-        SystemScore(system.name, total, metric.rate(total), rate_interval(of_each, lengths))
+        SystemScore(
+            system.name,
+            total,
+            metric.rate(total),
+            rate_interval(of_each, lengths),
+            (system.full_context or {}).get(metric.name) if system.normalizer == str(normalize) else None,
+        )
         for system, total, of_each in zip(systems, (sum(own, EditCounts()) for own in counts), errors, strict=True)
     ]
     units = [metric.cut(references[id]) for id in ids]

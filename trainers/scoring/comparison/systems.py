@@ -30,6 +30,8 @@ class System:
         normalizer: Name and version of what its score was made with; "" where that is not known. None: it is another
             system's output, which has no score yet.
         language: Of the speech, where it is known.
+        full_context: Of a model that is trained at a shorter context than its own, its rates at its own by the name of
+            each metric, whose hypotheses are not kept. None: there is no other score.
         settings: What makes its experiment, by field, and the versions of what it ran with.
     """
 
@@ -38,6 +40,7 @@ class System:
     references: Mapping[str, str] | None = None
     normalizer: str | None = None
     language: str | None = None
+    full_context: Mapping[str, float | None] | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -65,6 +68,7 @@ class System:
             {row["id"]: row["reference"] for row in rows},
             normalizer,
             (config.get("model") or {}).get("language"),
+            totals.get("full_context"),
             _settings_of(folder),
         )
 

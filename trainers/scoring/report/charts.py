@@ -68,6 +68,11 @@ def series_of(metrics: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Points
     wanted: tuple[tuple[str, Mapping[str, str], Callable[[float], float]], ...] = (
         ("Loss, nats per label", {"training": "loss", "validation": "eval_loss"}, float),
         ("Error rates on validation, percent", {"WER": "eval_wer", "CER": "eval_cer", "SER": "eval_ser"}, float),
+        (
+            "Error rates on validation at the full context, percent",
+            {name.upper(): f"eval_full_context_{name}" for name in ("wer", "cer", "ser")},
+            float,
+        ),
         ("Learning rate", {"learning rate": "learning_rate"}, float),
         ("Clips per second", {"clips/s": "clips_per_s"}, float),
         ("Padding, percent of the input", {"padding": "padding"}, lambda part: 100 * part),

@@ -12,7 +12,7 @@ from trainers.run_folder.layout import REPORT, RunFolder
 from trainers.scoring.report.charts import curves
 from trainers.scoring.report.data_section import data_section
 from trainers.scoring.report.prepared_clips import ClipSet, clip_sets
-from trainers.scoring.report.rendering import clock, rendered
+from trainers.scoring.report.rendering import clock, percent, rendered
 from trainers.scoring.report.run_record import RunRecord, SplitRecord
 from trainers.scoring.report.score_section import ScoreSection, Utterance, score_section
 
@@ -111,9 +111,15 @@ def _numbers(
     """What a reader looks for first: label, value, and what belongs to it."""
     for score in scores:
         best = score.rates[0]
-        rate = "undefined" if best.rate is None else f"{best.rate:.2f}%"
+        rate = percent(best.rate)
         by = best.by_utterance
-        yield f"{best.metric.upper()} on {score.split}", rate, f"{by.low:.2f} to {by.high:.2f}%" if by else ""
+        name, bounds = f"{best.metric.upper()} on {score.split}", f"{by.low:.2f} to {by.high:.2f}%" if by else ""
+        full = score.totals.get("full_context")
+        if full is None:
+            yield name, rate, bounds
+            continue
+        yield f"{name}, short context", rate, bounds
+        yield f"{name}, full context", percent(full.get(best.metric)), f"padded to {full['context_s']:g} s"
     steps = [row["step"] for row in record.metrics]
     if steps:
         best_step = record.state.finished.result.get("best_step") if record.state.finished is not None else None

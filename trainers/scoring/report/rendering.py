@@ -29,6 +29,11 @@ def rendered(template: str, **values: Any) -> str:
     return environment_of().get_template(template).render(css=css, **values)
 
 
+def percent(rate: float | None) -> str:
+    """`12.30%`; of references without a unit it is undefined."""
+    return "undefined" if rate is None else f"{rate:.2f}%"
+
+
 def clock(at: str) -> str:
     """A time of a run folder, for people: `2026-11-26 07:25:39 UTC`."""
     return at.replace("T", " ").replace("+00:00", " UTC")

@@ -94,7 +94,8 @@ def can_resume(run: Run) -> bool:
 
 
 def _course_of(progress: Progress) -> Curves | None:
-    title = f"WER on validation, the last {len(progress.wers)}, percent"
+    context = ", short context" if progress.full_context_wer is not None else ""
+    title = f"WER on validation{context}, the last {len(progress.wers)}, percent"
     return curves_of(title, {"WER": [*enumerate(progress.wers, start=1)]})
 
 

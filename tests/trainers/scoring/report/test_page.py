@@ -116,6 +116,19 @@ def test_scores_slices_and_the_worst_utterances_are_shown_with_their_recordings(
         assert soundfile.info(tmp_path / "x.flac").duration == pytest.approx(duration_s)
 
 
+def test_the_headline_and_the_table_have_both_scores_of_a_model_with_a_short_context(run: RunFolder) -> None:
+    assert "WER on validation" in texts_of(report_html(run))["dt"]
+    key = "checkpoints/checkpoint-8-a2-y/validation.json"
+    full = {"context_s": 30.0, "wer": 61.5, "cer": 40.25, "ser": 75.0}
+    run.write_json(key, {**(run.read_json(key) or {}), "full_context": full})
+    texts = texts_of(report_html(run))
+    assert {"WER on validation, short context", "WER on validation, full context"} <= {*texts["dt"]}
+    assert "WER on validation" not in texts["dt"]
+    assert texts["dd"][2:5][:2] == ["61.50%", "padded to 30 s"]
+    assert {"Short context", "Full context (30 s)"} <= {*texts["th"]}
+    assert {"61.50%", "40.25%"} <= {*texts["td"]}
+
+
 def test_scores_are_sliced_by_columns_of_the_manifest(run: RunFolder) -> None:
     Journal(run).append(lambda _: {"kind": "prepared", "attempt": 2, "processor": None})
     ids = [f"validation/{number:03d}.wav" for number in range(4)]
