@@ -8,7 +8,7 @@
 # ~/.cache/rayscribe/environments, named by a hash of the requirements and of the node's Python.
 set -euo pipefail
 
-key=643195e74e67cd08
+key=d085c0b68bbf4a6f
 tool=pip
 options=(--disable-pip-version-check --no-input)
 
@@ -94,7 +94,10 @@ jiwer==4.0.0
 jmespath==1.1.0
 jsonschema==4.26.0
 jsonschema-specifications==2025.9.1
+langcodes==3.5.1
+language-data==1.4.0
 mako==1.4.3
+marisa-trie==1.4.1
 markdown==3.11.3
 markdown-it-py==4.3.0
 markupsafe==3.0.4
@@ -129,6 +132,7 @@ psycopg==3.3.9
 psycopg-binary==3.3.9
 py-cpuinfo==9.0.0
 py-spy==0.4.3
+py3langid==0.4.0
 pyarrow==26.0.1
 pyasn1==0.6.5
 pyasn1-modules==0.4.2

@@ -24,6 +24,7 @@ PACKAGES = (
     *("soundfile", "cffi", "pycparser"),
     "soxr",
     *("jiwer", "RapidFuzz", "click"),
+    *("langcodes", "language_data", "marisa-trie"),
     *("whisper-normalizer", "more-itertools"),
     *("pytest", "pluggy", "iniconfig", "Pygments", "pytest-timeout"),
 )
