@@ -25,6 +25,7 @@ DURATION_KEYS = ("duration_s", "duration")
 SUFFIXES = (".txt", ".trn", ".jsonl", ".json", ".csv", ".tsv")
 
 _TRN_LINE = re.compile(r"(?P<text>.*)\((?P<id>[^()]*)\)\s*")
+_AS_TSV = "if the file has no quotes around fields, save it with tabs as .tsv"
 _TRN_ALTERNATIVES = re.compile(r"\{[^{}]*/[^{}]*\}")
 
 
@@ -145,11 +146,22 @@ def _objects(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int
 
 
 def _table(path: Path, lines: Sequence[tuple[int, str]], suffix: str) -> Iterator[tuple[int, Any]]:
+    # pyarrow, which it needs, takes as long to load as all else here.
+    from trainers.data.sources.manifest_fields import refuse_swallowed_rows  # noqa: PLC0415
+
     head = lines[0][1] if lines else ""
     delimiter = "\t" if suffix == ".tsv" else ";" if ";" in head and "," not in head else ","
-    reader = csv.DictReader((f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True)
+    # TSV knows no quotes: a text may start with one.
+    quoting = csv.QUOTE_NONE if suffix == ".tsv" else csv.QUOTE_MINIMAL
+    reader = csv.DictReader((f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True, quoting=quoting)
     try:
-        yield from ((reader.line_num, row) for row in reader)
+        for row in reader:
+            fields = [value for value in row.values() if isinstance(value, str)]
+            breaks = sum(field.count("\n") for field in fields)
+            if breaks and "id" in row:
+                begins = reader.line_num - breaks
+                refuse_swallowed_rows(str(path), fields, list(row).index("id"), delimiter, begins, _AS_TSV)
+            yield reader.line_num, row
     except csv.Error as error:
         raise DataError(
             f"{path}: line {reader.line_num} is not CSV ({error}): quote fields as spreadsheets do"

@@ -169,6 +169,18 @@ def test_ids_may_come_in_any_order_and_from_another_kind_of_file(tmp_path: Path)
     assert (total["utterances"], total["words"], total["deletions"], total["substitutions"]) == (3, 4, 1, 0)
 
 
+def test_quotes_in_two_texts_of_a_table_take_no_utterance_between_them(tmp_path: Path) -> None:
+    lines = 'id,text\nu1,one\nu2,"two he\nu3,three\nu4,four"\nu5,five\n'
+    table = written(tmp_path / "a.csv", lines)
+    result = CliRunner().invoke(app, ["score", table, "--reference", table])
+    assert "the quote that opens in line 3 closes in line 5" in str(result.exception)
+    assert "if the file has no quotes around fields, save it with tabs as .tsv" in str(result.exception)
+    tabs = written(tmp_path / "a.tsv", lines.replace(",", "\t"))
+    assert scored(tabs, "--reference", tabs)["total"]["utterances"] == 5
+    quoted = written(tmp_path / "b.csv", 'id,text\nu1,"one\ntwo"\nu2,three\n')
+    assert scored(quoted, "--reference", quoted)["total"]["utterances"] == 2
+
+
 def test_an_evaluation_of_ours_is_scored_again_and_its_details_are_lines_of_an_evaluation(tmp_path: Path) -> None:
     lines = [score_utterance(str(number), *pair, 1.5) for number, pair in enumerate(random_pairs(9, seed=3))]
     path = written(tmp_path / "test.jsonl", "".join(json.dumps(line.to_json_dict()) + "\n" for line in lines))

@@ -198,7 +198,9 @@ def _checked_rows(
         raise DataError(f"{location}: {line}: {error}: {fix}; {_UNQUOTED}") from None
 
 
-def refuse_swallowed_rows(location: str, fields: Sequence[str], column: int, delimiter: str, line: int) -> None:
+def refuse_swallowed_rows(
+    location: str, fields: Sequence[str], column: int, delimiter: str, line: int, fix: str = _UNQUOTED
+) -> None:
     """Refuses a field of several lines that look like rows: quotes in the texts of two rows were taken for its own.
 
     Args:
@@ -207,6 +209,7 @@ def refuse_swallowed_rows(location: str, fields: Sequence[str], column: int, del
         column: The place of the field that names the row's recording, or the row.
         delimiter: What separates fields.
         line: That on which the row begins.
+        fix: What to do with a file without quoting.
 
     Raises:
         DataError: there is one; names the lines of both quotes, and the fix.
@@ -220,7 +223,7 @@ def refuse_swallowed_rows(location: str, fields: Sequence[str], column: int, del
             if len(values) > 1 and 0 <= place < len(values) and _shape(values[place]) in (own, _RECORDING):
                 raise DataError(
                     f"{location}: the quote that opens in line {line} closes in line {line + len(within) - 1}, and "
-                    f"what is between them looks like rows: double quotes inside quotes; {_UNQUOTED}"
+                    f"what is between them looks like rows: double quotes inside quotes; {fix}"
                 )
         line += len(within) - 1
 

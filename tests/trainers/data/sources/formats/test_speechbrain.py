@@ -157,3 +157,11 @@ def test_ids_and_texts_come_back_as_they_were(utterances: dict[str, str], is_jso
 def test_any_bytes_give_a_table_or_a_data_error(content: bytes, location: str) -> None:
     with contextlib.suppress(DataError):
         opened(b"ID,wav,wrd\n" * (location == CSV) + content, location)
+
+
+def test_quotes_in_two_texts_never_swallow_the_rows_between() -> None:
+    text = b'ID,wav,wrd\nu1,1.wav,one\nu2,2.wav,"two\nu3,3.wav,three\nu4,4.wav,four"\n'
+    with pytest.raises(DataError, match="the quote that opens in line 3 closes in line 5"):
+        read_speechbrain("/data/train.csv", text, data_root=None)
+    table = read_speechbrain("/data/train.csv", text, data_root=None, quoting="none")
+    assert table["text"].to_pylist() == ["one", '"two', "three", 'four"']

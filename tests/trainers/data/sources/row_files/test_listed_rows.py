@@ -144,10 +144,10 @@ def read_from_hub(folder: Path, home: Path, *location: str) -> tuple[dict[str, A
 
 def test_the_recordings_of_an_audio_folder_on_the_hub_are_fetched_by_who_reads_them(tmp_path: Path) -> None:
     sizes = [len(each) for each in write_recordings(tmp_path / "set" / "data" / "clips")]
-    lines = ["file_name,sentence", "clips/0.wav,a", "clips/gone.wav,b", "clips/2.wav,c"]
+    lines = ["file_name,sentence", "clips/0.wav,0042", "clips/gone.wav,null", "clips/2.wav,c"]
     (tmp_path / "set" / "data" / "metadata.csv").write_text("\n".join(lines) + "\n")
     found, requests = read_from_hub(tmp_path / "set", tmp_path / "home")
-    assert found == {"texts": ["a", "b", "c"], "read": [sizes[0], "no such file", sizes[2]]}
+    assert found == {"texts": ["0042", "null", "c"], "read": [sizes[0], "no such file", sizes[2]]}
     fetched = Counter(line.rpartition("/")[2] for line in requests if line.endswith(".wav"))
     assert fetched == {"0.wav": 1, "2.wav": 1}
     assert not list((tmp_path / "home").rglob("*.wav"))
