@@ -93,8 +93,10 @@ def decode(location: str, content: bytes) -> str:
     """The text of a file in UTF-8, with or without a byte order mark.
 
     Raises:
-        DataError: it has zeros, or is not UTF-8; names byte and line.
+        DataError: it has zeros, is compressed, or is not UTF-8; names byte and line.
     """
+    if content.startswith(b"\x1f\x8b"):
+        raise DataError(f"{location}: is compressed (gzip), which only cuts of Lhotse may be: unpack it with gunzip")
     try:
         text, wrong = content.decode("utf-8-sig"), content.find(b"\0")
     except UnicodeDecodeError as error:

@@ -48,7 +48,8 @@ def require_same_or_refused(
 
 def headers_of_tar(data: bytes) -> list[int]:
     """Places of a tar that its own checksums protect: contents have none."""
-    places, start = [], 0
+    places: list[int] = []
+    start = 0
     while data[start]:
         places += range(start, start + 500)
         start += 512 + -(-int(data[start + 124 : start + 135], 8) // 512) * 512

@@ -137,3 +137,9 @@ def test_a_recording_that_is_damaged_after_its_archive_was_checked_is_noticed(tm
     archive.write_bytes(gzip.compress(bytes(content)).ljust(archive.stat().st_size, b"\0"))
     with pytest.raises(StorageError, match="replaced since its rows were listed"):
         list(source.reader.read(source.table.to_pylist()))
+
+
+def test_a_compressed_manifest_is_told_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "train.csv.gz").write_bytes(gzip.compress(b"path,text\na.wav,a\n"))
+    with pytest.raises(DataError, match=r"train\.csv\.gz: is compressed \(gzip\).*: unpack it with gunzip"):
+        rows_of(str(tmp_path / "train.csv.gz"))
