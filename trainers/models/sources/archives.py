@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from trainers.errors import ConfigError, FullDiskError, StorageError
 from trainers.models.sources.joined_streams import JoinedStreams
-from trainers.models.sources.model_files import CONFIG, description_files, weight_files
+from trainers.models.sources.model_files import CONFIG, description_files, is_zip, weight_files
 from trainers.storage.full_disk import naming_full_disk
 
 MAX_MEMBERS = 10_000
@@ -58,7 +58,7 @@ class Member:
 
 def is_archive(file: Path) -> bool:
     """Whether a file is a zip or a tar, by its content."""
-    if zipfile.is_zipfile(file):
+    if is_zip(file):
         return True
     try:
         with _opened_tar(file) as tar:
@@ -69,7 +69,7 @@ def is_archive(file: Path) -> bool:
 
 def is_checkpoint(file: Path) -> bool:
     """Whether a file is what `torch.save` writes, by its content: a zip with a pickle in it."""
-    if not zipfile.is_zipfile(file):
+    if not is_zip(file):
         return False
     try:
         with zipfile.ZipFile(file) as archive:
@@ -140,7 +140,7 @@ def _write(member: Member, path: Path) -> None:
 @contextmanager
 def _members(file: Path, origin: str) -> Iterator[list[Member]]:
     with ExitStack() as stack:
-        if zipfile.is_zipfile(file):
+        if is_zip(file):
             archive = stack.enter_context(zipfile.ZipFile(file))
             members = list(_checked(_of_zip(archive, origin), origin))
             _check_zip(archive)

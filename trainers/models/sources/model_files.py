@@ -111,9 +111,15 @@ def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
             refuse_damaged_zip(folder / name, f"{origin}: {name}")
 
 
+def is_zip(file: Path) -> bool:
+    """Whether a file is a zip; a tar whose last file is one is none, though it ends as one does."""
+    with file.open("rb") as opened:
+        return opened.read(2) == b"PK" and zipfile.is_zipfile(opened)
+
+
 def refuse_damaged_zip(file: Path, origin: str) -> None:
     """Refuses, with a StorageError, a file of torch's whose checksums are wrong: torch itself does not compare them."""
-    if not zipfile.is_zipfile(file):
+    if not is_zip(file):
         return
     try:
         with zipfile.ZipFile(file) as archive:

@@ -203,6 +203,13 @@ def test_a_damaged_archive_gives_the_model_that_it_was_made_of_or_none(tmp_path:
     )
 
 
+def test_a_tar_whose_last_file_is_a_zip_is_a_tar(tmp_path: Path) -> None:
+    inner = zip_of(tmp_path / "inner", {"archive/data.pkl": b"pickle", "archive/version": b"3"}).read_bytes()
+    file = tar_of(tmp_path / "archive", {**FILES, "pytorch_model.bin": inner})
+    assert is_archive(file) and not is_checkpoint(file)
+    assert unpacked(file, tmp_path / "to") == FILES
+
+
 @pytest.mark.parametrize("module", [gzip, bz2, lzma])
 def test_a_compressed_archive_may_be_of_several_parts(tmp_path: Path, module: ModuleType) -> None:
     plain = tar_of(tmp_path / "plain", FILES).read_bytes()
