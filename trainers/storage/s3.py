@@ -23,7 +23,6 @@ from trainers.storage.retry import PROBE_RETRY, Explanation
 from trainers.storage.s3_errors import error_code, explain_s3_error
 
 _BEYOND_THE_END = ("InvalidRange", "416")
-_MISSING = ("404", "NoSuchKey", "NotFound")
 _NOT_ALLOWED = ("AccessDenied", "AllAccessDisabled", "403")
 _MIB = 1024 * 1024
 _TRANSFER = TransferConfig(
@@ -64,10 +63,6 @@ class S3Connection:
 
     def give_up_reader(self, bucket: str) -> None:
         self._made[os.getpid(), bucket] = None
-
-    def known_bucket(self, bucket: str, ask: Callable[[], bool]) -> None:
-        """Asks whether a bucket is there, where this process has not done so; raises as `ask`, and then asks again."""
-        self._own(f"{bucket}/", ask)
 
     def _own(self, key: int | str, make: Callable[[], Any]) -> Any:
         # The process is in the key because a forked one must not use its parent's sockets.
@@ -306,29 +301,10 @@ class S3Storage(BucketStorage):
         try:
             head: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=name)
         except ClientError as error:
-            if error_code(error) not in _MISSING:
-                raise
-            self._require_bucket()
-            return None
+            if error_code(error) in ("404", "NoSuchKey", "NotFound"):
+                return None
+            raise
         return head
-
-    def _require_bucket(self) -> None:
-        """Raises as a read of a missing bucket does: a response without a body does not tell it from an object.
-
-        A process asks once for each bucket that is there.
-        """
-        client = self._client
-
-        def ask() -> bool:
-            try:
-                client.head_bucket(Bucket=self.bucket)
-            except ClientError as error:
-                if error_code(error) in _MISSING:
-                    error.response["Error"]["Code"] = "NoSuchBucket"
-                    raise
-            return True
-
-        self.connection.known_bucket(self.bucket, ask)
 
     def _explain(self, error: BaseException) -> Explanation | None:
         return explain_s3_error(error, bucket=self.bucket, endpoint=self.connection.access.endpoint_url or "AWS")

@@ -209,11 +209,6 @@ class TestCheckWritable:
         assert "permission denied, or the credentials are wrong (403); check that they are those of" in message
         assert "s3:GetObject" in message and "PutObject" not in message
 
-    def test_a_bucket_that_is_not_there_is_not_taken_for_an_empty_one(self, s3_bucket: str, s3_endpoint: str) -> None:
-        storage = open_storage("s3://gone", StorageOptions(s3_endpoint))
-        for call in (lambda: storage.entry("x"), lambda: storage.exists("x"), lambda: storage.read_bytes("x")):
-            assert "the bucket 'gone' does not exist" in fails(call)
-
     @of_every_bucket
     def test_an_endpoint_where_nobody_answers_is_named(self, shaky_storage: Storage, bucket_kind: str) -> None:
         endpoint = "http://127.0.0.1:1"

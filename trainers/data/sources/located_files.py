@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def read_location(location: str, storage_options: StorageOptions, *, one_of_many
         return Path(on_this_node(location)).read_bytes()
     storage, name = _opened(location, storage_options)
     read = storage.read_one_of_many if one_of_many else storage.read_bytes
-    return _existing(storage, name, lambda: read(name))
+    return _existing(storage, name, lambda: read(name), storage_options)
 
 
 def read_range(location: str, start: int, length: int, storage_options: StorageOptions) -> bytes:
@@ -61,7 +62,7 @@ def read_range(location: str, start: int, length: int, storage_options: StorageO
             file.seek(start)
             return file.read(length)
     storage, name = _opened(location, storage_options)
-    return _existing(storage, name, lambda: storage.read_part(name, start, length)) if length else b""
+    return _existing(storage, name, lambda: storage.read_part(name, start, length), storage_options) if length else b""
 
 
 def describe(location: str, storage_options: StorageOptions) -> Entry:
@@ -79,6 +80,7 @@ def describe(location: str, storage_options: StorageOptions) -> Entry:
     storage, name = _opened(location, storage_options)
     entry = storage.entry(name)
     if entry is None:
+        _require_bucket(location, storage_options)
         raise FileNotFoundError(location)
     return entry
 
@@ -130,12 +132,25 @@ def _opened(url: str, storage_options: StorageOptions) -> tuple[Storage, str]:
     return open_storage(folder, storage_options), name
 
 
-def _existing(storage: Storage, name: str, read: Callable[[], bytes]) -> bytes:
+def _existing(storage: Storage, name: str, read: Callable[[], bytes], storage_options: StorageOptions) -> bytes:
     try:
         return read()
     except NoAccessError:
         raise
     except StorageError:
         if not storage.exists(name):
+            _require_bucket(storage.url(name), storage_options)
             raise FileNotFoundError(storage.url(name)) from None
         raise
+
+
+def _require_bucket(url: str, storage_options: StorageOptions) -> None:
+    """Raises NoAccessError where there is no such bucket, which a response about one object may not tell."""
+    scheme, _, path = url.partition("://")
+    _list_beginning(f"{scheme}://{path.partition('/')[0]}", storage_options)
+
+
+@lru_cache(64)
+def _list_beginning(bucket: str, storage_options: StorageOptions) -> None:
+    """Once for a bucket, from its first name to one before almost all; where it may not be listed, it is there."""
+    open_storage(bucket, storage_options).list_some({"!"})
