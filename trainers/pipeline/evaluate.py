@@ -16,13 +16,15 @@ from trainers.config.wording import counted
 from trainers.data.sources.data_source import SourceSplit
 from trainers.errors import ConfigError, StorageError
 from trainers.models.families import check_decoder, family_of, model_config_for_scoring
+from trainers.models.sources.loaded_weights import refuse_other_weights
 from trainers.models.sources.model_files import description_files
-from trainers.models.sources.opened_model import open_sources, pin_sources, with_model
+from trainers.models.sources.opened_model import OpenedModel, open_sources, pin_sources, with_model
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.splits import check_languages, check_storage, open_config_sources, prepare_splits
 from trainers.run_folder import layout
+from trainers.run_folder.checkpoints import BASE
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.ranking import ranking_rate, rates_of, score_line
 from trainers.scoring.recipe_metrics import RecipeMetrics
@@ -107,7 +109,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
             raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
         if tuned and VALIDATION not in opened:
             raise ConfigError(f"data.validation: there is none, and {_CHOICE}")
-        _check_languages(config, address, sources)
+        _check_model(config, address, sources)
         sets = prepare_splits(config, sources, engine)
         resolved = resolve_fields(config, cache_url_of(config), None)
         validation = sets[VALIDATION] if tuned else None
@@ -120,33 +122,37 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
     return RunResult(folder.url, totals or {}, split, config.model)
 
 
-def _check_languages(config: TrainConfig, model: str, sources: Sequence[SourceSplit]) -> None:
-    """Finds a language that the model has no token for, before anything is prepared."""
+def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]) -> None:
+    """Finds weights that do not fit their config, and a language without a token, before anything is prepared."""
+    source = with_model(config, model)
     with TemporaryDirectory(prefix="rayscribe-model-") as folder:
         try:
-            local = str(_described(config, model, Path(folder)))
+            # An adapter of a run is checked as it is merged.
+            adapter = _described_adapter(config, model, Path(folder))
+            opened = adapter or open_sources(source, pin_sources(source), weights=False)
         except StorageError:
             # Workers, which open it again, may have what this node does not.
             return
         try:
-            part = model_config_for_scoring(config.model, local, None)
+            part = model_config_for_scoring(config.model, str(opened.folder), None)
             family = family_of(part)
+            if adapter is None:
+                refuse_other_weights(source, part, family, opened)
             check_languages(config, family, sources, family.open_processor(part, None))
-        except ConfigError as error:
-            raise ConfigError(str(error).replace(local, model)) from error
+        except (ConfigError, StorageError) as error:
+            raise type(error)(str(error).replace(str(opened.folder), model)) from error
 
 
-def _described(config: TrainConfig, model: str, folder: Path) -> Path:
-    """What of a model is not its weights, in a folder of this node: it may be filled, or that of another place."""
+def _described_adapter(config: TrainConfig, model: str, folder: Path) -> OpenedModel | None:
+    """What describes a run's adapter, copied to `folder`; None: the model is none."""
     if not is_absolute(model):
-        source = with_model(config, model)
-        opened = open_sources(source, pin_sources(source), weights=False).folder
-        assert opened is not None
-        return opened
+        return None
     storage = open_storage(model, config.run.storage_options)
+    if not storage.exists(BASE):
+        return None
     for name in description_files(entry.key for entry in storage.list_files() if "/" not in entry.key):
         storage.download_file(name, folder / name)
-    return folder
+    return OpenedModel(folder)
 
 
 def _refuse_search(config: TrainConfig, nbest: int | None) -> None:

@@ -16,6 +16,7 @@ from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
 from trainers.models.families import family_of, model_config_for_scoring
 from trainers.models.recognizer import Beam, BeamSearcher, Recognizer
+from trainers.models.sources.damaged_files import refuse_damaged_description
 from trainers.models.sources.opened_model import open_once_a_node, pin_sources, with_model
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import fetch_base
@@ -70,6 +71,7 @@ def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
         try:
             fetch_base(storage, Path(local), trains=False)
             local = str(merge_folder(Path(local)))
+            refuse_damaged_description(Path(local), local)
             return _load(config, local)
         except (ConfigError, DamagedError) as error:
             raise type(error)(f"the model {model}: {str(error).replace(local, 'it')}") from error

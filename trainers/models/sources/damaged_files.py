@@ -48,7 +48,8 @@ def refuse_damaged_description(folder: Path, origin: str) -> None:
             found = json.loads(content)
         except ValueError as error:
             raise ConfigError(f"{start} is cut or damaged ({error}): {_COPY}") from None
-        if not isinstance(found, dict) or (name in _WITH_CONTENT and not found):
+        lacks_content = (name in _WITH_CONTENT and not found) or (name == "tokenizer.json" and "model" not in found)
+        if not isinstance(found, dict) or lacks_content:
             raise ConfigError(f"{start} holds {json.dumps(found)[:40]}, and no content of such a file: {_COPY}")
         if name in _WITH_CODE:
             refuse_code(found, start)

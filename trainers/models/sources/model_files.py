@@ -21,7 +21,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")
 SAFE_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
 INDEXES = SAFE_INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
-# Of an adapter, which transformers would add to the weights next to it.
+# Of an adapter by peft, which transformers would add to the weights next to it.
 _ADAPTER = "adapter_*"
 _ADAPTERS = ("adapter_config.json", "adapter_model.*")
 # Endings of files that run code when they are opened, or may.

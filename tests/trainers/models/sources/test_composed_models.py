@@ -211,7 +211,8 @@ class TestWarmStart:
         shutil.copytree(decoder_folder, tmp_path / "bart")
         sizes = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
         sizes |= {"decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 16}
-        bart: Any = BartForConditionalGeneration(AutoConfig.for_model("bart", vocab_size=4, pad_token_id=0, **sizes))
+        described: Any = AutoConfig.for_model("bart", vocab_size=4, pad_token_id=0, **sizes)
+        bart = BartForConditionalGeneration(described)
         bart.save_pretrained(tmp_path / "bart")
         refuse_other_weights_of({"encoder": encoder_folder, "decoder": tmp_path / "bart"})
         folder = opened(joined(encoder_folder, tmp_path / "bart")).folder
