@@ -1,6 +1,7 @@
 """What every training worker runs: resume → build → train → finish. The same with and without Ray."""
 
 import gc
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from trainers.metrics.known_metrics import known_metrics
 from trainers.models.adaptation.lora import merge_once_a_node
 from trainers.models.export import export_model
 from trainers.models.families import family_of_folder
+from trainers.models.sources.origins import origin_of
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import newest
@@ -180,8 +182,11 @@ def _deliver(
     """Completes the outputs, enters them in the journal, and shows them; the main process alone."""
     for name in (f"{VALIDATION}.json", f"{VALIDATION}.jsonl"):
         outputs.storage.upload_file(local / name, f"{layout.EVALUATION}/{name}")
-    measured = Measured.of(outputs, context.task.sets)
-    export_model(outputs, local, model_card(context.config, family_of_folder(local), best, measured))
+    left_out = context.folder.storage.read_bytes(f"{layout.ATTEMPTS}/{context.task.attempt}/{layout.QUARANTINE}")
+    measured = Measured.of(outputs, context.task.sets, [json.loads(line) for line in left_out.splitlines()])
+    options = context.config.run.storage_options
+    origins = [origin_of(pin, options) for pin in context.task.sources.values() if pin.has_weights]
+    export_model(outputs, local, model_card(context.config, family_of_folder(local), best, measured, origins))
     _enter_result(context.writer, outputs, _result(context.task, best, test))
     publish(context.folder, context.writer.journal)
     if test is not None:

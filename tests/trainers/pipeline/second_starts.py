@@ -149,6 +149,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "hub.push": (Outcome.EXACT, (True,)),
     "hub.model_id": (Outcome.EXACT, ("ana/sr",)),
     "hub.private": (Outcome.EXACT, (True, False)),
+    "hub.license": (Outcome.EXACT, ("mit",)),
     "checkpoint.num_to_keep": (Outcome.EXACT, (1, None)),
     "checkpoint.checkpoint_score_attribute": (Outcome.REFUSED, ("eval_cer", "eval_ser")),
 }

@@ -45,6 +45,11 @@ class HubPart(Part):
         description="Whether a repository that is made is private; one that is there stays as it is. null: as the Hub "
         "has it by default, which is public unless an organization says otherwise.",
     )
+    license: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")] | None = Field(
+        None,
+        description="License of the model, as the Hub writes it in a model card, e.g. apache-2.0. null: that of the "
+        "weights that the run began with, where their own card names one.",
+    )
     strategy: Literal["end"] = Field("end", description="What is pushed, and when. end: the best model, at the end.")
 
     @field_validator("strategy", mode="before")

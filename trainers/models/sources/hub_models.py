@@ -16,6 +16,10 @@ from trainers.models.sources.model_files import (
 from trainers.models.sources.source_pin import SourcePin
 from trainers.storage.hub_errors import explain_hub_error, is_offline
 
+# The card is fetched for its license.
+CARD = "README.md"
+_DESCRIPTION = (*DESCRIPTION, CARD)
+
 
 class HubVersion(NamedTuple):
     """A commit, and the names of the files at its top."""
@@ -37,7 +41,7 @@ def version_of(field: str, name: str, revision: str | None) -> HubVersion:
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
 
     def ask() -> HubVersion:
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(DESCRIPTION)))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=list(_DESCRIPTION)))
         try:
             siblings = HfApi().model_info(name, revision=folder.name).siblings or ()
         except Exception as error:
@@ -64,6 +68,11 @@ def folder_of(pin: SourcePin, *, weights: bool, allow_pickle: bool, cached: bool
     if folder is None:
         folder = _downloaded(pin, weights=weights, allow_pickle=allow_pickle)
     return folder
+
+
+def cached_folder(pin: SourcePin) -> Path | None:
+    """What the node has of a commit; None: nothing."""
+    return _cached(pin.address, pin.revision, weights=False)
 
 
 def tensors_on_hub(pin: SourcePin, file: str) -> dict[str, StoredTensor]:
@@ -97,7 +106,7 @@ def _downloaded(pin: SourcePin, *, weights: bool, allow_pickle: bool) -> Path:
     field, name, commit = f"model.{pin.field}", pin.address, pin.revision
 
     def get(*patterns: str) -> Path:
-        wanted = [*DESCRIPTION, *patterns]
+        wanted = [*_DESCRIPTION, *patterns]
         return open_named(field, name, lambda: Path(snapshot_download(name, revision=commit, allow_patterns=wanted)))
 
     if not weights:

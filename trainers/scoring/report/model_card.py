@@ -5,6 +5,7 @@ Its metadata is what the Hub reads: the language, the weights it began with, dat
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,6 @@ from huggingface_hub import EvalResult, ModelCardData
 from trainers.config.parts.data_part import HubDatasetPart
 from trainers.config.parts.decode_part import FILE_FIELDS
 from trainers.config.parts.model_part import ModelPart
-from trainers.config.parts.model_source import ModelSource, SourceKind
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.data.prepared_set import PreparedSet
@@ -23,7 +23,7 @@ from trainers.metrics.known_metrics import known_metrics
 from trainers.models.family import Family
 from trainers.models.labels import NOT_NAMED
 from trainers.models.language_names import code_or_name
-from trainers.models.sources.source_pin import WITH_WEIGHTS
+from trainers.models.sources.origins import Origin
 from trainers.run_folder.hub.push import PLACE
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import EVALUATION, RunFolder
@@ -58,18 +58,26 @@ class Measured:
         totals: Scores of validation and test set, as evaluation/<split>.json has them.
         rows: The utterances of each, as evaluation/<split>.jsonl has them.
         sets: The prepared set of each split.
+        left_out: How many clips of each were prepared, and neither trained on nor scored.
     """
 
     totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     sets: Mapping[str, PreparedSet] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, outputs: RunFolder, sets: Mapping[str, PreparedSet]) -> "Measured":
-        """Reads the scores that are in the outputs of a worker group."""
+    def of(
+        cls, outputs: RunFolder, sets: Mapping[str, PreparedSet], quarantine: Sequence[Mapping[str, Any]]
+    ) -> "Measured":
+        """Reads the scores in the outputs of a worker group; `quarantine` are the rows that its attempt left out."""
         found = {split: outputs.read_json(f"{EVALUATION}/{split}.json") for split in (VALIDATION, TEST)}
         totals = {split: content for split, content in found.items() if content is not None}
-        return cls(totals, {split: rows_of(outputs, f"{EVALUATION}/{split}.jsonl") for split in totals}, sets)
+        rows = {split: rows_of(outputs, f"{EVALUATION}/{split}.jsonl") for split in totals}
+        # Rows that could not be prepared are among them.
+        counts = Counter(str(row["split"]) for row in quarantine)
+        left_out = {split: max(0, counts[split] - item.summary.quarantined) for split, item in sets.items()}
+        return cls(totals, rows, sets, left_out)
 
     @property
     def test(self) -> Mapping[str, Any] | None:
@@ -77,18 +85,23 @@ class Measured:
         return self.totals.get(TEST)
 
 
-def model_card(config: TrainConfig, family: Family[Any], checkpoint: Checkpoint, measured: Measured) -> str:
-    """Renders the model card of a checkpoint."""
-    texts = [getattr(config.model, name, None) for name in WITH_WEIGHTS]
-    origin = " and ".join(ModelSource.parse(text).text for text in texts if text is not None) or "new weights"
+def model_card(
+    config: TrainConfig,
+    family: Family[Any],
+    checkpoint: Checkpoint,
+    measured: Measured,
+    origins: Sequence[Origin] = (),
+) -> str:
+    """Renders the model card of a checkpoint; `origins` are those of the weights that the run began with."""
+    origin = " and ".join(each.name for each in origins) or "new weights"
     trained = f", adapt.method {config.adapt.method}" if config.adapt.method != "full" else ""
     notes = "\n\n".join(_notes(config, measured))
     return (
-        f"---\n{_metadata(config, family, measured).to_yaml()}\n---\n\n# {config.run.name}\n\n"
+        f"---\n{_metadata(config, family, measured, origins).to_yaml()}\n---\n\n# {config.run.name}\n\n"
         f"Trained from {origin} with Rayscribe{trained}, {counted(checkpoint.step, 'step')}; the best checkpoint by "
         f"{config.checkpoint.score_attribute} on the validation set.\n\n"
         f"## Scores\n\n{_scores(config, checkpoint, measured)}\n\n"
-        f"{notes}\n\n{_data(measured.sets)}{_USE}\n"
+        f"{notes}\n\n{_data(measured)}{_USE}\n"
         f"## Training config\n\n```json\n{json.dumps(config.training.model_dump(mode='json'), indent=1)}\n```\n"
     )
 
@@ -99,17 +112,17 @@ def beyond(model: ModelPart, totals: Mapping[str, Any]) -> Mapping[str, Any] | N
     return full if full is not None and full["context_s"] > (model.max_context_s or full["context_s"]) else None
 
 
-def _metadata(config: TrainConfig, family: Family[Any], measured: Measured) -> ModelCardData:
+def _metadata(config: TrainConfig, family: Family[Any], measured: Measured, origins: Sequence[Origin]) -> ModelCardData:
     languages = [code for code in (measured.test or {}).get("languages", {}) if code != NOT_NAMED]
     if len(languages) < 2 and config.model.language is not None:
         languages = [code_or_name(config.model.language)]
     codes = [code for code in languages if _CODE.fullmatch(code)]
-    weights = config.model.name_or_path
-    source = ModelSource.parse(weights) if weights is not None else None
+    licenses = {each.license for each in origins}
     results = [*_eval_results(config, measured)]
     return ModelCardData(
         language=codes[0] if len(codes) == 1 else codes or None,
-        base_model=source.address if source is not None and source.kind is SourceKind.HUB else None,
+        base_model=origins[0].base_model if len(origins) == 1 else None,
+        license=config.hub.license or (licenses.pop() if len(licenses) == 1 else None),
         datasets=[*dict.fromkeys(each.name for each in _data_sets(config))] or None,
         pipeline_tag=TASK,
         library_name="transformers",
@@ -191,15 +204,17 @@ def _notes(config: TrainConfig, measured: Measured) -> Iterator[str]:
         yield f"Clips were padded to length buckets of at most {part.max_context_s} s in training."
 
 
-def _data(sets: Mapping[str, PreparedSet]) -> str:
+def _data(measured: Measured) -> str:
     """The data by hash: a prepared set is named by that of its manifest, and of what was done to it."""
-    if not sets:
+    if not measured.sets:
         return ""
-    rows = [
-        f"| {split} | {item.summary.prepared} | {item.summary.duration_s / 3600:.2f} | `{item.key}` |"
-        for split, item in sets.items()
-    ]
-    return f"## Data\n\n{_table(['split', 'clips', 'hours', 'hash of manifest and preparation'], rows)}\n\n"
+    rows = []
+    for split, item in measured.sets.items():
+        prepared, hours = item.summary.prepared, item.summary.duration_s / 3600
+        used = prepared - measured.left_out.get(split, 0)
+        rows.append(f"| {split} | {used} | {prepared} | {hours:.2f} | `{item.key}` |")
+    columns = ["split", "clips used", "clips prepared", "hours prepared", "hash of manifest and preparation"]
+    return f"## Data\n\n{_table(columns, rows)}\n\n"
 
 
 def _searched(decoding: Mapping[str, Any]) -> str:

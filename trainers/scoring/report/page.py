@@ -126,8 +126,11 @@ def _numbers(
         yield "Steps", f"{max(steps):,}", "" if best_step is None else f"the best checkpoint is of step {best_step:,}"
     trained = next((found for found in sets if found.split == "train"), None)
     if trained is not None:
-        audio = format_duration(sum(trained.durations_s))
-        yield "Training audio", audio, counted(len(trained.durations_s), "clip")
+        left_out = {str(row.get("id")) for row in record.quarantine if row.get("split") == "train"}
+        clips = zip(trained.prepared.index["id"].to_pylist(), trained.durations_s, strict=True)
+        durations_s = [duration_s for id_, duration_s in clips if id_ not in left_out]
+        audio = format_duration(sum(durations_s))
+        yield "Training audio", audio, counted(len(durations_s), "clip")
 
 
 def _spent(

@@ -1,16 +1,21 @@
 """The model card: what was measured, and what the Hub reads of it."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.hub import problems_of
 from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
+from trainers.config.parts.model_source import ModelSource
 from trainers.config.schema import TrainConfig
+from trainers.models.sources.origins import origin_of
+from trainers.models.sources.source_pin import WITH_WEIGHTS, SourcePin
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import RunFolder
@@ -39,7 +44,11 @@ def wanted(**changes: Any) -> TrainConfig:
 
 
 def card_of(config: TrainConfig, checkpoint: Checkpoint = SCORED, **measured: Any) -> str:
-    card = model_card(config, WhisperFamily(), checkpoint, Measured(**measured))
+    fields = {name: getattr(config.model, name, None) for name in WITH_WEIGHTS}
+    sources = {name: ModelSource.parse(text) for name, text in fields.items() if text is not None}
+    pins = [SourcePin(name, source.text, source.kind, source.address) for name, source in sources.items()]
+    origins = [origin_of(pin, config.run.storage_options) for pin in pins]
+    card = model_card(config, WhisperFamily(), checkpoint, Measured(**measured), origins)
     assert problems_of(card) == [], "the Hub would refuse it"
     return card
 
@@ -104,9 +113,12 @@ def test_it_has_what_was_measured(tmp_path: Path) -> None:
     totals = {**total.to_json_dict(), **normalize.to_json_dict()}
     for split in ("validation", "test"):
         outputs.write_evaluation(split, totals, (score.to_json_dict() for score in scores))
-    card = model_card(wanted(), WhisperFamily(), SCORED, Measured.of(outputs, {"train": prepared, "test": prepared}))
+    left_out = [{"split": "train", "id": prepared.index["id"][2].as_py(), "reason": "longer than 5 s (the model)"}]
+    measured = Measured.of(outputs, {"train": prepared, "test": prepared}, left_out)
+    card = model_card(wanted(), WhisperFamily(), SCORED, measured)
     # 11.6 s of clips; two errors in ten words, of which a draw of four clips has between none and four of five.
-    assert f"| train | 4 | 0.00 | `{prepared.key}` |" in card
+    assert f"| train | 3 | 4 | 0.00 | `{prepared.key}` |" in card
+    assert f"| test | 4 | 4 | 0.00 | `{prepared.key}` |" in card
     assert "| test (4 of 4 utterances) | 20.00 (0.00 to " in card
     assert "the normalizer basic 1 leaves them; in parentheses stand 95% bootstrap intervals" in card
     assert "Test: 10 words, 0 insertions, 1 deletion, 1 substitution." in card
@@ -122,6 +134,44 @@ def test_it_has_what_was_measured(tmp_path: Path) -> None:
     }
     wer = result["metrics"][0]
     assert wer == {"type": "wer", "name": "WER %", "value": 20.0, "args": {"normalizer": "basic 1"}}
+
+
+class TestWeightsOfAFolder:
+    """Others have no use for its path, and are told what its own files say."""
+
+    @staticmethod
+    def card(folder: Path, **changes: Any) -> tuple[str, Mapping[str, Any]]:
+        folder.mkdir(exist_ok=True)
+        card = card_of(wanted(model={"name_or_path": str(folder)}, **changes))
+        assert str(folder) not in card
+        return card.split("---")[2], metadata_of(card)
+
+    def test_its_card_names_license_and_base_model(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "README.md").write_text("---\nlicense: mit\nbase_model: a/b\n---\n# Mine\n")
+        text, metadata = self.card(tmp_path / "mine")
+        assert (metadata["license"], metadata["base_model"]) == ("mit", "a/b")
+        assert "Trained from a model trained from a/b with Rayscribe" in text
+        assert self.card(tmp_path / "mine", **{"hub.license": "apache-2.0"})[1]["license"] == "apache-2.0"
+
+    @pytest.mark.parametrize(
+        ("name", "base"), [("a/b", "a/b"), ("/data/b", None), ("./b", None), ("runs/checkpoint-3", None), (3, None)]
+    )
+    def test_its_config_names_the_base_model_and_never_a_path(
+        self, tmp_path: Path, name: object, base: str | None
+    ) -> None:
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "config.json").write_text(json.dumps({"_name_or_path": name}))
+        text, metadata = self.card(tmp_path / "mine")
+        assert metadata.get("base_model") == base
+        assert "license" not in metadata
+        assert base is not None or "Trained from pretrained weights with Rayscribe" in text
+
+    def test_what_cannot_be_read_is_left_out(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "README.md").write_text("---\nlicense: [\n---\n")
+        (tmp_path / "mine" / "config.json").write_text("[")
+        assert not {"license", "base_model"} & {*self.card(tmp_path / "mine")[1]}
 
 
 def test_a_data_set_of_the_hub_is_named_with_its_split() -> None:

@@ -208,3 +208,12 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path: Path) -> None:
     begin(folder)
     texts = texts_of(report_html(folder))
     assert texts["h2"] == ["Data", "Attempts", "Config"]
+
+
+def test_the_audio_that_is_trained_on_is_without_the_clips_that_were_left_out(run: RunFolder) -> None:
+    environment: Any = run.read_json("environment.json")
+    run.write_json("environment.json", {**environment, "data": {"train": environment["data"]["validation"]}})
+    rows = [{"split": "train", "id": "validation/002.wav", "reason": "longer than 5 s (the model)"}]
+    run.write_jsonl("quarantine.jsonl", [*rows, {**rows[0], "split": "validation", "id": "validation/001.wav"}])
+    texts = [text for found in texts_of(report_html(run)).values() for text in found]
+    assert "3 clips" in texts and "4 clips" not in texts
