@@ -92,7 +92,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "trainers.main": ("trainers.pipeline",),
     "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts"),
     # What the Trainer makes of a config's arguments is known only to what builds them.
-    "trainers.inspection": ("trainers.models", "trainers.training.arguments"),
+    "trainers.inspection": ("trainers.models", "trainers.scoring.normalizers", "trainers.training.arguments"),
     "trainers.training": ("trainers.scoring", "trainers.models"),
     # A program's arguments hold as little that is secret as a job's environment.
     "trainers.scripts": ("trainers.run_folder", "runtime_env.secret_arguments"),

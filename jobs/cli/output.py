@@ -36,6 +36,12 @@ COLORS: dict[str, str] = {
 }
 
 
+def warn(text: str | None) -> None:
+    """Prints a warning to stderr, where there is one."""
+    if text is not None:
+        echo(f"warning: {text}", err=True)
+
+
 def echo(text: str, *, err: bool = False) -> None:
     """Prints a text that may come from a job or another user, as `printable` gives it."""
     typer.echo(printable(text), err=err)

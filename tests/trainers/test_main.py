@@ -355,6 +355,18 @@ class TestVerbs:
         assert main(["--config", str(path), "--no-ray", "--verb", "evaluate", "--model", str(model)]) == 0
         assert "on test (3 utterances)" in capsys.readouterr().out
 
+    def test_evaluate_warns_of_a_normalizer_that_hides_marks(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        test = write_corpus(tmp_path, ["किताब मेज़ पर", "बहन"], durations_s=[0.5, 0.7], name="test")
+        model = write_model(tmp_path / "model")
+        path = tmp_path / "score.yaml"
+        data = {"test": str(test), "normalizer": "whisper_basic"}
+        path.write_text(yaml.safe_dump({"data": data, "run": {"storage_path": str(tmp_path / "runs")}}))
+        assert main(["--config", str(path), "--no-ray", "--verb", "evaluate", "--model", str(model)]) == 0
+        said = "warning: test: the normalizer whisper_basic removes marks from 2 of 4 words of the references"
+        assert said in capsys.readouterr().out
+
     @pytest.mark.parametrize(
         ("language", "words"),
         [

@@ -18,6 +18,7 @@ from trainers.errors import AudioError, DataError, NotHereError, StorageError
 from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings
 from trainers.inspection.subject import Split, Subject
+from trainers.scoring.normalizers import DEFAULT, hidden_marks, normalizer_named
 
 # A few everyday sentences are said in any two sets; more than this, and the score is of memorized sentences.
 MAX_SHARED_FRACTION = 0.01
@@ -87,6 +88,21 @@ def check_transcripts(subject: Subject) -> Iterator[Finding]:
             )
         else:
             yield ok(f"{split.name}: none of {len(split.texts)} transcripts is empty")
+
+
+@_needs_splits
+def check_normalizer(subject: Subject) -> Iterator[Finding]:
+    """Checks that the normalizer keeps what the transcripts that are scored are written with."""
+    normalizer = normalizer_named(subject.config.data.normalizer or DEFAULT)
+    for split in subject.splits:
+        if split.name != "train":
+            marks = hidden_marks(normalizer, split.texts, subject.config.model.language)
+            text = f"{split.name}: {marks} (data.normalizer: basic)"
+            yield (
+                warning(text)
+                if marks is not None
+                else ok(f"{split.name}: {normalizer.name} fits how words are written")
+            )
 
 
 @_needs_splits
@@ -252,6 +268,7 @@ def _plain(text: str) -> str:
 CHECKS = (
     Check("manifests", "every split opens, has its columns, and its ids are unique", check_manifests),
     Check("transcripts", "no transcript is empty or missing", check_transcripts),
+    Check("normalizer", "the normalizer keeps what words are written with", check_normalizer),
     Check("leakage", "nothing that is scored was trained on", check_leakage),
     Check("recordings", "the recordings are where the manifests name them", check_recordings),
     Check("durations", "clips are neither too long for the model nor out of bounds", check_durations),

@@ -4,16 +4,24 @@ A score is comparable with another only where both were made with the same norma
 which stand in every score. Imports neither torch nor transformers.
 """
 
-from collections.abc import Callable
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from whisper_normalizer.basic import BasicTextNormalizer
 from whisper_normalizer.english import EnglishTextNormalizer
 
 from trainers.data.text import collapse_whitespace
 from trainers.errors import ConfigError
+from trainers.models.language_names import code_or_name
 from trainers.scoring.basic_normalizer import normalize_basic
 
+# Where nothing is said.
+DEFAULT = "basic"
+# More words than this share with marks are the writing of the language itself.
+_FEW_MARKED, _LOOKED_AT = 0.02, 10_000
 # Rules that whisper-normalizer has and openai-whisper does not; `cause` → `because` also changes "the cause of".
 _NOT_WHISPERS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 
@@ -59,6 +67,33 @@ def normalize_whisper_basic(text: str) -> str:
 def normalize_whisper_english(text: str) -> str:
     """Whisper's EnglishTextNormalizer: contractions, titles, numbers and British spellings get one form each."""
     return collapse_whitespace(_WHISPER_ENGLISH(text))
+
+
+def hidden_marks(normalizer: Normalizer, references: Iterable[str], language: str | None = None) -> str | None:
+    """Says that a normalizer removes marks with which words of the references are written; None where it does not.
+
+    Marks are what stays of a letter's when it is decomposed: vowel signs of Hindi and Thai, harakat, tones of
+    Vietnamese, accents of French. `basic` keeps each of them. A few, as of foreign words and names, are not told; nor
+    are those of English, which is written without.
+    """
+    if normalizer.name in ("none", DEFAULT) or (language is not None and code_or_name(language) == "en"):
+        return None
+    words = Counter(word for text in islice(references, _LOOKED_AT) for word in normalize_basic(text).split())
+    marked = {word: count for word, count in words.items() if _marks(word)}
+    lost = {word: count for word, count in marked.items() if not _marks(word) <= _marks(normalizer(word))}
+    if sum(lost.values()) <= _FEW_MARKED * words.total():
+        return None
+    word = max(lost, key=lost.__getitem__)
+    return (
+        f"the normalizer {normalizer.name} removes marks from {sum(lost.values()):,} of {words.total():,} words of the "
+        f"references, such as {word}, which becomes {normalizer(word)}: errors in these marks are not counted; the "
+        "normalizer basic keeps them"
+    )
+
+
+def _marks(text: str) -> Counter[str]:
+    """Combining marks of a decomposed text."""
+    return Counter(letter for letter in unicodedata.normalize("NFD", text) if unicodedata.category(letter)[0] == "M")
 
 
 NORMALIZERS = {

@@ -21,6 +21,7 @@ from trainers.models.sources.opened_model import open_once_a_node, pin_sources, 
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import fetch_base
 from trainers.run_folder.layout import RunFolder
+from trainers.scoring.normalizers import hidden_marks, normalizer_named
 from trainers.scoring.ranking import ranking_rate
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.scorer import Scorer, SplitScore, show_rates
@@ -160,6 +161,10 @@ def score_split(
     cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
     if cut is not None:
         session.show_from_main(f"warning: {split}: {cut}")
+    references = prepared.index.take(clips.rows)["text"].to_pylist()
+    marks = hidden_marks(normalizer_named(config.data.normalizer_name), references, config.model.language)
+    if marks is not None:
+        session.show_from_main(f"warning: {split}: {marks} (--set data.normalizer=basic)")
     metrics = RecipeMetrics.of(config.scoring)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
     options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, beam=beam)

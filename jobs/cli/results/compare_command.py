@@ -8,7 +8,7 @@ import typer
 
 from jobs.cli.completion import complete_run
 from jobs.cli.connect import CommandSession, JsonOption, ServiceOption, open_session
-from jobs.cli.output import ForceOption, as_json, echo, print_table, write_file
+from jobs.cli.output import ForceOption, as_json, echo, print_table, warn, write_file
 from jobs.errors import NotFoundError
 from jobs.service.run_folders import folder_of
 from trainers.config.storage_location import in_home, is_url
@@ -79,12 +79,15 @@ def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
     """
     # Imported here: other commands need no aligner, and start faster without.
     from trainers.scoring.comparison.comparison import compare_named  # noqa: PLC0415
-    from trainers.scoring.comparison.systems import differing_settings  # noqa: PLC0415
+    from trainers.scoring.comparison.systems import differing_settings, language_of  # noqa: PLC0415
+    from trainers.scoring.normalizers import hidden_marks  # noqa: PLC0415
 
     if len(names) < 2 or len({*names}) < len(names):
         raise ConfigError(f"compare {' '.join(names)}: name at least two systems, each once")
     systems = _opened(names, split, reference, service)
     found = compare_named(systems, normalizer, metric)
+    references = next(system.references for system in systems if system.references is not None)
+    warn(hidden_marks(found.normalizer, references.values(), language_of(systems)))
     settings = differing_settings(systems)
     if details is not None:
         write_file(details, to_jsonl(found.utterances(), str(details)), "--details", force=force)

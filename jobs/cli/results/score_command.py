@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.cli.output import as_json
+from jobs.cli.output import as_json, warn
 from trainers.errors import ConfigError
 from trainers.storage.json_files import to_jsonl
 
@@ -44,12 +44,14 @@ def score(
     """
     # Imported here: other commands need no aligner, and start faster without.
     from trainers.scoring.error_rate import total  # noqa: PLC0415
-    from trainers.scoring.normalizers import normalizer_named  # noqa: PLC0415
+    from trainers.scoring.normalizers import hidden_marks, normalizer_named  # noqa: PLC0415
     from trainers.scoring.ranking import ranking_rate, score_lines  # noqa: PLC0415
     from trainers.scoring.transcripts import read_hypotheses, read_references, score_transcripts  # noqa: PLC0415
 
     chosen = normalizer_named(normalizer)
-    scores = score_transcripts(read_hypotheses(hypotheses), read_references(reference), chosen)
+    recognized, references = read_hypotheses(hypotheses), read_references(reference)
+    scores = score_transcripts(recognized, references, chosen)
+    warn(hidden_marks(chosen, references.texts.values(), language))
     totals: dict[str, Any] = {**total(scores, utterances=len(scores)).to_json_dict(), **chosen.to_json_dict()}
     if details is not None:
         content = to_jsonl([item.to_json_dict() for item in scores], str(details))

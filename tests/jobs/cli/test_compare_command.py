@@ -52,7 +52,7 @@ def written(path: Path, text: str) -> str:
 def compared(*arguments: str) -> dict[str, Any]:
     result = CliRunner().invoke(app, ["compare", *arguments, "--json"])
     assert result.exit_code == 0, result.output
-    content: dict[str, Any] = json.loads(result.output)
+    content: dict[str, Any] = json.loads(result.stdout)
     return content
 
 
@@ -201,6 +201,14 @@ def test_what_cannot_be_compared_is_named_with_its_fix(
         assert (code, expected in text) == (expected_code, True), text
     # Of files alone the references are named; they are scored as `rayscribe score` does.
     assert compared(one, two, "--reference", one)["normalizer"] == "basic"
+
+
+def test_a_normalizer_that_hides_marks_is_warned_of(tmp_path: Path) -> None:
+    one, two = (written(tmp_path / f"{name}.trn", f"{text} (1)\n") for name, text in (("a", "किताब"), ("b", "कीताब")))
+    arguments = ["compare", one, two, "--reference", one, "--json"]
+    result = CliRunner().invoke(app, [*arguments, "--normalizer", "whisper_basic"])
+    assert "warning: the normalizer whisper_basic removes marks from 1 of 1 words" in result.stderr
+    assert CliRunner().invoke(app, arguments).stderr == ""
 
 
 def test_a_damaged_line_is_named(runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:

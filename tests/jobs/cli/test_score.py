@@ -35,7 +35,7 @@ def run(*arguments: str) -> Result:
 def scored(*arguments: str) -> dict[str, Any]:
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.output
-    content: dict[str, Any] = json.loads(result.output)
+    content: dict[str, Any] = json.loads(result.stdout)
     return content
 
 
@@ -132,6 +132,15 @@ def test_marks_of_a_script_count(tmp_path: Path) -> None:
     assert (total["words"], total["substitutions"], total["wer"]) == (6, 2, pytest.approx(100 * 2 / 6))
     eaten = scored(heard, "--reference", said, "--normalizer", "whisper_basic")["total"]
     assert eaten["wer"] == 0.0
+
+
+def test_a_normalizer_that_hides_marks_is_warned_of(tmp_path: Path) -> None:
+    said = written(tmp_path / "said.txt", "മലയാളം പഠിക്കുന്നു നല്ലത്\n")
+    heard = written(tmp_path / "heard.txt", "മലയാളം പഠീക്കുന്നു നല്ലത്\n")
+    result = run(heard, "--reference", said, "--language", "ml", "--normalizer", "whisper_basic")
+    assert "warning: the normalizer whisper_basic removes marks from 3 of 3 words" in result.stderr
+    plain = run(heard, "--reference", said, "--language", "ml")
+    assert (plain.stderr, plain.stdout.splitlines()[0]) == ("", "WER 33.3% on 1 utterance · normalizer basic 1")
 
 
 def test_a_language_without_spaces_shows_cer_first_and_says_why(tmp_path: Path) -> None:

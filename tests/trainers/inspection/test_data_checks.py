@@ -16,6 +16,7 @@ from trainers.inspection.data_checks import (
     check_durations,
     check_leakage,
     check_manifests,
+    check_normalizer,
     check_recordings,
     check_transcripts,
 )
@@ -32,6 +33,16 @@ def write_long_rows(path: Path, rows: list[tuple[str, str, float]]) -> str:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_a_sound_corpus_is_found_sound(check: object, tmp_path: Path) -> None:
     assert levels(check.run, subject_of(tmp_path)) == {"ok"}  # type: ignore[attr-defined]
+
+
+def test_a_normalizer_that_hides_marks_of_what_is_scored(tmp_path: Path) -> None:
+    changes = sound_corpus(tmp_path)
+    path = tmp_path / "hi.csv"
+    write_rows(path, [("test/000.wav", "यह किताब अच्छी है")])
+    hindi = {**changes, "data.test": str(path), "model.language": "Hindi"}
+    text = the_one(check_normalizer, Subject(config({**hindi, "data.normalizer": "whisper_basic"})), "warning")
+    assert text.startswith("test: the normalizer whisper_basic removes marks from 3 of 4 words of the references")
+    assert levels(check_normalizer, Subject(config(hindi))) == {"ok"}
 
 
 class TestManifests:

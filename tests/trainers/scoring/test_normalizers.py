@@ -19,7 +19,7 @@ from trainers.metrics.known_metrics import CER, WER
 from trainers.metrics.metric import EditCounts
 from trainers.scoring.basic_normalizer import normalize_basic
 from trainers.scoring.error_rate import count_edits, score_utterance
-from trainers.scoring.normalizers import NORMALIZERS, Normalizer, normalizer_named
+from trainers.scoring.normalizers import NORMALIZERS, Normalizer, hidden_marks, normalizer_named
 
 # Of each sentence, its words mixed with those of others: many scripts, with their marks.
 words_of_all_scripts = st.lists(
@@ -185,6 +185,43 @@ class TestEachNormalizer:
             assert (count_edits(WER, *texts), count_edits(CER, *texts)) == (counts["wer"], counts["cer"])
 
         agree()
+
+
+@pytest.mark.parametrize(
+    ("text", "hiding"),
+    [
+        ("यह किताब बहुत अच्छी है", ["whisper_basic", "whisper_english"]),
+        ("മലയാളം പഠിക്കുന്നു നല്ലത്", ["whisper_basic", "whisper_english"]),
+        ("ภาษาไทยมีวรรณยุกต์", ["whisper_basic", "whisper_english"]),
+        ("هٰذَا كِتَابٌ جَيِّدٌ", ["whisper_basic", "whisper_english"]),
+        ("هذا كتاب جيد", []),
+        ("זֶה סֵפֶר טוֹב", ["whisper_basic", "whisper_english"]),
+        ("זה ספר טוב", []),
+        # No letter has dot and acute in one.
+        ("Ọ̀rọ̀ Yorùbá dára", ["whisper_basic", "whisper_english"]),
+        ("Tiếng Việt là ngôn ngữ", ["whisper_english"]),
+        ("il était une fois à Orléans", ["whisper_english"]),
+        (unicodedata.normalize("NFD", "il était une fois à Orléans"), ["whisper_english"]),
+        ("schöne Grüße aus München", ["whisper_english"]),
+        ("мой новый дом", ["whisper_english"]),
+        ("がんばります", ["whisper_english"]),
+        ("한국어를 말합니다", []),
+        ("今天天气很好", []),
+        (" ".join(["one café in fifty words"] + ["words"] * 46), []),
+        ("İyi (gün) ❤️ [şey]", ["whisper_english"]),
+    ],
+)
+def test_a_normalizer_that_hides_marks_of_the_references_is_told_of(text: str, hiding: list[str]) -> None:
+    assert [name for name, each in NORMALIZERS.items() if hidden_marks(each, [text])] == hiding
+    assert not any(hidden_marks(each, [text], "en-GB") for each in NORMALIZERS.values())
+
+
+def test_what_is_said_of_hidden_marks_has_an_example() -> None:
+    said = hidden_marks(normalizer_named("whisper_basic"), ["नमस्ते", "यह किताब", "किताब"])
+    assert said == (
+        "the normalizer whisper_basic removes marks from 3 of 4 words of the references, such as किताब, which becomes "
+        "क त ब: errors in these marks are not counted; the normalizer basic keeps them"
+    )
 
 
 def test_an_unknown_name_is_an_error_that_names_those_there_are() -> None:

@@ -20,7 +20,7 @@ from trainers.scoring.comparison.bootstrap import (
     resampled_rates,
 )
 from trainers.scoring.comparison.matched_pairs import LEAST_P, MatchedPairs, matched_pairs
-from trainers.scoring.comparison.systems import System, common_normalizer, common_references
+from trainers.scoring.comparison.systems import System, common_normalizer, common_references, language_of
 from trainers.scoring.error_rate import count_edits
 from trainers.scoring.normalizers import Normalizer
 from trainers.scoring.ranking import ranking_rate
@@ -144,8 +144,7 @@ def compare_named(systems: Sequence[System], normalizer: str | None = None, metr
         ConfigError: the metric is none of these, or the scores have no normalizer in common.
         DataError: they were not scored on the same utterances and references.
     """
-    language = next((system.language for system in systems if system.language), None)
-    name = metric or ranking_rate(language)
+    name = metric or ranking_rate(language_of(systems))
     chosen = {known.name: known for known in (WER, CER)}.get(name)
     if chosen is None:
         raise ConfigError(f"--metric {name}: systems are compared by wer or cer")

@@ -10,11 +10,9 @@ from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError, DataError
 from trainers.run_folder.layout import CONFIG, ENVIRONMENT, EVALUATION, EXPERIMENT, RunFolder
 from trainers.scoring.error_rate import differences
-from trainers.scoring.normalizers import NORMALIZERS, Normalizer, normalizer_named
+from trainers.scoring.normalizers import DEFAULT, NORMALIZERS, Normalizer, normalizer_named
 from trainers.scoring.transcripts import read_hypotheses, read_references
 
-# Where no score says it; as of `rayscribe score`.
-DEFAULT = "basic"
 IDS_SHOWN = 3
 _TEXTS = ("id", "reference", "hypothesis")
 
@@ -115,6 +113,11 @@ def differing_settings(systems: Sequence[System]) -> dict[str, list[Any]]:
         for name in names
         if len({json.dumps(settings.get(name), sort_keys=True) for settings in described}) > 1
     }
+
+
+def language_of(systems: Iterable[System]) -> str | None:
+    """The language of the speech, of the first system that says it."""
+    return next((system.language for system in systems if system.language), None)
 
 
 def common_normalizer(systems: Iterable[System], requested: str | None) -> Normalizer:
