@@ -23,6 +23,7 @@ from trainers.pipeline.experiment import (
     BEGAN_FROM,
     RESOLVED,
     SHARDS,
+    content_name,
     describe,
     fill_missing_content_hashes,
     resolve_fields,
@@ -47,6 +48,21 @@ ROUNDING = {
     "training.gradient_checkpointing",
     "training.torch_compile",
 }
+# In an experiment: what these fields come to, and how it is kept where they change.
+STEP_SIZES = {
+    "training.utterances_per_step": ("utterances", "--set training.global_batch_size={} keeps them"),
+    "training.forward_passes_per_step": (
+        "forward passes",
+        "a training.gradient_accumulation_steps that makes them {} with these workers keeps them",
+    ),
+}
+OF_STEPS = (
+    "scaling.num_workers",
+    "training.per_device_train_batch_size",
+    "training.gradient_accumulation_steps",
+    "training.global_batch_size",
+    "training.max_batch_duration_s",
+)
 LENGTH = ("max_steps", "num_train_epochs")
 # In an experiment: what the sources of its model were when it began.
 SOURCES = "model_sources"
@@ -132,19 +148,29 @@ def decide(
     before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
     if wanted != before:
         changed = [name for name in sorted({*before, *wanted}) if before.get(name) != wanted.get(name)]
+        fields = _free_changes(previous, resolved)
         raise ResumeError(
             f"{url}: holds another experiment, so it is not continued:\n"
-            + "\n".join(f"  - {_difference(name, before.get(name), wanted.get(name))}" for name in changed)
+            + "\n".join(f"  - {_difference(name, before.get(name), wanted.get(name), fields)}" for name in changed)
             + "\nname another run (--set run.name=…), or set these back"
             + _other_shards(changed)
         )
     return _go_on(url, state, previous, resolved, wanted)
 
 
-def _difference(name: str, before: object, wanted: object) -> str:
+def _difference(name: str, before: object, wanted: object, fields: Mapping[str, tuple[Any, Any]]) -> str:
+    """A line on what differs, by names of fields; `fields` has the values of those that have changed."""
     if name in ("data.train", "data.validation") and before and wanted:
         # Hashes of prepared sets.
         return f"{name}: other recordings, transcripts or ways to prepare them ({before} → {wanted})"
+    if name.endswith(content_name("")):
+        return f"{name.removesuffix(content_name(''))}: the file has other content ({before} → {wanted})"
+    if name in STEP_SIZES:
+        what, keep = STEP_SIZES[name]
+        of_step = f"{what} of an optimizer step: {before} → {wanted}"
+        why = [f"{field}: {old} → {new}" for field, (old, new) in fields.items() if field in OF_STEPS]
+        keeping = f"; {keep.format(before)}" if before is not None and wanted is not None else ""
+        return f"{', '.join(why) or ' × '.join(OF_STEPS[:3])}: {of_step}{keeping}"
     return f"{name}: {before!r} → {wanted!r}"
 
 

@@ -126,7 +126,7 @@ class TestContentOfAFile:
         first = config({**FIRST, **self.FIELDS[name]})
         state = self._started(first, {name: "one"})
         assert decide(URL, state, None, first, {**keys(first), name: "one"}).exact
-        with pytest.raises(ResumeError, match=rf"{name}\.content: 'one' → 'other'"):
+        with pytest.raises(ResumeError, match=rf"{name}: the file has other content \(one → other\)"):
             decide(URL, state, None, first, {**keys(first), name: "other"})
 
     def test_is_the_run_s_own_from_the_first_attempt_that_knows_it(self, name: str) -> None:
@@ -136,7 +136,7 @@ class TestContentOfAFile:
         assert known.exact
         later = replace(state, experiment=known.experiment)
         assert decide(URL, later, None, first, keys(first)).experiment == known.experiment, "where the file is gone"
-        with pytest.raises(ResumeError, match=rf"{name}\.content: 'one' → 'other'"):
+        with pytest.raises(ResumeError, match=rf"{name}: the file has other content \(one → other\)"):
             decide(URL, later, None, first, {**keys(first), name: "other"})
 
     def test_another_one_before_a_checkpoint_begins_another_experiment(self, name: str) -> None:
@@ -203,8 +203,6 @@ def _hashed(name: str) -> str:
     if part == "data" and field in of_data:
         return "data.train"
     return {
-        "training.global_batch_size": "training.utterances_per_step",
-        "training.max_batch_duration_s": "training.utterances_per_step",
         "training.max_steps": "max_steps",
     }.get(name, name)
 
@@ -215,8 +213,26 @@ def test_a_run_goes_on_with_an_elastic_number_of_workers_and_the_same_global_bat
     second = again(started(first), first, config({**FIRST, **elastic}))
     assert second.changes[0] == "scaling.num_workers: 2 → {'min': 1, 'max': 3}"
     assert not second.exact
-    with pytest.raises(ResumeError, match=r"training\.utterances_per_step: 4 → 5"):
+    with pytest.raises(
+        ResumeError, match=r"training\.global_batch_size: 4 → 5, .*: utterances of an optimizer step: 4 → 5"
+    ):
         again(started(first), first, config({**FIRST, **elastic, "training.global_batch_size": 5}))
+
+
+def test_a_number_of_workers_that_changes_the_steps_is_refused_by_its_name_with_the_fix() -> None:
+    two = {**FIRST, "training.global_batch_size": None, "training.per_device_train_batch_size": 4}
+    before = config({**two, "scaling.num_workers": 2})
+    line = "scaling.num_workers: 2 → 1: utterances of an optimizer step: 8 → 4; "
+    with pytest.raises(ResumeError, match=f"{line}--set training.global_batch_size=8 keeps them") as caught:
+        again(started(before), before, config({**two, "scaling.num_workers": 1}))
+    assert "per_step" not in str(caught.value)
+    kept = again(started(before), before, config({**two, "scaling.num_workers": 1, "training.global_batch_size": 8}))
+    assert "scaling.num_workers: 2 → 1" in kept.changes
+    by_seconds = {**FIRST, "training.global_batch_size": None, "training.max_batch_duration_s": 20.0}
+    before = config({**by_seconds, "scaling.num_workers": 2})
+    line = "scaling.num_workers: 2 → 1: forward passes of an optimizer step: 2 → 1; a "
+    with pytest.raises(ResumeError, match=f"{line}training.gradient_accumulation_steps that makes them 2 "):
+        again(started(before), before, config({**by_seconds, "scaling.num_workers": 1}))
 
 
 class TestMix:

@@ -83,7 +83,7 @@ OTHER_DATA = "other recordings, transcripts or ways to prepare them"
     ("changes", "data", "shown"),
     [
         ({"run.seed": 1}, DATA, "run.seed: 42 → 1"),
-        ({"scaling.num_workers": 3}, DATA, "training.utterances_per_step: 16 → 48"),
+        ({"scaling.num_workers": 3}, DATA, ": utterances of an optimizer step: 16 → 48; --set"),
         ({"training.training_args": {"adam_beta2": 0.9}}, DATA, "training.training_args.adam_beta2: None → 0.9"),
         ({"data.do_normalize_eval": False}, DATA, "data.normalizer: 'basic 1' → 'none 1'"),
         ({}, {**DATA, "train": "z"}, f"data.train: {OTHER_DATA} (a → z)"),
