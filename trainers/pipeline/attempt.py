@@ -45,6 +45,7 @@ from trainers.run_folder.refusals import (
     refuse_without_journal,
 )
 from trainers.run_folder.resume import named_checkpoint
+from trainers.run_folder.staging import refuse_second_training
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.training.mix_report import describe_mix, mix_lines
 from trainers.training.planning import bounds_of, cut_references, label_sizes
@@ -139,6 +140,9 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     refuse_another_trainer(state, request.folder, TRAINING)
     refuse_without_journal(state, request.folder)
     refuse_without_checkpoint(state, request.folder, request.expected)
+    if request.number is None and state.experiment is not None:
+        # Its workers would find it, too, but only once readers take this attempt for the run's.
+        refuse_second_training(state.experiment["id"])
     _check_cluster(request)
     trains = not has_ended(state, config)
     if trains and config.hub.push:

@@ -59,8 +59,7 @@ class Staging:
         `run_id` is unique, so that a run of the same name in the same folder finds nothing of this one.
         """
         group = group or session.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
-        key = hashlib.sha256(run_id.encode()).hexdigest()[:16]
-        root, lock = own_temporary_folder("staging") / key, None
+        root, lock = _root_of(run_id), None
         if session.local_rank == 0:
             # Before the folder, so that nobody finds the folder of a living group without its lock.
             folder = root / _folder_name(group, session.node)
@@ -87,19 +86,14 @@ class Staging:
         """
         own = _folder_name(self.group, "")
         folders = [path for path in sorted(self.root.iterdir()) if path.is_dir() and not path.name.startswith(own)]
-        end = time.monotonic() + (FENCED_GROUP_TIMEOUT_S if managed_by_service else KILLED_GROUP_TIMEOUT_S)
-        ended = []
+        if not managed_by_service:
+            _wait_for_ends(folders)
+            return folders
+        end = time.monotonic() + FENCED_GROUP_TIMEOUT_S
+        ended = [folder for folder in folders if _ends_before(folder, end)]
         for folder in folders:
-            while not (free := _is_free(_lock_of(folder))) and time.monotonic() < end:
-                time.sleep(POLL_S)
-            if free:
-                ended.append(folder)
-            elif managed_by_service:
+            if folder not in ended:
                 log(f"{folder}: an older worker group is still alive; what it has staged there is left alone")
-            else:
-                raise ResumeError(
-                    f"{folder}: another attempt of this run trains on this node; wait for its end, or stop it"
-                )
         return ended
 
     def release(self) -> None:
@@ -111,6 +105,31 @@ class Staging:
         # Another group that is still alive has its folder there.
         with contextlib.suppress(OSError):
             self.root.rmdir()
+
+
+def refuse_second_training(run_id: str) -> None:
+    """Waits for worker groups of a run on this node that are about to end.
+
+    Raises:
+        ResumeError: one is alive.
+    """
+    _wait_for_ends(path for path in _root_of(run_id).glob("*") if path.is_dir())
+
+
+def _wait_for_ends(folders: Iterable[Path]) -> None:
+    end = time.monotonic() + KILLED_GROUP_TIMEOUT_S
+    for folder in folders:
+        if not _ends_before(folder, end):
+            raise ResumeError(
+                f"{folder}: another attempt of this run trains on this node; wait for its end, or stop it"
+            )
+
+
+def _ends_before(folder: Path, end_s: float) -> bool:
+    """Waits for the end of a worker group, by its folder; whether it came."""
+    while not (is_free := _is_free(_lock_of(folder))) and time.monotonic() < end_s:
+        time.sleep(POLL_S)
+    return is_free
 
 
 class NodePart(NamedTuple):
@@ -208,6 +227,10 @@ def remove(folder: Path) -> None:
     """Deletes the folder of a worker group, and its lock."""
     shutil.rmtree(folder, ignore_errors=True)
     _lock_of(folder).unlink(missing_ok=True)
+
+
+def _root_of(run_id: str) -> Path:
+    return own_temporary_folder("staging") / hashlib.sha256(run_id.encode()).hexdigest()[:16]
 
 
 def _folder_name(group: str, node: str) -> str:

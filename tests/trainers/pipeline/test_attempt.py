@@ -11,12 +11,13 @@ from tests.trainers.run_folder.writers import first_group, staged
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.distributed.session import LocalSession
-from trainers.errors import LostNodeError, ResourceError, StorageError
+from trainers.errors import LostNodeError, ResourceError, ResumeError, StorageError
 from trainers.models.families import family_of
 from trainers.pipeline import attempt
 from trainers.pipeline.attempt import AttemptPlan, AttemptRequest
 from trainers.pipeline.continuation import Continuation
 from trainers.pipeline.engine import LocalEngine
+from trainers.run_folder import staging as staging_module
 from trainers.run_folder.attempt_status import StatusWriter
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.journal import Journal
@@ -91,6 +92,25 @@ def test_a_start_by_hand_that_finds_nothing_of_a_run_with_a_staged_checkpoint_tr
     group.remove()
     with pytest.raises(Reached):
         begin_mine(tmp_path / "runs", None)
+
+
+def test_a_second_start_on_a_node_that_trains_the_run_is_refused_before_it_is_an_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
+    monkeypatch.setattr(staging_module, "KILLED_GROUP_TIMEOUT_S", 0.0)
+    folder = RunFolder.of(config({"run.name": "mine", "run.storage_path": str(tmp_path)}))
+    state = other_driver(folder).check()
+    assert state.experiment is not None
+    group = Staging.open(state.experiment["id"], LocalSession(0, 1, 0))
+    with pytest.raises(ResumeError, match="another attempt of this run trains on this node"):
+        begin_mine(tmp_path, None)
+    assert Journal(folder).read() == state
+    with pytest.raises(Reached):
+        begin_mine(tmp_path, 2)
+    group.release()
+    with pytest.raises(Reached):
+        begin_mine(tmp_path, None)
 
 
 class Data:
