@@ -41,14 +41,17 @@ def sees_processes_of(machine: str) -> bool:
 
 def was_restarted(machine: str) -> bool:
     """Whether it is an earlier start of this host, whose processes have all ended."""
-    host, boot, _ = machine.split("/", 2)
-    now_host, now_boot, _ = this_machine().split("/", 2)
-    return host == now_host and boot != now_boot
+    (host, boot), (now_host, now_boot) = (name.split("/")[:2] for name in (f"{machine}/", this_machine()))
+    return host == now_host and boot not in ("", now_boot)
 
 
-def process_name() -> str:
-    """This process's name: `<machine>/<process id>/<start time>`. Unique over reboots and containers."""
-    return f"{this_machine()}/{os.getpid()}/{_start_of(os.getpid())}"
+def process_name(process_id: int | None = None) -> str:
+    """A process's name, by default this one's: `<machine>/<process id>/<start time>`.
+
+    Unique over reboots and containers. The start is in the system's ticks, which no change of the clock moves.
+    """
+    number = os.getpid() if process_id is None else process_id
+    return f"{this_machine()}/{number}/{_start_of(number)}"
 
 
 def process_has_ended(holder: str) -> bool:

@@ -42,6 +42,7 @@ from trainers.config.loader import to_yaml
 from trainers.config.locations import storage_path_of
 from trainers.config.schema import AnyConfig
 from trainers.config.strict_loading import YamlError, load_yaml
+from trainers.distributed.machine import process_name
 from trainers.errors import DataError
 from trainers.storage import Storage, open_storage
 from trainers.storage.json_files import to_json, to_jsonl
@@ -162,8 +163,8 @@ def seconds_of(at: str) -> float:
 
 
 def describe_start() -> dict[str, Any]:
-    """When and where an attempt begins."""
-    return {"started": now(), "host": platform.node(), "python": sys.version.split()[0]}
+    """When and where an attempt begins, and by which process."""
+    return {"started": now(), "host": platform.node(), "process": process_name(), "python": sys.version.split()[0]}
 
 
 def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:

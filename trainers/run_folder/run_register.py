@@ -18,15 +18,24 @@ from typing import Any
 from trainers.config.locations import storage_path_of
 from trainers.config.schema import AnyConfig
 from trainers.distributed.console import is_main_process
-from trainers.distributed.machine import home, make_private_folder, process_has_ended, process_name, sees_processes_of
+from trainers.distributed.machine import (
+    home,
+    make_private_folder,
+    process_has_ended,
+    process_name,
+    sees_processes_of,
+    was_restarted,
+)
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import Interruption, RayscribeError, StoppedError
+from trainers.errors import Interruption, RayscribeError, ResumeError, StoppedError
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 
 FOLDER = "runs"
 # An error may be as long as a file; the list shows its first line.
 MAX_REASON = 500
+# By how much a start follows the one before at least, whatever the clock says. Seconds.
+NEXT_S = 0.001
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Registered:
         url: The run folder's absolute path or URL.
         config: What it was started with, see `config.loader.to_yaml`.
         process: Its driver, see `machine.process_name`. "": not known.
-        started_s: Seconds since 1970, as all times.
+        started_s: Seconds since 1970, as all times; after that of any start before, whatever the clock says.
         folder: The working directory of the driver.
         created_s: When it was first started.
         address: The Ray that it joined. None: one of its own.
@@ -67,9 +76,18 @@ class Registered:
     @property
     def is_running(self) -> bool | None:
         """Whether its driver lives; None where that is not seen from this machine."""
-        if self.ended_s is not None or process_has_ended(self.process):
+        if self.ended_s is not None or process_has_ended(self.process) or self.went_with_restart:
             return False
-        return True if self.process and sees_processes_of(self.process.rsplit("/", 2)[0]) else None
+        return True if self.process and sees_processes_of(self._machine) else None
+
+    @property
+    def went_with_restart(self) -> bool:
+        """Whether its driver was of an earlier start of this machine, and had not ended by itself."""
+        return self.ended_s is None and self.process != "" and was_restarted(self._machine)
+
+    @property
+    def _machine(self) -> str:
+        return self.process.rsplit("/", 2)[0]
 
     @property
     def process_id(self) -> int:
@@ -97,12 +115,17 @@ class Registered:
 
 @contextmanager
 def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Iterator[None]:
-    """A block in which a driver runs the config's run, which has a name; remembers that, and how it ended."""
+    """A block in which a driver runs the config's run, which has a name; remembers that, and how it ended.
+
+    Raises:
+        ResumeError: another process of this machine runs it; nothing is written then.
+    """
     if not is_main_process():
         yield
         return
-    url, now_s = f"{storage_path_of(config)}/{config.run.name}", time.time()
+    url = f"{storage_path_of(config)}/{config.run.name}"
     before = find_registered(url)
+    now_s = max(time.time(), before.started_s + NEXT_S) if before is not None else time.time()
     start = Registered(
         url=url,
         config=config.model_dump(mode="json"),
@@ -113,7 +136,14 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
         address=address,
         no_ray=no_ray,
     )
+    _refuse_second(start)
     start.write()
+    try:
+        # One that was started in the same moment.
+        _refuse_second(start)
+    except ResumeError:
+        start.remove()
+        raise
     code, reason = 0, ""
     try:
         yield
@@ -131,6 +161,17 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
             for run in others:
                 if run.started_s < now_s:
                     run.remove()
+
+
+def _refuse_second(start: Registered) -> None:
+    """Refuses a start after that of another process which lives: two would train the same run."""
+    for other in _read(f"{_key(start.url)}-*.json"):
+        is_first = (other.started_s, other.process) < (start.started_s, start.process)
+        if other.process != start.process and other.is_running and is_first:
+            raise ResumeError(
+                f"{start.url}: process {other.process_id} of this machine runs it: wait for its end, or stop it "
+                f"(rayscribe stop {start.name})"
+            )
 
 
 def _end_of(error: BaseException) -> tuple[int, str]:

@@ -206,7 +206,7 @@ class AllRuns:
 
 def _is_later(direct: Registered, queued: Run) -> bool:
     """Whether a run of a queue has ended, and was started again without it."""
-    return queued.ended_s is not None and direct.started_s > queued.ended_s
+    return queued.ended_s is not None and (bool(direct.is_running) or direct.started_s > queued.ended_s)
 
 
 def _is_wanted(known: Registered, wanted: RunFilter) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jobs.errors import ConflictError, NotFoundError
@@ -32,10 +33,15 @@ MAX_ATTEMPTS = 50
 
 @dataclass(frozen=True)
 class _Found:
-    """What a run folder says: its journal, and the newest attempt's status."""
+    """What a run folder says: its journal, and the status of the attempt that is shown.
+
+    `is_own` says whether the driver that is registered has begun that attempt.
+    """
 
     state: State
+    attempt: int
     progress: Progress | None
+    is_own: bool
 
 
 class DirectRuns:
@@ -49,18 +55,18 @@ class DirectRuns:
         """The run as it is now. Its queue and its cluster are empty."""
         run = _described(known)
         try:
-            found = self._folders.read(run, _look)
+            found = self._folders.read(run, partial(_look, known))
         except UNREADABLE as error:
             state = _state_by_code(known)
             return run.model_copy(update={"state": state, "reason": f"not reachable: {error}"})
         state, reason = _state_of(known, found)
         progress = found.progress or Progress(phase="")
-        scores = {**scores_of(found.state), **restarts_of(found.state, found.state.attempt)}
+        scores = {**scores_of(found.state), **restarts_of(found.state, found.attempt)}
         shown: dict[str, Any] = {
             "uid": str((found.state.experiment or {}).get("id", "")),
             "state": state,
             "reason": reason,
-            "attempt": found.state.attempt,
+            "attempt": found.attempt,
             "progress": progress.model_copy(update=scores),
             "ended_s": (known.ended_s or progress.at_s or known.started_s) if state.ended else None,
         }
@@ -69,7 +75,7 @@ class DirectRuns:
     def is_gone(self, known: Registered) -> bool:
         """Whether nothing is in its folder, and nobody is about to write there."""
         try:
-            found = self._folders.read(_described(known), _look)
+            found = self._folders.read(_described(known), partial(_look, known))
         except UNREADABLE:
             return False
         return found.state.number == 0 and not known.is_running
@@ -157,9 +163,22 @@ def _described(known: Registered) -> Run:
     )
 
 
-def _look(folder: RunFolder) -> _Found:
+def _look(known: Registered, folder: RunFolder) -> _Found:
     state = Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read()
-    return _Found(state, progress_of(read_status(folder, state.attempt)) if state.attempt else None)
+    attempt = state.attempt
+    if attempt == 0:
+        return _Found(state, attempt, None, is_own=False)
+    progress = progress_of(read_status(folder, attempt))
+    trains = next((group.attempt for group in state.groups if group.id == state.group), attempt)
+    if trains != attempt and progress is not None and progress.phase == ENDED:
+        # The newest was refused where the one before it has gone on since.
+        other = progress_of(read_status(folder, trains))
+        if other is not None and other.at_s > progress.at_s:
+            attempt, progress = trains, other
+    began = (folder.read_json(f"{ATTEMPTS}/{attempt}/{ATTEMPT}") or {}) if known.is_running else {}
+    # Earlier versions did not write it.
+    is_later = progress is not None and progress.at_s >= known.started_s
+    return _Found(state, attempt, progress, began["process"] == known.process if "process" in began else is_later)
 
 
 def _state_by_code(known: Registered) -> RunState:
@@ -175,14 +194,14 @@ def _state_by_code(known: Registered) -> RunState:
 def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
     state, progress = found.state, found.progress
     if known.is_running:
-        if progress is None or progress.at_s < known.started_s or progress.phase not in PHASES:
+        if progress is None or not found.is_own or progress.phase not in PHASES:
             return RunState.SETTING_UP, "starts, or prepares its data"
         return PHASES[progress.phase], describe(progress)
     if state.number == 0 and (known.attempt or not known.exit_code):
         never = known.attempt == 0 and known.exit_code is None
         gone = f"it has written nothing to {known.url}, or that folder is gone" if never else None
         return _state_by_code(known), gone or f"its folder is gone: {known.url}"
-    if state.finished is not None and state.finished.attempt == state.attempt:
+    if state.finished is not None and state.finished.attempt == found.attempt:
         return RunState.SUCCEEDED, (progress.detail if progress is not None else "") or "finished"
     return _state_elsewhere(progress) if known.is_running is None else _state_ended(known, found)
 
@@ -193,7 +212,8 @@ def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
         return _state_by_code(known), known.reason.partition("\n")[0] or "ended"
     came = f" at {describe(found.progress)}" if found.progress is not None else ""
     newest = found.state.checkpoints[-1].name if found.state.checkpoints else "no checkpoint"
-    return RunState.FAILED, f"its driver was killed{came} · it has {newest}"
+    how = "ended when this machine was restarted" if known.went_with_restart else "was killed"
+    return RunState.FAILED, f"its driver {how}{came} · it has {newest}"
 
 
 def _state_elsewhere(progress: Progress | None) -> tuple[RunState, str]:
@@ -246,7 +266,7 @@ def _attempt(folder: RunFolder, state: State, steps: _Steps, number: int, run: R
     progress = progress_of(read_status(folder, number))
     began = folder.read_json(f"{ATTEMPTS}/{number}/{ATTEMPT}") or {}
     created_s = seconds_of(began["started"]) if began.get("started") else known.started_s
-    is_newest = number == state.attempt
+    is_newest = number == run.attempt
     lives = is_newest and not run.state.ended
     detail = progress.detail if progress is not None else ""
     if number in steps.finished:

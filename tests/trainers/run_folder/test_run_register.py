@@ -10,6 +10,7 @@ import pytest
 from tests.trainers.run_folder.writers import begin
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
+from trainers.distributed.machine import process_name
 from trainers.errors import DataError, Interruption, ResumeError, StoppedError
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.run_register import Registered, all_registered, find_registered, forget, registered
@@ -20,6 +21,16 @@ from tests.trainers.run_folder.test_run_register import run_of
 from trainers.run_folder.run_register import registered
 with registered(run_of(sys.argv[1]), address=None, no_ray=True):
     os._exit(9)
+"""
+
+
+WORKS = """
+import sys
+from tests.trainers.run_folder.test_run_register import run_of
+from trainers.run_folder.run_register import registered
+with registered(run_of(sys.argv[1]), address=None, no_ray=True):
+    print("begun", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -133,6 +144,41 @@ def test_a_second_start_that_is_refused_hides_no_run_that_works(tmp_path: Path) 
             raise ResumeError("another driver works on this run")
         assert only().is_running
     assert only().exit_code == 0
+
+
+def test_a_start_while_another_process_runs_it_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WORKS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        before = only()
+        message = f"process {first.pid} of this machine runs it: wait for its end, or stop it .rayscribe stop sr"
+        with pytest.raises(ResumeError, match=message), registered(run_of(tmp_path), address=None, no_ray=True):
+            pytest.fail("it began")
+        assert only() == before
+        with registered(run_of(tmp_path, "other"), address=None, no_ray=True):
+            pass
+    with registered(run_of(tmp_path), address=None, no_ray=True):
+        assert find_registered(f"{tmp_path}/sr") != before
+
+
+def test_of_two_that_start_in_the_same_moment_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        other = Registered(f"{tmp_path}/sr", {}, process_name(process.pid), 1e9, 1e9, "")
+        write, written = Registered.write, list[Registered]()
+
+        def both(start: Registered) -> None:
+            # The other one has looked before this one wrote, and so it did not see it.
+            written.append(start)
+            write(start)
+            if len(written) == 1:
+                write(other)
+
+        monkeypatch.setattr(Registered, "write", both)
+        with pytest.raises(ResumeError), registered(run_of(tmp_path), address=None, no_ray=True):
+            pytest.fail("it began")
+        assert only() == other
+        process.communicate(b"\n")
 
 
 def test_of_starts_that_end_in_any_order_the_last_is_known(tmp_path: Path) -> None:

@@ -1,21 +1,24 @@
 """One list of the runs of a queue and of those without one, and how each is found."""
 
+import os
 import shutil
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jobs.cli.train import continue_run
 from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
-from jobs.model import STOPPED_EXIT_CODE, Cause, RunFilter
+from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Run, RunFilter
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.direct.all_runs import AllRuns
 from jobs.service.package_store import PackageStore
@@ -25,23 +28,42 @@ from tests.jobs.service.direct.registry import register, train
 from tests.trainers.run_folder.writers import begin, group_of, staged
 from trainers.distributed.machine import process_name
 from trainers.errors import ConfigError
+from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints, upload_staged
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Journal
-from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, RunFolder
 from trainers.run_folder.run_register import find_registered
 from trainers.storage import open_storage
 
-# A driver that trains until it is asked to stop.
+# A driver that trains until it is asked to stop; its clock may be behind.
 DRIVER = """
-import sys, threading
+import sys, threading, time
+from pathlib import Path
+from tests.jobs.service.direct.registry import train
 from tests.trainers.run_folder.test_run_register import run_of
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.run_folder.run_register import registered
-with STOP_SIGNAL.on_signals(), registered(run_of(sys.argv[1], "driven"), address=None, no_ray=True):
+from trainers.run_folder.run_register import find_registered, registered
+now_s, folder = time.time, sys.argv[1]
+time.time = lambda: now_s() - float(sys.argv[2])
+with STOP_SIGNAL.on_signals(), registered(run_of(folder, "driven"), address=None, no_ray=True):
+    train(find_registered(f"{folder}/driven"), Path(folder))
     print("begun", flush=True)
     threading.Event().wait()
 """
+
+
+@contextmanager
+def driver_of(storage_path: Path, behind_s: float = 0.0) -> Iterator["subprocess.Popen[bytes]"]:
+    """A driver of the run `driven` that trains, and is killed at the end of the block."""
+    command = [sys.executable, "-c", DRIVER, str(storage_path), str(behind_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as driver:
+        try:
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == b"begun\n"
+            yield driver
+        finally:
+            driver.kill()
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +140,12 @@ def test_a_training_that_goes_on_is_shown_with_its_phase(runs: AllRuns, tmp_path
     assert runs.run("sr").state == RunState.SETTING_UP
     train(known, tmp_path)
     assert (runs.run("sr").state, runs.run("sr").reason) == (RunState.TRAINING, "step 3/8 · WER 12.50%")
-    # What an earlier start has left says nothing of this one.
+    # What an earlier start has left says nothing of this one, by another process.
+    replace(known, process=process_name(os.getppid()), started_s=2000.0).write()
+    assert runs.run("sr").state == RunState.SETTING_UP
+    # Earlier versions did not write which process began an attempt.
+    RunFolder(open_storage(known.url)).write_json(f"{ATTEMPTS}/1/{ATTEMPT}", {"started": "2026-01-01T00:00:00+00:00"})
+    assert runs.run("sr").state == RunState.TRAINING
     replace(known, started_s=2e10).write()
     assert runs.run("sr").state == RunState.SETTING_UP
 
@@ -249,9 +276,7 @@ def test_a_run_of_a_queue_that_was_started_again_without_it_is_one_run(
 
 
 def test_a_driver_of_this_machine_is_stopped_and_then_known_as_stopped(runs: AllRuns, tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE) as driver:
-        assert driver.stdout is not None
-        driver.stdout.readline()
+    with driver_of(tmp_path):
         with pytest.raises(ConflictError, match="driven is running: stop it first"):
             runs.forget("driven")
         asked = runs.stop("driven")
@@ -260,6 +285,70 @@ def test_a_driver_of_this_machine_is_stopped_and_then_known_as_stopped(runs: All
     stopped = runs.run("driven")
     assert (stopped.state, stopped.exit_code) == (RunState.STOPPED, STOPPED_EXIT_CODE)
     assert runs.stop("driven").state == RunState.STOPPED, "and nothing is stopped twice"
+
+
+def continue_refused(runs: AllRuns, run: Run) -> str | None:
+    """Why a run is not continued; None: it is."""
+    known = runs.find(run.id)
+    assert not isinstance(known, str)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobs.cli.train.run_task", lambda arguments: 0)
+        try:
+            continue_run(run, known, None)
+        except ConflictError as error:
+            return str(error)
+    return None
+
+
+def test_a_driver_from_before_a_restart_of_the_machine_has_ended(
+    runs: AllRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boot_id = tmp_path / "boot_id"
+    boot_id.write_text("another start")
+    with driver_of(tmp_path) as driver:
+        assert runs.run("driven").state == RunState.TRAINING
+        with monkeypatch.context() as restarted:
+            restarted.setattr("trainers.distributed.machine.BOOT_ID", boot_id)
+            ended = runs.run("driven")
+            assert ended.state == RunState.FAILED
+            assert ended.reason.startswith("its driver ended when this machine was restarted at step 3/8 · ")
+            assert runs.stop("driven") == ended, "and the process that has its number now is not asked"
+            assert continue_refused(runs, ended) is None
+        assert driver.poll() is None
+        assert runs.run("driven").state == RunState.TRAINING
+
+
+def test_a_clock_that_was_set_back_hides_no_driver(runs: AllRuns, tmp_path: Path) -> None:
+    with driver_of(tmp_path):
+        pass
+    assert runs.run("driven").reason.startswith("its driver was killed at step 3/8")
+    shutil.rmtree(tmp_path / "driven")
+    with driver_of(tmp_path, behind_s=3600.0):
+        (run,) = runs.runs().runs
+        assert (run.state, run.reason) == (RunState.TRAINING, "step 3/8 · WER 12.50%")
+        refused = continue_refused(runs, run)
+        assert refused is not None and "stop it first" in refused
+    assert runs.run("driven").reason.startswith("its driver was killed at step 3/8")
+
+
+def test_an_attempt_that_is_refused_hides_none_that_trains_and_finishes(runs: AllRuns, tmp_path: Path) -> None:
+    known = register(tmp_path, process="gpu-box/0000/pid:[1]/77/123")
+    train(known, tmp_path)
+    folder = RunFolder(open_storage(known.url))
+    second = begin(folder)
+    with StatusWriter(folder, second.attempt) as status:
+        status.update(Phase.ENDED, detail="another attempt of this run trains on this node")
+    assert runs.run("sr").reason == "another attempt of this run trains on this node"
+    with StatusWriter(folder, 1) as status:
+        status.update(Phase.TRAINING, step=4, max_steps=8)
+    run = runs.run("sr")
+    assert (run.state, run.attempt, run.reason) == (RunState.TRAINING, 1, "step 4/8")
+    assert [attempt.state for attempt in runs.attempts("sr")] == [AttemptState.SUBMITTED, AttemptState.ENDED]
+    finished = {"kind": "finished", "attempt": 1, "outputs": "attempts/1", "files": [], "result": {}}
+    Journal(folder).append(lambda _: finished)
+    with StatusWriter(folder, 1) as status:
+        status.update(Phase.ENDED, detail="WER 4%")
+    assert (runs.run("sr").state, runs.run("sr").reason) == (RunState.SUCCEEDED, "WER 4%")
 
 
 def test_a_driver_elsewhere_is_not_stopped_and_it_is_said_how(runs: AllRuns, tmp_path: Path) -> None:
