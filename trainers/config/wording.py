@@ -43,3 +43,8 @@ def both_contexts(rate: float, full: float | None) -> str:
         full: At its own. None: that is the same, or not scored.
     """
     return f"{rate:.2f}%" if full is None else f"{rate:.2f}% short context, {full:.2f}% full context"
+
+
+def format_rate(per_s: float, digits: int = 0) -> str:
+    """`1,204`, with decimals after the point as `digits` says; of a small one its first two digits."""
+    return f"{per_s:,.{digits}f}" if per_s >= 10 ** (1 - digits) else f"{per_s:.2g}"

@@ -1,6 +1,7 @@
 """fit(config): begin the attempt, train, and return the result of the run."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
@@ -12,6 +13,7 @@ from trainers.pipeline.engine import Engine
 from trainers.pipeline.evaluate import RunResult
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
+from trainers.run_folder.driver_log import DriverLog
 from trainers.run_folder.hub.push import is_pushed, push_run
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
@@ -37,15 +39,21 @@ def fit(
     # Rank 0's, since a name that is made from the time may differ between ranks.
     config = engine.run_on_main_process(lambda: config)
     folder = RunFolder.of(config)
-    with FinalStatus(config, folder, attempt) as final:
+    with FinalStatus(config, folder, attempt) as final, ExitStack() as stack:
+        # Of a service's attempt, it keeps the log of the job.
+        log = stack.enter_context(DriverLog(folder)) if attempt is None and is_main_process() else None
         with StatusWriter(folder, attempt) as status:
             request = AttemptRequest(config, engine, folder, overrides, attempt, expected)
             task = engine.run_on_main_process(lambda: begin(request, status))
         if task is not None:
             final.attempt = task.attempt
+            if log is not None:
+                log.begin(task.attempt)
             engine.train(task, folder)
         result = _result_of(folder, task, config.model)
         final.headline = result.headline
+        if log is not None:
+            log.add(result.headline)
         if config.hub.push and is_main_process():
             final.headline += _push(config, folder, final.attempt)
     if task is not None and is_main_process():

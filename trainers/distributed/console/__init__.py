@@ -5,6 +5,15 @@ Loads nothing but the standard library, so that the first line comes before anyt
 
 from trainers.distributed.console.counter import ProgressCounter
 from trainers.distributed.console.events import Event
-from trainers.distributed.console.screen import is_main_process, opened_for, opened_screen, print_line, show
+from trainers.distributed.console.screen import is_main_process, listened, opened_for, opened_screen, print_line, show
 
-__all__ = ["Event", "ProgressCounter", "is_main_process", "opened_for", "opened_screen", "print_line", "show"]
+__all__ = [
+    "Event",
+    "ProgressCounter",
+    "is_main_process",
+    "listened",
+    "opened_for",
+    "opened_screen",
+    "print_line",
+    "show",
+]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from trainers.config.wording import counted, format_duration
+from trainers.config.wording import counted, format_duration, format_rate
 from trainers.distributed.console.events import Counted, Event, Finished, Logged, Stage, StageEnded, Validated
 from trainers.distributed.console.plain_lines import line_of, spent_line
 from trainers.distributed.console.view import View
@@ -105,7 +105,7 @@ def _numbers(view: View) -> list[Text]:
         course = sparkline([rates[name] for rates in view.rates if name in rates])
         parts.append(Text(f"{name.upper()} {view.rates[-1][name]:.1f}% ").append(course, style=MAIN))
     if view.clips_per_s is not None:
-        parts.append(Text(f"{view.clips_per_s:.1f} clips/s"))
+        parts.append(Text(f"{format_rate(view.clips_per_s, 1)} clips/s"))
     if view.workers:
         parts.append(Text(counted(view.workers, "worker")))
     if view.quarantined:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from trainers.config.wording import format_duration
+from trainers.config.wording import format_duration, format_rate
 from trainers.distributed.console.events import Counted, Event, Logged, Stage, StageEnded, Stepped
 from trainers.distributed.console.view import View
 
@@ -73,12 +73,13 @@ def _counted(event: Counted) -> str:
         amount = f"{bar:░<20} {event.done:,}/{event.total:,} {event.unit}"
         end = f"ETA {format_duration(event.eta_s)}"
     note = f" · {event.note}" if event.note else ""
-    return f"{event.what}: {amount} · {event.per_s:,.0f} {event.unit}/s · {end}{note}"
+    return f"{event.what}: {amount} · {format_rate(event.per_s)} {event.unit}/s · {end}{note}"
 
 
 def _logged(event: Logged) -> str:
     further = "".join(f" · {name} {value:.4f}" for name, value in event.further.items())
+    speed = f"{format_rate(event.clips_per_s, 1)} clips/s · {format_rate(event.audio_s_per_s, 1)} audio s/s"
     return (
         f"step {event.step}/{event.max_steps} · epoch {event.epoch:.1f} · loss {event.loss:.4f}{further} · "
-        f"{event.clips_per_s:.1f} clips/s · {event.audio_s_per_s:.1f} audio s/s · ETA {format_duration(event.eta_s)}"
+        f"{speed} · ETA {format_duration(event.eta_s)}"
     )

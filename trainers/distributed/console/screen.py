@@ -110,6 +110,7 @@ START, READING = "start", "reading the recipe"
 # Help, and findings of checks, which another process reads.
 PRINTS_ALONE = {"-h", "--help", "check", "--verb=check"}
 _screen: Screen | None = None
+_listeners: list[Callable[[str], None]] = []
 
 
 @contextlib.contextmanager
@@ -163,10 +164,23 @@ def show(event: Event) -> None:
     """Shows an event at once, through pipes too; under torchrun, once for all ranks."""
     if not is_main_process():
         return
+    if _listeners and (line := line_of(event)) is not None:
+        for listener in _listeners:
+            listener(line)
     if _screen is not None:
         _screen.show(event)
     elif (line := line_of(event)) is not None:
         print(line, flush=True)
+
+
+@contextlib.contextmanager
+def listened(listener: Callable[[str], None]) -> Iterator[None]:
+    """A block in which a listener is given each line that is shown, as a log would have it."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
 
 
 def print_line(line: str, file: TextIO | None = None) -> None:

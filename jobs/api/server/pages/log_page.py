@@ -13,7 +13,7 @@ from jobs.api.server.pages.page_rendering import page
 from jobs.api.server.pages.run_page import KeyDep
 from jobs.api.server.routes.run_routes import LogsQuery
 from jobs.errors import ClusterError, ConflictError
-from jobs.model import LogLine
+from jobs.model import LogLine, LogPage
 from jobs.service.operations import RunOperations
 from trainers.errors import StorageError
 
@@ -79,7 +79,11 @@ def _part(runs: RunOperations, key: str, query: PartQuery) -> LogPart:
     if run is not None and not run.state.ended:  # another attempt may follow
         url = _next(key, query, found.attempt, found.cursor, follows)
         return LogPart(found.attempt, lines, left_out, "", url, LATER)
-    return LogPart(found.attempt, lines, left_out, f"end of attempt {found.attempt}")
+    return LogPart(found.attempt, lines, left_out, f"end of attempt {found.attempt}{_why_empty(found, query)}")
+
+
+def _why_empty(found: LogPage, query: PartQuery) -> str:
+    return "" if found.lines or query.cursor else ": nothing was kept of what it printed"
 
 
 def _again(key: str, query: PartQuery) -> str:

@@ -109,6 +109,10 @@ def test_attempts_are_listed_with_what_ended_them(harness: BackendHarness, brows
     shown = text_of(page)
     assert "node lost" in shown and "worker 3 is gone <b> (exit code 14)" in shown and "1,500" in shown
     assert len(page.all("rect")) == 2 and "/ui/runs/lost?attempt=1#log" in links(page)
+    # It has all of the table's width, whatever is in the columns.
+    assert "Reason" not in page.texts["th"]
+    assert [cell["colspan"] for cell in page.all("td") if cell.get("class") == "reason"] == ["8"]
+    assert len([text for text in page.texts["th"] if text != "1"]) == 8
 
 
 def test_a_report_is_shown_as_a_document_that_can_do_nothing(harness: BackendHarness, browser: httpx.Client) -> None:

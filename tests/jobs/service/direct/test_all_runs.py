@@ -26,10 +26,13 @@ from jobs.service.service import Service
 from tests.jobs.ledger.builders import make_run, wait_until
 from tests.jobs.service.direct.registry import register, train
 from tests.trainers.run_folder.writers import begin, group_of, staged
+from trainers.config.secrets import REFERENCES
+from trainers.distributed.console import show
 from trainers.distributed.machine import process_name
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, StorageError
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints, upload_staged
+from trainers.run_folder.driver_log import DriverLog
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, RunFolder
@@ -133,6 +136,25 @@ def test_an_attempt_that_finished_the_run_stays_so_when_another_trains_on(runs: 
     assert [attempt.cause for attempt in runs.attempts("sr")] == [Cause.SUCCEEDED, Cause.ENTRYPOINT]
     Journal(folder).append(lambda _: {**finished, "attempt": 2})
     assert [attempt.cause for attempt in runs.attempts("sr")] == [Cause.SUCCEEDED, Cause.SUCCEEDED]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_log_has_what_its_driver_showed(
+    runs: AllRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ended: bool
+) -> None:
+    known = register(str(tmp_path / "runs"), ended_s=2000.0 if ended else None, exit_code=15 if ended else None)
+    monkeypatch.setenv("TOKEN", "s3cret-value")
+    monkeypatch.setenv(REFERENCES, '{"TOKEN": {"env": "X"}}')
+    log = DriverLog(RunFolder(open_storage(known.url)))
+    with pytest.raises(StorageError), log:
+        show("prepare train: 3 rows")
+        train(known, tmp_path)
+        log.begin(1)
+        show("step 3/8 with s3cret-value")
+        raise StorageError("the disk is full")
+    page = runs.logs("sr", attempt=None, source=None, cursor=None)
+    expected = ["prepare train: 3 rows", "step 3/8 with ***", "StorageError: the disk is full"]
+    assert [line.text for line in page.lines if line.source == "driver"] == expected
 
 
 def test_a_training_that_goes_on_is_shown_with_its_phase(runs: AllRuns, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def view_after(*events: Event, every_s: float = 1.0) -> View:
         (Stage("train", "training", is_told=False), None),
         (SHARDS, "prepare train: █████░░░░░░░░░░░░░░░ 150/600 clips · 50 clips/s · ETA 9 s · 2 quarantined"),
         (Counted("prepare train", 150, 600, "clips", took_s=3.0, is_logged=False), None),
+        (Counted("score", 1, 1, "clips", took_s=30.0, has_ended=True), "score: 1 clips · 0.033 clips/s · in 30 s"),
         (Counted("score test", 6, 6, "clips", took_s=3.0, has_ended=True), "score test: 6 clips · 2 clips/s · in 3 s"),
         (Stepped(3, 10), None),
         (
