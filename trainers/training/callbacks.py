@@ -154,7 +154,7 @@ class ProgressReport(TrainerCallback):
         full_context = "".join(f" · WER {wer:.2f}% at the full context" for wer in full.values())
         further = "".join(f" · {name} {metrics[f'eval_{name}']:.4g}" for name in self._metrics)
         line = f"step {step}/{max_steps} · validation {rates}{further}{full_context}"
-        by_name = {name: metrics[f"eval_{name}"] for name in known_metrics()}
+        by_name = {name: metrics[f"eval_{name}"] for name in known_metrics()} | full
         self._session.show_from_main(Validated(step, max_steps, by_name, line))
         wer = metrics["eval_wer"]
         self._wers.append((wer, full.get("full_context_wer")))

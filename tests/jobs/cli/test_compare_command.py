@@ -75,6 +75,23 @@ def test_two_evaluations_are_compared_by_utterance_and_what_differs_is_named(run
     assert found["differing_settings"] == {"model.d_model": [32, 64]}
 
 
+def test_a_score_at_the_full_context_stands_next_to_the_one_that_is_compared(
+    tmp_path: Path, runs: tuple[str, str]
+) -> None:
+    totals = Path(runs[0]) / "evaluation" / "test.json"
+    full = {"context_s": 30.0, "wer": 41.5, "cer": 20.0, "ser": 75.0}
+    written(totals, json.dumps({**json.loads(totals.read_bytes()), "full_context": full}))
+    systems = compared(*runs)["systems"]
+    assert (systems["small"]["full_context_rate"], systems["large"]["full_context_rate"]) == (41.5, None)
+    page = tmp_path / "page.html"
+    result = CliRunner().invoke(app, ["compare", *runs, "--html", str(page)])
+    both = "small: WER 25.00% short context, 41.50% full context; it is compared at the short one"
+    assert both in result.output.splitlines()
+    assert "Full context" in page.read_text() and "41.50%" in page.read_text()
+    # Of another normalizer than that of the score, it is not known.
+    assert compared(*runs, "--normalizer", "none")["systems"]["small"]["full_context_rate"] is None
+
+
 def test_other_systems_output_is_compared_with_a_runs_references(tmp_path: Path, runs: tuple[str, str]) -> None:
     rows = [*FIRST.items()]
     csv = written(tmp_path / "w.csv", "id,hypothesis\n" + "".join(f'{id},"{text}, "\n' for id, text in rows[::-1]))

@@ -103,7 +103,9 @@ def _numbers(view: View) -> list[Text]:
     if view.rates:
         name = next(iter(view.rates[-1]))
         course = sparkline([rates[name] for rates in view.rates if name in rates])
-        parts.append(Text(f"{name.upper()} {view.rates[-1][name]:.1f}% ").append(course, style=MAIN))
+        full = view.rates[-1].get(f"full_context_{name}")
+        both = "" if full is None else f"short context, {full:.1f}% full context "
+        parts.append(Text(f"{name.upper()} {view.rates[-1][name]:.1f}% {both}").append(course, style=MAIN))
     if view.clips_per_s is not None:
         parts.append(Text(f"{format_rate(view.clips_per_s, 1)} clips/s"))
     if view.workers:

@@ -45,6 +45,10 @@ def test_training_shows_steps_loss_error_rate_speed_and_workers() -> None:
     assert "11/20 steps · ETA 1 min 20 s" in stage
     assert numbers == "  loss 0.3000 █▁ · WER 40.0% █▁ · 8.0 clips/s · 2 workers"
 
+    both = Validated(15, 20, {"wer": 30.0, "cer": 5.0, "full_context_wer": 35.0}, "")
+    _, numbers = plain(live_lines(view_after(*TRAINED, both), 10.0, 120))
+    assert "WER 30.0% short context, 35.0% full context █" in numbers
+
 
 @pytest.mark.parametrize("width", [20, 40, BAR_WIDTH - 1, BAR_WIDTH, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
