@@ -7,6 +7,7 @@ RayscribeError                 anything that we raise on purpose; its text names
 │   └── AudioError             one recording cannot be decoded; the text is its quarantine reason
 ├── StorageError               a folder or bucket cannot be read or written
 │   ├── NoAccessError          there is no such bucket, or no permission for it
+│   │   └── NoBucketError      there is no such bucket
 │   └── FullDiskError          a disk has no room left
 ├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
 │   └── DamagedError           a checkpoint is incomplete, and will stay so
@@ -75,6 +76,10 @@ class NoAccessError(StorageError):
     """A bucket does not exist, or what is in it may not be read or written: waiting does not change that."""
 
     final = True
+
+
+class NoBucketError(NoAccessError):
+    """A bucket does not exist, wherever it is asked for."""
 
 
 class FullDiskError(StorageError):

@@ -18,7 +18,7 @@ from trainers.data.preparation import PrepareOptions
 from trainers.data.sources.data_source import DataSource, SourceSplit
 from trainers.data.sources.known_sources import source_of
 from trainers.data.text import normalize
-from trainers.errors import ConfigError, DataError, NotHereError, StorageError
+from trainers.errors import ConfigError, DataError, NoBucketError, NotHereError, StorageError
 from trainers.findings import Finding, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings, read_recordings
 from trainers.models.sources.source_pin import FIELDS
@@ -172,7 +172,8 @@ class Subject:
         except NotHereError as error:
             return self.unreachable(str(error))
         except StorageError as error:
-            return self.unreachable(f"data.{name}: {error}")
+            text = f"data.{name}: {error}"
+            return problem(text) if isinstance(error, NoBucketError) else self.unreachable(text)
         except DataError as error:
             return problem(str(error))
         rules = PrepareOptions.of(self.config.data)

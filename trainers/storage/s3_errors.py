@@ -6,7 +6,7 @@ from boto3.exceptions import Boto3Error, RetriesExceededError, S3UploadFailedErr
 from botocore import exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
 
-from trainers.errors import FullDiskError, NoAccessError
+from trainers.errors import FullDiskError, NoAccessError, NoBucketError
 from trainers.storage.full_disk import FIX, NUMBERS, full_disk
 from trainers.storage.retry import TRANSIENT_STATUSES, Explanation
 
@@ -30,7 +30,7 @@ _SERVICE_ERRORS = (
         Explanation(
             "the bucket {bucket!r} does not exist",
             "create it or correct the storage path (endpoint: {endpoint})",
-            kind=NoAccessError,
+            kind=NoBucketError,
         ),
     ),
     (

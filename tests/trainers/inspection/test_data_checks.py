@@ -83,7 +83,9 @@ class TestManifests:
         changes = {"data.train": f"{s3_bucket}-other/train.csv", "run.s3_endpoint_url": s3_endpoint}
         for elsewhere in (False, True):
             text = the_one(check_manifests, subject_of(tmp_path, changes, elsewhere=elsewhere), "error")
-            assert f"data.train: {s3_bucket}-other/train.csv: no such file" in text
+            name = f"{s3_bucket}-other"
+            assert f"data.train: cannot read {name}/train.csv: the bucket {name.removeprefix('s3://')!r}" in text
+            assert "does not exist; create it or correct the storage path" in text
 
     def test_the_demo_has_none(self, tmp_path: Path) -> None:
         demo: dict[str, Any] = {"data.train": None, "data.validation": None, "data.test": None, "data.demo": {}}

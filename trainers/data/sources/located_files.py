@@ -145,7 +145,7 @@ def _existing(storage: Storage, name: str, read: Callable[[], bytes], storage_op
 
 
 def _require_bucket(url: str, storage_options: StorageOptions) -> None:
-    """Raises NoAccessError where there is no such bucket, which a response about one object may not tell."""
+    """Raises NoBucketError where there is none, which a response about one object may not tell."""
     scheme, _, path = url.partition("://")
     _list_beginning(f"{scheme}://{path.partition('/')[0]}", storage_options)
 

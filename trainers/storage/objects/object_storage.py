@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from trainers.errors import FullDiskError, NoAccessError
+from trainers.errors import FullDiskError, NoAccessError, NoBucketError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_prefix
 from trainers.storage.bucket import BucketStorage
 from trainers.storage.full_disk import FIX, NUMBERS, full_disk
@@ -180,7 +180,7 @@ def _explanation(error: ObjectError, service: ObjectService, bucket: str) -> Exp
         ErrorKind.NO_BUCKET: Explanation(
             f"the bucket {bucket!r} does not exist",
             f"create it or correct the storage path (endpoint: {endpoint})",
-            kind=NoAccessError,
+            kind=NoBucketError,
         ),
         ErrorKind.DENIED: Explanation(
             f"permission denied ({said})", service.allow.format(bucket=bucket), kind=NoAccessError
