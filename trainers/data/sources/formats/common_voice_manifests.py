@@ -165,12 +165,17 @@ class _Archive:
         return cls(path, _chosen({each.name: each for each in tables}, path, language), members, read_at)
 
     def corpus(self) -> CommonVoice:
-        return CommonVoice.in_folder(str(self.folder), lambda name: self._read(self.folder / name, MAX_TABLE_BYTES))
+        def read(name: str) -> bytes | None:
+            member = self.members.get(self.folder / name)
+            return self._read(member, MAX_TABLE_BYTES) if member is not None else None
+
+        return CommonVoice.in_folder(str(self.folder), read)
 
     def unpack(self, wanted: set[str], target: Path, log: Callable[[str], None]) -> None:
         """Unpacks clips by their names; all must be there."""
-        found = {name: self.members.get(self.folder / CLIPS / name) for name in wanted}
-        if left := sorted(name for name, member in found.items() if member is None):
+        clips = self.folder / CLIPS
+        found = {name: self.members[clips / name] for name in wanted if clips / name in self.members}
+        if left := sorted(wanted - found.keys()):
             raise DataError(
                 f"{self.path}: {len(left)} of {len(wanted)} clips that its tables name are not in it (e.g. "
                 f"{', '.join(left[:3])}): fetch the archive again"
@@ -178,8 +183,8 @@ class _Archive:
         target.mkdir(exist_ok=True)
         counter = ProgressCounter("unpack", total=len(wanted), unit="clips", show=as_lines(log))
         # A compressed archive is read forwards.
-        for name in sorted(wanted, key=lambda each: self.members[self.folder / CLIPS / each].offset):
-            clip, content = target / name, self._read(self.folder / CLIPS / name, MAX_CLIP_BYTES)
+        for name, member in sorted(found.items(), key=lambda each: each[1].offset):
+            clip, content = target / name, self._read(member, MAX_CLIP_BYTES)
             if not clip.is_file() or clip.read_bytes() != content:
                 part = target / f".{name}.part"
                 part.write_bytes(content)
@@ -187,12 +192,11 @@ class _Archive:
             counter.advance(1)
         counter.done()
 
-    def _read(self, name: Path, most: int) -> bytes | None:
-        member = self.members.get(name)
-        if member is None:
-            return None
+    def _read(self, member: Member, most: int) -> bytes:
         if member.size > most:
-            raise DataError(f"{self.path}: {name} claims {member.size} bytes, which no such file of Common Voice has")
+            raise DataError(
+                f"{self.path}: {member.name} claims {member.size} bytes, which no such file of Common Voice has"
+            )
         content = read_content(member, self.read_at, with_content=is_compressed(self.path.name))
         if content is None:
             raise DataError(f"{self.path}: the archive was replaced while it was read: start again")
