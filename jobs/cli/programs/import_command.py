@@ -10,10 +10,11 @@ import typer
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
 from jobs.cli.output import ForceOption, echo, write_file
 from jobs.submission.job_spec import JobPart
-from trainers.config.flags.script_recipe import ScriptRecipe, recipe_of_script
+from trainers.config.flags.script_recipe import KINDS, ScriptRecipe, recipe_of_script
 from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override
 from trainers.config.validation import validated
+from trainers.errors import ConfigError
 from trainers.scripts.launchers.launch_line import LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
@@ -58,6 +59,10 @@ def import_command(
         Path | None, typer.Option(metavar="FILE", help="Write the recipe there. Default: standard output.")
     ] = None,
     force: ForceOption = False,
+    kind: Annotated[
+        str | None,
+        typer.Option("--as", metavar="seq2seq|ctc", help="The script is a copy of this one, under another name."),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with code 1 where something was not carried over.")
     ] = False,
@@ -70,13 +75,17 @@ def import_command(
 
     Example: rayscribe import-command 'torchrun run_speech_recognition_seq2seq.py …' --out my.yaml
 
+    Example: rayscribe import-command --as seq2seq 'python my_finetune.py …' --out my.yaml
+
     Example: rayscribe import-command --strict -- python run_speech_recognition_ctc.py …
 
     Example: rayscribe import-command - --out my.yaml < train.sh
     """
     if line == ["-"]:
         line = [sys.stdin.read()]
-    text, left_out, notes = recipe_text(split_line(line[0]) if len(line) == 1 else line, out)
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"--as {kind}: write one of {', '.join(KINDS)}")
+    text, left_out, notes = recipe_text(split_line(line[0]) if len(line) == 1 else line, out, kind)
     for note in notes:
         echo(f"note: {note}", err=True)
     for item in left_out:
@@ -89,8 +98,12 @@ def import_command(
         raise typer.Exit(NOT_ALL)
 
 
-def recipe_text(words: Sequence[str], out: Path | None = None) -> tuple[str, list[str], list[str]]:
-    """The recipe of a line, as its file has it, what of it is not carried over, and what has no effect anyway.
+def recipe_text(
+    words: Sequence[str], out: Path | None = None, kind: str | None = None
+) -> tuple[str, list[str], list[str]]:
+    """The recipe of a line, as its file has it, what of it is not carried over, and notes.
+
+    `kind` is one of KINDS, where the script's name does not say which one it is.
 
     Raises:
         ConfigError: the line cannot be understood, or its script has no recipe that does the same.
@@ -101,7 +114,7 @@ def recipe_text(words: Sequence[str], out: Path | None = None) -> tuple[str, lis
     variables, more = _of_environment({**line.assignments, **_plain_variables(line)})
     if variables:
         overrides.append((("job", "runtime_env", "env_vars"), variables))
-    recipe = recipe_of_script(script, line.program.arguments, overrides)
+    recipe = recipe_of_script(KINDS[kind] if kind else script, line.program.arguments, overrides)
     left_out = [*left_out, *more, *recipe.left_out]
     content = recipe.content if out is None else as_written_to(out, recipe.content)
     return to_commented_yaml(content, COMMENTS, _head(script, recipe, left_out)), left_out, [*line.notes, *recipe.notes]

@@ -151,6 +151,7 @@ def test_the_line_of_the_whisper_example_is_carried_over_completely() -> None:
             "min_duration_s": 0.0,
             "do_lower_case": True,
             "do_normalize_eval": False,
+            "too_long_eval": "skip",
         },
         "model": {"name_or_path": "openai/whisper-small", "language": "hindi"},
         "training": {
@@ -206,7 +207,7 @@ def test_of_a_line_for_gaudi_each_argument_of_hpus_is_named() -> None:
     assert config.training.training_args == {"dataloader_num_workers": 8}
     assert "".join(config.data.chars_to_ignore) == "!\"#$%&'()*+,-./0123456789:;?‘“”"
     assert config.data.dataset is not None
-    assert (config.data.dataset.validation_split, config.data.dataset.test_split) == ("validation", "test")
+    assert (config.data.dataset.validation_split, config.data.dataset.test_split) == ("validation", None)
 
 
 def test_what_is_not_carried_over_stands_in_the_recipe_too() -> None:
@@ -313,6 +314,7 @@ def test_words_after_two_dashes_a_file_and_standard_input_are_the_same(
     ("arguments", "problem"),
     [
         (["torchrun train.py"], "train.py: only run_speech_recognition_seq2seq.py"),
+        (["torchrun train.py"], "--as seq2seq or --as ctc says of which one it is a copy"),
         (["torchrun --nprocs 2 train.py"], "there is no such option"),
         (["python run_speech_recognition_ctc.py --dataset_name a"], "--model_name_or_path is missing"),
         (["python run_speech_recognition_ctc.py --model_name_or_path a"], "--dataset_name is missing"),
@@ -325,6 +327,40 @@ def test_what_cannot_be_imported_is_an_error(
 ) -> None:
     assert main(["import-command", *arguments]) == 2
     assert problem in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["seq2seq", "ctc"])
+def test_a_copy_of_a_script_under_another_name_is_what_it_is_a_copy_of(kind: str) -> None:
+    line = f"python my/finetune.py {SHORT.partition(' ')[2]}"
+    named = imported(f"python run_speech_recognition_{kind}.py {SHORT.partition(' ')[2]}")
+    assert content_of(imported("--as", kind, line)) == content_of(named)
+    assert main(["import-command", "--as", "rnnt", line]) == 2
+
+
+def test_what_the_script_does_not_score_is_named_and_does_not_end_the_recipe() -> None:
+    result = imported(f"python {SHORT} --max_duration_in_seconds 15")
+    assert "note: the script takes clips that are longer than 0 s and shorter than 15 s, of the eval split, too" in (
+        result.stderr
+    )
+    assert config_of(result).data.too_long_eval == "skip"
+    streaming = imported(f"python {SHORT.replace('seq2seq', 'seq2seq_streaming')}")
+    assert "eval split" not in streaming.stderr and config_of(streaming).data.too_long_eval == "refuse"
+
+
+def test_what_keeps_the_recipe_s_numbers_from_being_the_script_s_is_named() -> None:
+    result = imported(f"python {SHORT}")
+    assert "note: the script shuffles by torch's generator" in result.stderr
+    assert "note: the script scores and stores its last weights" in result.stderr
+    assert "# the script shuffles by torch's generator" in result.stdout
+    assert "last weights" not in imported(f"python {SHORT} --load_best_model_at_end").stderr
+    # As long as the script's, which are those of the weights' generation config.
+    assert config_of(result).training.generation_max_length == 448
+
+
+@pytest.mark.parametrize("split", ["test", "validation", "dev"])
+def test_a_recipe_has_no_test_split_as_the_script_has_none(split: str) -> None:
+    dataset = config_of(imported(f"python {SHORT} --eval_split_name {split}")).data.dataset
+    assert dataset is not None and (dataset.validation_split, dataset.test_split) == (split, None)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -22,6 +22,7 @@ from trainers.config.flags.script_line import (
 )
 from trainers.config.loader import build_config, read_ds_config
 from trainers.config.overrides import Override, apply_overrides
+from trainers.config.parts.data_part import DataPart
 from trainers.errors import ConfigError
 
 _TRAINER = {
@@ -39,6 +40,8 @@ _DATA = {
     "max_duration_in_seconds": 20.0,
     "min_duration_in_seconds": 0.0,
 }
+# Of the generation config of its weights.
+_WHISPER = {"generation_max_length": 448}
 _CTC = {
     **dict.fromkeys(("attention_dropout", "activation_dropout", "feat_proj_dropout", "hidden_dropout"), 0.0),
     **dict.fromkeys(("final_dropout", "layerdrop", "mask_feature_prob"), 0.0),
@@ -47,6 +50,7 @@ _CTC = {
     "mask_feature_length": 10,
     "freeze_feature_encoder": True,
 }
+_STREAMING = "run_speech_recognition_seq2seq_streaming.py"
 # By the script: values of flags. The error rates of the first two are those of the texts as they are.
 SCRIPTS: Mapping[str, Mapping[str, Any]] = {
     "run_speech_recognition_seq2seq.py": {
@@ -55,6 +59,7 @@ SCRIPTS: Mapping[str, Mapping[str, Any]] = {
         "train_split_name": "train",
         "do_lower_case": True,
         "do_normalize_eval": False,
+        **_WHISPER,
     },
     "run_speech_recognition_ctc.py": {
         **_TRAINER,
@@ -64,8 +69,19 @@ SCRIPTS: Mapping[str, Mapping[str, Any]] = {
         "do_lower_case": True,
         "do_normalize_eval": False,
     },
-    "run_speech_recognition_seq2seq_streaming.py": {**_TRAINER, **_DATA, "train_split_name": "train"},
+    _STREAMING: {**_TRAINER, **_DATA, **_WHISPER, "train_split_name": "train"},
 }
+# What a script is a copy of, whatever its name is.
+KINDS = {"seq2seq": "run_speech_recognition_seq2seq.py", "ctc": "run_speech_recognition_ctc.py"}
+_ORDER = (
+    "the script shuffles by torch's generator, and the recipe by its batch plan (run.seed): an epoch has the same "
+    "clips in other batches, so that losses and error rates differ as those of two seeds do; where one batch is the "
+    "complete set, they are the same but for rounding"
+)
+_BEST = (
+    "the script scores and stores its last weights, the recipe its best ones (checkpoint.checkpoint_score_attribute): "
+    "validation scores of the last step are in its log and report"
+)
 _ALONE = "it asks for a score alone: rayscribe evaluate RECIPE --model MODEL scores a model with this recipe"
 _EVERY_CHECKPOINT = (
     "each checkpoint is scored, so save_steps {0} must be a multiple of it: they are scored every {0} steps"
@@ -102,8 +118,8 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
     """
     if script not in SCRIPTS:
         raise ConfigError(
-            f"{script}: only {', '.join(SCRIPTS)} have a recipe that does the same: `rayscribe launch` runs any script "
-            "as it is"
+            f"{script}: only {', '.join(SCRIPTS)} have a recipe that does the same: --as seq2seq or --as ctc says of "
+            "which one it is a copy, and `rayscribe launch` runs any script as it is"
         )
     values, left_out = _read(script, arguments)
     for name, what in (("model_name_or_path", "the weights that it trains"), ("dataset_name", "what it trains on")):
@@ -117,10 +133,19 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
     fields = [*overrides, *overrides_of(both)]
     fields += _global_batch(apply_overrides({}, fields))
     content = apply_overrides(base_of_flags(both, fields), fields)
+    if "dataset" in content["data"]:
+        # It has no final score on a third split.
+        content["data"]["dataset"]["test_split"] = None
+    notes = notes_on(values)
+    if script != _STREAMING:
+        # Otherwise a clip that the script leaves out, since the model cannot take it, would be refused.
+        content["data"]["too_long_eval"] = "skip"
+        notes.append(_scored_note(content["data"]))
+    notes += [_ORDER] if values.get("load_best_model_at_end") else [_ORDER, _BEST]
     trimmed = without_defaults(content, script)
     of_defaults = {".".join(path) for path, _ in overrides_of({**added, "do_train": True})}
     defaults = tuple(name for name in _names(trimmed) if name in of_defaults)
-    return ScriptRecipe(trimmed, defaults, tuple(left_out), tuple(notes_on(values)))
+    return ScriptRecipe(trimmed, defaults, tuple(left_out), tuple(notes))
 
 
 def without_defaults(content: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -211,6 +236,18 @@ def _defaults(script: str, values: Mapping[str, Any]) -> dict[str, Any]:
         # As the Trainer does it: eval_steps is logging_steps.
         added |= {} if "eval_steps" in values else {"eval_steps": values.get("logging_steps", 500)}
     return {key: value for key, value in added.items() if taken.isdisjoint(BY_KEY[key].fields_of(value, "train"))}
+
+
+def _scored_note(data: Mapping[str, Any]) -> str:
+    """Which clips the script does not score."""
+    least, most = (
+        data.get(f"{name}_duration_s", DataPart.model_fields[f"{name}_duration_s"].default) for name in ("min", "max")
+    )
+    return (
+        f"the script takes clips that are longer than {least:g} s and shorter than {most:g} s, of the eval split, too; "
+        "the recipe scores all of that split that the model can take, and trains on a clip of exactly a limit: for the "
+        "script's scores, leave these clips out of the split itself"
+    )
 
 
 def _uneven(values: Mapping[str, Any]) -> str | None:
