@@ -232,8 +232,9 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
 
 
 def _further_problems(given: TaskArguments, config: AnyConfig) -> Sequence[Exception]:
-    is_checked = given.verb != "check" and isinstance(config, TrainConfig)
-    return _early_problems(given, make_paths_absolute(config, Path.cwd())) if is_checked else ()
+    if given.verb == "check" or not isinstance(config, TrainConfig):
+        return ()
+    return _early_problems(given, make_paths_absolute(config, Path.cwd()))
 
 
 def _early_problems(given: TaskArguments, config: TrainConfig) -> Sequence[Exception]:

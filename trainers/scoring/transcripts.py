@@ -151,9 +151,13 @@ def _table(path: Path, lines: Sequence[tuple[int, str]], suffix: str) -> Iterato
 
     head = lines[0][1] if lines else ""
     delimiter = "\t" if suffix == ".tsv" else ";" if ";" in head and "," not in head else ","
-    # TSV knows no quotes: a text may start with one.
-    quoting = csv.QUOTE_NONE if suffix == ".tsv" else csv.QUOTE_MINIMAL
-    reader = csv.DictReader((f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True, quoting=quoting)
+    reader = csv.DictReader(
+        (f"{line}\n" for _, line in lines),
+        delimiter=delimiter,
+        strict=True,
+        # TSV knows no quotes: a text may start with one.
+        quoting=csv.QUOTE_NONE if suffix == ".tsv" else csv.QUOTE_MINIMAL,
+    )
     try:
         for row in reader:
             fields = [value for value in row.values() if isinstance(value, str)]

@@ -148,8 +148,8 @@ def run_group(work: Work) -> Ended:
                 variables = dict(os.environ) if store is None else _variables(rank, count, store)
                 workers.append(_start(work, variables, Path(outputs) / f"rank-{rank}"))
             _follow(workers)
-        except WorkerCrashedError as error:
-            return Ended(root_cause_of(error))
+        except WorkerCrashedError as crash:
+            return Ended(root_cause_of(crash))
         finally:
             for worker in workers:
                 worker.kill()
@@ -177,6 +177,7 @@ def _start(work: Work, variables: dict[str, str], output: Path) -> _Worker:
         process.start()
     its.close()
     handle = None
+    assert process.pid is not None
     if hasattr(os, "pidfd_open"):
         with suppress(ProcessLookupError):
             handle = os.pidfd_open(process.pid)

@@ -19,7 +19,7 @@ from tests.trainers.data.sources.archives.damages import headers_of_tar, require
 from trainers.errors import ConfigError, StorageError
 from trainers.models.sources import archives
 from trainers.models.sources.archives import is_archive, is_checkpoint, unpack_model
-from trainers.models.sources.model_files import refuse_incomplete
+from trainers.models.sources.model_files import names_in, refuse_incomplete
 
 FILES = {"config.json": b"{}", "model.safetensors": random.Random(1).randbytes(7000), "tokenizer.json": b"{}"}
 
@@ -245,14 +245,14 @@ def test_pickled_weights_with_a_changed_bit_are_refused_although_torch_would_loa
     zip_of(
         tmp_path / "pytorch_model.bin", {"archive/data.pkl": b"pickle", "archive/version": b"3", "archive/0": weights}
     )
-    refuse_incomplete(tmp_path, "the model")
+    refuse_incomplete(tmp_path, names_in(tmp_path), "the model")
     data = (tmp_path / "pytorch_model.bin").read_bytes()
     changed = data.replace(weights, weights[:2500] + bytes([weights[2500] ^ 1]) + weights[2501:])
     (tmp_path / "pytorch_model.bin").write_bytes(changed)
     with pytest.raises(
         StorageError, match=r"pytorch_model\.bin: is damaged \(Bad CRC-32 or name of archive/0\): copy it"
     ):
-        refuse_incomplete(tmp_path, "the model")
+        refuse_incomplete(tmp_path, names_in(tmp_path), "the model")
     # They are not opened where there are others.
     (tmp_path / "model.safetensors").write_bytes(b"")
-    refuse_incomplete(tmp_path, "the model")
+    refuse_incomplete(tmp_path, names_in(tmp_path), "the model")
