@@ -3,13 +3,15 @@
 transformers fills what a file lacks with random values, drops what it does not know, and says so in a log alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers.utils import logging
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
@@ -91,7 +93,8 @@ def _refuse_other_weights(
             kind: Any = type(auto_class.from_config(config))
         return kind.from_pretrained(None, config=config, state_dict={**tensors}, **options)
 
-    network, info = open_named(f"model.{pin.field}", pin.text, load)
+    with _quiet():
+        network, info = open_named(f"model.{pin.field}", pin.text, load)
     if pin.field != WEIGHTS:
         # Of another model's encoder or decoder: its other parts are left out, and the attention between both is new.
         new = [name for name in info["missing_keys"] if pin.field == DECODER and CROSS_ATTENTION.search(name)]
@@ -99,6 +102,20 @@ def _refuse_other_weights(
     other_heads = type(network).__name__ not in (config.architectures or ())
     new_head = pin.field == WEIGHTS and family.makes_new_head(part)
     _refuse_other_tensors(network, info, pin.name, new_head=new_head, other_heads=other_heads)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A block in which transformers neither draws bars nor reports what is looked at here."""
+    verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if had_bars:
+            logging.enable_progress_bar()
 
 
 def _refuse_other_tensors(

@@ -450,3 +450,12 @@ def test_weights_that_are_only_scored_are_refused_before_anything_is_prepared(
     make(folder := shutil.copytree(whisper_folder, tmp_path / "model"))
     with pytest.raises(ConfigError, match=text):
         evaluate(subject_of(tmp_path).config, Prepares(), model=str(folder), split="test")
+
+
+def test_looking_at_weights_leaves_no_lines_but_its_own(
+    whisper_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tensors(lambda held: held.pop(NORM))(folder := shutil.copytree(whisper_folder, tmp_path / "model"))
+    capfd.readouterr()
+    refused(folder, tmp_path)
+    assert capfd.readouterr() == ("", "")
