@@ -242,13 +242,12 @@ def _early_problems(given: TaskArguments, config: TrainConfig) -> Sequence[Excep
     from trainers.pipeline.on_machine.early_checks import early_problems  # noqa: PLC0415
 
     has_files = given.debug or given.ray is False or _reason_for_ray(given, config) is None
-    split = given.split if given.verb == "evaluate" else None
-    return early_problems(config, split, trains=given.verb == "train", has_files=has_files, writes=not given.debug)
+    split, trains = given.split if given.verb == "evaluate" else None, given.verb == "train"
+    return early_problems(config, split, trains=trains, has_files=has_files, writes=not given.debug)
 
 
 def _refuse_early(given: TaskArguments, config: TrainConfig) -> None:
-    problems = _early_problems(given, config)
-    if len(problems) == 1:
+    if len(problems := _early_problems(given, config)) == 1:
         raise problems[0]
     refuse([str(each) for each in problems], str(given.config or "command line"))
 

@@ -142,7 +142,7 @@ def test_an_attempt_that_finished_the_run_stays_so_when_another_trains_on(runs: 
 def test_a_log_has_what_its_driver_showed(
     runs: AllRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ended: bool
 ) -> None:
-    known = register(tmp_path / "runs", ended_s=2000.0 if ended else None, exit_code=15 if ended else None)
+    known = register(tmp_path, ended_s=2000.0 if ended else None, exit_code=15 if ended else None)
     monkeypatch.setenv("TOKEN", "s3cret-value")
     monkeypatch.setenv(REFERENCES, '{"TOKEN": {"env": "X"}}')
     log = DriverLog(RunFolder(open_storage(known.url)))
