@@ -301,7 +301,6 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
     if given.debug:
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
-        _refuse_early(given, config)
         show(Stage("imports", LIBRARIES))
         from trainers.pipeline.debug.debug_run import debug  # noqa: PLC0415
 

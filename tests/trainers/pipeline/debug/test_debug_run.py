@@ -23,7 +23,7 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
         "training.max_steps": None,
         "training.num_train_epochs": 3,
         "training.warmup_steps": 500,
-        "training.learning_rate": 0.3,
+        "training.learning_rate": 0.03,
         "training.report_to": ["wandb", "tensorboard"],
         "run.resume": "from:/runs/a/checkpoints/b",
         "scaling.resources_per_worker": {"GPU": 1},
@@ -31,7 +31,7 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
     small = small_config(config(changes), tmp_path)
     training = small.training
     assert (training.max_steps, training.save_steps, training.scoring_steps, training.warmup_steps) == (2, 1, 1, 0)
-    assert (training.fp16, training.learning_rate, training.report_to) == (False, 0.3, ["tensorboard"])
+    assert (training.fp16, training.learning_rate, training.report_to) == (False, 0.03, ["tensorboard"])
     assert training.training_args == {"adam_beta1": 0.8}
     assert (small.scaling.num_workers, small.scaling.use_gpu, small.scaling.worker_resources) == (1, False, {"CPU": 1})
     assert (small.run.resume, small.run.storage_path, small.data.cache_dir) == ("auto", str(tmp_path / "runs"), None)
