@@ -350,7 +350,7 @@ def test_what_is_too_long_is_left_out_of_training_and_on_request_out_of_the_scor
 
 
 def test_a_training_that_diverges_ends_with_the_step_and_the_learning_rate(tones: Path, tmp_path: Path) -> None:
-    changes = {"training.learning_rate": 1e38, "training.training_args": {"optim": "adamw_torch"}}
+    changes = {"training.learning_rate": 1e38, "training.training_args": {"optim": "adamw_torch_fused"}}
     wanted = small(tones, tmp_path, {**changes, "training.max_steps": 4})
     with pytest.raises(
         DivergedError, match=r"at step 2, at the learning rate 7\.5e\+37: .*Lower training\.learning_rate"
@@ -366,7 +366,7 @@ def test_weights_in_a_folder_transcribe_the_config_s_language(tones: Path, tmp_p
         model = {"init": "pretrained", "name_or_path": "openai/whisper-tiny", "language": language}
         wanted = small(tones, tmp_path, {"model": model, "training.generation_max_length": 4})
         if language is None:
-            with pytest.raises(ConfigError, match=r"the model .*: model\.language is missing: it is multilingual"):
+            with pytest.raises(ConfigError, match=r"model\.language is missing: .*/whisper is multilingual"):
                 evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")
             continue
         result = evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")
