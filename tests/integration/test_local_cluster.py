@@ -197,11 +197,12 @@ def test_a_start_whose_agent_s_port_is_taken_names_the_port_and_who_holds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path))
-    ports, place = local_ray.free_ports(9), local_ray.PORTS.index("dashboard-agent-listen-port")
+    ports, place = [*local_ray.held_ports(9).items()], local_ray.PORTS.index("dashboard-agent-listen-port")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         # As if it had been taken since it was found free.
-        monkeypatch.setattr(local_ray, "free_ports", lambda _: [*ports[:place], port, *ports[place + 1 :]])
+        ports[place] = (port, socket.socket())
+        monkeypatch.setattr(local_ray, "held_ports", lambda _: dict(ports))
         with pytest.raises(ResourceError) as error:
             up("clash", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, now_s=1.0, say=print)
     assert f"--dashboard-agent-listen-port={port} is taken by process {os.getpid()} (" in str(error.value)

@@ -14,11 +14,13 @@ import psutil
 import pytest
 
 from tests.integration.driver_process import RayHead
+from tests.jobs.ledger.builders import wait_until
 from trainers.distributed.local_ray import LocalRay, gcs_address_at, processes_of, start_ray, without_ray_settings
 
 REPOSITORY = Path(__file__).parents[2]
 # The port of a dashboard's agent where none is given; a second Ray that takes it accepts no jobs.
 AGENT_PORT = 52365
+AGENTS = ("/dashboard/agent.py", "/runtime_env/agent/main.py")
 TRAIN = """
 import os, ray
 from tests.trainers.synthetic import config
@@ -163,6 +165,33 @@ def test_a_ray_starts_where_another_holds_the_default_port_of_agents(tmp_path: P
         with contextlib.suppress(OSError):
             stack.enter_context(socket.create_server(("127.0.0.1", AGENT_PORT)))
         assert len(started_in(tmp_path)) == 64
+
+
+@pytest.mark.long
+def test_a_ray_starts_while_its_agents_come_late(tmp_path: Path) -> None:
+    folders: list[Path] = []
+    stopped: set[psutil.Process] = set()
+
+    def stop_agents() -> None:
+        while len(stopped) < 2:
+            for process in processes_of(folders[0]):
+                with contextlib.suppress(psutil.Error, IndexError):
+                    # The raylet has their command lines among its arguments.
+                    if process.name() != "raylet" and process.cmdline()[2].endswith(AGENTS):
+                        process.suspend()
+                        stopped.add(process)
+
+    ray = start_ray(num_cpus=1, environment=os.environ, announce=folders.append, meanwhile=stop_agents)
+    try:
+        # Ray says it of a node that has registered, which it would not until its agents have written their ports.
+        wait_until(lambda: "Ray runtime started" in (ray.folder / "start.log").read_text(), "the node")
+        for process in stopped:
+            process.resume()
+        ray.wait_for_agent()
+        session = ray.folder / "ray" / "session_latest"
+        assert len({path.name.rpartition("_")[0] for path in session.glob("*_port_*")}) == 5, "no file has another name"
+    finally:
+        ray.stop()
 
 
 def test_a_ray_ends_with_its_driver_however_that_ends(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import psutil
 
+from trainers.distributed.console import print_line
 from trainers.errors import ResourceError, StoppedError
 
 LOOPBACK = "127.0.0.1"
@@ -42,14 +44,24 @@ PORTS = (
 FREE_PORTS = range(20_000, 32_000)
 # Ray's own temporary folder in ours, where RAY_TMPDIR has it, too. Ray opens it to all users, and what its drivers and
 # workers run lies in it; ours is closed to others.
-RAYS_OWN = "ray"
+RAYS_OWN, SESSION = "ray", "session_latest"
 # A socket's path has 107 bytes at most, of which Ray's own part takes about 70, and the name of its folder 4.
 MAX_FOLDER_BYTES = 32
 START_TIMEOUT_S = 180.0
 POLL_S = 0.05
 TRIES = 3
-# What `ray start` ends with where its raylet comes up later than it waits.
-LATE = "timed out during startup"
+# What `ray start` ends with where its raylet comes up later than it waits, and the raylet where its agents do.
+LATE, GAVE_UP = "timed out during startup", re.compile(r"Timed out waiting for file \S+")
+# A raylet waits for 15 s until its agents have written their ports to files, which nothing changes: too short on a
+# machine at work. All of these ports are chosen here.
+PORT_FILES = {
+    "dashboard_agent_listen_port": "dashboard-agent-listen-port",
+    "metrics_agent_port": "dashboard-agent-grpc-port",
+    "metrics_export_port": "metrics-export-port",
+    "runtime_env_agent_port": "runtime-env-agent-port",
+}
+# Of its control store, with the node's id.
+FIRST_PORT_FILE = "gcs_server_port_"
 LOG_LINES = 15
 PR_SET_PDEATHSIG = 1
 # Among the arguments of a dashboard.
@@ -116,7 +128,8 @@ def start_ray(
     if dashboard_port is not None and not _is_free(dashboard_port):
         raise ResourceError(f"port {dashboard_port} is taken by {holder_of(dashboard_port)}: choose another")
     for left in reversed(range(TRIES)):
-        ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        held = held_ports(len(PORTS))
+        ports = dict(zip(PORTS, held, strict=True))
         if dashboard_port is not None:
             ports["dashboard-port"] = dashboard_port
         elif usual_dashboard_port is not None and _is_free(usual_dashboard_port):
@@ -125,9 +138,10 @@ def start_ray(
         try:
             announce(folder)
             process = _launch(folder, ports, num_cpus, environment, outlives_us=outlives_us)
+            threading.Thread(target=_write_port_files, args=(folder, ports), daemon=True).start()
             if left == TRIES - 1:
                 meanwhile()
-            if _comes_up(process, ports):
+            if _comes_up(process, folder, ports):
                 dashboard = f"http://{LOOPBACK}:{ports['dashboard-port']}"
                 return LocalRay(f"{LOOPBACK}:{ports['port']}", dashboard, folder, ports)
             reason = _reason(folder, ports)
@@ -136,9 +150,13 @@ def start_ray(
             stop_ray(folder)
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        finally:
+            for holder in held.values():
+                holder.close()
         # Another program was faster, or the machine is loaded; where the log says otherwise, another try is in vain.
-        if left == 0 or ("is taken by" not in reason and LATE not in reason):
+        if left == 0 or not ("is taken by" in reason or LATE in reason or GAVE_UP.search(reason)):
             raise ResourceError(f"Ray did not start on this machine: {reason}")
+        print_line(f"Ray did not start on this machine, and is started again with other ports: {reason}", sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
     raise AssertionError("unreachable")
 
@@ -183,6 +201,8 @@ def _launch(
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # How long it waits for its own control store, which comes late on a loaded machine; by default 20 s or so.
         "RAY_gcs_server_port_wait_time_s": f"{START_TIMEOUT_S:.0f}",
+        # The same of its agents, whose ports it knows before they listen, see `_write_port_files`.
+        "RAY_agent_register_timeout_ms": f"{1000 * START_TIMEOUT_S:.0f}",
     }
     with (folder / "start.log").open("wb") as log:
         # A session of its own, so that Ctrl-C in the terminal reaches the driver alone, which ends it in order.
@@ -198,13 +218,37 @@ def _launch(
         )
 
 
-def _comes_up(process: "subprocess.Popen[bytes]", ports: Mapping[str, int]) -> bool:
+def _comes_up(process: "subprocess.Popen[bytes]", folder: Path, ports: Mapping[str, int]) -> bool:
+    """Whether drivers may join; it needs no agent for that."""
     end = time.monotonic() + START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < end:
+    while process.poll() is None and time.monotonic() < end and _gave_up(folder) is None:
         if not any(_is_free(ports[name]) for name in ("port", "node-manager-port")):
             return True
         time.sleep(POLL_S)
     return False
+
+
+def _write_port_files(folder: Path, ports: Mapping[str, int]) -> None:
+    """Writes the ports of its agents, as they do, once its control store has done so."""
+    session, end = folder / RAYS_OWN / SESSION, time.monotonic() + START_TIMEOUT_S
+    while folder.exists() and time.monotonic() < end:
+        for first in session.glob(f"{FIRST_PORT_FILE}*"):
+            node = first.name.removeprefix(FIRST_PORT_FILE)
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                for name, option in PORT_FILES.items():
+                    part = session / f"{name}_{node}.part"
+                    part.write_text(str(ports[option]))
+                    part.rename(part.with_suffix(""))
+            return
+        time.sleep(POLL_S)
+
+
+def _gave_up(folder: Path) -> str | None:
+    """What its raylet has waited for in vain; None: it has not."""
+    with contextlib.suppress(OSError):
+        found = GAVE_UP.search((folder / RAYS_OWN / SESSION / "logs" / "raylet.err").read_text(errors="replace"))
+        return found[0] if found is not None else None
+    return None
 
 
 def _reason(folder: Path, ports: Mapping[str, int]) -> str:
@@ -214,6 +258,8 @@ def _reason(folder: Path, ports: Mapping[str, int]) -> str:
         holder = _listener(port)
         if holder is not None and holder.pid not in ours:
             return f"--{name}={port} is taken by {holder_of(port)}"
+    if (gave_up := _gave_up(folder)) is not None:
+        return f"its raylet gave up, as where a machine has too much to do: {gave_up}"
     with contextlib.suppress(OSError):
         lines = (folder / "start.log").read_text(errors="replace").splitlines()
         return f"{folder}/start.log ends with:\n" + "\n".join(lines[-LOG_LINES:])
@@ -232,7 +278,8 @@ def stop_ray(folder: Path) -> None:
 def processes_of(folder: Path) -> list[psutil.Process]:
     """The living processes of the Ray with this temporary folder, but for this one.
 
-    Those that give themselves a title write it over their variables, so what was started by one of a Ray's is one, too.
+    Those that give themselves a title write it over their variables, so what was started by one of a Ray's is one, too,
+    and what is of the session that one leads: where a raylet has ended, its agents are nobody's children.
     """
     found: dict[int, psutil.Process] = {}
     # Older ones come first, and with them those that started others.
@@ -240,7 +287,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
         # Those of other users cannot be read, and are not ours.
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() != psutil.STATUS_ZOMBIE and (
-                process.ppid() in found or process.environ().get(MARK) == str(folder)
+                process.ppid() in found or os.getsid(process.pid) in found or process.environ().get(MARK) == str(folder)
             ):
                 found[process.pid] = process
     found.pop(os.getpid(), None)
@@ -278,15 +325,38 @@ def _started_s(process: psutil.Process) -> float:
         return math.inf
 
 
-def free_ports(count: int) -> list[int]:
-    """Finds ports of loopback that are free now."""
-    found: list[int] = []
+def held_ports(count: int) -> dict[int, socket.socket]:
+    """Finds free ports, each with the socket that holds it.
+
+    None but servers that reuse addresses, as all of Ray's do, may listen there until that is closed. Elsewhere than on
+    Linux they could not either, and the ports are not held.
+    """
+    found: dict[int, socket.socket] = {}
     for port in random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
-        if _is_free(port):
-            found.append(port)
+        holder = socket.socket()
+        try:
+            holder.bind(("", port))
+        except OSError:
+            holder.close()
+            continue
+        # From now on, so that of two that look for ports only one gets it.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform != "linux":
+            holder.close()
+        found[port] = holder
         if len(found) == count:
             return found
+    for holder in found.values():
+        holder.close()
     raise ResourceError(f"this machine has no {count} free ports in {FREE_PORTS.start}–{FREE_PORTS.stop - 1}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Finds ports that are free now."""
+    held = held_ports(count)
+    for holder in held.values():
+        holder.close()
+    return [*held]
 
 
 def _is_free(port: int) -> bool:

@@ -20,6 +20,7 @@ from trainers.distributed.local_ray import (
     MARK,
     free_ports,
     gcs_address_at,
+    held_ports,
     holder_of,
     is_own_host,
     processes_of,
@@ -63,6 +64,68 @@ def test_free_ports_differ_and_nobody_listens_there() -> None:
         socket.create_server(("127.0.0.1", port)).close()
 
 
+def test_a_port_that_is_held_is_taken_by_no_other_search_and_is_there_for_a_server_of_ray_s() -> None:
+    held = held_ports(3)
+    try:
+        for port in held:
+            with socket.socket() as other, pytest.raises(OSError):
+                other.bind(("127.0.0.1", port))
+            # As gRPC and aiohttp do.
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                server.bind(("127.0.0.1", port))
+                server.listen()
+    finally:
+        for holder in held.values():
+            holder.close()
+
+
+def test_a_raylet_that_gave_up_on_a_loaded_machine_is_started_again_and_the_reason_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[tuple[Path, Mapping[str, int]]] = []
+
+    def launch(folder: Path, ports: Mapping[str, int], *given: object, **options: object) -> subprocess.Popen[bytes]:
+        tried.append((folder, ports))
+        logs = folder / "ray" / "session_latest" / "logs"
+        logs.mkdir(parents=True)
+        if len(tried) == 1:
+            (logs / "raylet.err").write_text(
+                "x.cc:1: Check failed: Timed out waiting for file /a/metrics_agent_port_1\n"
+            )
+        return subprocess.Popen(SLEEP, start_new_session=True, env={MARK: str(folder)})
+
+    monkeypatch.setattr(local_ray, "_launch", launch)
+    monkeypatch.setattr(local_ray, "_is_free", lambda port: len(tried) == 1)
+    ray = start_ray(num_cpus=1, environment={})
+    (first, its_ports), (second, ports) = tried
+    ray.stop()
+    assert ray.folder == second and not first.exists() and not processes_of(first)
+    assert set(its_ports.values()).isdisjoint(ports.values())
+    told = (
+        "is started again with other ports: its raylet gave up, as where a machine has too much to do: Timed out wait"
+    )
+    assert told in capsys.readouterr().err
+
+
+def test_a_raylet_knows_the_ports_of_its_agents_before_they_listen(tmp_path: Path) -> None:
+    session = tmp_path / "ray" / "session_latest"
+    session.mkdir(parents=True)
+    (session / "gcs_server_port_0a1b").write_text("1")
+    ports = dict(zip(local_ray.PORTS, range(20_000, 20_009), strict=True))
+    local_ray._write_port_files(tmp_path, ports)
+    names = ("dashboard_agent_listen", "metrics_agent", "metrics_export", "runtime_env_agent")
+    written = [(session / f"{name}_port_0a1b").read_text() for name in names]
+    options = (
+        "dashboard-agent-listen-port",
+        "dashboard-agent-grpc-port",
+        "metrics-export-port",
+        "runtime-env-agent-port",
+    )
+    assert written == [str(ports[option]) for option in options]
+    assert len([*session.iterdir()]) == 5
+
+
 def test_the_usual_port_of_a_dashboard_is_taken_where_it_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -85,7 +148,7 @@ def test_the_usual_port_of_a_dashboard_is_taken_where_it_is_free(
     other = socket.socket()
     monkeypatch.setattr(local_ray, "_reason", lambda *given: f"{usual} is taken by somebody")
 
-    def comes_up(process: object, ports: Mapping[str, int]) -> bool:
+    def comes_up(process: object, folder: Path, ports: Mapping[str, int]) -> bool:
         if ports["dashboard-port"] != usual:
             return True
         other.bind(("127.0.0.1", usual))
@@ -164,6 +227,32 @@ def test_all_and_only_the_processes_of_a_folder_are_ended(tmp_path: Path) -> Non
         for process in (mine, other):
             process.kill()
             process.communicate()
+
+
+LEADER = """
+import os, subprocess, sys
+# Starts an agent that has no variables of ours, and ends: the agent is then nobody's child.
+raylet = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], env={}).pid, flush=True)"
+subprocess.run([sys.executable, "-c", raylet, sys.executable, "-c", "import time; time.sleep(600)"], check=True)
+print("alone", flush=True)
+input()
+"""
+
+
+def test_an_agent_whose_raylet_has_ended_is_still_of_its_ray(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEADER]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={**os.environ, MARK: str(tmp_path)}, start_new_session=True, **pipes) as leader:
+        assert leader.stdout is not None
+        agent = psutil.Process(int(leader.stdout.readline()))
+        assert leader.stdout.readline() == b"alone\n"
+        try:
+            assert {process.pid for process in processes_of(tmp_path)} == {leader.pid, agent.pid}
+            stop_ray(tmp_path)
+            assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
+        finally:
+            with contextlib.suppress(psutil.Error):
+                agent.kill()
 
 
 def test_a_command_ends_with_the_process_that_started_it() -> None:
