@@ -86,9 +86,7 @@ def refuse_unopened(names: Iterable[str], origin: str, *, allow_pickle: bool) ->
 def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
     """Refuses names among which a file of weights is missing that an index names, and an index of files elsewhere.
 
-    The index is in `folder`.
-
-    Pickled weights are checked here, see `refuse_damaged_zip`.
+    The index is in `folder`. Pickled weights are checked where they are there, too, see `refuse_damaged_zip`.
 
     Raises:
         StorageError: it is not complete, or damaged.
@@ -108,6 +106,9 @@ def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
             raise StorageError(f"{origin}: {missing[0]}, which {index} names, is missing: copy the complete folder")
     if not _matching(present, SAFE_WEIGHTS):
         for name in _matching(present, PICKLED_WEIGHTS):
+            # Of a bucket or the Hub, only what describes the model may be on this node.
+            if not (folder / name).is_file():
+                continue
             refuse_damaged_zip(folder / name, f"{origin}: {name}")
 
 

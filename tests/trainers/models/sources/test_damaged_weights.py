@@ -129,6 +129,18 @@ def pickled(damage: Damage) -> Damage:
     return make
 
 
+def sharded_pickles(folder: Path) -> None:
+    """Has pickled weights in two files with their index."""
+    held = torch.load(folder / PICKLED)
+    (folder / PICKLED).unlink()
+    names, places = sorted(held), {}
+    for number, chosen in enumerate((names[:9], names[9:]), start=1):
+        file = f"pytorch_model-{number:05}-of-00002.bin"
+        torch.save({name: held[name] for name in chosen}, folder / file)
+        places |= dict.fromkeys(chosen, file)
+    (folder / f"{PICKLED}.index.json").write_text(json.dumps({"weight_map": places}))
+
+
 class Harmful:
     """Its pickle makes a folder when it is opened."""
 
@@ -339,6 +351,17 @@ class TestEverywhere:
         for number, source in enumerate((f"{s3_bucket}/model", HUB_ID)):
             assert found(source, tmp_path / str(number), **options) == [("ok", f"model.name_or_path: {source} opens")]
         assert list(tmp_path.glob(f"node/**/{SAFE}")) == [], "no weights were fetched for it"
+
+    @pytest.mark.parametrize("form", [both(), sharded_pickles], ids=["one file", "shards"])
+    def test_sound_pickles_are_opened_without_them(
+        self, form: Damage, hub: WebServer, whisper_folder: Path, tmp_path: Path, s3_bucket: str, s3_endpoint: str
+    ) -> None:
+        pickled(form)(folder := shutil.copytree(whisper_folder, tmp_path / "model"))
+        open_storage(s3_bucket, StorageOptions(s3_endpoint)).upload_folder(folder, "model")
+        publish_repository(hub, HUB_ID, folder)
+        fields = {"run.s3_endpoint_url": s3_endpoint, "model": {"allow_pickle": True}}
+        for number, source in enumerate((f"{s3_bucket}/model", HUB_ID)):
+            assert found(source, tmp_path / str(number), **fields) == [("ok", f"model.name_or_path: {source} opens")]
 
 
 def refuse_to_prepare(*_: object, **__: object) -> Any:
