@@ -24,6 +24,8 @@ from trainers.models.sources.source_pin import FIELDS
 FAMILIES: Mapping[str, Family[Any]] = {
     name: resolve_name(part.implementation)() for name, part in family_parts().items()
 }
+# What a training learns of a vocabulary, and where it reads one: weights that are scored have their own.
+_LEARNED = ("vocabulary", "vocabulary_file")
 
 
 class _Model(Part):
@@ -57,8 +59,8 @@ def model_config_for_scoring(model: ModelPart, name_or_path: str, revision: str 
         ConfigError: see `resolve_model`.
         StorageError: the Hub does not respond.
     """
-    sources = {name: None for name in FIELDS if name in type(model).model_fields}
-    changes = {**sources, "init": "pretrained", "name_or_path": name_or_path, "revision": revision}
+    unset = {name: None for name in (*FIELDS, *_LEARNED) if name in type(model).model_fields}
+    changes = {**unset, "init": "pretrained", "name_or_path": name_or_path, "revision": revision}
     named = model.model_copy(update=changes)
     part = family_parts()[family_of(named).name]
     return part(**named.model_dump(include=set(part.model_fields)))

@@ -137,7 +137,7 @@ def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]
             part = model_config_for_scoring(config.model, str(opened.folder), None)
             family = family_of(part)
             if adapter is None:
-                refuse_other_weights(source, part, family, opened)
+                refuse_other_weights(source, part, family, opened, scored=True)
             check_languages(config, family, sources, family.open_processor(part, None))
         except (ConfigError, StorageError) as error:
             raise type(error)(str(error).replace(str(opened.folder), model)) from error

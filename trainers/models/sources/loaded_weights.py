@@ -48,7 +48,7 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
     # With None transformers takes what there is.
     network, info = from_pretrained(model, kind, use_safetensors=None if model.allow_pickle else True, **options)
     origin = f"model.name_or_path: {model.name_or_path}"
-    _refuse_other_tensors(network, info, origin, new_head=new_head, other_heads=new_head)
+    _refuse_other_tensors(network, info, origin, new_head=new_head)
     for name, weight in network.named_parameters():
         if not torch.isfinite(weight).all():
             raise ConfigError(f"{origin}: {name} holds values that are no finite numbers: {_FIX}")
@@ -58,10 +58,12 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
     return network
 
 
-def refuse_other_weights(config: TrainConfig, model: ModelPart, family: Family[Any], opened: OpenedModel) -> None:
+def refuse_other_weights(
+    config: TrainConfig, model: ModelPart, family: Family[Any], opened: OpenedModel, *, scored: bool = False
+) -> None:
     """Refuses pretrained weights that are not those of the network that their config describes.
 
-    Only the headers of their files are read, wherever they are; of pickled ones, only those that this node has.
+    Where they are only `scored`, none of their parts is new. Only the headers of their files are read, wherever they are; of pickled ones, only those that this node has.
 
     Raises:
         ConfigError: a tensor is missing, unexpected, or of another shape or type, or a file is damaged; by name.
@@ -72,11 +74,18 @@ def refuse_other_weights(config: TrainConfig, model: ModelPart, family: Family[A
         if pin.has_weights:
             folder = reader.folder(pin, weights=False)
             part = model.model_copy(update={"name_or_path": str(folder), "revision": None})
-            _refuse_other_weights(part, family, pin, _tensors_without_content(reader.tensors(pin), folder, pin))
+            new_head = pin.field == WEIGHTS and not scored and family.makes_new_head(part)
+            tensors = _tensors_without_content(reader.tensors(pin), folder, pin)
+            _refuse_other_weights(part, family, pin, tensors, new_head=new_head)
 
 
 def _refuse_other_weights(
-    part: ModelPart, family: Family[Any], pin: SourcePin, tensors: Mapping[str, torch.Tensor] | None
+    part: ModelPart,
+    family: Family[Any],
+    pin: SourcePin,
+    tensors: Mapping[str, torch.Tensor] | None,
+    *,
+    new_head: bool,
 ) -> None:
     """Has transformers load tensors without content into the network of their config, and refuses what it notes."""
     if tensors is None:
@@ -99,9 +108,7 @@ def _refuse_other_weights(
         # Of another model's encoder or decoder: its other parts are left out, and the attention between both is new.
         new = [name for name in info["missing_keys"] if pin.field == DECODER and CROSS_ATTENTION.search(name)]
         info |= {"unexpected_keys": [], "missing_keys": [*set(info["missing_keys"]) - {*new}]}
-    other_heads = type(network).__name__ not in (config.architectures or ())
-    new_head = pin.field == WEIGHTS and family.makes_new_head(part)
-    _refuse_other_tensors(network, info, pin.name, new_head=new_head, other_heads=other_heads)
+    _refuse_other_tensors(network, info, pin.name, new_head=new_head)
 
 
 @contextmanager
@@ -118,13 +125,9 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _refuse_other_tensors(
-    network: Any, info: Mapping[str, Any], origin: str, *, new_head: bool, other_heads: bool
-) -> None:
-    """Refuses what transformers notes of loading.
-
-    `new_head` is made on purpose, and `other_heads` are those of the class that the weights were saved as.
-    """
+def _refuse_other_tensors(network: Any, info: Mapping[str, Any], origin: str, *, new_head: bool) -> None:
+    """Refuses what transformers notes of loading, but for a `new_head`, and those of the class that was saved."""
+    other_heads = new_head or type(network).__name__ not in (network.config.architectures or ())
     head = tuple(f"{name}." for name in heads(network)) if new_head else ()
     missing = [name for name in info["missing_keys"] if not name.startswith(head) and not name.endswith(_MASK)]
     wrong = [f"{name} {[*found]}, not {[*wanted]}" for name, found, wanted in info["mismatched_keys"]]
@@ -144,9 +147,11 @@ def _refuse_other_tensors(
 
 def _is_of_another_head(network: Any, name: str) -> bool:
     """Whether a tensor is outside of a CTC model's base model, whose weights may be saved with its name or without."""
+    if network.config.is_encoder_decoder:
+        return False
     base = network.base_model_prefix
     inner = {child for child, _ in getattr(network, base).named_children()}
-    return not network.config.is_encoder_decoder and name.partition(".")[0] not in {base, *inner}
+    return name.partition(".")[0] not in {base, *inner}
 
 
 def _some(names: Iterable[str]) -> str:

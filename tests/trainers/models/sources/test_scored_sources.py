@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCTC
+from transformers import AutoModelForCTC, Wav2Vec2ForPreTraining
 
+from tests.trainers.inspection.checking import subject_of
 from tests.trainers.models.sources.conftest import HUB_ID
+from tests.trainers.models.sources.test_damaged_weights import Prepares
 from tests.trainers.models.sources.test_sources import weights_of
 from tests.trainers.synthetic import config
 from tests.web import WebServer, publish_repository
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.models.adaptation.base_weights import fingerprint
-from trainers.models.families import model_config_for_scoring
+from trainers.models.families import family_of, model_config_for_scoring
+from trainers.pipeline.evaluate import evaluate
 from trainers.training.scoring_worker import open_model
 
 
@@ -45,3 +48,20 @@ def test_one_that_is_pickled_is_not(hub: WebServer, ctc_folder: Path, tmp_path: 
     with pytest.raises(ConfigError, match=r"pytorch_model\.bin\) can run code .* set model\.allow_pickle: true"):
         opened(HUB_ID)
     assert fingerprint(opened(HUB_ID, allow_pickle=True)) == weights_of(ctc_folder)
+
+
+@pytest.mark.parametrize("vocabulary", [None, "own", "characters"])
+def test_one_without_an_output_layer_is_refused_whatever_the_recipe_makes_anew(
+    vocabulary: str | None, ctc_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(ctc_folder, tmp_path / "pretrained")
+    wanted = AutoModelForCTC.from_pretrained(ctc_folder).config
+    wanted.update({"codevector_dim": 8, "proj_codevector_dim": 8})
+    Wav2Vec2ForPreTraining(wanted).save_pretrained(folder)
+    lacks = r"they lack lm_head\.bias, lm_head\.weight: copy"
+    model = {"init": "pretrained", "name_or_path": str(ctc_folder), "family": "ctc", "vocabulary": vocabulary}
+    part = model_config_for_scoring(config({"model": model}).model, str(folder), None)
+    with pytest.raises(ConfigError, match=lacks):
+        family_of(part).load_recognizer(part, None, 1)
+    with pytest.raises(ConfigError, match=lacks):
+        evaluate(subject_of(tmp_path, {"model": model}).config, Prepares(), model=str(folder), split="test")
