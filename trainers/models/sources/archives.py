@@ -35,6 +35,12 @@ MAX_READ_BYTES = 2**24
 _CHUNK_BYTES = 2**20
 # The record at the end of a zip, which its comment follows.
 _END_OF_ZIP, _END_OF_ZIP_BYTES = b"PK\5\6", 22
+# Its number of members, and what stands there where a longer record has the number.
+_COUNT_OFFSET, _COUNTED_ELSEWHERE = 10, 0xFFFF
+# In front of each member's content: a header, its name and what extends it, whose lengths are in the header.
+_HEADER_BYTES, _LENGTHS_OFFSET = 30, 26
+# Behind it, where a bit says so: its checksum and sizes, with a signature or without.
+_HAS_DESCRIPTOR, _DESCRIPTORS_BYTES = 0x08, (12, 16, 20, 24)
 _COMPRESSIONS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
     (b"BZh", lambda file: JoinedStreams.opened(file, bz2.BZ2Decompressor)),
@@ -150,7 +156,7 @@ def _members(file: Path, origin: str) -> Iterator[list[Member]]:
 
 
 def _check_zip(archive: zipfile.ZipFile) -> None:
-    """Raises BadZipFile: a member has another name or checksum than the directory says, or more is there.
+    """Raises BadZipFile: a member has another name or checksum than the directory says, or more is there than these.
 
     All are read: one whose name was damaged in the directory would be taken for none of a model's.
     """
@@ -158,9 +164,22 @@ def _check_zip(archive: zipfile.ZipFile) -> None:
         raise zipfile.BadZipFile(f"Bad CRC-32 or name of {name}")
     assert archive.fp is not None
     archive.fp.seek(-len(archive.comment) - _END_OF_ZIP_BYTES, io.SEEK_END)
-    starts = min((item.header_offset for item in archive.infolist()), default=0)
-    if starts or archive.fp.read(len(_END_OF_ZIP)) != _END_OF_ZIP:
-        raise zipfile.BadZipFile("something is in front of the zip or behind it")
+    end = archive.fp.read(_END_OF_ZIP_BYTES)
+    if not end.startswith(_END_OF_ZIP):
+        raise zipfile.BadZipFile("something is behind the zip")
+    # A wrong length in the directory has it read over entries.
+    (count,) = struct.unpack_from("<H", end, _COUNT_OFFSET)
+    if count not in (len(archive.infolist()), _COUNTED_ELSEWHERE):
+        raise zipfile.BadZipFile(f"{len(archive.infolist())} of {count} members are in its directory")
+    place, gaps = 0, (0,)
+    for item in sorted(archive.infolist(), key=lambda item: item.header_offset):
+        if item.header_offset - place not in gaps:
+            raise zipfile.BadZipFile(f"something is in front of {item.filename}")
+        archive.fp.seek(item.header_offset + _LENGTHS_OFFSET)
+        place = item.header_offset + _HEADER_BYTES + sum(struct.unpack("<HH", archive.fp.read(4))) + item.compress_size
+        gaps = _DESCRIPTORS_BYTES if item.flag_bits & _HAS_DESCRIPTOR else (0,)
+    if archive.start_dir - place not in gaps:
+        raise zipfile.BadZipFile("something is in front of its directory")
 
 
 def _checked(members: Iterator[Member], origin: str) -> Iterator[Member]:

@@ -3,13 +3,16 @@
 import bz2
 import gzip
 import io
+import itertools
 import lzma
 import random
+import re
 import shutil
 import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -201,6 +204,41 @@ def test_a_damaged_archive_gives_the_model_that_it_was_made_of_or_none(tmp_path:
     require_same_or_refused(
         data, read, (ConfigError, StorageError), places=headers_of_tar(data) if mode == "w" else None
     )
+
+
+def test_a_wrong_length_in_the_directory_of_a_zip_leaves_no_file_out(tmp_path: Path) -> None:
+    files = {**FILES, "generation_config.json": b"{}"}
+    data = zip_of(tmp_path / "a", files).read_bytes()
+    starts = [found.start() for found in re.finditer(b"PK\1\2", data)]
+    places = [start + offset for start in starts for offset in range(28, 34)]
+    for place, bit in itertools.product(places, range(8)):
+        (tmp_path / "a").write_bytes(data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :])
+        shutil.rmtree(tmp_path / "to", ignore_errors=True)
+        with suppress(StorageError, ConfigError):
+            assert unpacked(tmp_path / "a", tmp_path / "to") == files
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_member_that_the_directory_does_not_name_is_damage(tmp_path: Path, streamed: bool, large: bool) -> None:
+    class Stream(io.BytesIO):
+        """As a pipe, which nothing is written to again: sizes are behind members."""
+
+        def seekable(self) -> bool:
+            return not streamed
+
+    with zipfile.ZipFile(stream := Stream(), "w") as archive:
+        for name, content in FILES.items():
+            with archive.open(name, "w", force_zip64=large) as member:
+                member.write(content)
+    (tmp_path / "a").write_bytes(stream.getvalue())
+    assert unpacked(tmp_path / "a", tmp_path / "whole") == FILES
+    for number in range(len(FILES)):
+        with zipfile.ZipFile(stream := io.BytesIO((tmp_path / "a").read_bytes()), "a") as archive:
+            archive.filelist.pop(number)
+            archive.comment = b"written again"
+        (tmp_path / "b").write_bytes(stream.getvalue())
+        refused(tmp_path / "b", tmp_path / str(number), "something is in front of", StorageError)
 
 
 def test_a_tar_whose_last_file_is_a_zip_is_a_tar(tmp_path: Path) -> None:
