@@ -1,6 +1,7 @@
 """Archives, opened to be read from any position; a compressed one by points from which it can be decompressed."""
 
 import io
+import tarfile
 from collections.abc import Callable
 from typing import BinaryIO, TypeVar, cast
 
@@ -20,6 +21,8 @@ _BLOCK_BYTES = 4 * 2**20
 _MOST_POINTS, _LEAST_SPACING_BYTES = 2048, 4 * 2**20
 # What gzip makes of tables and WAV; a wrong guess gives a few points more or less.
 _USUAL_RATIO = 2
+# What a gzip file and, at a place in its first block, a tar begin with.
+_GZIP, _TAR, _TAR_PLACE = b"\x1f\x8b", b"ustar", 257
 
 
 def open_archive(location: str, size_bytes: int, storage_options: StorageOptions) -> "tuple[ReadAt, SeekPoints | None]":
@@ -41,12 +44,30 @@ def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") ->
         DataError: it is damaged, was cut short, or goes on behind its end.
     """
     if points is None:
+        _refuse_other_kind(location, read_at(0, tarfile.BLOCKSIZE))
         return list(read_members(without_password(location), read_at))
     with points.opened() as file:
+        _refuse_other_kind(location, file.read(tarfile.BLOCKSIZE))
+        file.seek(0)
         content = SequentialGzip(without_password(location), file)
         members = list(read_members(without_password(location), content.read_at, with_content=True))
         content.check_rest()
     return members
+
+
+def _refuse_other_kind(location: str, start: bytes) -> None:
+    """Refuses a compressed archive that is named like one that is not, and the other way, as browsers store some."""
+    is_gzip, is_tar = start.startswith(_GZIP), start[_TAR_PLACE:].startswith(_TAR)
+    if is_compressed(location) and is_tar and not is_gzip:
+        raise DataError(
+            f"{without_password(location)}: is named like a compressed archive, and its content is a plain tar, as "
+            "browsers leave what they unpack: rename it to .tar"
+        )
+    if is_gzip and not is_compressed(location):
+        raise DataError(
+            f"{without_password(location)}: is named like a plain tar, and its content is compressed (gzip): rename it "
+            "to .tar.gz"
+        )
 
 
 class SeekPoints:

@@ -143,3 +143,18 @@ def test_a_compressed_manifest_is_told_to_be_one(tmp_path: Path) -> None:
     (tmp_path / "train.csv.gz").write_bytes(gzip.compress(b"path,text\na.wav,a\n"))
     with pytest.raises(DataError, match=r"train\.csv\.gz: is compressed \(gzip\).*: unpack it with gunzip"):
         rows_of(str(tmp_path / "train.csv.gz"))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "mode", "problem"),
+    [
+        (".tar.gz", "w", "is named like a compressed archive, and its content is a plain tar.*: rename it to .tar"),
+        (".tar", "w:gz", "is named like a plain tar, and its content is compressed .*: rename it to .tar.gz"),
+    ],
+)
+def test_an_archive_whose_name_and_content_disagree_is_told_to_be_one(
+    tmp_path: Path, suffix: str, mode: str, problem: str
+) -> None:
+    write_tar(tmp_path / f"corpus{suffix}", samples(), mode)
+    with pytest.raises(DataError, match=problem):
+        rows_of(f"webdataset:{tmp_path}/corpus{suffix}")
