@@ -50,6 +50,8 @@ _FLAC_CODED_RATES = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
 
 
 _CHUNK_NAME = re.compile(rb"[ -~]{4}")
+# What writers put behind samples.
+_CHUNKS_BEHIND = re.compile(rb"LIST|[iI][dD]3 |bext|iXML|_PMX|axml|cue |plst|smpl|inst|fact|PEAK|afsp|JUNK|junk|PAD ")
 _TAGS = (b"TAG", b"APETAGEX")
 
 
@@ -65,16 +67,22 @@ def with_length(source: bytes) -> bytes:
     """
     for chunk, offset, size_bytes in _wav_chunks(source):
         if chunk == b"data":
-            following = list(_wav_chunks(source, offset))
-            *_, (_, start, last_bytes) = following or [(b"", offset, 0)]
-            are_chunks = all(_CHUNK_NAME.fullmatch(name) for name, _, _ in following) and (
-                0 <= start + last_bytes + last_bytes % 2 - len(source) <= 1
-            )
-            if size_bytes == 0 and not are_chunks:
-                rest = min(len(source) - offset, 2**32 - 1)
-                return source[: offset - 4] + struct.pack("<I", rest) + source[offset:]
+            if size_bytes == 0 and not _are_chunks(source, offset):
+                behind = (found.start() for found in _CHUNKS_BEHIND.finditer(source, offset))
+                end = next((place for place in behind if _are_chunks(source, place)), len(source))
+                length = min(end - offset, 2**32 - 1)
+                return source[: offset - 4] + struct.pack("<I", length) + source[offset:]
             break
     return source
+
+
+def _are_chunks(source: bytes, offset: int) -> bool:
+    """Whether a WAV holds chunks from an offset on, one after the other, to exactly its end, or nothing."""
+    following = list(_wav_chunks(source, offset))
+    *_, (_, start, last_bytes) = following or [(b"", offset, 0)]
+    # The byte that pads the last may be missing.
+    ends = 0 <= start + last_bytes + last_bytes % 2 - len(source) <= 1
+    return ends and all(_CHUNK_NAME.fullmatch(name) for name, _, _ in following)
 
 
 def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:

@@ -397,6 +397,18 @@ def test_a_wav_without_samples_may_have_other_chunks() -> None:
     assert refusal(empty + title) == "holds no samples by its header, and has 2052 bytes: store it again"
 
 
+@pytest.mark.parametrize("coding", ["PCM_16", "PCM_24"])
+def test_chunks_behind_samples_of_unknown_length_are_none(coding: str) -> None:
+    plain = written("WAV", coding)
+    place = plain.index(b"data") + 4
+    # Samples that are like a chunk's name, and no chunk.
+    plain = plain[: place + 64] + b"LIST" + plain[place + 68 :]
+    streamed = plain[:place] + bytes(4) + plain[place + 4 :]
+    more = b"LIST" + struct.pack("<I", 5) + b"INFO!\0" + b"id3 " + struct.pack("<I", 2000) + bytes(2000)
+    for behind in (b"", more):
+        np.testing.assert_array_equal(decode(streamed + behind, name="a.wav"), decode(plain, name="a.wav"))
+
+
 def test_a_streamed_flac_of_unknown_length_is_decoded() -> None:
     plain = bytearray(written("FLAC", "PCM_16"))
     plain[21] &= 0xF0
