@@ -46,13 +46,29 @@ def refuse_damaged_description(folder: Path, origin: str) -> None:
             continue
         try:
             found = json.loads(content)
-        except ValueError as error:
+        # Of brackets in one another, thousands deep.
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{start} is cut or damaged ({error}): {_COPY}") from None
-        lacks_content = (name in _WITH_CONTENT and not found) or (name == "tokenizer.json" and "model" not in found)
-        if not isinstance(found, dict) or lacks_content:
+        lacks_content = not isinstance(found, dict) or (name in _WITH_CONTENT and not found)
+        if lacks_content or (name == "tokenizer.json" and "model" not in found):
             raise ConfigError(f"{start} holds {json.dumps(found)[:40]}, and no content of such a file: {_COPY}")
         if name in _WITH_CODE:
             refuse_code(found, start)
+        if name == CONFIG:
+            _refuse_config(found, start)
+
+
+def _refuse_config(content: Mapping[str, Any], start: str) -> None:
+    """Refuses a config.json whose classes are no names, or whose weights are quantized."""
+    classes = content.get("architectures")
+    if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
+        raise ConfigError(f"{start} has architectures {json.dumps(classes)[:40]}, which is no list of names: {_COPY}")
+    if (quantized := content.get("quantization_config")) is not None:
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
+        raise ConfigError(
+            f"{start} says that the weights are quantized (quantization_config: {json.dumps(method)[:40]}), and "
+            "Rayscribe opens floating-point weights of 16 bits or more: name those that they were made of"
+        )
 
 
 def refuse_code(content: Mapping[str, Any], start: str) -> None:

@@ -3,7 +3,7 @@
 transformers fills what a file lacks with random values, drops what it does not know, and says so in a log alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -30,8 +30,8 @@ _FIX = "copy the complete files of the weights again, or name others"
 _NAMED = 3
 # What SpecAugment puts in place of masked frames: no hypothesis depends on it, and released wav2vec2 models lack it.
 _MASK = "masked_spec_embed"
-# Of safetensors' types.
-_FLOATS = ("F", "BF")
+# Types of weights, as safetensors calls them.
+_FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64"}
 
 
 def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = False, **options: Any) -> Any:
@@ -63,7 +63,8 @@ def refuse_other_weights(
 ) -> None:
     """Refuses pretrained weights that are not those of the network that their config describes.
 
-    Where they are only `scored`, none of their parts is new. Only the headers of their files are read, wherever they are; of pickled ones, only those that this node has.
+    Where they are only `scored`, none of their parts is new. Only the headers of their files are read, wherever they
+    are; of pickled ones, only those that this node has.
 
     Raises:
         ConfigError: a tensor is missing, unexpected, or of another shape or type, or a file is damaged; by name.
@@ -75,21 +76,21 @@ def refuse_other_weights(
             folder = reader.folder(pin, weights=False)
             part = model.model_copy(update={"name_or_path": str(folder), "revision": None})
             new_head = pin.field == WEIGHTS and not scored and family.makes_new_head(part)
-            tensors = _tensors_without_content(reader.tensors(pin), folder, pin)
-            _refuse_other_weights(part, family, pin, tensors, new_head=new_head)
+            if (tensors := reader.tensors(pin)) is None:
+                tensors = _pickled_tensors(folder, pin)
+            if tensors is not None:
+                _refuse_other_weights(part, family, pin, tensors, new_head=new_head)
 
 
 def _refuse_other_weights(
     part: ModelPart,
     family: Family[Any],
     pin: SourcePin,
-    tensors: Mapping[str, torch.Tensor] | None,
+    tensors: Mapping[str, StoredTensor],
     *,
     new_head: bool,
 ) -> None:
     """Has transformers load tensors without content into the network of their config, and refuses what it notes."""
-    if tensors is None:
-        return
     config: Any = from_pretrained(part, AutoConfig)
     auto_class = {ENCODER: AutoModel, DECODER: AutoModelForCausalLM}.get(pin.field, family.auto_class())
     options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True, "device_map": "meta"}
@@ -97,10 +98,16 @@ def _refuse_other_weights(
         config.is_decoder = config.add_cross_attention = True
         options["key_mapping"] = SHARED_EMBEDDINGS
 
+    whole = {name for name, each in tensors.items() if each.shape and each.dtype not in _FLOATS.values()}
+
     def load() -> Any:
         with torch.device("meta"):
-            kind: Any = type(auto_class.from_config(config))
-        return kind.from_pretrained(None, config=config, state_dict={**tensors}, **options)
+            made: Any = auto_class.from_config(config)
+            state = {name: torch.empty(each.shape) for name, each in tensors.items() if name not in whole}
+        # Transformers would take quantized weights for weights as they are; masks and positions are no weights.
+        for name in {name for name, _ in made.named_buffers()} & whole:
+            state[name] = torch.empty(tensors[name].shape, dtype=torch.uint8, device="meta")
+        return type(made).from_pretrained(None, config=config, state_dict=state, **options)
 
     with _quiet():
         network, info = open_named(f"model.{pin.field}", pin.text, load)
@@ -108,7 +115,8 @@ def _refuse_other_weights(
         # Of another model's encoder or decoder: its other parts are left out, and the attention between both is new.
         new = [name for name in info["missing_keys"] if pin.field == DECODER and CROSS_ATTENTION.search(name)]
         info |= {"unexpected_keys": [], "missing_keys": [*set(info["missing_keys"]) - {*new}]}
-    _refuse_other_tensors(network, info, pin.name, new_head=new_head)
+    quantized = [f"{name} ({tensors[name].dtype})" for name in whole]
+    _refuse_other_tensors(network, info, pin.name, new_head=new_head, quantized=quantized)
 
 
 @contextmanager
@@ -125,14 +133,25 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _refuse_other_tensors(network: Any, info: Mapping[str, Any], origin: str, *, new_head: bool) -> None:
-    """Refuses what transformers notes of loading, but for a `new_head`, and those of the class that was saved."""
+def _refuse_other_tensors(
+    network: Any, info: Mapping[str, Any], origin: str, *, new_head: bool, quantized: Sequence[str] = ()
+) -> None:
+    """Refuses what transformers notes of loading, but for a `new_head`, and those of the class that was saved.
+
+    `quantized` are those that it was not given, which may be what is missing.
+    """
     other_heads = new_head or type(network).__name__ not in (network.config.architectures or ())
     head = tuple(f"{name}." for name in heads(network)) if new_head else ()
     missing = [name for name in info["missing_keys"] if not name.startswith(head) and not name.endswith(_MASK)]
+    if missing and quantized:
+        raise ConfigError(
+            f"{origin}: {_some(quantized)} holds whole numbers, or floating-point ones of fewer than 16 bits, and "
+            f"weights have more; without it they lack {_some(missing)}: {_FIX}"
+        )
     wrong = [f"{name} {[*found]}, not {[*wanted]}" for name, found, wanted in info["mismatched_keys"]]
     wrong = [text for text in wrong if not text.startswith(head)]
-    unknown = [name for name in info["unexpected_keys"] if not (other_heads and _is_of_another_head(network, name))]
+    unknown = [name for name in info["unexpected_keys"] if not name.endswith(_MASK)]
+    unknown = [name for name in unknown if not (other_heads and _is_of_another_head(network, name))]
     problems = [
         f"{what} {_some(names)}"
         for what, names in (("lack", missing), ("have, in another shape,", wrong), ("have, beyond it,", unknown))
@@ -160,21 +179,9 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _refuse_whole_numbers(tensors: Mapping[str, StoredTensor], pin: SourcePin) -> None:
-    """Refuses quantized weights, which transformers would take for weights as they are; counters have no dimension."""
-    whole = [f"{name} ({each.dtype})" for name, each in tensors.items() if not each.dtype.startswith(_FLOATS)]
-    if found := [name for name in whole if tensors[name.partition(" ")[0]].shape]:
-        raise ConfigError(f"{pin.name}: {_some(found)} holds whole numbers, and weights are floating-point: {_FIX}")
-
-
-def _tensors_without_content(
-    stored: Mapping[str, StoredTensor] | None, folder: Path, pin: SourcePin
-) -> dict[str, torch.Tensor] | None:
-    """Tensors that have shapes alone: of headers, or (None) of pickles in a folder; None: they are not on this node."""
-    if stored is not None:
-        _refuse_whole_numbers(stored, pin)
-        return {name: torch.empty(each.shape, device="meta") for name, each in stored.items()}
-    found: dict[str, torch.Tensor] = {}
+def _pickled_tensors(folder: Path, pin: SourcePin) -> dict[str, StoredTensor] | None:
+    """The tensors of pickles in a folder, by name; None: they are not on this node."""
+    found: dict[str, StoredTensor] = {}
     for name in names_in(folder):
         if not any(fnmatch(name, each) for each in PICKLED_WEIGHTS):
             continue
@@ -185,5 +192,6 @@ def _tensors_without_content(
             raise ConfigError(f"{pin.name}: {name}: {reason_of(error)}: {_FIX}") from error
         if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
             raise ConfigError(f"{pin.name}: {name} holds no tensors by name: {_FIX}")
-        found |= content
+        for key, each in content.items():
+            found[key] = StoredTensor(tuple(each.shape), _FLOATS.get(each.dtype, str(each.dtype)))
     return found or None

@@ -98,7 +98,7 @@ def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
             continue
         try:
             shards = {str(name) for name in json.loads((folder / index).read_bytes())["weight_map"].values()}
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise ConfigError(f"{origin}: {index} is no index of weights: put back the one that was saved") from None
         if strange := sorted(shards - {*_matching(shards, patterns)} | {name for name in shards if "/" in name}):
             raise ConfigError(f"{origin}: {index} names {strange[0]!r}, which is no file of weights next to it")

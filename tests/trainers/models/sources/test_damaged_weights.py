@@ -194,6 +194,18 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         tensors(lambda held: held.update({NORM: held[NORM].to(torch.int8)})),
         rf"{NORM} \(I8\) holds whole numbers",
     ),
+    "weights have 8 bits": (
+        tensors(lambda held: held.update({NORM: held[NORM].to(torch.float8_e4m3fn)})),
+        rf"{NORM} \(F8_E4M3\) holds whole numbers, or floating-point ones of fewer than 16 bits.*they lack {NORM}",
+    ),
+    "config.json says that they are quantized": (
+        configured(quantization_config={"quant_method": "gptq", "bits": 4}),
+        r'config\.json says that the weights are quantized \(quantization_config: "gptq"\)',
+    ),
+    "config.json names no classes": (
+        configured(architectures=5),
+        r"config\.json has architectures 5, which is no list",
+    ),
     "config.json has more layers": (configured(encoder_layers=2), r"they lack model\.encoder\.layers\.1\."),
     "config.json has other sizes": (
         configured(encoder_ffn_dim=24),
@@ -239,6 +251,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "the tokenizer is cut": (cut("tokenizer.json"), r"tokenizer\.json is cut or damaged"),
     "the tokenizer is empty": (content("tokenizer.json", b""), r"tokenizer\.json is empty"),
     "the tokenizer has no content": (content("tokenizer.json", b"{}"), r"tokenizer\.json holds \{\}"),
+    "the tokenizer is a number": (content("tokenizer.json", b"5"), r"tokenizer\.json holds 5"),
+    "the tokenizer is deep": (content("tokenizer.json", b"[" * 100_000), r"tokenizer\.json is cut or damaged"),
     "the tokenizer is another file": (content("tokenizer.json", b'{"a": 1}'), r"tokenizer\.json holds "),
     "the tokenizer is a pointer": (content("tokenizer.json", POINTER), r"tokenizer\.json is a pointer of Git LFS"),
     "there is no tokenizer": (
@@ -273,6 +287,12 @@ PICKLES: dict[str, tuple[Damage, str]] = {
     "it is a bare pickle that runs code": (
         lambda folder: (folder / PICKLED).write_bytes(pickle.dumps(Harmful(folder))),
         rf"{PICKLED}: its pickle holds more than tensors",
+    ),
+    "weights are quantized": (
+        lambda folder: torch.save(
+            {**(held := torch.load(folder / PICKLED)), NORM: held[NORM].to(torch.int8)}, folder / PICKLED
+        ),
+        rf"{NORM} \(torch\.int8\) holds whole numbers",
     ),
     "it holds a checkpoint": (
         lambda folder: torch.save({"model": torch.load(folder / PICKLED), "step": 3}, folder / PICKLED),
@@ -443,6 +463,22 @@ class TestHeads:
         assert re.search(r"they have, beyond it, .*encoder\.more", refused(folder, tmp_path / "more"))
         tensors(lambda held: held.pop(f"{inner}encoder.layer_norm.weight"))(folder)
         assert "they lack wav2vec2.encoder.layer_norm.weight" in refused(folder, tmp_path / "lacking")
+
+    def test_what_is_no_weight_may_be_of_whole_numbers(self, ctc_folder: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(ctc_folder, tmp_path / "model")
+        positions = {"wav2vec2.encoder.position_ids": torch.arange(5)[None]}
+        tensors(lambda held: held.update(positions))(folder)
+        assert {level for level, _ in found(folder, tmp_path)} == {"ok"}
+
+    @pytest.mark.parametrize("fields", [{"vocabulary": "own"}, {"vocabulary": "characters"}])
+    def test_what_replaces_masked_frames_may_be_there_where_none_are_masked(
+        self, fields: dict[str, str], ctc_folder: Path, tmp_path: Path
+    ) -> None:
+        folder = shutil.copytree(ctc_folder, tmp_path / "model")
+        configured(mask_time_prob=0.0, mask_feature_prob=0.0)(folder)
+        assert {level for level, _ in found(folder, tmp_path, model=fields)} == {"ok"}
+        part = config({"model": {"init": "pretrained", "name_or_path": str(folder), "family": "ctc"}}).model
+        family_of(part).load_recognizer(part, None, 1)
 
     def test_its_shape_may_be_another_only_where_it_is_new(self, ctc_folder: Path, tmp_path: Path) -> None:
         folder = shutil.copytree(ctc_folder, tmp_path / "model")
