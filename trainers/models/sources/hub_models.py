@@ -1,5 +1,6 @@
 """Models on the Hugging Face Hub: which commit a revision is, and its files in the cache that all of the node share."""
 
+from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,17 +83,26 @@ def tensors_on_hub(pin: SourcePin, file: str) -> dict[str, StoredTensor]:
         ConfigError: it is damaged.
         StorageError: the Hub does not respond.
     """
-    from huggingface_hub import get_hf_file_metadata, get_session, hf_hub_url  # noqa: PLC0415
+    from huggingface_hub import constants, get_hf_file_metadata, get_session, hf_hub_url  # noqa: PLC0415
     from huggingface_hub.utils._headers import build_hf_headers  # noqa: PLC0415
     from huggingface_hub.utils._http import hf_raise_for_status  # noqa: PLC0415
 
     url = hf_hub_url(pin.address, file, revision=pin.revision)
 
     def read(start: int, most: int) -> bytes:
-        headers = {**build_hf_headers(), "Range": f"bytes={start}-{start + most - 1}"}
-        response = get_session().get(url, headers=headers)
-        hf_raise_for_status(response)
-        return bytes(response.content[:most])
+        asked = {"Range": f"bytes={start}-{start + most - 1}", "Accept-Encoding": "identity"}
+        timeout_s, content = constants.HF_HUB_DOWNLOAD_TIMEOUT, b""
+        with get_session().stream("GET", url, headers=build_hf_headers() | asked, timeout=timeout_s) as response:
+            if response.is_error:
+                response.read()
+            hf_raise_for_status(response)
+            # A mirror may know no ranges, and begin to send all of the weights.
+            skipped = 0 if response.status_code == HTTPStatus.PARTIAL_CONTENT else start
+            for piece in response.iter_bytes():
+                content += piece
+                if len(content) >= skipped + most:
+                    break
+        return content[skipped : skipped + most]
 
     def ask() -> dict[str, StoredTensor]:
         return tensors_of_remote(file, get_hf_file_metadata(url).size or 0, read, pin.name)

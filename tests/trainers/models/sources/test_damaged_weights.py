@@ -383,6 +383,14 @@ class TestEverywhere:
         for number, source in enumerate((f"{s3_bucket}/model", HUB_ID)):
             assert found(source, tmp_path / str(number), **fields) == [("ok", f"model.name_or_path: {source} opens")]
 
+    def test_of_a_mirror_without_ranges_no_more_than_the_header_is_read(
+        self, hub: WebServer, whisper_folder: Path, tmp_path: Path
+    ) -> None:
+        commit = publish_repository(hub, HUB_ID, whisper_folder)
+        size_bytes = (whisper_folder / SAFE).stat().st_size
+        hub.pages[f"/{HUB_ID}/resolve/{commit}/{SAFE}"].cuts += [size_bytes - 1] * 16
+        assert found(HUB_ID, tmp_path) == [("ok", f"model.name_or_path: {HUB_ID} opens")]
+
 
 def refuse_to_prepare(*_: object, **__: object) -> Any:
     raise AssertionError("data was prepared")
