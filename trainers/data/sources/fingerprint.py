@@ -123,6 +123,26 @@ def file_stats(
     return [found[path] for path in paths]
 
 
+def marks_of_files(paths: Sequence[str], storage_options: StorageOptions) -> list[Any]:
+    """What changes when a file does, without reading it: its size, with its times or its ETag.
+
+    None for one that is not there, or that `listing` does not ask for.
+    """
+
+    def mark(path: str) -> tuple[int, str] | None:
+        try:
+            entry = describe(path, storage_options) if Path(path).is_file() else None
+        except OSError:
+            return None
+        return (entry.size_bytes, entry.etag) if entry is not None else None
+
+    here = list(dict.fromkeys(path for path in paths if not is_remote(path)))
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        found = dict(zip(here, pool.map(mark, here), strict=True))
+    listed = _listed(paths, storage_options)
+    return [found.get(path, each) for path, each in zip(paths, listed, strict=True)]
+
+
 def store_fingerprints(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> None:
     """Stores those of a prepared set's recordings, so that a later start can say which of them have changed."""
     if not fingerprints or cache.exists(name := _stored_name(key)):

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, ResumeError
 from trainers.models.recognizer import Word
 from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcriber import Part
@@ -41,16 +41,19 @@ class GrowingFile:
 
         Raises:
             ConfigError: it cannot be read.
-            ResumeError: it is of another request; names what differs.
+            ResumeError: it is of another request, or damaged; names what differs, and what to delete.
         """
         with _naming(self._path):
             lines = self._progress.read_bytes().splitlines(keepends=True) if self._progress.exists() else []
             # The last one was cut short where the process was killed while it wrote.
             self._known = [line for line in lines if line.endswith(b"\n")] or [_line(identity)]
         fix = f"name another file, or delete {self._progress}"
-        refuse_others(json.loads(self._known[0]), identity, f"--out {self._path}", fix)
-        for line in self._known[1:]:
-            self._take(_part_of(json.loads(line)))
+        with self._naming_damage(1):
+            begun = dict(json.loads(self._known[0]))
+        refuse_others(begun, identity, f"--out {self._path}", fix)
+        for number, line in enumerate(self._known[1:], start=2):
+            with self._naming_damage(number):
+                self._take(_part_of(json.loads(line)))
 
     @property
     def transcripts(self) -> dict[str, Transcript]:
@@ -61,7 +64,7 @@ class GrowingFile:
         """Adds what was recognized, of which nothing is lost from then on; a ConfigError, if it cannot be written."""
         with _naming(self._path):
             if not self._has_begun:
-                self._progress.write_bytes(b"".join(self._known))
+                self._replace(self._progress, b"".join(self._known))
                 self._write([part for part in self.parts.values() if part.is_last], anew=True)
                 self._has_begun = True
             with self._progress.open("ab") as file:
@@ -75,7 +78,7 @@ class GrowingFile:
     def finish(self, text: str) -> None:
         """Leaves a text as the file's content, and nothing else; raises as `add`."""
         with _naming(self._path):
-            self._replace(text)
+            self._replace(self._path, text.encode())
             self._progress.unlink(missing_ok=True)
 
     def _take(self, part: Part) -> None:
@@ -88,15 +91,31 @@ class GrowingFile:
     def _write(self, finished: Sequence[Part], *, anew: bool) -> None:
         """Writes complete lines: of finished recordings, or in other formats of the one that is recognized."""
         if self._format != "jsonl":
-            self._replace("".join(FORMATS[self._format](part.transcript) for part in self.parts.values()))
+            text = "".join(FORMATS[self._format](part.transcript) for part in self.parts.values())
+            self._replace(self._path, text.encode())
             return
         with self._path.open("wb" if anew else "ab") as file:
             file.write("".join(FORMATS["jsonl"](part.transcript) for part in finished).encode())
 
-    def _replace(self, text: str) -> None:
+    def _replace(self, path: Path, content: bytes) -> None:
+        """Writes a file at once, so that a process that is killed leaves the former one."""
         new = self._path.with_name(f".{self._path.name}.part")
-        new.write_text(text, encoding="utf-8")
-        new.replace(self._path)
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+
+    @contextmanager
+    def _naming_damage(self, number: int) -> Iterator[None]:
+        """A block that reads a line of the progress, whose errors name the file."""
+        try:
+            yield
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ResumeError(
+                f"--out {self._path}: {self._progress} is damaged (line {number}: {error}): delete it, and all is "
+                "transcribed again"
+            ) from None
 
 
 @contextmanager

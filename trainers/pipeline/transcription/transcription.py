@@ -152,7 +152,7 @@ def _in_memory(request: TranscriptionRequest, task: TranscribeTask, rows: Locate
     file = None
     if request.out is not None:
         file = GrowingFile(in_home(request.out).absolute(), request.chosen_format)
-        file.open(identity_of(task, rows.table, request.chosen_format))
+        file.open(identity_of(task, rows, request.chosen_format))
     show(Stage("model", "loading"))
     with opened_transcriber(task, LocalSession.of_this_process(), show) as transcriber:
         show(Stage(TRANSCRIBE, f"recognizing {counted(len(rows.table), 'recording')}"))
@@ -195,7 +195,7 @@ def _into_folder(
 ) -> TranscriptionResult:
     assert request.folder is not None
     folder = TranscriptionFolder(request.folder, task.config.run.storage_options, request.chosen_format)
-    folder.begin(identity_of(task, rows.table, folder.format))
+    folder.begin(identity_of(task, rows, folder.format))
     blocks = blocks_of(rows.table, ROWS_PER_SHARD)
     finished = folder.finished()
     waiting = [block for number, block in enumerate(blocks) if number not in finished]

@@ -7,14 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from trainers.data.sources.archives.source_files import LocatedRows
+from trainers.data.sources.fingerprint import hash_of_places, marks_of_files
 from trainers.errors import ResumeError
 from trainers.pipeline.transcription.transcriber import TranscribeTask
 from trainers.pipeline.transcription.transcription_request import KEPT
 from trainers.storage.json_files import to_json
 
 
-def identity_of(task: TranscribeTask, rows: pa.Table, transcript_format: str) -> dict[str, Any]:
-    """By name, and as JSON would have it: model with its content, rows, cutting, and all fields that decide."""
+def identity_of(task: TranscribeTask, rows: LocatedRows, transcript_format: str) -> dict[str, Any]:
+    """By name, as JSON would have it: model with its content, rows, recordings, cutting, and all fields that decide."""
     settings = task.config.model_dump(mode="json", include=set(KEPT) - {"run"})
     fields = {
         f"{part}.{name}": value
@@ -25,7 +27,8 @@ def identity_of(task: TranscribeTask, rows: pa.Table, transcript_format: str) ->
     content = {
         "model": task.model,
         **(task.contents or {}),
-        "rows": _hash_of_rows(rows),
+        "rows": _hash_of_rows(rows.table),
+        "recordings": hash_of_places(rows.files, marks_of_files(rows.files, task.config.run.storage_options))[:16],
         "format": transcript_format,
         "max_segment_s": task.cutting.max_segment_s,
         "pause_s": task.cutting.pause_s,

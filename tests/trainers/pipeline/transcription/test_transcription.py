@@ -1,6 +1,7 @@
 """Recordings and manifests transcribed without Ray: as in scoring, cut, written, gone on with, and what goes wrong."""
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -19,7 +20,7 @@ from tests.trainers.pipeline.transcription.tiny_models import CTC, TEXTS, write_
 from tests.trainers.synthetic import RATE_HZ, config, speechlike, write_corpus, write_recording, write_rows
 from trainers.config.storage_location import StorageOptions
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import QuarantinedError, ResumeError
+from trainers.errors import Interruption, QuarantinedError, ResumeError
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
@@ -27,6 +28,7 @@ from trainers.pipeline.transcription import transcriber, transcription
 from trainers.pipeline.transcription.growing_file import GrowingFile
 from trainers.pipeline.transcription.input_rows import open_rows
 from trainers.pipeline.transcription.transcriber import Part, TranscribeTask
+from trainers.pipeline.transcription.transcript import Transcript
 from trainers.pipeline.transcription.transcription import BlockTranscriber, transcribe_in_process
 from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
@@ -290,6 +292,51 @@ class TestGrowingFiles:
             in shown
         )
         assert out.read_text() == begun
+
+    def test_what_is_begun_of_a_recording_is_not_gone_on_with_by_another_version_of_it(
+        self, ctc: Path, talk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        recording, out = Path(shutil.copy2(talk, tmp_path / "talk.wav")), tmp_path / "talk.srt"
+        arguments = ["transcribe", str(ctc), str(recording), "--max-segment-s", "1", "--out", str(out)]
+        self.stopped(monkeypatch, arguments, after=1)
+        begun, times = out.read_text(), recording.stat()
+        write_recording(recording, speechlike(4.0, 3))
+        assert recording.stat().st_size == times.st_size
+        os.utime(recording, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert main(arguments) == ResumeError.exit_code
+        assert "talk.srt: holds transcripts of another request (recordings differ): name another file, or" in " ".join(
+            capsys.readouterr().err.split()
+        )
+        assert out.read_text() == begun
+
+    @pytest.mark.parametrize("line", [0, 1])
+    @pytest.mark.parametrize("damage", [b"{", b"[]", b"{}", b"3", b"\xff", b'{"transcript": {"segments": 3}}', b"\0\0"])
+    def test_progress_that_is_damaged_is_named(self, damage: bytes, line: int, talk: Path, tmp_path: Path) -> None:
+        file, part = GrowingFile(tmp_path / "talk.srt", "srt"), Part(Transcript("talk", str(talk), 1.0))
+        file.open({"model": "m"})
+        file.add([part])
+        progress = tmp_path / ".talk.srt.progress"
+        lines = progress.read_bytes().splitlines(keepends=True)
+        lines[line] = damage + b"\n"
+        progress.write_bytes(b"".join(lines))
+        with pytest.raises(ResumeError, match=r"delete .*\.talk\.srt\.progress|\.progress is damaged .*: delete it"):
+            GrowingFile(tmp_path / "talk.srt", "srt").open({"model": "m"})
+
+    def test_progress_is_never_cut_short_where_it_is_gone_on_with(
+        self, talk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        part = Part(Transcript("talk", str(talk), 1.0))
+        file = GrowingFile(tmp_path / "talk.srt", "srt")
+        file.open({"model": "m"})
+        file.add([part])
+        progress = tmp_path / ".talk.srt.progress"
+        begun = progress.read_bytes()
+        again = GrowingFile(tmp_path / "talk.srt", "srt")
+        again.open({"model": "m"})
+        monkeypatch.setattr(Path, "replace", lambda *_: STOP_SIGNAL.end())
+        with pytest.raises(Interruption):
+            again.add([part])
+        assert progress.read_bytes() == begun
 
     def test_what_would_be_printed_is_lost_and_the_message_says_so(
         self, ctc: Path, talk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
