@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Mapping
 from functools import cache
 
@@ -46,7 +47,15 @@ _CODE = re.compile(r"[a-z]{2,3}", re.IGNORECASE)
 # How the name begins that CLDR's data gives to a code that nobody has.
 _UNKNOWN = "Unknown"
 # A code with script, region or more: zh-Hant-TW, es_419, cmn_hans_cn, azj-script_latin.
-_TAG = re.compile(r"([a-z]{2,3})[-_].+", re.IGNORECASE)
+_TAG = re.compile(r"[a-z]{2,3}[-_].+", re.IGNORECASE)
+# What follows a tag and is no part of it: the encoding and the modifier of a locale, or a remark.
+_LOCALE_TAIL, _REMARK = re.compile(r"[.@].*", re.DOTALL), re.compile(r"[ (].*", re.DOTALL)
+# A name with a region or a script: Portuguese (Brazil), Chinese (Simplified).
+_QUALIFIED = re.compile(r"([^()]+)\(([^()]+)\)")
+# Names that CLDR has not, or has in English for another language.
+_OTHER_NAMES: Mapping[str, str] = {"bahasa melayu": "ms", "bahasa indonesia": "id", "kihindi": "hi"}
+# Ways to write Mandarin in Latin letters; all other variants of Chinese may be other languages (zh-minnan).
+_OF_MANDARIN = frozenset({"pinyin", "tongyong", "wadegile"})
 
 
 @cache
@@ -58,8 +67,8 @@ def code_or_name(language: str) -> str:
     """
     text = language.strip()
     tag = _by_name(text) if _CODE.fullmatch(text) is None else _by_code(text)
-    if tag is None and (found := _TAG.fullmatch(text)) is not None:
-        tag = _by_code(text) or _by_code(found[1])
+    if tag is None and _TAG.fullmatch(text) is not None:
+        tag = _by_tag(text)
     if tag is None or not tag.language:
         return language.lower()
     if tag.language == "zh" and tag.territory in _CANTONESE:
@@ -83,9 +92,11 @@ def no_token(language: str) -> str:
     name = langcodes.Language.get(code).language_name() if _CODE.fullmatch(code) else _UNKNOWN
     if not name.startswith(_UNKNOWN):
         return f"{said}." if name.lower() == language.lower() else f"{said} ({name})."
-    near = difflib.get_close_matches(language.lower(), LANGUAGES.values(), n=1, cutoff=0.8)
+    # Deutch is nearer to Deutsch than to Dutch.
+    known = {**{name: name for name in LANGUAGES.values()}, **{own: LANGUAGES[to] for own, to in _own_names().items()}}
+    near = difflib.get_close_matches(language.lower(), known, n=1, cutoff=0.8)
     if near:
-        return f"{said}; did you mean {near[0].title()}?"
+        return f"{said}; did you mean {known[near[0]].title()}?"
     return f"{said}, which is no code or name of a language that is known here: write its code (sr) or name (Serbian)."
 
 
@@ -96,17 +107,55 @@ def _by_code(text: str) -> langcodes.Language | None:
         return None
 
 
-def _by_name(text: str) -> langcodes.Language | None:
-    """The language of an English name, else of one in any language; all of it has to match, as `find` does not ask."""
-    name = normalize_name(text)
-    for names in (_names("en"), _names("und")):
-        if name in names:
-            return langcodes.Language.get(get_trie_value(names, name))
+def _by_tag(text: str) -> langcodes.Language | None:
+    """The language of a tag, without the subtags at its end that are none; for Chinese they may say which one it is."""
+    tag, remarks = _LOCALE_TAIL.sub("", text), _REMARK.search(text)
+    subtags = [part for part in re.split(r"[-_]", _REMARK.sub("", tag)) if part]
+    for length in range(len(subtags), 0, -1):
+        found = _by_code("-".join(subtags[:length]))
+        if found is not None:
+            is_unclear = remarks or length < len(subtags) or found.private or {*(found.variants or ())} - _OF_MANDARIN
+            return None if found.language == "zh" and is_unclear else found
     return None
 
 
+def _by_name(text: str) -> langcodes.Language | None:
+    """The language of its own name, of an English one, else of one in any; all of it has to match.
+
+    A name may have a region or a script in brackets, and those of Whisper's languages may be without accents.
+    """
+    name = normalize_name(text)
+    known = _OTHER_NAMES.get(name) or _own_names().get(name)
+    if known is not None:
+        return _by_code(known)
+    for names in (_names("en"), _names("und")):
+        if name in names:
+            return _by_code(get_trie_value(names, name))
+    if (qualified := _QUALIFIED.fullmatch(text)) is not None and (found := _by_name(qualified[1])) is not None:
+        kind = normalize_name(qualified[2])
+        for field in ("territory", "script"):
+            if kind in (names := _names("en", field)):
+                return found.update_dict({field: get_trie_value(names, kind)})
+    return _by_code(_own_names().get(_without_accents(name), ""))
+
+
 @cache
-def _names(language: str) -> Mapping[str, list[bytes]]:
-    """Codes of languages by their names in a language; `und`: in all."""
-    names: Mapping[str, list[bytes]] = load_trie(data_filename(f"trie/{language}/name_to_language.marisa"))
+def _own_names() -> Mapping[str, str]:
+    """Whisper's codes by the languages' own names; of those in Latin letters, without accents, too."""
+    own: dict[str, str] = {}
+    for code in LANGUAGES:
+        name = normalize_name(langcodes.Language.get(code).autonym())
+        own |= {each: code for each in (name, _without_accents(name)) if each == name or each.isascii()}
+    return own
+
+
+def _without_accents(name: str) -> str:
+    letters = unicodedata.normalize("NFD", name)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+@cache
+def _names(language: str, of: str = "language") -> Mapping[str, list[bytes]]:
+    """Codes of languages, or of territories or scripts, by their names in a language; `und`: in all."""
+    names: Mapping[str, list[bytes]] = load_trie(data_filename(f"trie/{language}/name_to_{of}.marisa"))
     return names

@@ -67,12 +67,44 @@ def test_codes_and_names(given: str, code: str) -> None:
     assert code_or_name(f" {given.upper()} ") == code or code not in (*LANGUAGES, "jv", "fil")
 
 
+@pytest.mark.parametrize("tag", ["zh_HK.UTF-8", "zh_HK.utf8", "zh_HK@radical", "zh-HK-", "zh-yue", "zh_Hant_MO.UTF-8"])
+def test_what_follows_a_tag_of_cantonese_leaves_it_cantonese(tag: str) -> None:
+    assert whisper_code(tag) == "yue"
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *("zh-HK (Cantonese)", "zh_CN (Cantonese)", "zh_hk_cantonese", "zh-cantonese", "zh-CN-yue", "zh-minnan"),
+        *("zh-Hant-HK_x1", "zh-x-cantonese", "zh-guangdong"),
+    ],
+)
+def test_chinese_of_an_unknown_kind_is_not_taken_for_mandarin(tag: str) -> None:
+    assert whisper_code(tag) is None
+    assert no_token(tag).endswith(("write its code (sr) or name (Serbian).", "did you mean Cantonese?"))
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        *(("zh_CN.UTF-8", "zh"), ("zh-Latn-pinyin", "zh"), ("en_US@x", "en"), ("azj-script_latin", "az")),
+        *(("espanol", "es"), ("Francais", "fr"), ("turkce", "tr"), ("portugues", "pt"), ("cestina", "cs")),
+        *(("Chinese (Simplified)", "zh"), ("Portuguese (Brazil)", "pt"), ("Chinese (Hong Kong)", "yue")),
+        *(("Bahasa Melayu", "ms"), ("Malti", "mt"), ("Kihindi", "hi"), ("Kiswahili", "sw")),
+        *(("Private Use", None), ("Chinese (Wu)", None), ("Chinese (Klingon)", None)),
+    ],
+)
+def test_names_without_accents_and_with_regions(given: str, code: str | None) -> None:
+    assert whisper_code(given) == code
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ("Xhosa", "Whisper has no token for 'Xhosa'."),
         ("xho_Latn", "Whisper has no token for 'xho_Latn' (Xhosa)."),
         ("Englsh", "Whisper has no token for 'Englsh'; did you mean English?"),
+        ("Deutch", "Whisper has no token for 'Deutch'; did you mean German?"),
         ("qqq", "Whisper has no token for 'qqq', which is no code or name of a language that is known here: write its"),
         ("Duits-achtig", "Whisper has no token for 'Duits-achtig', which is no code or name of a language that is"),
     ],

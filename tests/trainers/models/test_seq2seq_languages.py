@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.recognizer import Decoding
 from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily
+from trainers.models.seq2seq.seq2seq_processor import token_of
 from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer
 
 FAMILY: Family[Any] = Seq2SeqFamily()
@@ -129,3 +131,11 @@ def test_a_tokenizer_of_one_language_says_nothing_of_it(folder: Path, tmp_path: 
     assert [item.language_id for item in processors] == [None, None]
     one, other = (FAMILY.encode_labels(item, TEXTS) for item in processors)
     assert one == other
+
+
+def test_a_vocabulary_that_tells_languages_apart_by_codes_has_the_one_that_is_named() -> None:
+    codes = ["arb_Arab", "arz_Arab", "zho_Hans", "zho_Hant", "pes_Arab", "prs_Arab"]
+    tokenizer = SimpleNamespace(lang_code_to_id={code: number for number, code in enumerate(codes)})
+    assert [token_of(tokenizer, code) for code in codes] == codes
+    assert [token_of(tokenizer, name) for name in ("Arabic", "zh", "prs")] == ["arb_Arab", "zho_Hans", "pes_Arab"]
+    assert token_of(tokenizer, "Serbian") is None

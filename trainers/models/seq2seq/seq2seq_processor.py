@@ -81,7 +81,9 @@ def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> i
 
 
 def token_of(tokenizer: Any, language: str) -> str | None:
-    """The code by which a tokenizer has a language; None: it has no token for it."""
+    """The code by which a tokenizer has a language, itself before others of it; None: it has no token for it."""
+    if language in tokenizer.lang_code_to_id:
+        return language
     return next((own for own in tokenizer.lang_code_to_id if code_or_name(own) == code_or_name(language)), None)
 
 
