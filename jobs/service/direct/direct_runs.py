@@ -203,7 +203,7 @@ def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
         return _state_by_code(known), gone or f"its folder is gone: {known.url}"
     if state.finished is not None and state.finished.attempt == found.attempt:
         return RunState.SUCCEEDED, (progress.detail if progress is not None else "") or "finished"
-    return _state_elsewhere(progress) if known.is_running is None else _state_ended(known, found)
+    return _state_elsewhere(known, found) if known.is_running is None else _state_ended(known, found)
 
 
 def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
@@ -216,16 +216,23 @@ def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
     return RunState.FAILED, f"its driver {how}{came} · it has {newest}"
 
 
-def _state_elsewhere(progress: Progress | None) -> tuple[RunState, str]:
-    """The state of a run whose driver is not seen from here, by what it wrote."""
-    if progress is None:
-        return RunState.SETTING_UP, "starts on another machine"
-    if progress.phase == ENDED:
+def _state_elsewhere(known: Registered, found: _Found) -> tuple[RunState, str]:
+    """The state of a run whose driver is not seen from here, by what it wrote; one that writes nothing has ended."""
+    progress = found.progress
+    if progress is not None and progress.phase == ENDED:
         stopped = progress.detail.startswith("stopped")
         return RunState.STOPPED if stopped else RunState.FAILED, progress.detail.partition("\n")[0] or "ended"
-    silent_s = time.time() - progress.at_s
-    late = f" · no update for {format_duration(silent_s)}" if silent_s > STALE_S else ""
-    return PHASES.get(progress.phase, RunState.SETTING_UP), f"{describe(progress)}{late}"
+    text = describe(progress) if progress is not None else "starts on another machine"
+    silent_s = time.time() - max(known.started_s, progress.at_s if progress is not None else 0.0)
+    if silent_s > STALE_S:
+        newest = found.state.checkpoints[-1].name if found.state.checkpoints else "no checkpoint"
+        where = f", on {host_of(known.process)}," if known.process else ""
+        return RunState.FAILED, (
+            f"{text} · no update for {format_duration(silent_s)}: its driver{where} is not seen from here, and is "
+            f"taken to have ended · it has {newest}"
+        )
+    state = PHASES.get(progress.phase, RunState.SETTING_UP) if progress is not None else RunState.SETTING_UP
+    return state, text
 
 
 def _attempts(folder: RunFolder, run: Run, known: Registered) -> list[Attempt]:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -379,6 +380,25 @@ def test_a_driver_elsewhere_is_not_stopped_and_it_is_said_how(runs: AllRuns, tmp
     assert runs.run("sr").state == RunState.TRAINING
     with pytest.raises(ConflictError, match=r"sr was started without a queue, on gpu-box, as process 77: press Ctrl-C"):
         runs.stop("sr")
+
+
+@pytest.mark.parametrize("is_container", [True, False], ids=["a restarted container", "a reboot under a new name"])
+def test_a_driver_that_is_not_seen_and_writes_nothing_has_ended(
+    runs: AllRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_container: bool
+) -> None:
+    host, boot, rest = process_name().split("/", 2)
+    process = f"{host}/{boot}/pid:[1]/77/123" if is_container else f"former/0000/{rest}"
+    known = register(tmp_path, process=process, started_s=time.time())
+    name = train(known, tmp_path)
+    assert runs.run("sr").state == RunState.TRAINING
+    later_s = time.time() + 3600
+    monkeypatch.setattr("jobs.service.direct.direct_runs.time.time", lambda: later_s)
+    ended = runs.run("sr")
+    assert ended.state == RunState.FAILED
+    assert ended.reason.startswith("step 3/8 · WER 12.50% · no update for 1 h 00 min: its driver, on ")
+    assert ended.reason.endswith(f"is not seen from here, and is taken to have ended · it has {name}")
+    assert runs.stop("sr").reason == ended.reason, "nothing is left to stop"
+    assert continue_refused(runs, ended) is None
 
 
 def test_a_run_of_a_queue_is_not_forgotten(runs: AllRuns, ledger: Ledger, tmp_path: Path) -> None:
