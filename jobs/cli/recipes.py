@@ -43,6 +43,10 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     speaker_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the speakers. Default: by its usual names, or none.")
     ] = None,
+    ignore_columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Column that is not looked at, such as begin_time; may be repeated."),
+    ] = None,
     encoding: Annotated[
         str, typer.Option(metavar="NAME", help="Encoding of tables and transcripts: latin-1, cp1250, utf-16, …")
     ] = "utf-8",
@@ -69,7 +73,8 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     given = read_given_model(model) if model is not None else None
     tell = Patience()
-    found = find_speech(source, Columns(audio_column, text_column, speaker_column), tell, encoding, quoting)
+    columns = Columns(audio_column, text_column, speaker_column, tuple(ignore_columns or ()))
+    found = find_speech(source, columns, tell, encoding, quoting)
     out = out if out is not None else Path(f"{run_name(found.name)}.yaml")
     made = new_recipe(found, measure(found, tell), look_at_machine(), Wishes(out, language, given))
     there = [str(path) for path in made.texts if path.exists()]

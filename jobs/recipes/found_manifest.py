@@ -31,11 +31,12 @@ SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id", "spk_id", "spk", "speak
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that the user has named. None: found by their usual names."""
+    """Columns that the user has named. None: found by their usual names; `ignored` are not looked at."""
 
     audio: str | None = None
     text: str | None = None
     speaker: str | None = None
+    ignored: tuple[str, ...] = ()
 
 
 def read_manifest_rows(
@@ -58,6 +59,7 @@ def read_manifest_rows(
     names, separator = _columns_of(location, decode(location, content), files.quoting)
     if not names:
         raise DataError(f"{location}: it has no rows: write a header and a line for each recording")
+    names = [name for name in names if name not in columns.ignored]
     audio = columns.audio or usual_column(names, AUDIO_COLUMNS)
     transcript = columns.text or usual_column(names, TEXT_COLUMNS)
     if audio not in names:
@@ -65,7 +67,9 @@ def read_manifest_rows(
     speaker = columns.speaker or usual_column(names, SPEAKER_COLUMNS)
     _refuse_unknown(location, names, Columns(audio, transcript, speaker))
     assert audio is not None and transcript is not None
-    rules = TableRules(audio, transcript, slice_columns=[] if speaker is None else [speaker])
+    rules = TableRules(
+        audio, transcript, slice_columns=[] if speaker is None else [speaker], ignore_columns=columns.ignored
+    )
     table = read_manifest(location, content, rules, quoting=files.quoting, delimiter=separator)
     if speaker is not None:
         place = table.schema.get_field_index("speaker")

@@ -33,6 +33,13 @@ SPLIT_WORDS: Mapping[str, tuple[str, ...]] = {
 }
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl")
 SAVED_DATASET = ("dataset_info.json", "dataset_dict.json")
+# What stands in a message for a field, as there is no recipe yet.
+_OPTIONS: Mapping[str, str] = {
+    "data.encoding": "--encoding",
+    "data.quoting": "--quoting",
+    "name it in data.ignore_columns": "name it with --ignore-columns",
+    "--set data.use_language_column=false": "--ignore-columns and its name",
+}
 _LANGUAGE_IN_CLIP = re.compile(r"common_voice_([A-Za-z]{2,3}(?:-[A-Za-z]+)?)_\d+")
 
 
@@ -65,6 +72,7 @@ class FoundSpeech:
         notes: What to say of it.
         encoding: Of its texts.
         quoting: Of fields of CSV.
+        ignored: Columns of manifests that are not looked at.
     """
 
     name: str
@@ -76,6 +84,7 @@ class FoundSpeech:
     table: str | None = None
     encoding: str = UTF_8
     quoting: Quoting = "csv"
+    ignored: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -107,10 +116,12 @@ def find_speech(
     try:
         found = _find(given, columns, tell, SourceFiles(StorageOptions(), None, encoding, quoting))
     except DataError as error:
-        # There is no recipe yet: an option stands for its field.
-        told = str(error).replace("data.encoding", "--encoding").replace("data.quoting", "--quoting")
+        told = str(error)
+        for field, option in _OPTIONS.items():
+            told = told.replace(field, option)
         raise type(error)(told) from None
-    return replace(found, notes=(*found.notes, *_misread(found, encoding)), encoding=encoding, quoting=quoting)
+    notes = (*found.notes, *_misread(found, encoding))
+    return replace(found, notes=notes, encoding=encoding, quoting=quoting, ignored=columns.ignored)
 
 
 def _find(given: str, columns: Columns, tell: Tell, files: SourceFiles) -> FoundSpeech:

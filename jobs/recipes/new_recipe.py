@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
 from jobs.recipes.clip_splits import TEST, TRAIN, VALIDATION, Clip, draw, shared_texts, split_clips
@@ -215,7 +216,7 @@ def _at_most(rows: list[Row], most: int | None) -> list[Row]:
 
 def _named_data(
     found: FoundSpeech, speech: MeasuredSpeech, drawn: Mapping[str, list[Row]], out: Path
-) -> tuple[dict[str, str], dict[Path, str]]:
+) -> tuple[dict[str, Any], dict[Path, str]]:
     """What the recipe says of its data, and the manifests that it needs: none where it can name what is there."""
     as_they_are = found.splits.keys() == drawn.keys() and all(
         split.location is not None and len(drawn[name]) == len(split.source.table)
@@ -228,10 +229,11 @@ def _named_data(
             name: with_path(str(split.location), lambda path: _from(out.parent, path))
             for name, split in found.splits.items()
         }
-        other = {"audio_column_name": audio} if audio != "path" else {}
+        other: dict[str, Any] = {"audio_column_name": audio} if audio != "path" else {}
         other |= {"text_column_name": text} if text != "text" else {}
         other |= {"encoding": found.encoding} if found.encoding != UTF_8 else {}
         other |= {"quoting": found.quoting} if found.quoting != "csv" else {}
+        other |= {"ignore_columns": [*found.ignored]} if found.ignored else {}
         return {**named, **other}, {}
     folder = out.parent / f"{out.stem}-manifests"
     part = DataPart.model_construct()
@@ -279,7 +281,7 @@ def _fetched(choices: Choices) -> Iterator[str]:
         yield f"weights: the first training fetches them from the Hub{size}; a new model needs none (--model scratch)"
 
 
-def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, str], name: str, out: Path) -> str:
+def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: str, out: Path) -> str:
     """The recipe."""
     model = dict(choices.model)
     if "name_or_path" in model:

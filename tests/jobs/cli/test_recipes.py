@@ -28,6 +28,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class TestInit:
+    def test_columns_that_are_ignored_are_in_the_recipe_and_the_refusal_names_the_option(
+        self, folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        speech = folder.with_name("speech")
+        splits = {"train": range(10), "valid": range(10, 15), "test": range(15, 20)}
+        for split, numbers in splits.items():
+            lines = [f"{number:02d}.wav,{(speech / f'{number:02d}.txt').read_text()},en,0\n" for number in numbers]
+            (speech / f"{split}.csv").write_text("path,text,Language,begin_time\n" + "".join(lines))
+        ignored: list[str] = []
+        for name in ("begin_time", "Language"):
+            assert main(["init", "../speech", *ignored]) != 0
+            refused = " ".join(capsys.readouterr().err.split())
+            assert name in refused and "--ignore-columns" in refused and "data." not in refused
+            ignored += ["--ignore-columns", name]
+        assert main(["init", "../speech", *ignored]) == 0
+        config = build_config(read_yaml(Path("speech.yaml")), origin="speech.yaml", environment={})
+        assert config.data.ignore_columns == ("begin_time", "Language")
+
     def test_a_recipe_and_its_manifests_are_written_and_the_source_is_left_alone(
         self, folder: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
