@@ -70,7 +70,8 @@ def examined(
             raise
         # What is left out has no value to be judged by.
         found = [line for line in _lines(problems, model) if unusable.isdisjoint(_WORD.findall(line))]
-        lines += found
+        # What is missing is missing in each round.
+        lines = list(dict.fromkeys([*lines, *found]))
         if len(lines) >= MAX_PROBLEMS or len(problems) > MAX_PROBLEMS:
             return None, [*lines[:MAX_PROBLEMS], "further problems are shown when these are fixed"]
         rules = {problem["ctx"]["rule"] for problem in problems if problem["type"] == RULE} - scope.passed_over

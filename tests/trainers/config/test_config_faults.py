@@ -131,6 +131,12 @@ class TestUnknownKeys:
 
 
 class TestFaults:
+    def test_what_is_missing_is_told_once_however_much_else_is_wrong(self) -> None:
+        wrong = {"scaling.num_workers": {"min": 2}, "training.max_step": 3, "training.learning_rate": 3}
+        with pytest.raises(ConfigError) as raised:
+            config(wrong)
+        assert str(raised.value).count("scaling.num_workers.max: missing") == 1
+
     def test_all_faults_are_listed_at_once_with_the_origin_and_their_count(self) -> None:
         message = refused(
             {"training.max_step": 3, "training.learning_rate": "fast", "scaling.num_workers": 0, "run.resume": "maybe"}
