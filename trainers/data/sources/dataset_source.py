@@ -5,6 +5,7 @@ recordings of its rows: from Parquet and Arrow files by file and row, else by th
 decode is refused.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -132,17 +133,25 @@ class DatasetSource(DataSource):
         self, split: str, parts: Sequence[row_file.RowRange], builder: Any, former: str, files: SourceFiles
     ) -> SourceSplit:
         """Rows of files that nodes read rows of, which hold recordings or only name them."""
-        row_format, schema, audio = _row_format(builder), parts[0][0].schema, self.data.audio_column_name
+        row_format, audio = _row_format(builder), self.data.audio_column_name
         assert row_format is not None
-        require_column(parts[0][0].url, schema.names, audio, "data.audio_column_name")
-        if not row_file.holds_recordings(audio, schema):
+        rules, files_read = TableRules.of(self.data, split), [file for file, _, _ in parts]
+        for file in files_read:
+            self._refuse_schema(file, rules)
+        names_only = [row_file.paths_of(audio, file.schema) == (audio,) for file in files_read]
+        only_names = names_only[0]
+        if len(set(names_only)) > 1:
+            other = files_read[names_only.index(not only_names)]
             raise DataError(
-                f"data.audio_column_name: {self._part.name}: the column {audio!r} holds {schema.field(audio).type}, no "
-                "recordings: name one of encoded files or of their paths"
+                f"data.audio_column_name: {files_read[0].url} and {other.url}: the column {audio!r} holds "
+                f"{files_read[0].schema.field(audio).type} and {other.schema.field(audio).type}: save both alike"
             )
-        rules, only_names = TableRules.of(self.data, split), row_file.paths_of(audio, schema) == (audio,)
         table, warnings = self._rows(split, parts, row_format, rules, only_names=only_names)
-        marks = sorted(rules.ignored_of_wanted.intersection(schema.names))
+        names = [name for file in files_read for name in file.schema.names]
+        marks = sorted(rules.ignored_of_wanted.intersection(names))
+        # An earlier version read all files as the first one is written.
+        if len({json.dumps(_read_of(file.schema, rules)) for file in files_read}) > 1:
+            marks.append("each by its schema")
         if only_names:
             columns = (audio, self.data.text_column_name)
             manifest = Manifest(parts[0][0].url, hash_of(former, *marks).encode(), table, columns, warnings)
@@ -177,20 +186,44 @@ class DatasetSource(DataSource):
         only_names: bool,
     ) -> tuple[pa.Table, list[str]]:
         """Ranges of rows of files, by the rules of all tables, and what to warn of; ids count where some are twice."""
-        schema, audio, warnings = parts[0][0].schema, rules.audio_column_name, list[str]()
-        wanted = [each for each in dict.fromkeys(rules.wanted) if each in schema.names and each != audio]
-        arrow = row_file.read_columns(row_format, parts, [*wanted, *row_file.paths_of(audio, schema)])
+        audio, warnings = rules.audio_column_name, list[str]()
+
+        def columns_of(schema: pa.Schema) -> list[str]:
+            return [*(name for name in _read_of(schema, rules) if name != audio), *row_file.paths_of(audio, schema)]
+
+        arrow = row_file.read_columns(row_format, parts, columns_of)
+        have_ids = "id" in rules.wanted and all("id" in each.column_names for each in arrow)
         try:
             tables = row_file.parsed(arrow, parts, rules, holds_recordings=not only_names)
             table = join_tables(tables, rules, lambda line: warnings.append(f"{FIELD}: {line}"))
+            of_files = zip(arrow, parts, strict=True) if have_ids else ()
+            ids = [row_file.as_text(each["id"], "id", file) for each, (file, _, _) in of_files]
         except DataError as error:
             raise DataError(f"{FIELD}: {error}") from None
-        if "id" in wanted and pc.count_distinct(arrow["id"]).as_py() == len(arrow):  # Without nulls.
-            return _renumbered(table, arrow["id"].cast(pa.string())), warnings
-        if only_names and "id" not in wanted:
+        given = pa.chunked_array([chunk for each in ids for chunk in each.chunks], pa.string())
+        if have_ids and pc.count_distinct(given).as_py() == len(table):  # Without nulls.
+            return _renumbered(table, given), warnings
+        if only_names and not have_ids:
             return _renumbered(table, table["id"]), warnings
-        numbers = pc.utf8_lpad(pa.array(np.arange(len(arrow))).cast(pa.string()), 8, "0")
+        numbers = pc.utf8_lpad(pa.array(np.arange(len(table))).cast(pa.string()), 8, "0")
         return _renumbered(table, pc.binary_join_element_wise(self._name_of(split), numbers, "-")), warnings
+
+    def _refuse_schema(self, file: row_file.RowFile, rules: TableRules) -> None:
+        """Refuses a file without recordings, or in which a column that is read is there twice; with a DataError."""
+        audio = rules.audio_column_name
+        require_column(file.url, file.schema.names, audio, "data.audio_column_name")
+        row_file.refuse_repeated(file, rules.wanted)
+        if not row_file.holds_recordings(audio, file.schema):
+            raise DataError(
+                f"data.audio_column_name: {file.url}: the column {audio!r} holds {file.schema.field(audio).type}, no "
+                "recordings: name one of encoded files or of their paths"
+            )
+
+
+def _read_of(schema: pa.Schema, rules: TableRules) -> dict[str, list[str]]:
+    """The columns of a file that are read, each with what its numbers mean where they are labels."""
+    wanted = (name for name in dict.fromkeys(rules.wanted) if name in schema.names)
+    return {name: row_file.labels_of(name, schema) for name in wanted}
 
 
 def _row_format(builder: Any) -> RowFormat | None:

@@ -70,7 +70,7 @@ def _batches(url: str, schema: pa.Schema, columns: Sequence[str]) -> Iterator[tu
     """Of each batch of a file how many rows it has, and what reads columns of it."""
 
     def options(names: Sequence[str]) -> pa.ipc.IpcReadOptions:
-        included = [schema.get_field_index(name) for name in names]
+        included = [schema.names.index(name) for name in names]
         return pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
 
     with closing(_open(url)) as file:

@@ -1,7 +1,7 @@
 """Rows of a data set's files, whatever their format: which rows a split means, where each is, and what reads it."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,18 +75,26 @@ def cut(files: Sequence[RowFile], first: int, end: int) -> Iterator[RowRange]:
         start += file.rows
 
 
-def read_columns(row_format: RowFormat, parts: Sequence[RowRange], columns: Sequence[str]) -> pa.Table:
-    """Reads columns of ranges of rows, see `RowFormat.read_columns`. Raises OSError: a file cannot be read."""
+def read_columns(
+    row_format: RowFormat, parts: Sequence[RowRange], columns_of: Callable[[pa.Schema], Sequence[str]]
+) -> list[pa.Table]:
+    """Reads columns of each range of rows, see `RowFormat.read_columns`. Raises OSError: a file cannot be read.
+
+    Args:
+        row_format: The format of the files.
+        parts: The ranges.
+        columns_of: Which columns of a file with a schema are read: files of one split may have other ones.
+    """
 
     def read(part: RowRange) -> pa.Table:
         described, first, end = part
-        return row_format.read_columns(described.url, columns).slice(first, end - first)
+        return row_format.read_columns(described.url, columns_of(described.schema)).slice(first, end - first)
 
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-        table = pa.concat_tables(pool.map(read, parts), promote_options="permissive").combine_chunks()
+        tables = [table.combine_chunks() for table in pool.map(read, parts)]
     # What decoding took stays with the process otherwise.
     pa.default_memory_pool().release_unused()
-    return table
+    return tables
 
 
 def locations(parts: Sequence[RowRange]) -> pa.Table:
@@ -99,49 +107,63 @@ def locations(parts: Sequence[RowRange]) -> pa.Table:
 
 
 def parsed(
-    arrow: pa.Table, parts: Sequence[RowRange], rules: TableRules, *, holds_recordings: bool
+    arrow: Sequence[pa.Table], parts: Sequence[RowRange], rules: TableRules, *, holds_recordings: bool
 ) -> list[ParsedTable]:
     """Ranges of rows as tables whose values are text, without their ids; labels are their names.
 
     Args:
-        arrow: Columns of all ranges, see `read_columns`: those that are wanted and there, and paths of recordings.
+        arrow: Columns of each range, see `read_columns`: those that are wanted and there, and paths of recordings.
         parts: The ranges.
         rules: Which columns are wanted.
         holds_recordings: Whether the files hold recordings, and not only their paths.
 
     Raises:
-        DataError: a column has no text.
+        DataError: a column has no text, or is there twice.
     """
-    schema = parts[0][0].schema
-    given = {rules.audio_column_name: path_column(arrow, rules.audio_column_name).to_pylist()}
-    none = [""] * len(arrow)
-    values = [
-        given[name] if name in given else _texts(arrow[name], name, schema) if name in arrow.column_names else none
-        for name in [_WITHOUT if name == "id" else name for name in rules.wanted]
-    ]
-    columns = [name for name in schema.names if name != "id"]
-    tables, start = [], 0
-    for file, first, end in parts:
-        rows = zip(*(column[start : start + end - first] for column in values), strict=True)
+    tables = []
+    for table, (file, first, end) in zip(arrow, parts, strict=True):
+        given = {rules.audio_column_name: path_column(table, rules.audio_column_name).to_pylist()}
+        for name in table.column_names:
+            if name not in given and name != "id":
+                must_be_text = name == rules.text_column_name
+                given[name] = as_text(table[name], name, file, must_be_text=must_be_text).fill_null("").to_pylist()
+        none = [""] * (end - first)
+        rows = zip(*(given.get(name, none) for name in rules.wanted), strict=True)
+        columns = [name for name in file.schema.names if name != "id"]
         numbered = enumerate(rows, start=first + 1)
         tables.append(ParsedTable(file.url, columns, numbered, unit="row", holds_recordings=holds_recordings))
-        start += end - first
     return tables
 
 
-_WITHOUT = "\0"
-
-
-def _texts(values: pa.ChunkedArray, name: str, schema: pa.Schema) -> list[str]:
+def labels_of(name: str, schema: pa.Schema) -> list[str]:
+    """What the numbers in a column mean, where `datasets` says that they are labels."""
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    return described.get(name, {}).get("names") or []
+
+
+def as_text(values: pa.ChunkedArray, name: str, file: RowFile, *, must_be_text: bool = False) -> pa.ChunkedArray:
+    """The values of a column of a file as text, of labels their names; numbers are refused where there must be text.
+
+    Raises:
+        DataError: they are none; names the file, the column and the fix.
+    """
+    kind = values.type
     try:
-        if names := described.get(name, {}).get("names"):
+        if names := labels_of(name, file.schema):
             # Below 0 there is no label.
             values = pa.array(names, pa.string()).take(pc.if_else(pc.less(values, 0), None, values).combine_chunks())
-        texts: list[str] = values.cast(pa.string()).fill_null("").to_pylist()
+        elif pa.types.is_boolean(kind) or (must_be_text and (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))):
+            raise DataError(f"{file.url}: the column {name!r} holds {kind}, no text: save it as text")
+        texts = values.cast(pa.string())
     except pa.ArrowException as error:
-        raise DataError(f"the column {name!r} holds {values.type}, no text ({error}): save it as text") from None
-    return texts
+        raise DataError(f"{file.url}: the column {name!r} holds {kind}, no text ({error}): save it as text") from None
+    return texts if isinstance(texts, pa.ChunkedArray) else pa.chunked_array([texts])
+
+
+def refuse_repeated(file: RowFile, columns: Sequence[str]) -> None:
+    """Refuses a file in which one of some columns is there twice, with a DataError that names it."""
+    if repeated := [name for name in columns if file.schema.names.count(name) > 1]:
+        raise DataError(f"{file.url}: the column {repeated[0]!r} is there twice: rename one of them")
 
 
 @dataclass(frozen=True)

@@ -282,6 +282,69 @@ def prepared(data: DataPart, folder: Path) -> PreparedSet:
     )
 
 
+def write_files(folder: Path, kind: str, tables: Sequence[pa.Table]) -> DataPart:
+    folder.mkdir()
+    for number, table in enumerate(tables):
+        sink = io.BytesIO()
+        if kind == "parquet":
+            pq.write_table(table, sink)
+        else:
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+        (folder / f"train-{number}.{kind}").write_bytes(sink.getvalue())
+    part = {"name": str(folder), "test_split": None}
+    return DataPart.model_validate({"dataset": part, "audio_column_name": "path"})
+
+
+def labeled(names: Sequence[str], **columns: Sequence[Any]) -> pa.Table:
+    features = {"language": {"names": names, "_type": "ClassLabel"}}
+    return pa.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_each_file_of_a_split_is_read_by_its_own_schema(tmp_path: Path, kind: str) -> None:
+    first = labeled(["sr", "en"], path=["a.wav", "b.wav"], text=["a", "b"], language=[0, 1], speaker=[1, 2])
+    second = labeled(["en", "sr"], path=["c.wav"], text=["c"], language=[0], speaker=["x"], offset=[0.5])
+    data = write_files(tmp_path / "set", kind, [first, second])
+    source = opened(data)
+    assert source.table["language"].to_pylist() == ["sr", "en", "en"]
+    assert source.table["speaker"].to_pylist() == ["1", "2", "x"]
+    assert source.table["offset_s"].to_pylist() == [0.0, 0.0, 0.5]
+    # What was prepared by the labels of the first one is not used again.
+    alike = opened(write_files(tmp_path / "alike", kind, [first, first]))
+    assert source.fingerprint != source.former
+    assert alike.table["id"].to_pylist() == ["a.wav", "b.wav", "a.wav#2", "b.wav#2"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize(
+    ("second", "problem"),
+    [
+        ({"path": ["b.wav"], "text": ["b"], "start": [1]}, "train-1.*the column 'start' says which part"),
+        ({"path": ["b.wav"], "transcript": ["b"]}, "train-1.*no column 'text' among"),
+        ({"audio": ["b.wav"], "text": ["b"]}, "train-1.*no column 'path' among"),
+        ({"path": ["b.wav"], "text": [7]}, "train-1.*the column 'text' holds int64, no text: save it as text"),
+        ({"path": ["b.wav"], "text": [True]}, "train-1.*the column 'text' holds bool, no text: save it as text"),
+        ({"path": [{"bytes": b"x"}], "text": ["b"]}, "train-0.* and .*train-1.*'path' holds string and struct<"),
+    ],
+)
+def test_files_of_a_split_that_differ_are_refused_by_name(
+    tmp_path: Path, kind: str, second: Mapping[str, Any], problem: str
+) -> None:
+    data = write_files(tmp_path / "set", kind, [pa.table({"path": ["a.wav"], "text": ["a"]}), pa.table(dict(second))])
+    with pytest.raises(DataError, match=problem):
+        opened(data)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("name", ["path", "text", "language"])
+def test_a_column_that_is_twice_in_a_file_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+    columns = [*dict.fromkeys(("path", "text", name)), name]
+    table = pa.Table.from_arrays([pa.array([column]) for column in columns], columns)
+    with pytest.raises(DataError, match=f"train-0.{kind}: the column '{name}' is there twice: rename one of them"):
+        opened(write_files(tmp_path / "set", kind, [table]))
+
+
 AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
