@@ -7,7 +7,6 @@
 - `.csv` (commas or semicolons), `.tsv`: a header, with `id` and the text by the names that JSON has.
 """
 
-import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -147,29 +146,14 @@ def _objects(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int
 
 def _table(path: Path, lines: Sequence[tuple[int, str]], suffix: str) -> Iterator[tuple[int, Any]]:
     # pyarrow, which it needs, takes as long to load as all else here.
-    from trainers.data.sources.manifest_fields import refuse_swallowed_rows  # noqa: PLC0415
+    from trainers.data.sources.manifest_fields import delimited_rows, separator_of  # noqa: PLC0415
 
-    head = lines[0][1] if lines else ""
-    delimiter = "\t" if suffix == ".tsv" else ";" if ";" in head and "," not in head else ","
-    reader = csv.DictReader(
-        (f"{line}\n" for _, line in lines),
-        delimiter=delimiter,
-        strict=True,
-        # TSV knows no quotes: a text may start with one.
-        quoting=csv.QUOTE_NONE if suffix == ".tsv" else csv.QUOTE_MINIMAL,
-    )
-    try:
-        for row in reader:
-            fields = [value for value in row.values() if isinstance(value, str)]
-            breaks = sum(field.count("\n") for field in fields)
-            if breaks and "id" in row:
-                begins = reader.line_num - breaks
-                refuse_swallowed_rows(str(path), fields, list(row).index("id"), delimiter, begins, _AS_TSV)
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise DataError(
-            f"{path}: line {reader.line_num} is not CSV ({error}): quote fields as spreadsheets do"
-        ) from None
+    text = "\n".join(line for _, line in lines)
+    delimiter = "\t" if suffix == ".tsv" else separator_of(text)
+    names = list(dict.fromkeys(("id", *HYPOTHESIS_KEYS, *REFERENCE_KEYS, *DURATION_KEYS)))
+    columns, rows = delimited_rows(str(path), text, delimiter, names, unquoted=_AS_TSV)
+    for number, values in rows:
+        yield number, {name: value for name, value in zip(names, values, strict=True) if name in columns}
 
 
 def _rows(

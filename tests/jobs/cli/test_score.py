@@ -190,6 +190,27 @@ def test_quotes_in_two_texts_of_a_table_take_no_utterance_between_them(tmp_path:
     assert scored(quoted, "--reference", quoted)["total"]["utterances"] == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.csv", "id,text\nu1,one\nu2,one two, three\n", "line 3 has 3 fields where the header has 2: quote a field"),
+        ("a.tsv", "id\ttext\nu1\tone\ttwo\n", "line 2 has 3 fields where the header has 2: take tabs out"),
+        ("a.csv", "id,text,text\nu1,one,two\n", "the header names the column 'text' twice"),
+        ("a.csv", "id,text,speaker\nu1,one\n", "line 2 has 2 fields where the header has 3"),
+    ],
+)
+def test_words_of_a_table_that_no_column_has_are_refused(tmp_path: Path, name: str, content: str, problem: str) -> None:
+    table = written(tmp_path / name, content)
+    result = run(table, "--reference", table)
+    assert problem in str(result.exception)
+
+
+def test_a_table_that_says_what_separates_its_columns_is_read_by_it(tmp_path: Path) -> None:
+    table = written(tmp_path / "a.csv", "sep=;\nid;text\nu1;one, two\nu2;three\n")
+    total = scored(table, "--reference", table)["total"]
+    assert (total["utterances"], total["words"]) == (2, 3)
+
+
 def test_an_evaluation_of_ours_is_scored_again_and_its_details_are_lines_of_an_evaluation(tmp_path: Path) -> None:
     lines = [score_utterance(str(number), *pair, 1.5) for number, pair in enumerate(random_pairs(9, seed=3))]
     path = written(tmp_path / "test.jsonl", "".join(json.dumps(line.to_json_dict()) + "\n" for line in lines))

@@ -48,6 +48,7 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _DIGITS = re.compile(r"\d+")
+_QUERY = re.compile(r"[?#].*", re.DOTALL)
 _RECORDING = "a recording"
 _UNQUOTED = "if the file has no quotes around fields, set data.quoting to none"
 
@@ -141,6 +142,7 @@ def delimited_rows(
     *,
     quoting: Quoting = "csv",
     skip_spaces: bool = False,
+    unquoted: str = _UNQUOTED,
 ) -> tuple[Collection[str], Iterator[Row]]:
     """The columns of CSV or TSV with a header, and its rows.
 
@@ -151,6 +153,7 @@ def delimited_rows(
         wanted: Columns whose values are given, in this order; the first tells rows apart, such as by their recordings.
         quoting: Whether quotes stand around fields, or are a part of them.
         skip_spaces: Whether spaces behind a comma belong to no field.
+        unquoted: What to do with a file without quotes around its fields.
 
     Raises:
         DataError: a wanted column is there twice; or on the way, a line has more or fewer fields than the header, or a
@@ -171,11 +174,11 @@ def delimited_rows(
     repeated = [name for name in wanted if header.count(name) > 1]
     if repeated:
         raise DataError(f"{location}: the header names the column {repeated[0]!r} twice: rename one of them")
-    return header, _checked_rows(location, reader, delimiter, header, wanted)
+    return header, _checked_rows(location, reader, delimiter, header, wanted, unquoted)
 
 
 def _checked_rows(
-    location: str, reader: Any, delimiter: str, header: Sequence[str], wanted: Sequence[str]
+    location: str, reader: Any, delimiter: str, header: Sequence[str], wanted: Sequence[str], unquoted: str
 ) -> Iterator[Row]:
     """The rows below a header that a reader of Python's `csv` has read; errors as of `delimited_rows`."""
     width, before = len(header), reader.line_num
@@ -184,7 +187,7 @@ def _checked_rows(
     try:
         for fields in reader:
             if reader.line_num > before + 1:
-                refuse_swallowed_rows(location, fields, places[0], delimiter, before + 1)
+                refuse_swallowed_rows(location, fields, places[0], delimiter, before + 1, unquoted)
             before = reader.line_num
             if len(fields) != width:
                 if not fields:
@@ -197,7 +200,7 @@ def _checked_rows(
     except csv.Error as error:
         line = f"line {before + 1}" + (f" to {reader.line_num}" if reader.line_num > before + 1 else "")
         fix = "close every quote, and double quotes inside quotes"
-        raise DataError(f"{location}: {line}: {error}: {fix}; {_UNQUOTED}") from None
+        raise DataError(f"{location}: {line}: {error}: {fix}; {unquoted}") from None
 
 
 def refuse_swallowed_rows(
@@ -216,13 +219,15 @@ def refuse_swallowed_rows(
     Raises:
         DataError: there is one; names the lines of both quotes, and the fix.
     """
-    own = _shape(fields[column]) if column < len(fields) else None
+    own = fields[column].strip() if column < len(fields) else ""
     for number, field in enumerate(fields):
         within = _LINE_END.split(field)
         for each, text in enumerate(within if own and len(within) > 1 else ()):
-            # Before its first line there are other fields of its row.
-            place, values = column - (0 if each else number), text.split(delimiter)
-            if len(values) > 1 and 0 <= place < len(values) and _shape(values[place]) in (own, _RECORDING):
+            # Before its first line there are other fields of its row, and others behind its last one.
+            before, behind = 0 if each else number, 0 if each < len(within) - 1 else len(fields) - number - 1
+            place, values = column - before, text.split(delimiter)
+            is_complete = before + len(values) + behind == len(fields)
+            if len(values) > 1 and 0 <= place < len(values) and _is_row(values, place, own, is_complete=is_complete):
                 raise DataError(
                     f"{location}: the quote that opens in line {line} closes in line {line + len(within) - 1}, and "
                     f"what is between them looks like rows: double quotes inside quotes; {fix}"
@@ -230,10 +235,26 @@ def refuse_swallowed_rows(
         line += len(within) - 1
 
 
+def _is_row(values: Sequence[str], place: int, own: str, *, is_complete: bool) -> bool:
+    """Whether values look like a row's, of whose table another row's recording is `own`."""
+    name = values[place].strip()
+    if _shape(name) in (_shape(own), _RECORDING):
+        return True
+    # Names without an ending have nothing in common but that they are no prose, which has spaces behind its commas.
+    is_prose = any(value.startswith(" ") for value in values) or " " in name
+    return is_complete and not _ending(own) and not is_prose and 2 * len(name) >= len(own)
+
+
 def _shape(name: str) -> str:
     """What names of recordings have in common: their ending; of other names all but numbers."""
-    ending = posixpath.splitext(name.strip())[1].lower().removeprefix(".")
-    return _RECORDING if ending in AUDIO_ENDINGS else _DIGITS.sub("0", name.strip())
+    ending = _ending(name)
+    return _RECORDING if ending in AUDIO_ENDINGS else _DIGITS.sub("0", ending or name)
+
+
+def _ending(name: str) -> str:
+    """The ending of a file's name, or of a URL without what is asked of its server; "" of what is no name of a file."""
+    ending = posixpath.splitext(_QUERY.sub("", name))[1].lower().removeprefix(".")
+    return ending if ending.isalnum() and not ending.isdigit() else ""
 
 
 def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:

@@ -248,6 +248,10 @@ SWALLOWED = [
     pytest.param("text,path", 'one,c/1.mp3|"two he,c/2.mp3|three,c/3.mp3|four",c/4.mp3', 3, 5, id="first"),
     pytest.param("path,text,n", 'c/1.mp3,one,x|c/2.mp3,"two,x|c/3.mp3,three",x', 3, 4, id="between"),
     pytest.param("path,text", 'clip-1,one|clip-2,"two he|clip-30,three|clip-4,four"', 3, 5, id="no endings"),
+    pytest.param("path,text", 'f3c/a1,one|07d/b2,"two he|bb9e/c,three|c4/d51,four"', 3, 5, id="unlike names"),
+    pytest.param("text,path", 'one,f3ca1|"two he,07db2|three,bb9ec|four",c4d51', 3, 5, id="unlike names last"),
+    pytest.param("path,text", 'f3c.mpga,one|07d.mpga,"two he|bb9e.mpga,three|c4.mpga,"', 3, 5, id="another ending"),
+    pytest.param("path,text", 'h://f/1.wav?s=b.c,1|h://f/x?a,"2|h://f/q.wav?s=b.d#e.f,3"', 3, 4, id="query"),
     pytest.param("path,text", 'a.wav,"one\rtwo"|c/2.mp3,"two|c/3.mp3,three, and|c/4.mp3,"', 4, 6, id="comma"),
 ]
 
@@ -274,11 +278,19 @@ def test_without_quoting_quotes_are_part_of_the_texts() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["one\ntwo", "one\n\nthree, four\nfive", "a list:\n1, one\n2, two", "one\r\ntwo, and three\r\n", "\n,\n"],
+    [
+        "one\ntwo",
+        "one\n\nthree, four\nfive",
+        "a list:\n1, one\n2, two",
+        "one\r\ntwo, and three\r\n",
+        "\n,\n",
+        "of\n1,000 m\n",
+    ],
 )
 @pytest.mark.parametrize("header", ["path,text", "text,path", "path,text,speaker"])
-def test_line_breaks_within_quotes_are_part_of_a_text(text: str, header: str) -> None:
-    values = {"path": "clips/1.wav", "text": text, "speaker": "7"}
+@pytest.mark.parametrize("name", ["clips/1.wav", "clips/1", "7f3a-41", "clips/1.mpga", "https://h/1?signed=a.b"])
+def test_line_breaks_within_quotes_are_part_of_a_text(text: str, header: str, name: str) -> None:
+    values = {"path": name, "text": text, "speaker": "7"}
     file = io.StringIO(newline="")
     csv.writer(file).writerows([header.split(","), [values[name] for name in header.split(",")]])
     assert read(file.getvalue())["text"].to_pylist() == [text]
