@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from trainers.data.sources.archives.joined_streams import JoinedStreams
 from trainers.errors import ConfigError, FullDiskError, StorageError
-from trainers.models.sources.joined_streams import JoinedStreams
 from trainers.models.sources.model_files import CONFIG, description_files, is_zip, weight_files
 from trainers.storage.full_disk import naming_full_disk
 

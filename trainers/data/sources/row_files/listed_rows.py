@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from trainers.data.sources.archives.joined_streams import JoinedStreams
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.located_files import read_location
 from trainers.data.sources.manifest import TableRules
@@ -24,8 +25,8 @@ FIELD = "data.dataset"
 _FILE_NAME = "file_name"
 _UNPACKERS: Mapping[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.decompress,
-    ".bz2": bz2.decompress,
-    ".xz": lzma.decompress,
+    ".bz2": lambda content: JoinedStreams.opened(io.BytesIO(content), bz2.BZ2Decompressor).read(),
+    ".xz": lambda content: JoinedStreams.opened(io.BytesIO(content), lzma.LZMADecompressor).read(),
 }
 # Options of a README that say which rows and columns the files of a data set have, and what quotes mean in them.
 _DECISIVE = (
@@ -87,9 +88,10 @@ def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
         if content is None:
             raise DataError(f"{FIELD}: {location}: no such file")
         return location, content
+    packed = read_location(location, files.storage_options)
     try:
-        content = _UNPACKERS[ending](read_location(location, files.storage_options))
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, ValueError) as error:
+        content = _UNPACKERS[ending](packed)
+    except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise DataError(f"{FIELD}: {location}: it is damaged ({error}): fetch it again") from None
     return stem, in_utf_8(location, content, files.encoding)
 

@@ -1,9 +1,11 @@
 """The same table in every form that names recordings, by whatever field: identical rows, or the same refusal."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import re
 import shutil
@@ -250,13 +252,22 @@ def test_a_readme_that_says_how_to_parse_is_followed_or_refused(root: Path) -> N
         opened(data)
 
 
-def test_a_compressed_table_that_is_damaged_is_refused(root: Path) -> None:
+@pytest.mark.parametrize(("kind", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_a_compressed_table_that_is_damaged_is_refused(
+    root: Path, kind: str, compress: Callable[[bytes], bytes]
+) -> None:
     data = write(root, "dataset", "csv.gz", rows_of(["a", "b"]))
-    table = root / "train" / "train.csv.gz"
-    whole = table.read_bytes()
-    for content in (whole[:-6], whole[:-8] + bytes(8), whole + b"junk"):
+    (root / "train" / "train.csv.gz").unlink()
+    table = root / "train" / f"train.csv.{kind}"
+    readme = root / "train" / "README.md"
+    readme.write_text(readme.read_text().replace("csv.gz", f"csv.{kind}"))
+    whole, second = compress(b"path,text\na.wav,a\n"), compress(b"b.wav,b\n")
+    table.write_bytes(whole + second)
+    assert opened(data).table["text"].to_pylist() == ["a", "b"]
+    broken = bytes([second[0] ^ 1]) + second[1:]
+    for content in (whole[:-6], whole[:-8] + bytes(8), whole + b"junk", whole + broken, whole + second[:-6]):
         table.write_bytes(content)
-        with pytest.raises(DataError, match=r"train.csv.gz: it is damaged \(.*\): fetch it again"):
+        with pytest.raises(DataError, match=rf"train.csv.{kind}: it is damaged \(.*\): fetch it again"):
             opened(data)
 
 
