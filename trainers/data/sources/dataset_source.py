@@ -31,7 +31,7 @@ from trainers.data.sources.row_files.listed_rows import FIELD, read_listed, refu
 from trainers.data.sources.row_files.parquet_rows import ParquetRows
 from trainers.data.sources.row_files.row_file import RowFileReader, RowFormat
 from trainers.errors import DataError
-from trainers.storage import Storage
+from trainers.storage import Storage, sha256_of
 from trainers.storage.hub_errors import read_from_hub
 
 # Archives of which `datasets` takes out recordings, to decode them.
@@ -139,19 +139,21 @@ class DatasetSource(DataSource):
         for file in files_read:
             self._refuse_schema(file, rules)
         names_only = [row_file.paths_of(audio, file.schema) == (audio,) for file in files_read]
-        only_names = names_only[0]
         if len(set(names_only)) > 1:
-            other = files_read[names_only.index(not only_names)]
+            other = files_read[names_only.index(not names_only[0])]
             raise DataError(
                 f"data.audio_column_name: {files_read[0].url} and {other.url}: the column {audio!r} holds "
                 f"{files_read[0].schema.field(audio).type} and {other.schema.field(audio).type}: save both alike"
             )
+        only_names = row_file.only_names(row_format, parts, audio)
         table, warnings = self._rows(split, parts, row_format, rules, only_names=only_names)
         names = [name for file in files_read for name in file.schema.names]
         marks = sorted(rules.ignored_of_wanted.intersection(names))
         # An earlier version read all files as the first one is written.
         if len({json.dumps(_read_of(file.schema, rules)) for file in files_read}) > 1:
             marks.append("each by its schema")
+        if self.data.fingerprint == "content":
+            marks += [sha256_of(url) for url in dict.fromkeys(file.url for file in files_read) if "://" not in url]
         if only_names:
             columns = (audio, self.data.text_column_name)
             manifest = Manifest(parts[0][0].url, hash_of(former, *marks).encode(), table, columns, warnings)

@@ -65,6 +65,11 @@ class ArrowRows:
                 return
         refuse_too_few(first, wanted)
 
+    def stores(self, url: str, column: str) -> bool:
+        # Of a file on the Hub, all of it would be fetched.
+        recordings = None if _is_remote(url) else self.read_columns(url, [f"{column}.bytes"])[column]
+        return recordings is None or recordings.null_count < len(recordings)
+
 
 def _batches(url: str, schema: pa.Schema, columns: Sequence[str]) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
     """Of each batch of a file how many rows it has, and what reads columns of it."""

@@ -49,3 +49,17 @@ class ParquetRows:
                 while left and left[-1] < row + len(batch):
                     yield batch[0][left.pop() - row].as_py()
                 row += len(batch)
+
+    def stores(self, url: str, column: str) -> bool:
+        with open_url(url) as file:
+            metadata = pq.ParquetFile(file).metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        chunks = (group.column(number) for group in groups for number in range(metadata.num_columns))
+        # Files without statistics may have some.
+        return any(
+            chunk.statistics is None
+            or not chunk.statistics.has_null_count
+            or chunk.statistics.null_count < chunk.num_values
+            for chunk in chunks
+            if chunk.path_in_schema == f"{column}.bytes"
+        )

@@ -58,6 +58,9 @@ class RowFormat(Protocol):
     def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
         """Reads the values of a column in some rows, ascending."""
 
+    def stores(self, url: str, column: str) -> bool:
+        """Whether a column with fields has any `bytes`, as far as a file says so without reading them."""
+
 
 def describe_files(row_format: RowFormat, urls: Sequence[str]) -> list[RowFile]:
     """What files say of themselves, in their order. Raises OSError: a file cannot be read."""
@@ -235,6 +238,17 @@ def paths_of(column: str, schema: pa.Schema) -> tuple[str, ...]:
     if pa.types.is_struct(kind):
         return (f"{column}.path",) if kind.get_field_index("path") >= 0 else ()
     return (column,) if pa.types.is_string(kind) or pa.types.is_large_string(kind) else ()
+
+
+def only_names(row_format: RowFormat, parts: Sequence[RowRange], column: str) -> bool:
+    """Whether files only name their recordings: their column is of paths, or has not one recording next to them."""
+    for file in {described.url: described for described, _, _ in parts}.values():
+        kind = file.schema.field(column).type
+        if not paths_of(column, file.schema):
+            return False
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 and row_format.stores(file.url, column):
+            return False
+    return True
 
 
 def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:

@@ -199,6 +199,27 @@ def test_a_recording_that_was_replaced_or_put_back_is_noticed(root: Path, form: 
     assert list(before.recording_fingerprints) == [str(root / "clips" / f"{number}.wav") for number in range(2)]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_replaced_recording_is_noticed_where_a_file_stores_none(root: Path, kind: str) -> None:
+    clip = root / "clips" / "0.wav"
+    audio = pa.array([{"bytes": None, "path": str(clip)}], AUDIO)
+    data = write_files(root / "set", kind, [pa.table({"path": audio, "text": ["a"]})])
+    before = opened(data)
+    clip.write_bytes(recording(7, "WAV"))
+    assert opened(data).fingerprint != before.fingerprint
+    assert list(before.recording_fingerprints) == [str(clip)]
+
+
+def test_contents_of_files_are_compared_where_these_are_asked_for(root: Path) -> None:
+    fingerprints = []
+    for text in ("a", "b"):
+        data = write_stored(root, {"text": [text]}, [{"bytes": b"recording", "path": "a.wav"}])
+        os.utime(root / "train" / "train.parquet", (0, 0))
+        fingerprints.append(opened(data.model_copy(update={"fingerprint": "content"})).fingerprint)
+        shutil.rmtree(root / "train")
+    assert fingerprints[0] != fingerprints[1]
+
+
 @pytest.mark.parametrize("form", ["manifest", "dataset", "folder"])
 def test_quotes_in_two_texts_are_refused_or_read_as_written(root: Path, form: str) -> None:
     data = write(root, form, "csv", rows_of(["one", "two", "three", "four", "five"]))
