@@ -11,19 +11,26 @@ from fnmatch import fnmatchcase
 REFERENCE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 
 _SECRET_WORDS = frozenset(
-    {"PASSWORD", "PASSWD", "PASSPHRASE", "SECRET", "SECRETS", "TOKEN", "CREDENTIAL", "CREDENTIALS"}
+    {"PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "SECRET", "SECRETS", "CREDENTIAL", "CREDENTIALS"}
 )
+# As the last word of a name, or before a word that says no more.
+_LAST_WORDS = frozenset({"TOKEN", "PASS", "PWD", "AUTH", "BEARER"})
+_NO_MORE = frozenset({"ID", "VALUE", "STRING", "TEXT"})
 _SECRET_KEYS = re.compile(
-    r"(^|_)(API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION|ACCOUNT|STORAGE|SHARED|MASTER|SAS)_?KEY(_|$)|(^|_)CONNECTION_STRING$",
+    r"(^|_)(API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION|ACCOUNT|STORAGE|SHARED|MASTER|SAS|AUTH|HF|HUB|WANDB|COMET)_?KEYS?(_|$)"
+    r"|(^|_)CONNECTION_STRING$|(^|_)(HF|HUB|API|AUTH|ACCESS|GIT|GITHUB|GITLAB|WANDB)TOKEN$",
     re.IGNORECASE,
 )
-# NAME_FILE and the like hold where a secret is, not what it is; so does Google's variable.
-_PLACES = frozenset({"FILE", "PATH", "DIR", "FOLDER"})
+# NAME_FILE and the like hold where a secret is, not what it is; so do Google's variable and those of a shell.
+_PLACES = frozenset({"FILE", "PATH", "DIR", "FOLDER", "ENV", "VAR"})
 _NAMES_OF_PLACES = frozenset({"GOOGLE_APPLICATION_CREDENTIALS"})
-# What tokenizers and models call a token: bos_token, word_delimiter_token, decoder_start_token_id, token_type.
+_FOLDERS_OF_SHELLS = frozenset({"PWD", "OLDPWD"})
+# What tokenizers and models call a token: bos_token, word_delimiter_token, decoder_start_token_id, token_type; what
+# something is counted by (loss_per_token); and what runs over data: first_pass.
 _TOKEN_OF_TEXT = re.compile(
-    r"(?:^|_)(?:(?:BOS|EOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|START|END|BLANK|SPECIAL|LANGUAGE|TASK)_TOKEN(?:_IDS?)?"
-    r"|TOKEN_(?:TYPE|LIST|LEVEL|LENGTH|LIMIT|DROPOUT))$"
+    r"(?:^|_)(?:(?:BOS|EOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|START|END|BLANK|SPECIAL|LANG|LANGUAGE|TASK|TEXT|SPEECH|AUDIO"
+    r"|IMAGE|PROMPT|OUTPUT|NEXT|TIMESTAMP|PER|BY)_TOKEN(?:_IDS?)?|TOKEN_(?:TYPE|LIST|LEVEL|LENGTH|LIMIT|DROPOUT)"
+    r"|(?:FIRST|SECOND|SINGLE|ONE|TWO|MULTI|NUM|N)_PASS)$"
 )
 _SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 
@@ -64,10 +71,12 @@ _EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist")
 
 def name_looks_secret(name: str) -> bool:
     """Whether the value of a variable of this name should not be written down."""
+    name = name.rstrip("_0123456789")
     words = name.upper().split("_")
-    if words[-1] in _PLACES or name.upper() in _NAMES_OF_PLACES or is_token_of_text(name):
+    if words[-1] in _PLACES or name.upper() in _NAMES_OF_PLACES or name in _FOLDERS_OF_SHELLS or is_token_of_text(name):
         return False
-    return not _SECRET_WORDS.isdisjoint(words) or words[-1] == "PASS" or _SECRET_KEYS.search(name) is not None
+    last = words[-2] if words[-1] in _NO_MORE and len(words) > 1 else words[-1]
+    return not _SECRET_WORDS.isdisjoint(words) or last in _LAST_WORDS or _SECRET_KEYS.search(name) is not None
 
 
 def is_token_of_text(name: str) -> bool:

@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
@@ -12,12 +14,27 @@ WAY = (
     "looks like a credential (not shown), and would be stored with the run: write '${NAME}' in its place, in single "
     "quotes on a command line, where NAME is a variable that job.runtime_env.secrets brings or that each node has"
 )
+SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"})
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-# `--model.hub-token`, `++trainer.hub_token`, `hubToken`.
-_OPTION = re.compile(r"[-+]*([A-Za-z_][\w.-]*)")
-_WORD_ENDS = re.compile(r"[.-]|(?<=[a-z0-9])(?=[A-Z])")
+# What a shell replaces, too.
+_OF_SHELL = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*|[\d@*#?])")
+_COMPUTED = re.compile(r"""["'\\]*(?:\$\((?!\()|`)""")
+_OF_PYTHON = re.compile(r"(?:os\.)?(?:environ|getenv)\b")
+_SHELL_OPTION = re.compile(r"-[A-Za-z]*c")
+_OPTION = re.compile(r"[-+~]*([A-Za-z_][\w./\[\]-]*)")
+# What begins with a dash and is no value.
+_NEXT_OPTION = re.compile(r"--.*|-[A-Za-z_]*(?:=.*)?|-\d+(?:\.\d+)?", re.DOTALL)
+# In a call, in JSON, YAML and headers, for a shell: of a value only as much as decides.
+_SCHEME = r"(?:Bearer|Basic|Token|Api-?Key)\s+"
+_NAMED = re.compile(
+    rf"""(?<![\w.-])([\w.-]++)["'\\\]]*+\s*+[:=]++\s*+(?=((?:{_SCHEME})?[^\s,;&|]{{0,200}}))""", re.IGNORECASE
+)
+_WORD_ENDS = re.compile(r"\W+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NOTHING = re.compile(r"none|null|nil|~|[-+]?(?:\d+\.\d*|\.\d+|\d+(?:\.\d*)?e[-+]?\d+)", re.IGNORECASE)
 # A token of a tokenizer, its number, or how often something is passed.
-_OF_TEXT = re.compile(r"[<\[|(].*|\d{1,6}|.", re.DOTALL)
+_OF_TEXT = re.compile(r"[<\[|(]+[\w /.-]*[>\]|)]+|\d{1,6}|.", re.DOTALL)
+_AROUND = "\"'`\\ \t\r\n"
+_CLOSING = _AROUND + ")}]"
 
 
 class SecretArgument(NamedTuple):
@@ -26,7 +43,7 @@ class SecretArgument(NamedTuple):
     Attributes:
         name: As it is written.
         place: Of the word that holds the value.
-        value: Of a text for a shell, or of JSON, the one in it.
+        value: Of a text, the one in it.
         is_of_shell: A shell that is among the words reads it, and replaces the variables in it.
     """
 
@@ -37,26 +54,28 @@ class SecretArgument(NamedTuple):
 
     @property
     def is_literal(self) -> bool:
-        """Whether the value is written out, where it should be a reference."""
-        refers = self.is_of_shell and self.value.lstrip("\"'").startswith("$")
-        return not (refers or _REFERENCE.search(self.value))
+        """Whether anything of the value is written out, where it should be a reference."""
+        left, references = (_OF_SHELL if self.is_of_shell else _REFERENCE).subn("", self.value)
+        if self.is_of_shell and _COMPUTED.match(self.value):
+            return False
+        left = re.sub(_SCHEME, "", left, flags=re.IGNORECASE)
+        # What joins references, such as a colon or a quote, is none.
+        return any(sign.isalnum() for sign in left) if references else left.strip(_AROUND) != ""
 
 
 def secret_arguments(words: Sequence[str]) -> Iterator[SecretArgument]:
-    """The arguments that hold a secret: `--hub_token x`, `--hub-token=x`, `hub_token=x`, in JSON, for a shell."""
+    """The arguments that hold a secret: `--hub_token x`, `hub_token=x`, and such in JSON, YAML, a call or a shell."""
+    of_shell = _places_of_shell(words)
     for place, word in enumerate(words):
+        is_of_shell = place in of_shell
         name, equals, value = word.partition("=")
-        following = words[place + 1] if place + 1 < len(words) else "-"
-        if equals and _is_secret(name, value):
+        following = words[place + 1] if place + 1 < len(words) else "--"
+        if equals and not is_of_shell and _is_secret(name, value):
             yield SecretArgument(name, place, value)
-        elif not equals and word.startswith("-") and not following.startswith("-") and _is_secret(word, following):
-            yield SecretArgument(word, place + 1, following)
-        inside = value if equals and _OPTION.fullmatch(name) else word
-        if inside.startswith("{"):
-            yield from (SecretArgument(key, place, each) for key, each in _of_json(inside))
-        elif len(texts := inside.split()) > 1:
-            found = secret_arguments(texts)
-            yield from (SecretArgument(each.name, place, each.value, is_of_shell=True) for each in found)
+        elif (equals or word.startswith("-")) and not value and _is_value(following) and _is_secret(name, following):
+            yield SecretArgument(name, place + 1, following)
+        else:
+            yield from _in_text(word, place, is_of_shell=is_of_shell)
 
 
 def literal_secrets(words: Sequence[str]) -> list[str]:
@@ -66,45 +85,89 @@ def literal_secrets(words: Sequence[str]) -> list[str]:
     return [named[place] for place in sorted(named)]
 
 
+def secret_references(words: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables that stand for secrets, by their own names or by those of arguments, and what refers to each.
+
+    One of `environment` that is called a token and only turns something on is none.
+    """
+    of_shell, values = _places_of_shell(words), environment or {}
+    found = {
+        name: f"word {place + 1}"
+        for place, word in enumerate(words)
+        for name in _names_in(word, is_of_shell=place in of_shell)
+        if name_looks_secret(name) and not (name in values and _is_none(values[name]))
+    }
+    for argument in secret_arguments(words):
+        found |= dict.fromkeys(_names_in(argument.value, is_of_shell=argument.is_of_shell), argument.name)
+    return found
+
+
 def with_secrets(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The words with the node's value in place of each `${NAME}` that stands for a secret.
+    """The words with the node's value in place of each `${NAME}` that stands for a secret; a shell fills its own in.
 
     Raises:
         ConfigError: the node has no such variable.
     """
-    filled = list(words)
-    for found in secret_arguments(words):
-        for name in _REFERENCE.findall(found.value) if not found.is_of_shell else ():
-            if name not in environment:
-                raise ConfigError(
-                    f"{found.name} refers to the variable {name}, which is not set on this node: bring it by "
-                    "job.runtime_env.secrets, or set it in the environment in which Ray runs on every node"
-                )
-            is_json = filled[found.place].partition("=")[2].startswith("{") or filled[found.place].startswith("{")
-            value = json.dumps(environment[name])[1:-1] if is_json else environment[name]
-            filled[found.place] = filled[found.place].replace(f"${{{name}}}", value)
-    return filled
+    references, of_shell = secret_references(words), _places_of_shell(words)
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in references:
+            return match[0]
+        if name not in environment:
+            raise ConfigError(
+                f"{references[name]} refers to the variable {name}, which is not set on this node: bring it by "
+                "job.runtime_env.secrets, or set it in the environment in which Ray runs on every node"
+            )
+        is_json = match.string.partition("=")[2].startswith(("{", "[")) or match.string.startswith(("{", "["))
+        return json.dumps(environment[name])[1:-1] if is_json else environment[name]
+
+    return [word if place in of_shell else _REFERENCE.sub(value_of, word) for place, word in enumerate(words)]
+
+
+def _in_text(text: str, place: int, *, is_of_shell: bool) -> Iterator[SecretArgument]:
+    for match in _NAMED.finditer(text):
+        # The names in a mapping are looked at for themselves.
+        is_other = match[2].startswith("{") or _OF_PYTHON.match(match[2])
+        if not is_other and _is_secret(match[1], match[2]):
+            yield SecretArgument(match[1], place, match[2], is_of_shell)
+    texts = [each.strip(_AROUND + "();") for each in text.split()]
+    for option, value in pairwise(texts):
+        if option.startswith("-") and _is_value(value) and _is_secret(option, value):
+            yield SecretArgument(option, place, value, is_of_shell)
+
+
+def _places_of_shell(words: Sequence[str]) -> set[int]:
+    """Of the words that follow `bash -c` and the like."""
+    found, is_shell = set(), False
+    for place, word in enumerate(words[:-1]):
+        is_shell |= PurePosixPath(word).name in SHELLS
+        if is_shell and _SHELL_OPTION.fullmatch(word):
+            found.add(place + 1)
+            is_shell = False
+    return found
+
+
+def _names_in(text: str, *, is_of_shell: bool) -> list[str]:
+    found = (_OF_SHELL if is_of_shell else _REFERENCE).finditer(text)
+    return [match[match.lastindex or 1] for match in found]
+
+
+def _is_none(value: str) -> bool:
+    """Whether a value is no secret, whatever its name says: nothing, a switch or a fraction."""
+    return is_switch(value) or _NOTHING.fullmatch(value.strip()) is not None
+
+
+def _is_value(word: str) -> bool:
+    """Whether a word can be the value of an option before it."""
+    return not word.startswith("-") or _NEXT_OPTION.fullmatch(word) is None
 
 
 def _is_secret(option: str, value: str) -> bool:
-    found = _OPTION.fullmatch(option)
-    if found is None or is_switch(value):
+    found = _OPTION.fullmatch(option.lstrip("."))
+    if found is None or any(_is_none(each) for each in (value, value.strip(_CLOSING))):
         return False
     name = _WORD_ENDS.sub("_", found[1])
-    is_of_text = _OF_TEXT.fullmatch(value) and not {"TOKEN", "PASS"}.isdisjoint(name.upper().split("_"))
+    is_of_text = any(_OF_TEXT.fullmatch(each) for each in (value.strip(_AROUND), value.strip(_CLOSING)))
+    is_of_text &= not {"TOKEN", "PASS"}.isdisjoint(name.upper().split("_"))
     return not is_of_text and name_looks_secret(name)
-
-
-def _of_json(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values of secrets in JSON; nothing in what is none."""
-    try:
-        left = [json.loads(text)]
-    except (ValueError, RecursionError):
-        return
-    while left:
-        value = left.pop()
-        if isinstance(value, dict):
-            yield from ((key, each) for key, each in value.items() if isinstance(each, str) and _is_secret(key, each))
-            left += value.values()
-        elif isinstance(value, list):
-            left += value

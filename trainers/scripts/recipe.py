@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime_env.secret_arguments import WAY, literal_secrets, secret_arguments
+from runtime_env.secret_arguments import WAY, literal_secrets, secret_references
 from trainers.config.overrides import copy_levels
 from trainers.config.parts.script_part import is_python
 from trainers.config.validation import refuse
@@ -65,13 +65,9 @@ def resolve_program(
 
 def _words_of(text: str, environment: Mapping[str, str]) -> list[str]:
     """The words of a text, with the values of its variables, but for those that stand for a secret."""
-    words = split_line(text, environment)
-    references = split_line(text, {name: f"${{{name}}}" for name in environment})
-    # Outside of quotes, a value with spaces is several words.
-    if len(references) == len(words):
-        for secret in secret_arguments(references):
-            words[secret.place] = references[secret.place]
-    return words
+    references = {name: f"${{{name}}}" for name in environment}
+    secrets = secret_references(split_line(text, references), environment)
+    return split_line(text, {**environment, **{name: f"${{{name}}}" for name in secrets}})
 
 
 def _prepare_words(command: Any, environment: Mapping[str, str]) -> Any:

@@ -164,3 +164,20 @@ def test_a_recipe_by_hand_that_holds_secrets_is_refused_without_repeating_them(t
     said = str(caught.value)
     assert said.startswith("script: 3 problems\n  - command: --token looks like a credential (not shown)")
     assert "\n  - prepare: pass looks" in said and "\n  - env.A_SECRET looks" in said and "hunter" not in said
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("train.py --auth $HF_TOKEN", ["train.py", "--auth", "${HF_TOKEN}"]),
+        ("train.py $DIR --hub_token $P-$X", ["train.py", "/my", "data", "--hub_token", "${P}-${X}"]),
+        (
+            "bash -c \"cd '$DIR' && python t.py --hub_token $HF_TOKEN\"",
+            ["bash", "-c", "cd '/my data' && python t.py --hub_token ${HF_TOKEN}"],
+        ),
+        ("train.py --use $USE_TOKEN --data $PWD", ["train.py", "--use", "True", "--data", "/here"]),
+    ],
+)
+def test_of_a_line_s_variables_those_that_stand_for_secrets_stay_references(line: str, command: list[str]) -> None:
+    variables = {"HF_TOKEN": "s3cr3t", "P": "s3cr3t", "X": "1", "DIR": "/my data", "USE_TOKEN": "True", "PWD": "/here"}
+    assert resolve_program({"script": {"command": line}}, variables)["script"]["command"] == command
