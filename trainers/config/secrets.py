@@ -4,7 +4,7 @@ RAYSCRIBE_SECRETS holds JSON: {"NAME": {"env": "VARIABLE_OF_THE_NODE"}} or {"NAM
 """
 
 import json
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,16 @@ def resolve_secrets(environment: MutableMapping[str, str]) -> None:
         if source != name and source in references:
             raise ConfigError(f"{_named(name)} is taken from {source}, which is a secret too: rename one of them")
     environment.update({name: _value(name, place, environment) for name, place in references.items()})
+
+
+def add_secrets(environment: MutableMapping[str, str], names: Iterable[str]) -> None:
+    """Has more variables of a process kept out of what it prints, as those that the job names."""
+    references = _references(environment.get(REFERENCES) or "{}")
+    # The value of a source is that of a secret already, and no other secret may have its name.
+    known = {*references, *(place.get("env") for place in references.values())}
+    new = {name: {"env": name} for name in names if name not in known and environment.get(name)}
+    if new:
+        environment[REFERENCES] = json.dumps({**references, **new})
 
 
 def secret_lines(environment: Mapping[str, str]) -> list[str]:

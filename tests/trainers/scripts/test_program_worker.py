@@ -22,7 +22,7 @@ from trainers.scripts.node_folder import UNPACKED
 from trainers.scripts.outputs.overwrite_option import LEFT_OUT
 from trainers.scripts.outputs.restore import restore
 from trainers.scripts.outputs.sync import OutputSync
-from trainers.scripts.program_worker import _Rank
+from trainers.scripts.program_worker import _Rank, run_program_per_worker
 from trainers.scripts.ranks import RankContext
 from trainers.scripts.script_task import ScriptTask
 from trainers.storage import open_storage
@@ -232,6 +232,27 @@ def test_a_reference_to_a_secret_has_its_value_on_the_node_alone(
     group.task = ScriptTask(config, 1, None, "gcs://package.zip")
     assert group.run(1)[0].exception() is None
     assert "[rank 0] 9 9 ***" in group.board.lines
+
+
+def test_what_the_node_fills_in_is_in_no_log_and_no_error_though_the_job_names_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of no job; and the environment is as it was when the test has ended.
+    for name in ("RAYSCRIBE_SECRETS", "A", "B", "HF_TOKEN"):
+        monkeypatch.setenv(name, f"fish-{name}" if name != "RAYSCRIBE_SECRETS" else "{}")
+    group = Group(tmp_path, "sys.exit(' '.join([*sys.argv[3:], os.environ['X_KEY']]))")
+    part = group.config.script
+    command = (*part.command, "--password=${A}", "-p", "${HF_TOKEN}")
+    script = part.model_copy(update={"command": command, "env": {"X_KEY": "token=${B}"}})
+    config = group.config.model_copy(update={"script": script})
+    member = GroupMember("x", RankContext(0, 1, 0, 1, 0, 1, "127.0.0.1", 29500), ("node-0",))
+    monkeypatch.setattr(program_worker, "this_member", lambda: member)
+    monkeypatch.setattr(program_worker, "CoordinatorBoard", lambda *_: group.board)
+    task = ScriptTask(config, 1, None, "gcs://package.zip")
+    with pytest.raises(ScriptError) as caught:
+        run_program_per_worker({"task": task, "coordinator": None, "folder": group.folder})
+    shown = f"{caught.value}\n{group.board.lines}"
+    assert "fish" not in shown and "--password=*** -p *** token=***" in shown
 
 
 @pytest.mark.parametrize("has_checkpoint", [False, True])
