@@ -1,5 +1,6 @@
 """`--overwrite_output_dir`, with which the public scripts ignore their checkpoints and start over."""
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,11 @@ from trainers.scripts.outputs.output_folder import arguments_of, with_files
 
 OPTION = "--overwrite_output_dir"
 LEFT_OUT = f"script: without {OPTION}, with which the program would ignore the checkpoint that it continues from"
+_SPELLED, _SHORTEST = OPTION.replace("-", "_"), "__overwrite"
+# In a text for a shell, or an override of Hydra's.
+_ELSEWHERE = re.compile(
+    r"(?<!\w)(?<!no-)overwrite[_-]output(?:[_-]dir)?(?![\w-])(?!\s*[=:\s]\s*(?:false|no|off|0|null)\b)", re.IGNORECASE
+)
 _ON = frozenset(word for word, is_on in WORDS_OF_A_SWITCH.items() if is_on)
 
 
@@ -25,6 +31,12 @@ def note_on_overwriting(words: Sequence[str], working_dir: Path) -> str | None:
             f"script.command: {OPTION} has the program ignore its checkpoints: it is kept at the first start, and left "
             "out where the run goes on from a checkpoint"
         )
+    if any(_ELSEWHERE.search(word) for word in words if not word.startswith("--")):
+        return (
+            f"script.command: {OPTION.removeprefix('--')} has the program ignore its checkpoints, and is not left out "
+            "of a text for a shell or of an override, so it starts over at every restart: take it out, or give the "
+            f"program {OPTION} as an argument, which is left out then"
+        )
     name = OPTION.removeprefix("--")
     if any(_places(with_files(words, working_dir))) or str(arguments_of(words, working_dir).get(name)).lower() in _ON:
         return (
@@ -39,7 +51,9 @@ def _places(words: Sequence[str]) -> Iterator[range]:
     """Of the words that turn it on."""
     for place, (word, following) in enumerate(pairwise([*words, ""])):
         name, equals, value = word.partition("=")
-        if name.replace("-", "_") != OPTION.replace("-", "_"):
+        # argparse takes what an option begins with, too.
+        name = name.replace("-", "_")
+        if not (name.startswith(_SHORTEST) and _SPELLED.startswith(name)):
             continue
         if equals or following.lower() not in WORDS_OF_A_SWITCH:
             if not equals or value.lower() in _ON:
