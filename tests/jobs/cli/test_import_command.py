@@ -13,6 +13,7 @@ from jobs.submission.job_spec import RunConfig
 from trainers.config.flags.script_recipe import SCRIPTS, without_defaults
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
+from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_part import CtcPart
 
 WHISPER_HINDI = r"""
@@ -277,6 +278,21 @@ def test_what_has_no_field_is_named(line: str, named: str) -> None:
     result = imported(line)
     assert [text for text in left_out(result) if text.startswith(named)], result.stderr
     config_of(result)
+
+
+@pytest.mark.parametrize(
+    "words", ["-t hunter22", "--foo bar hunter22", "--task=transcribe hunter22", "-hunter22", "--foo=1 hunter22"]
+)
+def test_a_word_that_may_be_a_value_is_named_by_its_place(words: str) -> None:
+    result = imported(f"python {SHORT} {words}")
+    assert result.exit_code == 0 and "hunter22" not in result.stdout + result.stderr
+    assert [text for text in left_out(result) if text.startswith(("-t: ", "word "))], result.stderr
+
+
+def test_what_is_no_switch_is_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="argument --use_auth_token: write True or False") as caught:
+        imported(f"python {SHORT} --use_auth_token hunter22")
+    assert "hunter22" not in str(caught.value)
 
 
 def test_secrets_are_neither_in_the_recipe_nor_in_messages() -> None:

@@ -32,7 +32,8 @@ class ValueType:
 
 def _boolean(text: str) -> bool:
     if text.lower() not in WORDS_OF_A_SWITCH:
-        raise argparse.ArgumentTypeError(f"{text!r}: write True or False, or the flag alone for True")
+        # Not shown: that of --use_auth_token may be the token.
+        raise argparse.ArgumentTypeError("write True or False, or the flag alone for True")
     return WORDS_OF_A_SWITCH[text.lower()]
 
 

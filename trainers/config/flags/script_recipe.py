@@ -7,6 +7,7 @@ TrainingArguments.
 
 import argparse
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -73,6 +74,8 @@ SCRIPTS: Mapping[str, Mapping[str, Any]] = {
 }
 # What a script is a copy of, whatever its name is.
 KINDS = {"seq2seq": "run_speech_recognition_seq2seq.py", "ctc": "run_speech_recognition_ctc.py"}
+# Of an option; any other word may be the value of one, and a secret.
+_NAME = re.compile(r"--[A-Za-z][\w.-]*|-[A-Za-z]")
 _ORDER = (
     "the script shuffles by torch's generator, and the recipe by its batch plan (run.seed): an epoch has the same "
     "clips in other batches, so that losses and error rates differ as those of two seeds do; where one batch is the "
@@ -188,7 +191,7 @@ def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[
     parser = _Parser(prog=script, add_help=False, allow_abbrev=False)
     add_sections(parser)
     parsed, unknown = parser.parse_known_args(usually_spelled(arguments))
-    values, left_out = {}, [*_unknown(script, unknown)]
+    values, left_out = {}, [*_unknown(script, unknown, arguments)]
     for flag, value in given_flags(vars(parsed)):
         try:
             flag.fields_of(value, "train")
@@ -210,11 +213,11 @@ def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[
     return values, tuple(left_out)
 
 
-def _unknown(script: str, words: Sequence[str]) -> Iterator[str]:
+def _unknown(script: str, words: Sequence[str], arguments: Sequence[str]) -> Iterator[str]:
     options = [f"--{key}" for key in BY_KEY]
     for word, before in zip(words, ["", *words], strict=False):
         name = word.partition("=")[0]
-        if before.startswith("--") and "=" not in before and not word.startswith("--"):
+        if _NAME.fullmatch(before) and not word.startswith("--"):
             # Its value, which may be a secret.
             continue
         near = difflib.get_close_matches(name, options, n=1) if name.startswith("--") else []
@@ -222,8 +225,11 @@ def _unknown(script: str, words: Sequence[str]) -> Iterator[str]:
             yield f"{name}: no argument of {script}; did you mean {near[0]}?"
         elif name.endswith((".json", ".yaml", ".yml")):
             yield f"{name}: the file is not read: write its arguments into the line"
-        else:
+        elif _NAME.fullmatch(name):
             yield f"{name}: no argument of {script} that is known here"
+        else:
+            place = arguments.index(word) + 1 if word in arguments else "?"
+            yield f"word {place} of the arguments (not shown): no argument of {script} that is known here"
 
 
 def _defaults(script: str, values: Mapping[str, Any]) -> dict[str, Any]:
