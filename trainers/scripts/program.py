@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
 import psutil
 
+from runtime_env.secret_arguments import SHELLS
 from trainers.config.secrets import secret_lines
 from trainers.errors import ConfigError
 from trainers.scripts.output_lines import OutputLines
@@ -30,9 +32,10 @@ DRAIN_S = 2.0
 END_S = 5.0
 # As much as a pipe holds at most.
 PIPE_BYTES = 1 << 20
-SHELLS = ("ash", "bash", "busybox", "dash", "ksh", "sh", "zsh")
-# The first processes of the programs that this one runs.
-_RUNNING: set[int] = set()
+# How often those that have ended without a parent are looked for.
+REAP_S = 1.0
+# By which all that a program starts is known, unless it starts with another environment.
+MARK = "RAYSCRIBE_PROGRAM"
 # In place of a secret, as in the logs of workers.
 MASK = "***"
 
@@ -54,12 +57,12 @@ class Program:
             ConfigError: it cannot be started; names the program and the node.
         """
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self._others = {*psutil.Process().children()}
+        self._mark = uuid4().hex
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 list(words),
                 cwd=folder,
-                env=dict(environment),
+                env={**environment, MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -71,11 +74,11 @@ class Program:
                 f"script.command: {words[0]} cannot be started on {platform.node()} in {folder}: {error.strerror}; "
                 "name a program that every node has at this path, or such an interpreter with script.python (--python)"
             ) from error
-        _RUNNING.add(self._process.pid)
         self._show = show
         self._lines = OutputLines()
         self._secrets = secret_lines(os.environ)
         self._asked: set[psutil.Process] = set()
+        self._known: set[psutil.Process] = set()
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def wait(self, each: Callable[[], None]) -> int:
@@ -85,9 +88,12 @@ class Program:
         os.set_blocking(output.fileno(), False)
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
-            ended_s = None
+            ended_s, reaped_s = None, time.monotonic()
             while True:
                 is_open = self._read(output, bool(selector.select(POLL_S)))
+                if time.monotonic() - reaped_s >= REAP_S:
+                    self._reap()
+                    reaped_s = time.monotonic()
                 each()
                 if self._process.poll() is not None:
                     ended_s = ended_s or time.monotonic()
@@ -102,7 +108,6 @@ class Program:
         self.kill()
         code = self._process.wait()
         self._end_orphans()
-        _RUNNING.discard(self._process.pid)
         return code
 
     def terminate(self) -> None:
@@ -124,7 +129,7 @@ class Program:
     def _end_orphans(self) -> None:
         """Ends what the program has started and left behind, in whatever session."""
         end_s = time.monotonic() + END_S
-        while (orphans := self._orphans()) and time.monotonic() < end_s:
+        while (orphans := self._started()) and time.monotonic() < end_s:
             for orphan in orphans:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     orphan.kill()
@@ -132,15 +137,31 @@ class Program:
         if orphans:
             self._say(f"(still running: {', '.join(f'{each.pid} {each.name()}' for each in orphans)})")
 
-    def _orphans(self) -> list[psutil.Process]:
-        """Children of this process that are in another session, as the program's are, and theirs."""
-        here, found = os.getsid(0), []
-        for child in psutil.Process().children():
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                is_ours = child in self._others or child.pid in _RUNNING
-                if not is_ours and os.getsid(child.pid) != here:
-                    found += [child, *child.children(recursive=True)]
+    def _reap(self) -> None:
+        """Lets go of what has ended after its parent, which would be a zombie for as long as this process lives."""
+        for process in self._started():
+            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+                if process.ppid() == os.getpid() and process.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(process.pid, os.WNOHANG)
+
+    def _started(self) -> list[psutil.Process]:
+        """What the program has started, in whatever session and whoever is its parent now; not its first process."""
+        found: list[psutil.Process] = []
+        ours = {self._process.pid}
+        # Parents come before their children.
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                if process.pid != self._process.pid and (process in self._known or self._is_of_it(process, ours)):
+                    ours.add(process.pid)
+                    found.append(process)
+        self._known = {*found}
         return found
+
+    def _is_of_it(self, process: psutil.Process, ours: set[int]) -> bool:
+        """Whether a process is of the program, whose other processes are `ours`."""
+        # Of one that has ended only parent and session are known.
+        is_related = process.ppid() in ours or os.getsid(process.pid) in ours
+        return is_related or process.environ().get(MARK) == self._mark
 
     def _read(self, output: IO[bytes], is_ready: bool) -> bool:
         """Reads what there is; False once nobody can write any more."""

@@ -134,6 +134,41 @@ def test_a_process_that_was_there_before_goes_on(tmp_path: Path) -> None:
             each.wait()
 
 
+def test_what_others_start_while_it_runs_is_left_to_them(tmp_path: Path) -> None:
+    program, lines = started(tmp_path, "import time; print('ready'); time.sleep(1.5)")
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"], start_new_session=True)
+    second, _ = started(tmp_path, "pass")
+    try:
+        # One that runs next to it ends first.
+        assert (second.wait(nothing), program.wait(nothing), lines) == (0, 0, ["ready"])
+        assert (other.poll(), ended.wait()) == (None, 7)
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_what_ends_without_its_parent_is_no_zombie_while_the_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REAP_S", 0.0)
+    orphan = "import subprocess; print(subprocess.Popen(['sleep', '0.5']).pid, flush=True)"
+    code = (
+        "import pathlib, subprocess, sys, time\n"
+        f"subprocess.run([sys.executable, '-c', {orphan!r}], check=True)\n"
+        "while not pathlib.Path('done').exists(): time.sleep(0.05)\n"
+    )
+    program, lines = started(tmp_path, code)
+    end = time.monotonic() + 20
+
+    def each() -> None:
+        if time.monotonic() > end or (lines and not psutil.pid_exists(int(lines[0]))):
+            (tmp_path / "done").touch()
+
+    assert program.wait(each) == 0
+    assert time.monotonic() < end
+
+
 def test_it_dies_with_the_thread_that_started_it(tmp_path: Path) -> None:
     pids: list[int] = []
 
