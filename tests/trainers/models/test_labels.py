@@ -105,9 +105,7 @@ def test_a_set_that_cannot_be_written_has_its_labels_on_the_node(
     assert not list(Path(prepared.url).glob("labels-*"))
 
 
-def test_the_index_is_read_once_a_node(
-    prepared: PreparedSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_is_read_once_a_node(prepared: PreparedSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Another node than the one that has prepared the set.
     (tmp_path / "node").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))
