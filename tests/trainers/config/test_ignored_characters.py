@@ -35,6 +35,20 @@ def test_a_range_that_nobody_means_is_named_with_the_digits_in_it_and_how_to_wri
 
 
 @pytest.mark.parametrize(
+    ("inside", "removed"),
+    [(r"\u201c", "removes “, and"), (r"\s,", "removes U+0009 U+000A"), (r",\x2d\x3b", "removes - ;, and")],
+)
+def test_escapes_are_told_with_what_they_stand_for_and_no_range_is_invented(inside: str, removed: str) -> None:
+    note = ranges_note([inside])
+    assert note is not None and removed in note
+    assert "range" not in note and "--chars_to_ignore '" not in note
+
+
+def test_an_escaped_backslash_is_no_escape() -> None:
+    assert ranges_note([r"\\d"]) is None
+
+
+@pytest.mark.parametrize(
     ("inside", "problem"),
     [
         ("^a-z", "all characters but these"),

@@ -8,7 +8,10 @@ from functools import cache
 
 # A class of more, such as \w, is not meant as a list of characters.
 MOST_CHARACTERS = 1000
+MOST_SHOWN = 40
 _SURROGATES = range(0xD800, 0xE000)
+# Escapes of other characters than the one that is escaped: \d, \s, \u201c, \x41.
+_OF_MORE = re.compile(r"(?<!\\)(?:\\\\)*\\[a-zA-Z0-9]")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -24,6 +27,14 @@ def ignored_characters(texts: Sequence[str]) -> list[str]:
 def ranges_note(texts: Sequence[str]) -> str | None:
     """Says which characters go that nobody has typed, and how to keep them. None: those that were typed are all."""
     inside = "".join(texts)
+    if _OF_MORE.search(inside):
+        found = [_shown(each) for each in _matched(inside) if each not in inside]
+        rest = f" … ({len(found)} characters)" if len(found) > MOST_SHOWN else ""
+        return (
+            f"--chars_to_ignore {inside}: the script makes a regular expression's class of it, in which a backslash "
+            f"and a letter stand for other characters: it removes {' '.join(found[:MOST_SHOWN])}{rest}, and so does "
+            "the recipe; to remove others, type them"
+        )
     typed = "".join(dict.fromkeys(_ESCAPED.sub(r"\1", inside)))
     more = [character for character in _matched(inside) if character not in typed]
     if not more:
