@@ -51,8 +51,13 @@ def read_listed(builder: Any, split: str, rules: TableRules, files: SourceFiles)
         column = rules.audio_column_name.removesuffix(_FILE_NAME).rstrip("_")
         rules = replace(rules, audio_column_name=_FILE_NAME if column in ("", "audio") else f"{column}_{_FILE_NAME}")
     separator = getattr(builder.config, "sep", ",")
+    if separator is not None and len(separator) != 1:
+        raise DataError(
+            f"{FIELD}: the README of {builder.base_path} gives sep: {separator!r} for its tables, which is more than a "
+            "character: separate their columns by a comma or a tab"
+        )
     contents = [_readable(table, files) for table in tables]
-    return manifest_of_tables(FIELD, contents, rules, files.quoting, None if separator in (",", "\t") else separator)
+    return manifest_of_tables(FIELD, contents, rules, files.quoting, None if separator == "," else separator)
 
 
 def _refuse_options(builder: Any) -> None:
@@ -74,6 +79,10 @@ def _metadata_of(builder: Any, files: Sequence[str]) -> list[str]:
             f"{_FILE_NAME} and text into the folder of each split, next to its recordings, or name another table as "
             "data.train"
         )
+    of_folders: dict[str, str] = {}
+    for name in found:
+        if (other := of_folders.setdefault(posixpath.dirname(name), name)) != name:
+            raise DataError(f"{FIELD}: {other} and {name} are tables of one folder: take one of them out")
     return found
 
 
@@ -81,8 +90,10 @@ def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
     """The content of a table of text, and its location without the ending of what compresses it."""
     stem, ending = posixpath.splitext(location)
     if ending == ".parquet":
-        table = pq.read_table(io.BytesIO(read_location(location, files.storage_options)))
-        return f"{location}.jsonl", "\n".join(json.dumps(row, default=str) for row in table.to_pylist()).encode()
+        table = pq.ParquetFile(io.BytesIO(read_location(location, files.storage_options))).read()
+        if repeated := [name for name in table.column_names if table.column_names.count(name) > 1]:
+            raise DataError(f"{FIELD}: {location}: the column {repeated[0]!r} is there twice: rename one of them")
+        return f"{location}.jsonl", "\n".join(json.dumps(row, default=_as_text) for row in table.to_pylist()).encode()
     if ending not in _UNPACKERS:
         content = files.read(location)
         if content is None:
@@ -94,6 +105,11 @@ def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
     except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError) as error:
         raise DataError(f"{FIELD}: {location}: it is damaged ({error}): fetch it again") from None
     return stem, in_utf_8(location, content, files.encoding)
+
+
+def _as_text(value: Any) -> str:
+    # What is no UTF-8 has characters that are refused where the column is read.
+    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
 def refuse_outside(paths: Sequence[str], root: str, location: str) -> None:

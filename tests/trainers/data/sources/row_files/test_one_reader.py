@@ -268,8 +268,34 @@ def test_a_readme_that_says_how_to_parse_is_followed_or_refused(root: Path) -> N
     head = "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  "
     (table.parent / "README.md").write_text(f'{head}sep: "|"\n---\n')
     assert opened(data).table["text"].to_pylist() == ["a, b"]
+    (table.parent / "README.md").write_text(f"{head}sep: '||'\n---\n")
+    with pytest.raises(
+        DataError, match=r"README of .* gives sep: '\|\|' for its tables, which is more than a character"
+    ):
+        opened(data)
+    table.write_text("path\ttext\n../clips/0.wav\ta, b\n")
+    (table.parent / "README.md").write_text(f'{head}sep: "\\t"\n---\n')
+    assert opened(data).table["text"].to_pylist() == ["a, b"]
     (table.parent / "README.md").write_text(f"{head}skiprows: 1\n---\n")
     with pytest.raises(DataError, match="gives skiprows: 1 for its tables, which is not followed: write a manifest"):
+        opened(data)
+
+
+def test_the_table_of_an_audio_folder_is_text_and_the_only_one(root: Path) -> None:
+    data, table = write(root, "folder", "parquet", rows_of(["a"])), root / "train" / "metadata.parquet"
+    named = {"file_name": ["0.wav"], "note": [b"\xff"]}
+    pq.write_table(pa.table({**named, "text": ["žena".encode()]}), table)
+    assert opened(data).table["text"].to_pylist() == ["žena"]
+    pq.write_table(pa.table({**named, "text": [b"\xff"]}), table)
+    with pytest.raises(DataError, match=r"'text' is .* which is no text: correct it"):
+        opened(data)
+    pq.write_table(
+        pa.Table.from_arrays([pa.array(["0.wav"])] + [pa.array(["a"])] * 2, ["file_name", "text", "text"]), table
+    )
+    with pytest.raises(DataError, match=r"metadata.parquet: the column 'text' is there twice"):
+        opened(data)
+    table.with_suffix(".csv").write_text("file_name,text\n0.wav,a\n")
+    with pytest.raises(DataError, match=r"metadata.* and .*metadata.* are tables of one folder: take one of them out"):
         opened(data)
 
 
