@@ -138,13 +138,7 @@ class DatasetSource(DataSource):
         rules, files_read = TableRules.of(self.data, split), [file for file, _, _ in parts]
         for file in files_read:
             self._refuse_schema(file, rules)
-        names_only = [row_file.paths_of(audio, file.schema) == (audio,) for file in files_read]
-        if len(set(names_only)) > 1:
-            other = files_read[names_only.index(not names_only[0])]
-            raise DataError(
-                f"data.audio_column_name: {files_read[0].url} and {other.url}: the column {audio!r} holds "
-                f"{files_read[0].schema.field(audio).type} and {other.schema.field(audio).type}: save both alike"
-            )
+        _refuse_mixed(files_read, audio)
         only_names = row_file.only_names(row_format, parts, audio)
         table, warnings = self._rows(split, parts, row_format, rules, only_names=only_names)
         names = [name for file in files_read for name in file.schema.names]
@@ -220,6 +214,17 @@ class DatasetSource(DataSource):
                 f"data.audio_column_name: {file.url}: the column {audio!r} holds {file.schema.field(audio).type}, no "
                 "recordings: name one of encoded files or of their paths"
             )
+
+
+def _refuse_mixed(files_read: Sequence[row_file.RowFile], audio: str) -> None:
+    """Refuses files of which only some have a column of paths; with a DataError that names two."""
+    names_only = [row_file.paths_of(audio, file.schema) == (audio,) for file in files_read]
+    if len(set(names_only)) > 1:
+        other = files_read[names_only.index(not names_only[0])]
+        raise DataError(
+            f"data.audio_column_name: {files_read[0].url} and {other.url}: the column {audio!r} holds "
+            f"{files_read[0].schema.field(audio).type} and {other.schema.field(audio).type}: save both alike"
+        )
 
 
 def _read_of(schema: pa.Schema, rules: TableRules) -> dict[str, list[str]]:
