@@ -10,8 +10,8 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from typing import Any, NamedTuple
 
-from runtime_env.secret_arguments import with_secrets
-from trainers.config.secrets import resolve_secrets
+from runtime_env.secret_arguments import secret_references, with_secrets
+from trainers.config.secrets import add_secrets, resolve_secrets
 from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
 from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
@@ -95,6 +95,10 @@ def run_program_per_worker(loop_config: dict[str, Any]) -> str | None:
     """
     resolve_secrets(os.environ)
     task, folder, member = loop_config["task"], loop_config["folder"], this_member()
+    script = task.config.script
+    for words in (script.command, script.prepare or (), [f"{name}={value}" for name, value in script.env.items()]):
+        # Before any log begins, since it looks for secrets when it does.
+        add_secrets(os.environ, secret_references(words, os.environ))
     if member.context.is_keeper:
         finish_logs(folder)
     with worker_log(folder, task.attempt, rank=member.context.rank, group=member.group):
