@@ -254,9 +254,8 @@ def _refuse_early(given: TaskArguments, config: TrainConfig) -> None:
 
 def _reason_for_ray(given: TaskArguments, config: TrainConfig) -> str | None:
     # A program may have joined one before it calls this.
-    has_joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
-    asked = given.ray or given.demo
-    return reason_for_ray(config.scaling, given.address, os.environ, asked=asked, has_joined=has_joined)
+    joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
+    return reason_for_ray(config.scaling, given.address, os.environ, asked=given.ray or given.demo, has_joined=joined)
 
 
 def _recipe_of(path: Path, content: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:

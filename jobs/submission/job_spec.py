@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +22,6 @@ from trainers.config.locations import (
     anchored_override,
     default_storage_path,
     expand_home,
-    make_paths_absolute,
     path_values,
     set_path,
     unresolved_paths,
@@ -233,7 +231,7 @@ def resolve_spec(  # noqa: PLR0913
     kind = RUN_CONFIGS[trainer_of(content)]
     config, problems = examined(kind, content)
     if problems and not missing and isinstance(config, RunConfig):
-        problems += _further_problems(config, root, is_local)
+        problems += _further_problems(config, root)
     secrets = [*find_literal_secrets(content), *find_literal_secrets(overrides, ("overrides",))]
     refuse([*unread, *missing, *secrets, *problems], str(path))
     assert config is not None
@@ -249,16 +247,8 @@ def resolve_spec(  # noqa: PLR0913
     return JobSpec(with_run_name(config, path, now), tuple(overrides), root)
 
 
-def _further_problems(config: RunConfig, root: Path, is_local: Callable[[str | None], bool]) -> Iterator[str]:
+def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
     """What the checks before a job would find next, as far as that takes no time."""
-    with suppress(ConfigError):  # No cluster is known.
-        if is_local(config.job.address):
-            # It takes a while to load.
-            from trainers.pipeline.on_machine.early_checks import early_problems  # noqa: PLC0415
-
-            here = make_paths_absolute(config, root)
-            yield from map(str, early_problems(here, None, trains=True, has_files=True, writes=False))
-            return
     try:
         config.model.refuse_early()
     except ConfigError as error:

@@ -139,19 +139,6 @@ def test_what_the_checks_would_find_next_is_in_the_same_message(
     assert "/data/valid.csv" not in message
 
 
-def test_on_this_machine_all_its_missing_files_are_in_the_same_message(tmp_path: Path) -> None:
-    recipe = tmp_path / "sr.yaml"
-    data = {"train": "/gone/train.csv", "validation": "/gone/valid.csv", "audio_colum_name": "path"}
-    recipe.write_text(yaml.safe_dump({**CONTENT, "data": data}))
-    with pytest.raises(ConfigError) as raised:
-        load_spec(recipe, [], environment={}, now=NOW, is_local=lambda address: True)
-    message = str(raised.value)
-    for words in ("3 problems", "data.audio_colum_name", "data.train: /gone/train.csv", "data.validation: /gone/valid"):
-        assert words in message
-    with pytest.raises(ConfigError, match="1 problem\n"):
-        load_spec(recipe, [], environment={}, now=NOW)
-
-
 def test_a_secret_that_was_written_down_is_refused_without_being_repeated(tmp_path: Path) -> None:
     secret = "hf_" + "x" * 34
     for part in ({"env_vars": {"HF_TOKEN": secret}}, {"index_url": f"https://ana:{secret}@pypi.example.org/simple"}):
