@@ -77,13 +77,17 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     found = find_speech(source, columns, tell, encoding, quoting)
     out = out if out is not None else Path(f"{run_name(found.name)}.yaml")
     made = new_recipe(found, measure(found, tell), look_at_machine(), Wishes(out, language, given))
+    _write(made, force=force)
+    _report(made)
+
+
+def _write(made: "NewRecipe", *, force: bool) -> None:
     there = [str(path) for path in made.texts if path.exists()]
     if there and not force:
         raise ConfigError(f"{', '.join(there)}: there already: name another file (--out other.yaml), or give --force")
     for path, text in made.texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text, "--out", force=force)
-    _report(made)
 
 
 def _report(made: "NewRecipe") -> None:

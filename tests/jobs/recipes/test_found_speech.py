@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import soundfile
@@ -20,7 +21,7 @@ TEXTS = [f"text {number}" for number in range(4)]
 DURATIONS_S = [0.5, 1.0, 1.5, 2.0]
 
 
-def look(source: object, encoding: str = "utf-8", **columns: str) -> FoundSpeech:
+def look(source: object, encoding: str = "utf-8", **columns: Any) -> FoundSpeech:
     return find_speech(str(source), Columns(**columns), lambda text: None, encoding)
 
 

@@ -41,6 +41,7 @@ _COUNT_OFFSET, _COUNTED_ELSEWHERE = 10, 0xFFFF
 _HEADER_BYTES, _LENGTHS_OFFSET = 30, 26
 # Behind it, where a bit says so: its checksum and sizes, with a signature or without.
 _HAS_DESCRIPTOR, _DESCRIPTORS_BYTES = 0x08, (12, 16, 20, 24)
+_NO_GAP: tuple[int, ...] = (0,)
 _COMPRESSIONS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
     (b"BZh", lambda file: JoinedStreams.opened(file, bz2.BZ2Decompressor)),
@@ -171,13 +172,13 @@ def _check_zip(archive: zipfile.ZipFile) -> None:
     (count,) = struct.unpack_from("<H", end, _COUNT_OFFSET)
     if count not in (len(archive.infolist()), _COUNTED_ELSEWHERE):
         raise zipfile.BadZipFile(f"{len(archive.infolist())} of {count} members are in its directory")
-    place, gaps = 0, (0,)
+    place, gaps = 0, _NO_GAP
     for item in sorted(archive.infolist(), key=lambda item: item.header_offset):
         if item.header_offset - place not in gaps:
             raise zipfile.BadZipFile(f"something is in front of {item.filename}")
         archive.fp.seek(item.header_offset + _LENGTHS_OFFSET)
         place = item.header_offset + _HEADER_BYTES + sum(struct.unpack("<HH", archive.fp.read(4))) + item.compress_size
-        gaps = _DESCRIPTORS_BYTES if item.flag_bits & _HAS_DESCRIPTOR else (0,)
+        gaps = _DESCRIPTORS_BYTES if item.flag_bits & _HAS_DESCRIPTOR else _NO_GAP
     if archive.start_dir - place not in gaps:
         raise zipfile.BadZipFile("something is in front of its directory")
 

@@ -234,10 +234,11 @@ def test_a_member_that_the_directory_does_not_name_is_damage(tmp_path: Path, str
     (tmp_path / "a").write_bytes(stream.getvalue())
     assert unpacked(tmp_path / "a", tmp_path / "whole") == FILES
     for number in range(len(FILES)):
-        with zipfile.ZipFile(stream := io.BytesIO((tmp_path / "a").read_bytes()), "a") as archive:
+        changed = io.BytesIO((tmp_path / "a").read_bytes())
+        with zipfile.ZipFile(changed, "a") as archive:
             archive.filelist.pop(number)
             archive.comment = b"written again"
-        (tmp_path / "b").write_bytes(stream.getvalue())
+        (tmp_path / "b").write_bytes(changed.getvalue())
         refused(tmp_path / "b", tmp_path / str(number), "something is in front of", StorageError)
 
 

@@ -154,7 +154,7 @@ class TestEverywhere:
         pickled(form)(folder := shutil.copytree(whisper_folder, tmp_path / "model"))
         open_storage(s3_bucket, StorageOptions(s3_endpoint)).upload_folder(folder, "model")
         publish_repository(hub, HUB_ID, folder)
-        fields = {"run.s3_endpoint_url": s3_endpoint, "model": {"allow_pickle": True}}
+        fields: dict[str, Any] = {"run.s3_endpoint_url": s3_endpoint, "model": {"allow_pickle": True}}
         for number, source in enumerate((f"{s3_bucket}/model", HUB_ID)):
             assert found(source, tmp_path / str(number), **fields) == [("ok", f"model.name_or_path: {source} opens")]
 
