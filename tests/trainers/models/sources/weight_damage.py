@@ -76,7 +76,8 @@ def sharded_pickles(folder: Path) -> None:
     """Has pickled weights in two files with their index."""
     held = torch.load(folder / PICKLED)
     (folder / PICKLED).unlink()
-    names, places = sorted(held), {}
+    names = sorted(held)
+    places: dict[str, str] = {}
     for number, chosen in enumerate((names[:9], names[9:]), start=1):
         file = f"pytorch_model-{number:05}-of-00002.bin"
         torch.save({name: held[name] for name in chosen}, folder / file)
