@@ -55,6 +55,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RayUpRecord:
     return made
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("restart", [False, True])
 def test_no_start_accepts_a_changed_key(record: RayUpRecord, monkeypatch: pytest.MonkeyPatch, restart: bool) -> None:
     before = record.known_hosts_path.read_text()
@@ -65,6 +66,7 @@ def test_no_start_accepts_a_changed_key(record: RayUpRecord, monkeypatch: pytest
     assert record.known_hosts_path.read_text() == before
 
 
+@pytest.mark.system
 def test_ray_s_own_ssh_checks_the_remembered_key(record: RayUpRecord) -> None:
     ray = ["ssh", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "ana@head", "uptime"]
     done = subprocess.run(ray, env=ray_environment(record), capture_output=True, text=True, check=False)
@@ -75,6 +77,7 @@ def test_ray_s_own_ssh_checks_the_remembered_key(record: RayUpRecord) -> None:
     assert record.known_hosts_path.exists()
 
 
+@pytest.mark.system
 def test_a_changed_key_is_accepted_by_a_command_that_shows_both(record: RayUpRecord) -> None:
     before = record.known_hosts_path.read_text()
     refused = CliRunner().invoke(app, ["cluster", "forget-host", "hosts"], input="n\n")

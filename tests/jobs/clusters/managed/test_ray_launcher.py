@@ -89,6 +89,7 @@ def test_the_reason_why_a_head_is_not_known_is_shown(record: RayUpRecord) -> Non
     assert not isinstance(error.value, NoHeadError)
 
 
+@pytest.mark.system
 def test_ray_s_ssh_uses_no_connection_that_others_of_this_machine_could_have_opened(record: RayUpRecord) -> None:
     # As Ray gives them; %C is known to everybody, and the folder is made by whoever is first.
     ray = ["ControlMaster=auto", "ControlPath=/tmp/ray_ssh_070dd72385/e3b0c44298/%C", "ControlPersist=10s"]
@@ -97,6 +98,7 @@ def test_ray_s_ssh_uses_no_connection_that_others_of_this_machine_could_have_ope
     assert "stricthostkeychecking accept-new" in done.stdout and "controlpath" not in done.stdout
 
 
+@pytest.mark.system
 def test_keys_of_hosts_are_remembered_in_a_home_folder_of_any_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
