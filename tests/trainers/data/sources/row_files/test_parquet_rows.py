@@ -249,8 +249,9 @@ def test_a_column_of_something_else_than_recordings_is_refused(tmp_path: Path) -
 
 
 def test_a_row_without_a_recording_says_so(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"audio": pa.array([None], AUDIO), "sentence": ["a"]}), tmp_path / "train.parquet")
-    (reason,) = recordings_of(opened(tmp_path))
+    rows = [{"bytes": b"RIFF", "path": "a.wav"}, None]
+    pq.write_table(pa.table({"audio": pa.array(rows, AUDIO), "sentence": ["a", "b"]}), tmp_path / "train.parquet")
+    (_, reason) = recordings_of(opened(tmp_path))
     assert str(reason) == "its row has neither a recording nor a path"
 
 
