@@ -31,8 +31,8 @@ STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-for-demo
 QUICK := (not integration or core) and not long and not system
 TEST := RAYSCRIBE_TEST_PROFILE=quick $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
-# What tests of the level of CI start: hosts in network namespaces with an sshd each, batch schedulers, Prometheus, sclite.
-SYSTEM_PACKAGES := iproute2 nftables openssh-client openssh-server rsync gridengine-client gridengine-exec \
+# What tests of the level of CI start: a compiler, hosts in network namespaces with an sshd each, batch schedulers, Prometheus, sclite.
+SYSTEM_PACKAGES := g++ iproute2 nftables openssh-client openssh-server rsync gridengine-client gridengine-exec \
     gridengine-master munge slurm-wlm prometheus sctk
 # Else hundreds of processes that tests start would compile the project each.
 export PYTHONDONTWRITEBYTECODE :=

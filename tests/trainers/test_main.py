@@ -12,6 +12,7 @@ import pytest
 import ray
 import yaml
 
+from tests.processes import has_ended
 from tests.trainers.synthetic import (
     add_languages,
     config,
@@ -549,6 +550,6 @@ def test_a_command_that_is_interrupted_while_it_imports_leaves_no_process(recipe
         servers = [each for each in psutil.Process(run.pid).children() if is_process_server(each)]
         run.send_signal(signal.SIGINT)
         assert run.wait(120) == 130
-        assert [server.is_running() for server in servers] == [False]
+        assert [has_ended(server.pid) for server in servers] == [True]
         assert "stopped; the same command continues" in run.stderr.read()
     assert not (recipe.parent / "runs").exists()

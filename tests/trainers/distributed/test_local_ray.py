@@ -14,6 +14,7 @@ import psutil
 import pytest
 import requests
 
+from tests.processes import has_ended, wait_until_ended
 from tests.trainers.synthetic import config
 from trainers.distributed import local_ray
 from trainers.distributed.local_ray import (
@@ -249,7 +250,7 @@ def test_an_agent_whose_raylet_has_ended_is_still_of_its_ray(tmp_path: Path) -> 
         try:
             assert {process.pid for process in processes_of(tmp_path)} == {leader.pid, agent.pid}
             stop_ray(tmp_path)
-            assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
+            assert has_ended(agent.pid)
         finally:
             with contextlib.suppress(psutil.Error):
                 agent.kill()
@@ -265,12 +266,7 @@ def test_a_command_ends_with_the_process_that_started_it() -> None:
         "os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", starter], capture_output=True, text=True, timeout=60, check=False)
-    pid = int(done.stdout)
-    try:
-        psutil.wait_procs([psutil.Process(pid)], timeout=30)
-    except psutil.NoSuchProcess:
-        return
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    wait_until_ended(int(done.stdout))
 
 
 def test_a_port_that_is_no_dashboard_of_this_host_leads_to_no_ray() -> None:

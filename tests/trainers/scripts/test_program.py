@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import wait_until_ended
 from trainers.errors import ConfigError
 from trainers.scripts import program as module
 from trainers.scripts.program import Program
@@ -92,11 +93,7 @@ def test_a_killed_program_takes_its_children_along(tmp_path: Path) -> None:
     )
     program, lines = started(tmp_path, code)
     assert program.wait(lambda: program.kill() if lines else None) == -signal.SIGKILL
-    child = int(lines[0])
-    end = time.monotonic() + 30
-    while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until_ended(int(lines[0]))
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -4,8 +4,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from tests.azurite import ACCOUNT, KEY
 from tests.google_storage import GoogleStorageServer
 from tests.object_stores import options_of
+from tests.processes import wait_until_ended
 from tests.s3 import FAST_RETRY, FaultProxy, fails
 from trainers.config.storage_location import StorageOptions
 from trainers.storage import Storage, open_storage
@@ -236,19 +235,5 @@ class TestProcesses:
         answer = os.read(reader, 100).decode()
         os.waitpid(child, 0)
         assert answer.isdigit(), answer
-        assert ended(int(answer))
+        wait_until_ended(int(answer))
         assert shaky_storage.read_bytes("b") == b"2"
-
-
-def ended(pid: int) -> bool:
-    """Waits until a process has ended."""
-    return any(not alive for alive in _states(pid))
-
-
-def _states(pid: int) -> Iterator[bool]:
-    for _ in range(1200):
-        try:
-            yield psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            yield False
-        time.sleep(0.05)

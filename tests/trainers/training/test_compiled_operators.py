@@ -41,6 +41,7 @@ def compile_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return value
 
 
+@pytest.mark.system
 def test_a_lock_that_a_killed_process_left_does_not_stop_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -35,6 +34,7 @@ from jobs.clusters.managed.ray_up_content import (
     stop_commands,
 )
 from jobs.errors import ClusterError, ConflictError
+from tests.processes import has_ended
 from trainers.errors import ConfigError
 
 CONTENT = {
@@ -322,7 +322,7 @@ def test_a_start_that_is_asked_to_end_ends_what_it_has_started(tmp_path: Path) -
     with pytest.raises(SystemExit) as ended, lock_cluster("hosts"):
         run_logged(command, tmp_path / "log", environment=os.environ, timeout_s=60.0, say=say, doing="starting")
     assert ended.value.code == 143
-    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert has_ended(int((tmp_path / "pid").read_text()))
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -10,9 +10,9 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.processes import has_ended, wait_until_ended
 from tests.test_architecture import ROOT
 from tests.trainers.pipeline.on_machine import rank_work
 from tests.trainers.synthetic import config
@@ -116,7 +116,7 @@ def test_workers_whose_process_server_is_killed_are_ended_and_start_once_more(
     assert output.endswith("met\n")
     ranks = [int(path.name.partition("-")[2]) for path in tmp_path.glob("[01]-*")]
     assert len(ranks) == 4
-    assert not [rank for rank in ranks if psutil.pid_exists(rank) and psutil.Process(rank).status() != "zombie"]
+    assert all(map(has_ended, ranks))
 
 
 def test_workers_are_not_started_more_often_than_may_be(tmp_path: Path) -> None:
@@ -184,5 +184,4 @@ def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     driver = subprocess.run(command, check=False, timeout=120, env=environment, cwd=tmp_path)
     assert driver.returncode == -signal.SIGKILL
     worker = int((tmp_path / "worker").read_text())
-    if psutil.pid_exists(worker):
-        psutil.Process(worker).wait(60)
+    wait_until_ended(worker)

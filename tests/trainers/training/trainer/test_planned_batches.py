@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import numpy as np
-import psutil
 import pytest
 
+from tests.processes import wait_until_ended
 from tests.test_architecture import ROOT
 from trainers.data.batch_plan import BatchPlan, BatchShape, Selection, default_window_shards
 from trainers.training.trainer.planned_batches import PlannedBatches, PlannedLoader, SampleReference
@@ -87,5 +87,4 @@ def test_processes_that_read_end_with_a_rank_that_is_killed() -> None:
         assert killed.wait(120) == -signal.SIGKILL
     assert len(readers) == 2
     for reader in readers:
-        if psutil.pid_exists(reader):
-            psutil.Process(reader).wait(60)
+        wait_until_ended(reader)
