@@ -14,7 +14,7 @@ _SECRET_WORDS = frozenset(
     {"PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "SECRET", "SECRETS", "CREDENTIAL", "CREDENTIALS"}
 )
 # As the last word of a name, or before a word that says no more.
-_LAST_WORDS = frozenset({"TOKEN", "PASS", "PWD", "AUTH", "BEARER"})
+_LAST_WORDS = frozenset({"TOKEN", "PASS", "PWD", "AUTH", "AUTHORIZATION", "BEARER", "JWT"})
 _NO_MORE = frozenset({"ID", "VALUE", "STRING", "TEXT"})
 _SECRET_KEYS = re.compile(
     r"(^|_)(API|ACCESS|SECRET|PRIVATE|SIGNING|ENCRYPTION|ACCOUNT|STORAGE|SHARED|MASTER|SAS|AUTH|HF|HUB|WANDB|COMET)_?KEYS?(_|$)"
@@ -28,8 +28,9 @@ _FOLDERS_OF_SHELLS = frozenset({"PWD", "OLDPWD"})
 # What tokenizers and models call a token: bos_token, word_delimiter_token, decoder_start_token_id, token_type; what
 # something is counted by (loss_per_token); and what runs over data: first_pass.
 _TOKEN_OF_TEXT = re.compile(
-    r"(?:^|_)(?:(?:BOS|EOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|START|END|BLANK|SPECIAL|LANG|LANGUAGE|TASK|TEXT|SPEECH|AUDIO"
-    r"|IMAGE|PROMPT|OUTPUT|NEXT|TIMESTAMP|PER|BY)_TOKEN(?:_IDS?)?|TOKEN_(?:TYPE|LIST|LEVEL|LENGTH|LIMIT|DROPOUT)"
+    r"(?:^|_)(?:(?:BOS|EOS|SOS|PAD|UNK|CLS|SEP|MASK|DELIMITER|START|END|STOP|BLANK|SPACE|WORD|SPECIAL|LANG|LANGUAGE"
+    r"|TASK|TEXT|SPEECH|SPEAKER|SILENCE|SIL|NOISE|AUDIO|IMAGE|PROMPT|PREFIX|OUTPUT|NEXT|SPLIT|JOIN|TIMESTAMP|PER|BY)"
+    r"_TOKEN(?:_IDS?)?|TOKEN_(?:TYPE|LIST|LEVEL|LENGTH|LIMIT|DROPOUT)"
     r"|(?:FIRST|SECOND|SINGLE|ONE|TWO|MULTI|NUM|N)_PASS)$"
 )
 _SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
@@ -38,7 +39,8 @@ _SWITCHES = frozenset({"", "0", "1", "true", "false", "yes", "no", "on", "off"})
 # first place in a run of its signs: the others have less after them, and many would make the search quadratic.
 _TOKENS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|xox[abprs]-[\w-]{10,}"
-    r"|sk-[A-Za-z0-9_-]{20,}|rsk_[\w-]{20,}|pypi-Ag[\w-]{20,}|AIza[\w-]{30,}|(?:AKIA|ASIA)[A-Z0-9]{16})"
+    r"|sk-[A-Za-z0-9_-]{20,}|rsk_[\w-]{20,}|nvapi-[\w-]{20,}|api_org_\w{20,}"
+    r"|ya29\.[\w-]{20,}|npm_\w{30,}|pypi-Ag[\w-]{20,}|AIza[\w-]{30,}|(?:AKIA|ASIA)[A-Z0-9]{16})"
     r"|(?<![\w-])(?>[\w-]*?\beyJ)[\w-]{10,}+\.[\w-]{10,}+\.[\w-]*"
 )
 # Of an Azure connection string.
@@ -53,7 +55,11 @@ _AUTHORIZATION = re.compile(
 
 # From where a scheme can begin, once: a search from each of its signs would be quadratic.
 _AUTHORITY = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z0-9+.-]+)://([^/\s?#'\"]*)")
-_PARAMETER = r"[?&](?:access_)?(?:token|api_?key|secret|password|sig|signature|x-amz-signature)="
+# Of a query: token, access_token, X-Goog-Signature, clientSecret.
+_PARAMETER = (
+    r"[?&](?:[\w.-]*[_.-]|access|auth|client|hf|id|private|session)?"
+    r"(?:token|api[_-]?key|secret|password|passwd|pwd|sig|signature)="
+)
 _QUERY = re.compile(rf"{_PARAMETER}(?!\$\{{)[^&\s]", re.IGNORECASE)
 
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")

@@ -89,7 +89,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.addresses": (),
     "jobs.errors": ("trainers.errors",),
     "task": ("trainers.main", "trainers.distributed.console"),
-    "trainers.main": ("trainers.pipeline",),
+    # A recipe that is run by hand holds as little that is secret as a submitted one.
+    "trainers.main": ("trainers.pipeline", "runtime_env.recipe_secrets"),
     "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts"),
     # What the Trainer makes of a config's arguments is known only to what builds them.
     "trainers.inspection": ("trainers.models", "trainers.scoring.normalizers", "trainers.training.arguments"),

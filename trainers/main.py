@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runtime_env.recipe_secrets import find_literal_secrets
 from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
 from trainers.config.flags.script_flags import DEFAULT_DATASET
@@ -224,7 +225,8 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
     # Who has made the recipe has resolved its line, too, and told what is to be told.
     say = print_line if arguments.recipe is None else None
     content = resolve_program(apply_overrides(content, overrides), os.environ, say)
-    config = build_any_config(content, origin=origin, scope=scope, further=partial(_further_problems, arguments))
+    secrets, further = [*find_literal_secrets(content)], partial(_further_problems, arguments)
+    config = build_any_config(content, origin=origin, scope=scope, known=secrets, further=further)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)
     config = with_run_name(make_paths_absolute(config, Path.cwd()), arguments.config, datetime.now(UTC))
@@ -420,15 +422,9 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
         from trainers.pipeline.on_ray.script_run import run_program  # noqa: PLC0415
 
         package = package_of_job()
-        result = launch(
-            config,
-            run_program,
-            base=Path.cwd() if package is None else None,
-            package=package,
-            overrides=changed,
-            attempt=given.attempt,
-            expected=os.environ.get(CHECKPOINT_VARIABLE),
-        )
+        base = Path.cwd() if package is None else None
+        how: dict[str, Any] = {"attempt": given.attempt, "expected": os.environ.get(CHECKPOINT_VARIABLE)}
+        result = launch(config, run_program, base=base, package=package, overrides=changed, **how)
     show(Finished(result.headline, result.folder))
     return 0
 

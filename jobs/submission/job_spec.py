@@ -12,8 +12,7 @@ from pydantic import Field, StringConstraints, model_validator
 from jobs.addresses import CLUSTER_SCHEME
 from jobs.model import DEFAULT_QUEUE, Gang
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.credentials import value_looks_secret
-from runtime_env.secret_arguments import literal_secrets
+from runtime_env.recipe_secrets import find_literal_secrets
 from runtime_env.tree import ENTRY, find_root
 from trainers.config.config_scope import SHIPPED_FIELDS, STORAGE_FIELDS
 from trainers.config.loader import read_ds_config, read_yaml, shipped, with_run_name
@@ -314,28 +313,3 @@ def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) 
         if names and brought.isdisjoint(names):
             set_path(resolved, part, field, with_variables(value, environment))
     return resolved, missing
-
-
-# Of transformers' TrainingArguments: whatever stands there is a secret, whatever it looks like.
-TOKEN_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
-FIX = (
-    "looks like a credential (not shown): take it out; job.runtime_env.secrets brings the job a variable whose value "
-    "each node has, and credentials of buckets are the node's own"
-)
-
-
-def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str]:
-    """Reports where values below a path look like credentials, without the values."""
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            yield from find_literal_secrets(value, (*path, str(key)))
-    elif isinstance(content, list | tuple):
-        for number, item in enumerate(content):
-            yield from find_literal_secrets(item, (*path, str(number)))
-    elif isinstance(content, str) and content:
-        # job.runtime_env has rules of its own.
-        named = any(name in TOKEN_FIELDS for name in path)
-        # Those of the job have rules of their own, which are the same.
-        named |= tuple(path[:-1]) == ("script", "env") and literal_secrets([f"{path[-1]}={content}"]) != []
-        if (named or value_looks_secret(content)) and "runtime_env" not in path:
-            yield f"{'.'.join(path)}: {FIX}"

@@ -36,6 +36,9 @@ from trainers.errors import ConfigError
         (["--x", "token:s3cr3t"], "token"),
         (["--header", "X-Api-Key: s3cr3t"], "X-Api-Key"),
         (["--auth", "Bearer s3cr3t"], "--auth"),
+        (["--authorization", "Bearer s3cr3t"], "--authorization"),
+        (["--csv", "https://host/a.csv?x=1&X-Goog-Signature=s3cr3t"], "word 2"),
+        (["--key", "nvapi-" + "x" * 40], "word 2"),
         (["bash", "-c", "true;HF_TOKEN=s3cr3t python t.py"], "HF_TOKEN"),
         (["bash", "-c", "bash -lc 'python t.py --hub_token \"s3cr3t\"'"], "--hub_token"),
         (["bash", "-c", "t.py --hub_token ${X:-s3cr3t}"], "--hub_token"),
@@ -83,6 +86,8 @@ def test_a_secret_is_named_and_its_value_is_not(words: list[str], named: str) ->
         ["--db=${USER}:${PW}", "--password=${USER}-${PW}", "--header=Auth: Bearer ${A}", "--auth", "Bearer ${A}"],
         ["bash", "-c", "export TOKEN=$(cat /run/token); HF_TOKEN=$TOKEN t.py '--hub_token' \"${TOKEN}\""],
         ["python", "-c", 'login(token=os.environ["HF_TOKEN"])'],
+        ["--silence_token", "sil", "--sos_token=sos", "--split_token", "word", "--speaker_token=spk"],
+        ["--csv", "https://host/a.csv?token_type=x&signatures=2&design=a"],
     ],
 )
 def test_references_switches_and_tokens_of_text_are_none(words: list[str]) -> None:

@@ -122,6 +122,26 @@ class TestTask:
         assert "training.learning_rate: " in message
         assert "'fast'" in message
 
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [
+            ("run.s3_endpoint_url=https://ana:hunter22@minio:9000", "run.s3_endpoint_url"),
+            ("training.training_args.hub_token=hunter22", "training.training_args.hub_token"),
+            ("model.tokenizer_name=https://host/a.zip?X-Goog-Signature=hunter22", "model.tokenizer_name"),
+        ],
+    )
+    def test_a_credential_is_refused_with_the_other_faults_and_stored_nowhere(
+        self, recipe: Path, change: str, field: str
+    ) -> None:
+        home = recipe.parent / "home"
+        overrides = ("--set", change, "--set", "training.max_step=3")
+        answer = task("--config", str(recipe), *overrides, folder=recipe.parent, RAYSCRIBE_HOME=str(home))
+        message = one_message(answer)
+        assert f"{field}: looks like a credential (not shown)" in message
+        assert "training.max_step: unknown key" in message
+        assert "hunter22" not in f"{answer.stdout}{answer.stderr}"
+        assert not [*home.rglob("*.json")] and not (recipe.parent / "runs").exists()
+
     @pytest.mark.parametrize("config_fault", [True, False])
     def test_files_language_and_storage_are_in_the_same_message(
         self, *, config_fault: bool, recipe: Path, capsys: pytest.CaptureFixture[str]

@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -101,24 +101,26 @@ def build_any_config(
     origin: str,
     environment: Mapping[str, str] | None = None,
     scope: ConfigScope = TRAIN_SCOPE,
+    known: Sequence[str] = (),
     further: Callable[[AnyConfig], Iterable[object]] = lambda config: (),
 ) -> AnyConfig:
     """Validates the content of a recipe of any kind, overrides applied; `origin` says in messages where it came from.
 
     Paths may name variables of `environment` as `${NAME}`, by default the process's own; parts outside the `scope` may
-    be missing. Of a recipe with problems, `further` looks for others in what can be read of it.
+    be missing. Problems that are `known` are told with the others; of a recipe with problems, `further` looks for more
+    in what can be read of it.
 
     Raises:
         ConfigError: every problem, with its field, value and fix.
     """
-    known = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     content, unread = read_ds_config(content)
     trainer = trainer_of(content)
     if not scope.trains and trainer == "huggingface":
         content = {"model": {}, "training": {}, **content}
-    expanded, missing = expand_variables(content, known, scope)
+    expanded, missing = expand_variables(content, variables, scope)
     config, problems = examined(CONFIGS[trainer], expand_home(expanded), scope)
-    problems = unread + missing + problems
+    problems = [*known, *unread, *missing, *problems]
     if problems and not missing and config is not None:
         problems += map(str, further(config))
     refuse(problems, origin)

@@ -10,10 +10,11 @@ import typer
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
 from jobs.cli.output import ForceOption, echo, write_file
 from jobs.submission.job_spec import JobPart
+from runtime_env.recipe_secrets import find_literal_secrets
 from trainers.config.flags.script_recipe import KINDS, ScriptRecipe, recipe_of_script
 from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override
-from trainers.config.validation import validated
+from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 from trainers.scripts.launchers.launch_line import LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
@@ -116,6 +117,7 @@ def recipe_text(
         overrides.append((("job", "runtime_env", "env_vars"), variables))
     recipe = recipe_of_script(KINDS[kind] if kind else script, line.program.arguments, overrides)
     left_out = [*left_out, *more, *recipe.left_out]
+    refuse([*find_literal_secrets(recipe.content)], script)
     content = recipe.content if out is None else as_written_to(out, recipe.content)
     return to_commented_yaml(content, COMMENTS, _head(script, recipe, left_out)), left_out, [*line.notes, *recipe.notes]
 

@@ -13,7 +13,8 @@ from jobs.cli.connect import JsonOption, ServiceOption
 from jobs.cli.output import ForceOption, write_file
 from jobs.cli.submit import AddressOption, ClusterOption, FollowOption, Submission, named_address, submit_spec
 from jobs.cli.train import Overrides, joined
-from jobs.submission.job_spec import ScriptRunConfig, find_literal_secrets, resolve_spec
+from jobs.submission.job_spec import ScriptRunConfig, resolve_spec
+from runtime_env.recipe_secrets import find_literal_secrets
 from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override, apply_overrides, parse_override
 from trainers.config.schema import trainer_of

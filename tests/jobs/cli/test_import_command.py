@@ -382,3 +382,11 @@ def test_a_recipe_has_no_test_split_as_the_script_has_none(split: str) -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_each_script_has_a_recipe_of_its_smallest_line(script: str) -> None:
     config_of(imported("--strict", f"python {script} --model_name_or_path a/b --dataset_name c/d --do_train"))
+
+
+def test_a_signed_url_of_weights_is_refused_and_not_repeated() -> None:
+    line = SHORT.replace("openai/whisper-tiny", "'https://host/m.zip?X-Amz-Signature=hunter22'")
+    result = CliRunner().invoke(app, ["import-command", f"python {line}"])
+    assert isinstance(result.exception, ConfigError)
+    assert "model.name_or_path: looks like a credential (not shown)" in str(result.exception)
+    assert "hunter22" not in f"{result.output}{result.exception}"

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs.submission.job_spec import RunConfig, find_literal_secrets
+from jobs.submission.job_spec import RunConfig
 from jobs.submission.run_request import RunRequest, run_of
+from runtime_env.credentials import masked
+from runtime_env.recipe_secrets import find_literal_secrets
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.submission.test_job_spec import load
 from trainers.errors import ConfigError
@@ -18,6 +20,7 @@ PLACES = {
     },
     "job.tags.0": {"job": {"tags": [TOKEN]}},
     "data.train": {"data": {**CONTENT["data"], "train": "https://ana:hunter22@host/train.csv"}},
+    "data.test": {"data": {**CONTENT["data"], "test": "https://host/test.csv?X-Goog-Signature=hunter22"}},
 }
 
 
@@ -43,6 +46,14 @@ def test_a_variable_of_a_program_whose_name_is_a_secrets_is_refused_whatever_its
     variables = {"WANDB_API_KEY": "0123456789", "TOKENIZERS_PARALLELISM": "false", "USE_TOKEN": "1", "LR": "2"}
     [error] = find_literal_secrets({"script": {"env": variables}})
     assert error.startswith("script.env.WANDB_API_KEY: looks like a credential") and "0123456789" not in error
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["token", "access_token", "X-Amz-Security-Token", "X-Goog-Signature", "clientSecret", "pwd"],
+)
+def test_what_a_query_says_is_left_out_of_messages(name: str) -> None:
+    assert masked(f"no answer: https://host/a?b=1&{name}=hunter22&c=2") == f"no answer: https://host/a?b=1&{name}=…&c=2"
 
 
 def test_a_common_recipe_holds_none() -> None:
