@@ -390,3 +390,9 @@ def test_a_signed_url_of_weights_is_refused_and_not_repeated() -> None:
     assert isinstance(result.exception, ConfigError)
     assert "model.name_or_path: looks like a credential (not shown)" in str(result.exception)
     assert "hunter22" not in f"{result.output}{result.exception}"
+
+
+@pytest.mark.parametrize("wrapper", ["uv run", "sudo", "$"])
+def test_what_stands_before_a_launcher_is_named_as_such(wrapper: str) -> None:
+    with pytest.raises(ConfigError, match="begin the line with what starts the script"):
+        imported(f"{wrapper} python {SHORT}")

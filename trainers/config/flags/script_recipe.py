@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, NoReturn
 
 from trainers.config.flags.script_line import (
@@ -120,6 +121,11 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
         ConfigError: the script is none of these, an argument cannot be read, or the recipe would not be valid.
     """
     if script not in SCRIPTS:
+        if any(PurePath(word).name in SCRIPTS for word in arguments):
+            raise ConfigError(
+                f"{script}: no launcher that is known here: begin the line with what starts the script, as python or "
+                "torchrun"
+            )
         raise ConfigError(
             f"{script}: only {', '.join(SCRIPTS)} have a recipe that does the same: --as seq2seq or --as ctc says of "
             "which one it is a copy, and `rayscribe launch` runs any script as it is"

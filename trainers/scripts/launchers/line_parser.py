@@ -23,6 +23,11 @@ VISIBLE: Mapping[str, Device] = {
 }
 # What starts processes itself, and would do so in each worker.
 OTHER_LAUNCHERS = ("aprun", "colossalai", "composer", "horovodrun", "jsrun", "sbatch")
+# What starts another command, and is no launcher itself: of a worker each, where it starts a launcher.
+WRAPPERS = (
+    *("uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba", "pixi", "nohup", "time", "nice"),
+    *("ionice", "sudo", "numactl", "taskset", "stdbuf", "xvfb-run", "timeout", "exec", "command"),
+)
 # How alike a program's name and a launcher's are where a mistake is meant.
 NEAR = 0.7
 # Variables of a worker's place among the others, as torch.distributed reads them.
@@ -65,6 +70,8 @@ def _assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     while rest and (rest[0] == "env" or ASSIGNMENT.fullmatch(rest[0])):
         if match := ASSIGNMENT.fullmatch(rest.pop(0)):
             found[match[1]] = match[2]
+        elif rest and rest[0].startswith("-"):
+            raise ConfigError(f"env {rest[0]}: leave options of env out: workers have the environment of their node")
     return found, rest
 
 
@@ -101,6 +108,11 @@ def _launcher_of(command: Sequence[str]) -> tuple[Launcher | None, Sequence[str]
 def _without_launcher(command: Sequence[str], surroundings: Surroundings) -> LaunchLine:
     """A line that begins with a file."""
     first = command[0]
+    inside = _launcher_inside(command) if first in WRAPPERS else None
+    if inside is not None:
+        raise ConfigError(
+            f"{first} would start {inside} in each worker, and that its own processes: write the line from {inside} on"
+        )
     if first.endswith(".py"):
         return _launched(_plain(), command, surroundings)
     known = [begin for launcher in LAUNCHERS for begin in launcher.commands]
@@ -110,6 +122,17 @@ def _without_launcher(command: Sequence[str], surroundings: Surroundings) -> Lau
         raise ConfigError(f"{first}: no launcher that is known here: {hint}")
     options = OptionsRead({}, {}, (), tuple(command))
     return _line(_plain(), options, replace(_plain().read({}, surroundings), kind="executable"))
+
+
+def _launcher_inside(command: Sequence[str]) -> str | None:
+    """The first word of a launcher that another command starts."""
+    for place, word in enumerate(command):
+        launcher, _ = _launcher_of(command[place:])
+        if launcher is not None and launcher.name != PLAIN:
+            return word
+        if any([word, *command[place + 1 : place + 2]] == ["-m", name] for each in LAUNCHERS for name in each.modules):
+            return command[place - 1]
+    return None
 
 
 def _plain() -> Launcher:
@@ -162,6 +185,9 @@ def _inside(launcher: Launcher, options: OptionsRead, outer: Reading, surroundin
 
 def _line(launcher: Launcher, options: OptionsRead, reading: Reading) -> LaunchLine:
     name, *arguments = options.words
+    if not name or name.startswith("-"):
+        # Of `python -`, too, which would find no standard input and end well.
+        raise ConfigError(f"{name or repr(name)}: no program: write its name there, e.g. train.py")
     return LaunchLine(
         launcher.name,
         Program(reading.kind, name, tuple(arguments)),

@@ -316,6 +316,11 @@ def test_what_has_no_effect_is_named(line: str, note: str) -> None:
         ("torchun t.py", "torchun: no launcher that is known here: did you mean torchrun?"),
         ("horovodrun -np 2 python t.py", "horovodrun: no launcher that is known here: give the line of one that is"),
         ("A=1", "the line is empty"),
+        ("env -u A python t.py", "env -u: leave options of env out"),
+        ("python -", "-: no program"),
+        ("uv run torchrun --nproc_per_node 2 t.py", "uv would start torchrun in each worker"),
+        ("nohup accelerate launch t.py", "nohup would start accelerate in each worker"),
+        ("uv run python -m torch.distributed.run t.py", "uv would start python in each worker"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_followed_is_refused_by_name(line: str, problem: str) -> None:
@@ -372,3 +377,8 @@ def test_so_are_those_of_a_module(arguments: list[str]) -> None:
     for launch in ("python -m a.b", "torchrun -m a.b", "deepspeed --module a.b", "accelerate launch -m a.b"):
         program = parse_line([*launch.split(), *arguments]).program
         assert (program.kind, program.name, list(program.arguments)) == ("module", "a.b", arguments)
+
+
+def test_what_starts_python_alone_is_run_by_each_worker_as_it_is() -> None:
+    program = parse_line(["uv", "run", "python", "t.py", "--backend", "deep"]).program
+    assert (program.kind, program.name) == ("executable", "uv")
