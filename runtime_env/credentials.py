@@ -70,8 +70,10 @@ _SECRET_FILES = (
     "id_ed25519", ".netrc", "_netrc", ".pypirc", ".npmrc", ".htpasswd", ".git-credentials", ".pgpass", ".dockercfg",
     "credentials", "credentials.json", "credentials.yaml", "credentials.yml",
     "secrets.json", "secrets.yaml", "secrets.yml", "secrets.toml", "service-account*.json", "service_account*.json",
+    "*[-_.]credentials.json", "client_secret*.json", "kaggle.json", ".envrc", ".boto", ".s3cfg", "rclone.conf", "*.ppk",
+    "token", ".token", "hf_token", ".hf_token", "hf_token.txt", "stored_tokens", "*api_key", "*api_key.txt",
 )  # fmt: skip
-_SECRET_FOLDERS = frozenset({".env", ".ssh", ".aws", ".gnupg", ".kube"})
+_SECRET_FOLDERS = frozenset({".env", ".ssh", ".aws", ".gnupg", ".kube", ".azure", ".gcloud", ".huggingface", ".kaggle"})
 _EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist")
 
 

@@ -131,6 +131,15 @@ def test_files_that_look_like_secrets_stay_with_a_note(tmp_path: Path) -> None:
     assert set(left) == {".env", "deploy/", ".env.local", "server.key", ".aws/"}
 
 
+def test_files_of_services_that_hold_a_token_stay_and_those_of_tokenizers_go_along(tmp_path: Path) -> None:
+    files = [".envrc", "hf_token.txt", "token", "kaggle.json", "my-credentials.json", "client_secret_1.json", ".boto"]
+    tokens = ["tokens.txt", "token_list.txt", "hf_tokenizer.py", "tokenizer.json", "added_tokens.json", "keys.txt"]
+    grow(tmp_path, dict.fromkeys(["task.py", *tokens, *files, ".kaggle/x", ".azure/x"], ""))
+    listed = list_tree(tmp_path, [])
+    assert paths_of(listed) == sorted(["task.py", *tokens])
+    assert reasons_of(listed) == dict.fromkeys([*files, ".kaggle/", ".azure/"], BY_SECRECY)
+
+
 def test_links_are_followed_inside_and_never_outside(tmp_path: Path) -> None:
     outside = grow(tmp_path / "outside", {"passwords": "x"})
     root = grow(tmp_path / "root", {"task.py": "", "data/words.txt": "w", ".env": "SECRET=1", "runs/1": ""})
