@@ -23,9 +23,9 @@ def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str
         for number, item in enumerate(content):
             yield from find_literal_secrets(item, (*path, str(number)))
     elif isinstance(content, str) and content:
-        # job.runtime_env has rules of its own.
         named = any(name in TOKEN_FIELDS for name in path)
-        # Those of the job have rules of their own, which are the same.
-        named |= tuple(path[:-1]) == ("script", "env") and literal_secrets([f"{path[-1]}={content}"]) != []
+        # Of a program's variables, a data source's options, a ds_config. A path may have a = in it.
+        named |= path != () and "=" not in path[-1] and literal_secrets([f"{path[-1]}={content}"]) != []
+        # job.runtime_env has rules of its own, which are the same.
         if (named or value_looks_secret(content)) and "runtime_env" not in path:
             yield f"{'.'.join(path)}: {FIX}"

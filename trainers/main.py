@@ -18,7 +18,7 @@ from runtime_env.recipe_secrets import find_literal_secrets
 from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
 from trainers.config.flags.script_flags import DEFAULT_DATASET
-from trainers.config.loader import build_any_config, read_yaml, shipped, with_run_name
+from trainers.config.loader import build_any_config, read_ds_config, read_yaml, shipped, with_run_name
 from trainers.config.locations import anchored, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import AnyConfig, ScriptConfig, TrainConfig
@@ -225,7 +225,7 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
     # Who has made the recipe has resolved its line, too, and told what is to be told.
     say = print_line if arguments.recipe is None else None
     content = resolve_program(apply_overrides(content, overrides), os.environ, say)
-    secrets, further = [*find_literal_secrets(content)], partial(_further_problems, arguments)
+    secrets, further = [*find_literal_secrets(read_ds_config(content)[0])], partial(_further_problems, arguments)
     config = build_any_config(content, origin=origin, scope=scope, known=secrets, further=further)
     if JOB_VARIABLE in os.environ:
         refuse_relative_storage(config)

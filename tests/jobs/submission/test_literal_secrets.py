@@ -56,6 +56,15 @@ def test_what_a_query_says_is_left_out_of_messages(name: str) -> None:
     assert masked(f"no answer: https://host/a?b=1&{name}=hunter22&c=2") == f"no answer: https://host/a?b=1&{name}=…&c=2"
 
 
+@pytest.mark.parametrize("path", ["data.source.options.api_key", "strategy.ds_config.comet.api_key"])
+def test_an_option_whose_name_is_a_secrets_is_refused_wherever_it_stands(path: str) -> None:
+    content: object = "0123456789"
+    for key in reversed(path.split(".")):
+        content = {key: content}
+    [error] = find_literal_secrets(content)
+    assert error.startswith(f"{path}: looks like a credential") and "0123456789" not in error
+
+
 def test_a_common_recipe_holds_none() -> None:
     config = {**sample_run().config, "model": {"special_tokens": ["<|startoftranscript|>"], "unk_token": "[UNK]"}}
     assert [*find_literal_secrets(config)] == []
