@@ -91,8 +91,8 @@ class Storage(ABC):
         """All files below the folder `prefix`, at any depth, sorted by key; keys are relative to the root."""
 
     def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
-        """Those of the files `keys` that are there, by key, from a listing; None where listing is not allowed."""
-        return {entry.key: entry for entry in self.list_files() if entry.key in keys}
+        """Those of the files `keys` that are there, by key; None where a bucket may not be listed."""
+        return {key: entry for key in keys if (entry := self.entry(key)) is not None}
 
     @abstractmethod
     def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:

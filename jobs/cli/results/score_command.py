@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobs.cli.output import as_json, warn
-from trainers.errors import ConfigError
+from jobs.cli.output import ForceOption, as_json, warn, write_file
 from trainers.storage.json_files import to_jsonl
 
 
@@ -28,6 +27,7 @@ def score(
     details: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a line of JSON for each utterance there.")
     ] = None,
+    force: ForceOption = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score the output of any recognizer against references: WER, CER and SER in percent, with their counts.
@@ -55,11 +55,7 @@ def score(
     totals: dict[str, Any] = {**total(scores, utterances=len(scores)).to_json_dict(), **chosen.to_json_dict()}
     if details is not None:
         content = to_jsonl([item.to_json_dict() for item in scores], str(details))
-        try:
-            details.write_text(content, encoding="utf-8")
-        except OSError as error:
-            fix = "name a file that can be written"
-            raise ConfigError(f"--details {details}: {error.strerror or error}: {fix}") from None
+        write_file(details, content, "--details", force=force)
     if json_output:
         as_json({"total": totals, "language": language, "ranked_by": ranking_rate(language)})
         return

@@ -219,6 +219,17 @@ def test_an_evaluation_of_ours_is_scored_again_and_its_details_are_lines_of_an_e
     assert [json.loads(line) for line in again.read_bytes().splitlines()] == [line.to_json_dict() for line in lines]
 
 
+def test_details_replace_no_file_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = written(tmp_path / "a.jsonl", '{"id": "1", "text": "a"}\n')
+    before = Path(table).read_bytes()
+    arguments = ["score", table, "--reference", table, "--details", table]
+    assert main(arguments) == 2
+    assert "a.jsonl: is there already: add --force" in capsys.readouterr().err
+    assert Path(table).read_bytes() == before
+    assert main([*arguments, "--force"]) == 0
+    assert "sentence" not in Path(table).read_text() and '"words": 1' in Path(table).read_text()
+
+
 def test_references_without_words_have_no_rate(tmp_path: Path) -> None:
     said, heard = written(tmp_path / "said.txt", "...\n"), written(tmp_path / "heard.txt", "uh\n")
     assert scored(heard, "--reference", said)["total"]["wer"] is None

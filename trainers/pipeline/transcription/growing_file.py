@@ -18,6 +18,7 @@ from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcriber import Part
 from trainers.pipeline.transcription.transcript import Segment, Transcript
 from trainers.pipeline.transcription.transcription_identity import refuse_others
+from trainers.pipeline.transcription.transcription_request import progress_of
 from trainers.storage.json_files import to_json
 
 
@@ -31,7 +32,7 @@ class GrowingFile:
     def __init__(self, path: Path, transcript_format: str):
         """Reads and writes nothing."""
         self._path, self._format = path, transcript_format
-        self._progress = path.with_name(f".{path.name}.progress")
+        self._progress = progress_of(path)
         self.parts: dict[str, Part] = {}
         self._known: list[bytes] = []
         self._has_begun = False

@@ -26,6 +26,7 @@ from trainers.models.families import check_decoder
 from trainers.models.sources.content_hash import contents_of
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.transcription.growing_file import GrowingFile
+from trainers.pipeline.transcription.input_rows import NAME
 from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcriber import Cutting, Transcriber, TranscribeTask, opened_transcriber
 from trainers.pipeline.transcription.transcript import Transcript
@@ -195,7 +196,7 @@ def _into_folder(
 ) -> TranscriptionResult:
     assert request.folder is not None
     folder = TranscriptionFolder(request.folder, task.config.run.storage_options, request.chosen_format)
-    folder.begin(identity_of(task, rows, folder.format))
+    folder.begin(identity_of(task, rows, folder.format), rows.table[NAME.name].to_pylist())
     blocks = blocks_of(rows.table, ROWS_PER_SHARD)
     finished = folder.finished()
     waiting = [block for number, block in enumerate(blocks) if number not in finished]

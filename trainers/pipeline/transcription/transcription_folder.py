@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources.recording_readers import Row
-from trainers.errors import DataError
+from trainers.errors import ConfigError, DataError
 from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcript import Transcript
 from trainers.pipeline.transcription.transcription_identity import refuse_others
@@ -56,17 +56,30 @@ class TranscriptionFolder:
     def storage(self) -> Storage:
         return open_storage(self.url, self.storage_options)
 
-    def begin(self, request: Mapping[str, Any]) -> None:
-        """Says what the folder is of, or finds that it says so.
+    def begin(self, request: Mapping[str, Any], names: Iterable[str]) -> None:
+        """Says what the folder is of, or finds that it says so; `names` are those of its recordings.
 
         Raises:
+            ConfigError: it has no request, but a file that would be replaced or taken for one of this request.
             ResumeError: it is of something else; names what differs.
         """
+        if not self.storage.exists(REQUEST):
+            self._refuse_files(names)
         content = to_json(request, self.storage.url(REQUEST), indent=2)
         if self.storage.create_exclusive(REQUEST, f"{content}\n".encode()):
             return
         known = json.loads(self.storage.read_bytes(REQUEST))
         refuse_others(known, request, f"--out {self.url}", "name another folder, or delete this one")
+
+    def _refuse_files(self, names: Iterable[str]) -> None:
+        own = {RESULT, QUARANTINE, *map(shard_key, self.finished())}
+        if self.format != "jsonl":
+            own |= {f"{name}.{self.format}" for name in names}
+        if found := self.storage.list_some(own):
+            raise ConfigError(
+                f"--out {self.url}: {min(found)} is there already, and not of this request: name another folder, or "
+                "move it away"
+            )
 
     def finished(self) -> set[int]:
         """Numbers of the shards that are there."""

@@ -98,8 +98,11 @@ class TranscriptionRequest:
         assert self.out is not None
         if is_url(self.out):
             raise ConfigError(f"--out {self.out}: in a bucket, name a folder, which has a file for each recording")
-        if not in_home(self.out).absolute().parent.is_dir():
+        path = in_home(self.out).absolute()
+        if not path.parent.is_dir():
             raise ConfigError(f"--out {self.out}: there is no such folder: make it, or name another")
+        if path.exists() and not progress_of(path).exists():
+            raise ConfigError(f"--out {self.out}: is there already: name another file, or delete it")
 
     def _check_folder(self, out: str) -> None:
         """Refuses what looks like a file of another format, unless there is such a folder."""
@@ -135,6 +138,11 @@ class TranscriptionRequest:
     @property
     def chosen_format(self) -> str:
         return self.format or self.file_format or ("txt" if self.out is None else "jsonl")
+
+
+def progress_of(path: Path) -> Path:
+    """Where a file that is not finished has what it is of, by which it is gone on with."""
+    return path.with_name(f".{path.name}.progress")
 
 
 def transcription_config(request: TranscriptionRequest) -> TrainConfig:

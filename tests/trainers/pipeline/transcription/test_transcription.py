@@ -20,7 +20,7 @@ from tests.trainers.pipeline.transcription.tiny_models import CTC, TEXTS, write_
 from tests.trainers.synthetic import RATE_HZ, config, speechlike, write_corpus, write_recording, write_rows
 from trainers.config.storage_location import StorageOptions
 from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import Interruption, QuarantinedError, ResumeError
+from trainers.errors import ConfigError, Interruption, QuarantinedError, ResumeError
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
@@ -277,6 +277,18 @@ class TestGrowingFiles:
         assert main([*arguments, str(out)]) == 0
         assert out.read_text() == "".join(lines)
 
+    @pytest.mark.parametrize("ending", ["srt", "txt", "jsonl"])
+    def test_a_file_that_is_there_is_not_replaced(
+        self, ending: str, ctc: Path, talk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        out = tmp_path / f"talk.{ending}"
+        out.write_text("what was said\n")
+        assert main(["transcribe", str(ctc), str(talk), "--out", str(out)]) == 2
+        shown = " ".join(capsys.readouterr().err.split())
+        assert f"talk.{ending}: is there already: name another file, or delete it" in shown
+        assert "loading torch" not in shown
+        assert [out.read_text(), *tmp_path.iterdir()] == ["what was said\n", out]
+
     def test_what_is_begun_with_one_model_is_not_gone_on_with_by_another(
         self, ctc: Path, talk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -406,6 +418,23 @@ class TestFolders:
         with pytest.raises(ResumeError, match=r"holds transcripts of another request \(pause_s differ"):
             rayscribe.transcribe(str(ctc), rows, out=out, pause_s=0.7)
         assert lines_of(out) == before
+
+    @pytest.mark.parametrize(
+        ("name", "form"),
+        [("talk.txt", "txt"), ("talk.srt", "srt"), ("transcripts/part-00000.jsonl", "jsonl"), ("result.json", "jsonl")],
+    )
+    def test_no_file_that_is_there_is_replaced_or_taken_for_a_transcript(
+        self, name: str, form: str, ctc: Path, talk: Path, tmp_path: Path
+    ) -> None:
+        recording = Path(shutil.copy2(talk, tmp_path / "talk.wav"))
+        (tmp_path / "rows.csv").write_text("id,path,text\ntalk,talk.wav,\n")
+        there = tmp_path / name
+        there.parent.mkdir(exist_ok=True)
+        there.write_text("what was said\n")
+        with pytest.raises(ConfigError, match=f"{name} is there already, and not of this request"):
+            rayscribe.transcribe(str(ctc), tmp_path / "rows.csv", out=tmp_path, format=form)
+        assert there.read_text() == "what was said\n"
+        assert {path for path in tmp_path.rglob("*") if path.is_file()} == {recording, there, tmp_path / "rows.csv"}
 
     def test_one_of_another_model_under_the_same_name_is_left_as_it_is(
         self, ctc: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
