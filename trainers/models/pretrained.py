@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError, RayscribeError, StorageError
 from trainers.models.sources.model_files import EXTRACTOR_FILES, TOKENIZER_FILES
+from trainers.models.sources.source_pin import EXTRACTOR, TOKENIZER
 from trainers.storage.hub_errors import read_from_hub
 
 T = TypeVar("T")
 
 NAME_OR_PATH = "model.name_or_path"
+_PROCESSORS = {EXTRACTOR: ("feature extractor", EXTRACTOR_FILES), TOKENIZER: ("tokenizer", TOKENIZER_FILES)}
 
 
 def open_named(field: str, name: str | None, call: Callable[[], T], what: str = "a model") -> T:
@@ -61,16 +63,18 @@ def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
 
 def refuse_without_processor(model: ModelPart, *, tokenizer: bool = True) -> None:
     """Refuses, with a ConfigError, weights in a folder without the files of a feature extractor, or of a tokenizer."""
-    folder = Path(str(model.name_or_path))
-    wanted: list[tuple[str, str, tuple[str, ...]]]
-    wanted = [("feature extractor", "feature_extractor_name", EXTRACTOR_FILES)]
-    wanted += [("tokenizer", "tokenizer_name", TOKENIZER_FILES)] if tokenizer else []
-    for what, field, patterns in wanted if folder.is_dir() else ():
-        if not any(path.is_file() for pattern in patterns for path in folder.glob(pattern)):
-            raise ConfigError(
-                f"{NAME_OR_PATH}: {folder} holds no {what} ({' or '.join(patterns)}): copy the complete folder, or "
-                f"name where it is (model.{field})"
-            )
+    for field in (EXTRACTOR, TOKENIZER) if tokenizer else (EXTRACTOR,):
+        refuse_without_files(Path(str(model.name_or_path)), field, f"{NAME_OR_PATH}: {model.name_or_path}")
+
+
+def refuse_without_files(folder: Path, field: str, origin: str) -> None:
+    """Refuses, with a ConfigError, a folder without the files of what a field names: transformers may make an empty one."""
+    what, patterns = _PROCESSORS[field]
+    if folder.is_dir() and not any(path.is_file() for pattern in patterns for path in folder.glob(pattern)):
+        raise ConfigError(
+            f"{origin} holds no {what} ({' or '.join(patterns)}): copy the complete folder, or name where it is "
+            f"(model.{field})"
+        )
 
 
 def attention(model: ModelPart) -> dict[str, Any]:

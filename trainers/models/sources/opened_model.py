@@ -16,7 +16,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.model_source import ModelSource, SourceKind
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, RayscribeError
-from trainers.models.pretrained import open_named
+from trainers.models.pretrained import open_named, refuse_without_files
 from trainers.models.sources.model_files import (
     INDEXES,
     names_in,
@@ -228,6 +228,7 @@ def _open(kind: Any, fields: tuple[str, ...], folders: Mapping[str, Path], pins:
     """What a class of transformers makes of the first of the fields that is given."""
     name = next(each for each in fields if each in folders)
     folder = folders[name]
+    refuse_without_files(folder, fields[0], pins[name].name)
     return open_named(
         f"model.{name}", pins[name].text, lambda: kind.from_pretrained(folder, trust_remote_code=False), "a model"
     )

@@ -138,8 +138,20 @@ class TestParts:
 
     def test_what_has_no_tokenizer_is_named(self, ctc_folder: Path, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
-        with pytest.raises(ConfigError, match=rf"model\.tokenizer_name: {tmp_path}/empty cannot be opened"):
+        with pytest.raises(ConfigError, match=rf"model\.tokenizer_name: {tmp_path}/empty holds no tokenizer \("):
             opened(wanted(ctc_folder, tokenizer_name=str(tmp_path / "empty")))
+
+    @pytest.mark.parametrize(("part", "file"), [("decoder", "tokenizer"), ("encoder", "feature extractor")])
+    def test_a_part_of_a_composed_model_needs_its_files(
+        self, part: str, file: str, encoder_folder: Path, decoder_folder: Path, tmp_path: Path
+    ) -> None:
+        """transformers opens a GPT-2 without them with an empty vocabulary, by which each text is empty."""
+        parts = {"encoder": encoder_folder, "decoder": decoder_folder}
+        lacking = shutil.copytree(parts[part], tmp_path / part)
+        for path in [*lacking.glob("tokenizer*"), *lacking.glob("*processor*")]:
+            path.unlink()
+        with pytest.raises(ConfigError, match=rf"model\.{part}: {lacking} holds no {file} \(.*copy the complete"):
+            opened(joined(**{**parts, part: lacking}))
 
 
 class TestWarmStart:
