@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import transformers
 from transformers import AutoFeatureExtractor, AutoTokenizer, GenerationConfig, WhisperConfig, WhisperProcessor
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
@@ -24,6 +25,7 @@ from trainers.models.whisper.whisper_generation import language_of, limits_of, r
 from trainers.models.whisper.whisper_part import WhisperPart, language_code
 from trainers.models.whisper.whisper_scratch import (
     FULL_CONTEXT_S,
+    NO_TIMESTAMPS,
     START,
     new_config,
     new_generation_config,
@@ -88,8 +90,16 @@ class WhisperFamily(Family[WhisperPart]):
         if description is not None:
             return WhisperProcessor.from_pretrained(description)
         refuse_without_processor(model)
+        folder = Path(str(model.name_or_path))
+        if folder.is_dir() and not (folder / GENERATION_CONFIG_NAME).is_file():
+            raise ConfigError(
+                f"model.name_or_path: {folder} holds no {GENERATION_CONFIG_NAME}, which says what a Whisper generates: "
+                "copy the complete folder, or that file of the weights that these were made of, such as "
+                "openai/whisper-small"
+            )
         language = language_of(from_pretrained(model, GenerationConfig), model)
         processor: WhisperProcessor = from_pretrained(model, WhisperProcessor)
+        _refuse_other_tokenizer(processor.tokenizer, str(model.name_or_path))
         if language is not None:
             _set_prefix(processor.tokenizer, language, str(model.name_or_path))
         used = self.encode_labels(processor, [""])[0]
@@ -202,6 +212,17 @@ def _refuse_other_sizes(found: WhisperConfig, wanted: WhisperConfig) -> None:
         raise ConfigError(
             f"run.resume: the checkpoint's model has other sizes than the config's: {other}: "
             "set model to what the checkpoint was trained with"
+        )
+
+
+def _refuse_other_tokenizer(tokenizer: Any, origin: str) -> None:
+    """Refuses, with a ConfigError, one without the tokens around each text, which stand in files of their own, too."""
+    known = tokenizer.get_vocab()
+    if lacked := [token for token in (START, NO_TIMESTAMPS) if token not in known]:
+        raise ConfigError(
+            f"model.name_or_path: {origin}: its tokenizer has no {' and no '.join(lacked)}: copy the complete folder "
+            "(tokenizer.json; or vocab.json with merges.txt, added_tokens.json and tokenizer_config.json), or name a "
+            "Whisper's tokenizer (model.tokenizer_name)"
         )
 
 

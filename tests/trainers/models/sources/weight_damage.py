@@ -14,6 +14,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import WhisperForConditionalGeneration
 
+from trainers.models.whisper.whisper_family import WhisperFamily
+
 SAFE, PICKLED, INDEX = "model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
 NORM = "model.encoder.layer_norm.weight"
@@ -100,6 +102,12 @@ def adapter(folder: Path) -> None:
     network: Any = WhisperForConditionalGeneration.from_pretrained(folder)
     made = get_peft_model(network, LoraConfig(target_modules=["q_proj"], r=2, init_lora_weights=False))
     made.save_pretrained(str(folder))
+
+
+def legacy_tokenizer(folder: Path) -> None:
+    """Has the tokenizer in several files, as older versions of transformers saved it."""
+    WhisperFamily().write_legacy_processor_files(folder)
+    (folder / "tokenizer.json").unlink()
 
 
 def both(*damages: Damage) -> Damage:
@@ -202,6 +210,14 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "there is no tokenizer": (
         without("tokenizer*"),
         r"holds no tokenizer \(tokenizer\.json or .*\(model\.tokenizer_name",
+    ),
+    "there are no tokens around a text": (
+        both(legacy_tokenizer, without("added_tokens.json", "tokenizer_config.json")),
+        r"its tokenizer has no <\|startoftranscript\|> and no <\|notimestamps\|>: copy .*added_tokens\.json",
+    ),
+    "there is no generation config": (
+        without("generation_config.json"),
+        r"holds no generation_config\.json, which says what a Whisper generates: copy the complete folder",
     ),
     "there is no feature extractor": (
         without("*processor*"),
