@@ -8,7 +8,14 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCTC, AutoProcessor, pipeline
+from transformers import (
+    AutoModelForCTC,
+    AutoProcessor,
+    UniSpeechSatConfig,
+    UniSpeechSatModel,
+    Wav2Vec2FeatureExtractor,
+    pipeline,
+)
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.config.parts.model_part import ModelPart
@@ -258,6 +265,16 @@ class TestFolders:
         assert AutoProcessor.from_pretrained(saved).tokenizer.get_vocab() == recognizer.processor.tokenizer.get_vocab()
         recognize: Any = pipeline("automatic-speech-recognition", model=str(saved))
         assert recognize(clip(0.8).numpy().astype(np.float32) / 32768)["text"].strip() == ours[0].text
+
+    def test_a_class_whose_config_has_to_have_a_start_token_learns_a_vocabulary_too(self, tmp_path: Path) -> None:
+        sizes: Any = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        plain = UniSpeechSatConfig(num_conv_pos_embedding_groups=2, conv_dim=(8,) * 7, **sizes)
+        UniSpeechSatModel(plain).save_pretrained(tmp_path)
+        Wav2Vec2FeatureExtractor(return_attention_mask=True).save_pretrained(tmp_path)
+        model = resolve_model(config({"model": {"name_or_path": str(tmp_path)}}))[0].model
+        FAMILY.write_description(tmp_path / "description", ["xyz"], model)
+        network = FAMILY.load_recognizer(model, tmp_path / "description", seed=1).model
+        assert network.lm_head.weight.shape[0] == len("xyz|") + 2
 
     def test_pretrained_weights_without_an_output_layer_learn_a_vocabulary_and_a_new_one(self, tmp_path: Path) -> None:
         base = build(tmp_path / "base", part(architecture="wav2vec2"))

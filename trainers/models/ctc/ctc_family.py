@@ -75,7 +75,11 @@ class CtcFamily(Family[CtcPart]):
     def write_description(self, folder: Path, texts: Sequence[str], model: CtcPart) -> None:
         processor = self.new_processor(texts, model)
         config = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
-        config.update({**for_tokenizer(processor.tokenizer), **regularization(model)})
+        tokens = for_tokenizer(processor.tokenizer)
+        if config.model_type == "unispeech-sat":
+            # Its class refuses null, and CTC uses neither start nor end (seen with transformers 5.23).
+            tokens = {name: value for name, value in tokens.items() if value is not None}
+        config.update({**tokens, **regularization(model)})
         processor.save_pretrained(folder)
         config.save_pretrained(folder)
 
