@@ -96,10 +96,7 @@ def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
     for index, patterns in ((SAFE_INDEX, SAFE_WEIGHTS), (PICKLED_INDEX, PICKLED_WEIGHTS)):
         if index not in present or patterns[0] in present or not _matching(present, patterns):
             continue
-        try:
-            shards = {str(name) for name in json.loads((folder / index).read_bytes())["weight_map"].values()}
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise ConfigError(f"{origin}: {index} is no index of weights: put back the one that was saved") from None
+        shards = _indexed(folder, index, origin)
         if strange := sorted(shards - {*_matching(shards, patterns)} | {name for name in shards if "/" in name}):
             raise ConfigError(f"{origin}: {index} names {strange[0]!r}, which is no file of weights next to it")
         if missing := sorted(shards - {*present}):
@@ -110,6 +107,26 @@ def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
             if not (folder / name).is_file():
                 continue
             refuse_damaged_zip(folder / name, f"{origin}: {name}")
+
+
+def indexed_files(folder: Path, files: list[str], origin: str) -> list[str]:
+    """Of safetensors in several files those that their index names; transformers opens no others."""
+    named = _indexed(folder, SAFE_INDEX, origin) if files != [SAFE_WEIGHTS[0]] else {*files}
+    return [name for name in files if name in named]
+
+
+def _indexed(folder: Path, index: str, origin: str) -> set[str]:
+    """The files that an index names, which transformers takes with metadata only."""
+    try:
+        content = json.loads((folder / index).read_bytes())
+        shards = {str(name) for name in content["weight_map"].values()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        shards = set()
+    if not shards or not isinstance(content.get("metadata"), dict):
+        raise ConfigError(
+            f"{origin}: {index} is no index of weights (weight_map and metadata): put back the one that was saved"
+        )
+    return shards
 
 
 def is_zip(file: Path) -> bool:

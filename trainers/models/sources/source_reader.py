@@ -27,6 +27,7 @@ from trainers.models.sources.model_files import (
     description_files,
     hash_of_folder,
     hash_of_listing,
+    indexed_files,
     names_in,
     refuse_damaged_zip,
     refuse_incomplete,
@@ -145,6 +146,7 @@ class SourceReader:
         refuse_incomplete(folder, files, pin.name)
         if not chosen[0].endswith(".safetensors"):
             return None
+        chosen = indexed_files(folder, chosen, pin.name)
         return {name: found for file in chosen for name, found in files[file]().items()}
 
     def _fetched(self, pin: SourcePin, *, weights: bool, cached: bool) -> Path:

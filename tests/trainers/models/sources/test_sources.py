@@ -69,11 +69,11 @@ class TestAFolder:
         folder = shutil.copytree(ctc_folder, tmp_path / "sharded")
         (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
         shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
         with pytest.raises(StorageError, match=r"model-00002-of-00002\.safetensors, which .* names, is missing"):
             opened(wanted(folder))
         shards["b"] = "../model.safetensors"
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
         with pytest.raises(ConfigError, match=r"'\.\./model\.safetensors', which is no file of weights next to it"):
             opened(wanted(folder))
 

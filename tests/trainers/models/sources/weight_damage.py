@@ -84,7 +84,7 @@ def sharded_pickles(folder: Path) -> None:
         file = f"pytorch_model-{number:05}-of-00002.bin"
         torch.save({name: held[name] for name in chosen}, folder / file)
         places |= dict.fromkeys(chosen, file)
-    (folder / f"{PICKLED}.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / f"{PICKLED}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
 
 
 class Harmful:
@@ -102,6 +102,10 @@ def adapter(folder: Path) -> None:
     network: Any = WhisperForConditionalGeneration.from_pretrained(folder)
     made = get_peft_model(network, LoraConfig(target_modules=["q_proj"], r=2, init_lora_weights=False))
     made.save_pretrained(str(folder))
+
+
+def reindexed(**keys: Any) -> Damage:
+    return configured(INDEX, **keys)
 
 
 def legacy_tokenizer(folder: Path) -> None:
@@ -199,7 +203,16 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "shards have no index": (sharded(without(INDEX)), rf"model-00001-of-.*, and no {INDEX}"),
     "the index is cut": (sharded(cut(INDEX)), rf"{re.escape(INDEX)} is cut or damaged"),
-    "the index is another file": (sharded(content(INDEX, b'{"a": 1}')), rf"{INDEX} is no index of weights"),
+    "the index is another file": (sharded(content(INDEX, b'{"a": 1}')), rf"{re.escape(INDEX)} is no index of weights"),
+    "the index has no metadata": (
+        sharded(reindexed(metadata=None)),
+        rf"{re.escape(INDEX)} is no index of weights \(weight_map",
+    ),
+    "the index names no files": (sharded(reindexed(weight_map={})), rf"{re.escape(INDEX)} is no index of weights"),
+    "the index lacks a file": (
+        sharded(reindexed(weight_map={"a": "model-00001-of-00005.safetensors"})),
+        r"they lack model\.",
+    ),
     "the tokenizer is cut": (cut("tokenizer.json"), r"tokenizer\.json is cut or damaged"),
     "the tokenizer is empty": (content("tokenizer.json", b""), r"tokenizer\.json is empty"),
     "the tokenizer has no content": (content("tokenizer.json", b"{}"), r"tokenizer\.json holds \{\}"),
