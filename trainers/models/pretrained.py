@@ -68,7 +68,7 @@ def refuse_without_processor(model: ModelPart, *, tokenizer: bool = True) -> Non
 
 
 def refuse_without_files(folder: Path, field: str, origin: str) -> None:
-    """Refuses, with a ConfigError, a folder without the files of what a field names: transformers may make an empty one."""
+    """Refuses, with a ConfigError, a folder without the files of what a field names; transformers may open it empty."""
     what, patterns = _PROCESSORS[field]
     if folder.is_dir() and not any(path.is_file() for pattern in patterns for path in folder.glob(pattern)):
         raise ConfigError(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     BertConfig,
@@ -206,6 +207,16 @@ def test_weights_of_a_checkpoint_begin_a_run_unless_they_are_of_another_model(
     (saved / "config.json").write_text(json.dumps({**content, "pad_token_id": 5}))
     with pytest.raises(ConfigError, match="of another architecture or size"):
         FAMILY.adopt_description(saved, tmp_path / "other", part(folder))
+
+
+def test_positions_that_all_of_a_state_has_are_no_weights(tmp_path: Path) -> None:
+    network, extractor = speech_to_text(len(tokenizer()))
+    for what in (network, extractor, tokenizer()):
+        what.save_pretrained(tmp_path)
+    held = load_file(tmp_path / "model.safetensors")
+    computed = {f"model.{part}.embed_positions.weights": torch.ones(POSITIONS, 16) for part in ("encoder", "decoder")}
+    save_file({**held, **computed}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert torch.equal(opened(tmp_path).model.state_dict()["lm_head.weight"], network.lm_head.weight)
 
 
 def test_a_config_without_a_start_token_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ _FIX = "copy the complete files of the weights again, or name others"
 _NAMED = 3
 # What SpecAugment puts in place of masked frames: no hypothesis depends on it, and released wav2vec2 models lack it.
 _MASK = "masked_spec_embed"
+# What is computed, and older versions of transformers saved, or who saved all of a network's state.
+_COMPUTED = ("position_ids", "embed_positions.weights")
 # Types of weights, as safetensors calls them.
 _FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64"}
 
@@ -99,18 +101,21 @@ def _refuse_other_weights(
         options["key_mapping"] = SHARED_EMBEDDINGS
 
     whole = {name for name, each in tensors.items() if each.shape and each.dtype not in _FLOATS.values()}
+    buffers = set[str]()
 
     def load() -> Any:
         with torch.device("meta"):
             made: Any = auto_class.from_config(config)
             state = {name: torch.empty(each.shape) for name, each in tensors.items() if name not in whole}
         # Transformers would take quantized weights for weights as they are; masks and positions are no weights.
-        for name in {name for name, _ in made.named_buffers()} & whole:
+        buffers.update({name for name, _ in made.named_buffers()} & whole)
+        for name in buffers:
             state[name] = torch.empty(tensors[name].shape, dtype=torch.uint8, device="meta")
         return type(made).from_pretrained(None, config=config, state_dict=state, **options)
 
     with _quiet():
         network, info = open_named(f"model.{pin.field}", pin.text, load)
+    info["unexpected_keys"] = [*info["unexpected_keys"], *sorted(whole - buffers)]
     if pin.field != WEIGHTS:
         # Of another model's encoder or decoder: its other parts are left out, and the attention between both is new.
         new = [name for name in info["missing_keys"] if pin.field == DECODER and CROSS_ATTENTION.search(name)]
@@ -150,7 +155,7 @@ def _refuse_other_tensors(
         )
     wrong = [f"{name} {[*found]}, not {[*wanted]}" for name, found, wanted in info["mismatched_keys"]]
     wrong = [text for text in wrong if not text.startswith(head)]
-    unknown = [name for name in info["unexpected_keys"] if not name.endswith(_MASK)]
+    unknown = [name for name in info["unexpected_keys"] if not name.endswith((_MASK, *_COMPUTED))]
     unknown = [name for name in unknown if not (other_heads and _is_of_another_head(network, name))]
     problems = [
         f"{what} {_some(names)}"

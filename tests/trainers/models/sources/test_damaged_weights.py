@@ -252,6 +252,10 @@ class TestHeads:
         positions = {"wav2vec2.encoder.position_ids": torch.arange(5)[None]}
         tensors(lambda held: held.update(positions))(folder)
         assert {level for level, _ in found(folder, tmp_path)} == {"ok"}
+        part = config({"model": {"init": "pretrained", "name_or_path": str(folder), "family": "ctc"}}).model
+        family_of(part).load_recognizer(part, None, 1)
+        tensors(lambda held: held.update({"wav2vec2.encoder.more": torch.arange(5)[None]}))(folder)
+        assert "they have, beyond it, wav2vec2.encoder.more" in refused(folder, tmp_path / "more")
 
     @pytest.mark.parametrize("fields", [{"vocabulary": "own"}, {"vocabulary": "characters"}])
     def test_what_replaces_masked_frames_may_be_there_where_none_are_masked(
