@@ -36,8 +36,8 @@ LANGUAGES: Mapping[str, str] = {
 # fmt: on
 # Whisper's codes that are not those of today.
 _WHISPERS: Mapping[str, str] = {"jv": "jw", "fil": "tl"}
-# Norwegian without more is Bokmål, as CLDR has it too.
-_SAME: Mapping[str, str] = {"nb": "no"}
+# Norwegian without more is Bokmål, as CLDR has it too, and zlm is Malay next to its standard (zsm), as MMS names it.
+_SAME: Mapping[str, str] = {"nb": "no", "zlm": "ms"}
 # Macrolanguages whose members share one written standard. Those of Chinese, Malay or Latvian do not; of these CLDR has
 # the one member that is meant by the macrolanguage's name, such as Mandarin.
 _ONE_STANDARD = ("ar", "fa", "mg", "ps", "sq", "sw", "yi")
@@ -53,7 +53,7 @@ _LOCALE_TAIL, _REMARK = re.compile(r"[.@].*", re.DOTALL), re.compile(r"[ (].*", 
 # A name with a region or a script: Portuguese (Brazil), Chinese (Simplified).
 _QUALIFIED = re.compile(r"([^()]+)\(([^()]+)\)")
 # Names that CLDR has not, or has in English for another language.
-_OTHER_NAMES: Mapping[str, str] = {"bahasa melayu": "ms", "bahasa indonesia": "id", "kihindi": "hi"}
+_OTHER_NAMES: Mapping[str, str] = {"bahasa melayu": "ms", "bahasa indonesia": "id", "kihindi": "hi", "bokmal": "no"}
 # Ways to write Mandarin in Latin letters; all other variants of Chinese may be other languages (zh-minnan).
 _OF_MANDARIN = frozenset({"pinyin", "tongyong", "wadegile"})
 

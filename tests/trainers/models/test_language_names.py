@@ -90,6 +90,7 @@ def test_chinese_of_an_unknown_kind_is_not_taken_for_mandarin(tag: str) -> None:
         *(("zh_CN.UTF-8", "zh"), ("zh-Latn-pinyin", "zh"), ("en_US@x", "en"), ("azj-script_latin", "az")),
         *(("espanol", "es"), ("Francais", "fr"), ("turkce", "tr"), ("portugues", "pt"), ("cestina", "cs")),
         *(("Chinese (Simplified)", "zh"), ("Portuguese (Brazil)", "pt"), ("Chinese (Hong Kong)", "yue")),
+        *(("zlm", "ms"), ("zlm_Latn", "ms"), ("Norwegian Bokmal", "no"), ("bokmal", "no")),
         *(("Bahasa Melayu", "ms"), ("Malti", "mt"), ("Kihindi", "hi"), ("Kiswahili", "sw")),
         *(("Private Use", None), ("Chinese (Wu)", None), ("Chinese (Klingon)", None)),
     ],
