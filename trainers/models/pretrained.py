@@ -46,7 +46,9 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, UnpicklingError):
         # torch's own text advises to run what the pickle asks for.
         return "its pickle holds more than tensors, or is damaged, and what else it holds is never run"
-    text = next(iter(str(error).strip().splitlines()), "")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Of a list of problems, the first.
+    text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
     return text if isinstance(error, OSError | ValueError) and text else f"{type(error).__name__}: {text}"
 
 

@@ -168,6 +168,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         r"in another shape, model\.encoder\.layers\.0\.fc1",
     ),
     "config.json is of no network": (configured(encoder_attention_heads=3), r"cannot be opened: embed_dim must be"),
+    "config.json has a token that is none": (
+        configured(decoder_start_token_id=None),
+        r"Validation error for field 'decoder_start_token_id': TypeError: Field .* expected int",
+    ),
     "config.json asks for code": (
         configured(auto_map={"AutoModel": "mine.Mine"}),
         r"config\.json has model_type 'whisper', and names code of its own \(auto_map\)",
