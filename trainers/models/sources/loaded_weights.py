@@ -20,13 +20,19 @@ from trainers.models.adaptation.trained_weights import CROSS_ATTENTION, heads
 from trainers.models.family import Family
 from trainers.models.pretrained import from_pretrained, open_named, reason_of
 from trainers.models.seq2seq.warm_start import SHARED_EMBEDDINGS
-from trainers.models.sources.damaged_files import StoredTensor
-from trainers.models.sources.model_files import PICKLED_WEIGHTS, names_in
+from trainers.models.sources.damaged_files import StoredTensor, tensors_of_file
+from trainers.models.sources.model_files import (
+    PICKLED_WEIGHTS,
+    indexed_files,
+    names_in,
+    weight_files,
+)
 from trainers.models.sources.opened_model import OpenedModel
 from trainers.models.sources.source_pin import DECODER, ENCODER, WEIGHTS, SourcePin
 from trainers.models.sources.source_reader import SourceReader
 
 _FIX = "copy the complete files of the weights again, or name others"
+_TOO_COARSE = "holds whole numbers, or floating-point ones of fewer than 16 bits, and weights have more"
 _NAMED = 3
 # What SpecAugment puts in place of masked frames: no hypothesis depends on it, and released wav2vec2 models lack it.
 _MASK = "masked_spec_embed"
@@ -47,10 +53,17 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
         StorageError: the Hub, the network or the disk does not respond.
     """
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    origin, folder = f"model.name_or_path: {model.name_or_path}", Path(str(model.name_or_path))
+    tensors = _tensors_in(folder, origin, allow_pickle=model.allow_pickle) if folder.is_dir() else {}
     # With None transformers takes what there is.
     network, info = from_pretrained(model, kind, use_safetensors=None if model.allow_pickle else True, **options)
-    origin = f"model.name_or_path: {model.name_or_path}"
     _refuse_other_tensors(network, info, origin, new_head=new_head)
+    # Transformers has taken them as they are.
+    no_weights = {*info["unexpected_keys"], *(name for name, _ in network.named_buffers())}
+    if new_head:
+        no_weights |= {name for name in tensors if name.startswith(_prefixes(network))}
+    if quantized := [f"{name} ({tensors[name].dtype})" for name in sorted(_whole(tensors) - no_weights)]:
+        raise ConfigError(f"{origin}: {_some(quantized)} {_TOO_COARSE}: {_FIX}")
     for name, weight in network.named_parameters():
         if not torch.isfinite(weight).all():
             raise ConfigError(f"{origin}: {name} holds values that are no finite numbers: {_FIX}")
@@ -79,7 +92,7 @@ def refuse_other_weights(
             part = model.model_copy(update={"name_or_path": str(folder), "revision": None})
             new_head = pin.field == WEIGHTS and not scored and family.makes_new_head(part)
             if (tensors := reader.tensors(pin)) is None:
-                tensors = _pickled_tensors(folder, pin)
+                tensors = _pickled_tensors(folder, pin.name)
             if tensors is not None:
                 _refuse_other_weights(part, family, pin, tensors, new_head=new_head)
 
@@ -100,7 +113,7 @@ def _refuse_other_weights(
         config.is_decoder = config.add_cross_attention = True
         options["key_mapping"] = SHARED_EMBEDDINGS
 
-    whole = {name for name, each in tensors.items() if each.shape and each.dtype not in _FLOATS.values()}
+    whole = _whole(tensors)
     buffers = set[str]()
 
     def load() -> Any:
@@ -146,13 +159,10 @@ def _refuse_other_tensors(
     `quantized` are those that it was not given, which may be what is missing.
     """
     other_heads = new_head or type(network).__name__ not in (network.config.architectures or ())
-    head = tuple(f"{name}." for name in heads(network)) if new_head else ()
+    head = _prefixes(network) if new_head else ()
     missing = [name for name in info["missing_keys"] if not name.startswith(head) and not name.endswith(_MASK)]
     if missing and quantized:
-        raise ConfigError(
-            f"{origin}: {_some(quantized)} holds whole numbers, or floating-point ones of fewer than 16 bits, and "
-            f"weights have more; without it they lack {_some(missing)}: {_FIX}"
-        )
+        raise ConfigError(f"{origin}: {_some(quantized)} {_TOO_COARSE}; without it they lack {_some(missing)}: {_FIX}")
     wrong = [f"{name} {[*found]}, not {[*wanted]}" for name, found, wanted in info["mismatched_keys"]]
     wrong = [text for text in wrong if not text.startswith(head)]
     unknown = [name for name in info["unexpected_keys"] if not name.endswith((_MASK, *_COMPUTED))]
@@ -184,7 +194,26 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _pickled_tensors(folder: Path, pin: SourcePin) -> dict[str, StoredTensor] | None:
+def _prefixes(network: Any) -> tuple[str, ...]:
+    """How the names of tensors of the output layers begin."""
+    return tuple(f"{name}." for name in heads(network))
+
+
+def _whole(tensors: Mapping[str, StoredTensor]) -> set[str]:
+    """Names of tensors, not single numbers, of no type that weights have."""
+    return {name for name, each in tensors.items() if each.shape and each.dtype not in _FLOATS.values()}
+
+
+def _tensors_in(folder: Path, origin: str, *, allow_pickle: bool) -> Mapping[str, StoredTensor]:
+    """The tensors of the weights in a folder of this node; errors as of `refuse_other_weights`."""
+    files = weight_files(names_in(folder), origin, allow_pickle=allow_pickle)
+    if not files[0].endswith(".safetensors"):
+        return _pickled_tensors(folder, origin) or {}
+    chosen = indexed_files(folder, files, origin)
+    return {name: found for file in chosen for name, found in tensors_of_file(folder / file, origin).items()}
+
+
+def _pickled_tensors(folder: Path, origin: str) -> dict[str, StoredTensor] | None:
     """The tensors of pickles in a folder, by name; None: they are not on this node."""
     found: dict[str, StoredTensor] = {}
     for name in names_in(folder):
@@ -194,9 +223,9 @@ def _pickled_tensors(folder: Path, pin: SourcePin) -> dict[str, StoredTensor] | 
             content = torch.load(folder / name, map_location="meta", weights_only=True)
         # What torch raises depends on where it is cut.
         except Exception as error:
-            raise ConfigError(f"{pin.name}: {name}: {reason_of(error)}: {_FIX}") from error
+            raise ConfigError(f"{origin}: {name}: {reason_of(error)}: {_FIX}") from error
         if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):
-            raise ConfigError(f"{pin.name}: {name} holds no tensors by name: {_FIX}")
+            raise ConfigError(f"{origin}: {name} holds no tensors by name: {_FIX}")
         for key, each in content.items():
             found[key] = StoredTensor(tuple(each.shape), _FLOATS.get(each.dtype, str(each.dtype)))
     return found or None

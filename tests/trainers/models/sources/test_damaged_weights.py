@@ -38,6 +38,7 @@ from tests.trainers.models.sources.weight_damage import (
 from tests.trainers.synthetic import config
 from tests.web import WebServer, publish_repository
 from trainers.config.storage_location import StorageOptions
+from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.findings import run_check
 from trainers.inspection.model_checks import CHECKS
@@ -51,6 +52,7 @@ from trainers.pipeline.evaluate import evaluate
 from trainers.run_folder.attempt_status import StatusWriter
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
+from trainers.training.scoring_worker import open_model
 
 
 @pytest.fixture(scope="session")
@@ -213,6 +215,24 @@ class TestValues:
         part = config({"model": {"init": "pretrained", "name_or_path": str(folder), "language": "English"}}).model
         with pytest.raises(ConfigError, match=rf"they lack {NORM}"):
             weights_from_pretrained(part, WhisperForConditionalGeneration)
+
+    @pytest.mark.parametrize("damage", ["weights are quantized", "weights have 8 bits", "it is a pointer", "it is cut"])
+    def test_what_no_check_has_seen_is_refused_where_it_is_loaded(
+        self, damage: str, whisper_folder: Path, tmp_path: Path
+    ) -> None:
+        """As `transcribe` does."""
+        make, text = DAMAGES[damage]
+        make(folder := shutil.copytree(whisper_folder, tmp_path / "model"))
+        with pytest.raises(ConfigError, match=text.partition(".*they lack")[0]):
+            open_model(subject_of(tmp_path).config, str(folder), LocalSession.of_this_process())
+
+    @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+    def test_a_quantized_pickle_is_refused_too(self, whisper_folder: Path, tmp_path: Path) -> None:
+        make, text = PICKLES["weights are quantized"]
+        pickled(make)(folder := shutil.copytree(whisper_folder, tmp_path / "model"))
+        fields: Any = {"init": "pretrained", "name_or_path": str(folder), "language": "English", "allow_pickle": True}
+        with pytest.raises(ConfigError, match=text):
+            family_of(part := config({"model": fields}).model).load_recognizer(part, None, 1)
 
 
 class TestHeads:
