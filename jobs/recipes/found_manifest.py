@@ -107,6 +107,7 @@ def _columns_of(location: str, text: str, quoting: Quoting) -> tuple[Sequence[st
     """Names of the columns, and what separates them in a .csv."""
     suffix = posixpath.splitext(location)[1].lower()
     if suffix not in (".csv", ".tsv"):
-        return [*next(json_objects(location, text), (0, {}))[1]], None
+        # An object may lack what others have, such as a speaker who is not known.
+        return [*dict.fromkeys(name for _, row in json_objects(location, text) for name in row)], None
     separator = separator_of(text, OTHER_SEPARATORS) if suffix == ".csv" else None
     return [*delimited_rows(location, text, separator or "\t", [_NO_COLUMN], quoting=quoting)[0]], separator

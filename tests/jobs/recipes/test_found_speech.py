@@ -86,6 +86,13 @@ class TestManifests:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         assert look(path).splits[ALL].source.table["speaker"].to_pylist() == [None, "1", "2", "3"]
 
+    def test_columns_of_json_lines_are_those_of_all_lines(self, corpus: Path) -> None:
+        path = corpus.with_suffix(".jsonl")
+        rows = [{"path": f"clips/{number}.wav", "text": "a", "speaker_id": f"s{number}"} for number in range(3)]
+        del rows[0]["speaker_id"]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert look(path).splits[ALL].source.table["speaker"].to_pylist() == [None, "s1", "s2"]
+
     def test_columns_of_other_names_are_asked_for_and_taken(self, corpus: Path) -> None:
         content = corpus.read_text(encoding="utf-8").replace("path,text", "where,what", 1)
         corpus.write_text(content, encoding="utf-8")
