@@ -29,6 +29,7 @@ from trainers.data.sources.row_files import row_file
 from trainers.data.sources.row_files.arrow_rows import ArrowRows, saved_files
 from trainers.data.sources.row_files.listed_rows import FIELD, read_listed, refuse_outside
 from trainers.data.sources.row_files.parquet_rows import ParquetRows
+from trainers.data.sources.row_files.passed_over import names_files, refuse_passed_over
 from trainers.data.sources.row_files.row_file import RowFileReader, RowFormat
 from trainers.errors import DataError
 from trainers.storage import Storage, sha256_of
@@ -87,7 +88,7 @@ class DatasetSource(DataSource):
         row_format = _row_format(builder)
         if row_format is None and (problem := _unread(builder, split)):
             raise ValueError(problem)
-        listed = _files_of(builder, part.name)
+        listed = _files_of(builder, part.name, self.data.audio_column_name)
         spec = "+".join(listed) if name == "all" else name
         if unknown := next((each for each in _named_in(spec) if each not in listed), None):
             other = "" if split == "train" else ", or to null to do without"
@@ -262,11 +263,21 @@ def _unread(builder: Any, split: str) -> str:
     return f"{packed} is packed: {fix}" if packed else ""
 
 
-def _files_of(builder: Any, name: str) -> Mapping[str, Sequence[str]]:
-    """The files of each split; of a folder that `save_to_disk` wrote those that it names, in their order."""
-    return saved_files(Path(name).resolve()) or {
-        str(split): files for split, files in builder.config.data_files.items()
-    }
+def _files_of(builder: Any, name: str, column: str) -> Mapping[str, Sequence[str]]:
+    """The files of each split; of a folder that `save_to_disk` wrote those that it names, in their order.
+
+    Raises:
+        DataError: a folder has tables that would be left out, see `refuse_passed_over`.
+    """
+    folder = Path(name)
+    if saved := saved_files(folder.resolve()):
+        return saved
+    # Tables next to the recordings of an audio folder have names of their own.
+    if builder.name != "audiofolder" and folder.is_dir() and not names_files(folder):
+        refuse_passed_over(
+            folder, (str(file) for files in builder.config.data_files.values() for file in files), column
+        )
+    return {str(split): files for split, files in builder.config.data_files.items()}
 
 
 def _parts_of(spec: str, listed: Mapping[str, Sequence[str]], row_format: RowFormat) -> list[row_file.RowRange]:

@@ -198,3 +198,31 @@ def test_folders_on_the_hub_are_listed(tmp_path: Path) -> None:
     assert found == {"texts": ["a", "b"], "read": [len(recording(number)) for number in range(2)]}
     found, _ = read_from_hub(repository, tmp_path / "home", "librispeech:hf://datasets/me/set/none")
     assert "there is no *.trans.txt below it" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("other", "name"),
+    [
+        ('{"audio": "1.wav", "sentence": "b"}\n', "train-1.jsonl"),
+        ('[{"audio": "1.wav", "sentence": "b"}]', "train-1.json"),
+        ("audio,sentence\n1.wav,b\n", "train-1.CSV"),
+        ("PAR1", "train-1.parquet"),
+    ],
+)
+def test_tables_of_a_split_that_are_of_another_kind_are_never_left_out(tmp_path: Path, other: str, name: str) -> None:
+    for number in (0, 2):
+        (tmp_path / f"train-{number}.csv").write_text(f"audio,sentence\n{number}.wav,a\n")
+    (tmp_path / name).write_text(other)
+    with pytest.raises(DataError, match=rf"train-0.csv is read, and .*{name} would be left out.*: save all of them in"):
+        opened(tmp_path)
+    # A README says that it is not meant.
+    (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: '*.csv'\n---\n")
+    assert opened(tmp_path).table["text"].to_pylist() == ["a", "a"]
+
+
+def test_settings_and_files_of_no_split_next_to_tables_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("audio,sentence\n0.wav,a\n")
+    (tmp_path / "train-2.csv").write_text("audio,sentence\n2.wav,b\n")
+    (tmp_path / "train.json").write_text('{"rows": 2}')
+    (tmp_path / "speakers.parquet").write_text("PAR1")
+    assert sorted(opened(tmp_path).table["text"].to_pylist()) == ["a", "b"]
