@@ -22,6 +22,14 @@ from trainers.errors import DataError
 
 _MAX_NAMED = 5
 UTF_8 = "utf-8"
+# How compressed files begin: what they are, and what to do.
+_COMPRESSED = {
+    rb"\x1f\x8b": "is compressed (gzip): unpack it with gunzip",
+    rb"BZh[1-9]1AY&SY": "is compressed (bzip2): unpack it with bunzip2",
+    rb"\xfd7zXZ\x00": "is compressed (xz): unpack it with unxz",
+    rb"\x28\xb5\x2f\xfd": "is compressed (zstd): unpack it with unzstd",
+    rb"PK\x03\x04": "is a zip, as spreadsheets are (.xlsx): unpack it, or save it as CSV",
+}
 
 # What Hugging Face, NeMo, Common Voice, SpeechBrain and DeepSpeech call the column of recordings.
 AUDIO_COLUMNS = ("path", "audio", "audio_filepath", "file", "file_name", "wav", "wav_filename")
@@ -60,12 +68,12 @@ csv.field_size_limit(2**31 - 1)
 
 
 def in_utf_8(location: str, content: bytes, encoding: str) -> bytes:
-    """A text of another encoding in UTF-8; one in UTF-8 as it is, whatever bytes it has.
+    """A text of another encoding in UTF-8; one in UTF-8 as it is, whatever bytes it has, and so what is compressed.
 
     Raises:
         DataError: it is of another encoding; names byte and line.
     """
-    if codecs.lookup(encoding).name == UTF_8:
+    if codecs.lookup(encoding).name == UTF_8 or _compression_of(content):
         return content
     try:
         return content.decode(encoding).encode()
@@ -96,8 +104,8 @@ def decode(location: str, content: bytes) -> str:
     Raises:
         DataError: it has zeros, is compressed, or is not UTF-8; names byte and line.
     """
-    if content.startswith(b"\x1f\x8b"):
-        raise DataError(f"{location}: is compressed (gzip), which only cuts of Lhotse may be: unpack it with gunzip")
+    if compression := _compression_of(content):
+        raise DataError(f"{location}: {compression}")
     try:
         text, wrong = content.decode("utf-8-sig"), content.find(b"\0")
     except UnicodeDecodeError as error:
@@ -109,6 +117,11 @@ def decode(location: str, content: bytes) -> str:
     what = "is not UTF-8" if content[wrong] else "is zero, which no text has"
     meant = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "what it is"
     raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8, or set data.encoding to {meant}")
+
+
+def _compression_of(content: bytes) -> str:
+    """What a compressed file is, and what to do; "" of others."""
+    return next((what for start, what in _COMPRESSED.items() if re.match(start, content)), "")
 
 
 def separator_of(text: str, others: str = ";") -> str:

@@ -1,7 +1,11 @@
+import bz2
 import contextlib
 import csv
+import gzip
 import io
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ from hypothesis import strategies as st
 
 from trainers.data.sources.data_source import ROW_SCHEMA
 from trainers.data.sources.manifest import TableRules, read_manifest
+from trainers.data.sources.manifest_fields import in_utf_8
 from trainers.errors import DataError
 
 
@@ -335,6 +340,25 @@ def test_a_column_that_says_which_part_is_meant_may_be_ignored_by_name() -> None
     assert "or name it in data.ignore_columns where recordings were cut already" in refusal(text)
     table = read(text, ignore_columns=("begin_time", "end_time", "speaker"))
     assert (table["offset_s"].to_pylist(), table["speaker"].to_pylist()) == ([None], [None])
+
+
+@pytest.mark.parametrize(
+    ("compress", "what"),
+    [
+        (gzip.compress, r"\(gzip\): unpack it with gunzip"),
+        (bz2.compress, r"\(bzip2\): unpack it with bunzip2"),
+        (lzma.compress, r"\(xz\): unpack it with unxz"),
+        (lambda content: pa.Codec("zstd").compress(content).to_pybytes(), r"\(zstd\): unpack it with unzstd"),
+        (lambda content: b"PK\3\4" + content, r"is a zip, as spreadsheets are \(.xlsx\): .* or save it as CSV"),
+    ],
+)
+def test_a_compressed_table_is_named_as_that_and_not_as_another_encoding(
+    compress: Callable[[bytes], bytes], what: str
+) -> None:
+    content = compress(b"path,text\na.wav,a\n")
+    for encoding in ("utf-8", "utf-16", "cp1250"):
+        with pytest.raises(DataError, match=what):
+            read_manifest("/data/train.csv", in_utf_8("/data/train.csv", content, encoding))
 
 
 def test_an_unknown_extension_is_refused() -> None:

@@ -26,7 +26,6 @@ from trainers.storage.hub_errors import read_from_hub
 _PARALLEL_ARCHIVES = 8
 # Tables of a corpus, which are read at once.
 _MOST_TABLE_BYTES = 2 * 2**30
-GZIP = b"\x1f\x8b"
 _LIKE_ARCHIVES = r"(?i)\.(tar|tar\.gz|tgz)/"
 
 
@@ -84,9 +83,7 @@ class SourceFiles:
             return None
         except OSError as error:
             raise NotHereError(f"{without_password(location)}: {reason_of(error)}") from None
-        if content is None or content.startswith(GZIP):
-            return content
-        return in_utf_8(without_password(location), content, self.encoding)
+        return None if content is None else in_utf_8(without_password(location), content, self.encoding)
 
     def names_in(self, folder: str) -> list[str]:
         """Names of the files in a folder, at a path or a URL, sorted; none where there is no such folder."""

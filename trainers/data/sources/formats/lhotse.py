@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainers.data.sources.archives.archive_index import ArchiveIndex
-from trainers.data.sources.archives.source_files import GZIP
 from trainers.data.sources.manifest_fields import absolute, base_of, decode, json_objects, require_text, to_seconds
 from trainers.errors import DataError
 
 CUTS, RECORDINGS, JSON_LINES, TAR = "cuts.", "recording.", ".jsonl", ".tar"
-_MOST_BYTES = 4 * 2**30
+_GZIP, _MOST_BYTES = b"\x1f\x8b", 4 * 2**30
 # A cut that is as long as its recording, but for rounding.
 _ROUNDED_S = 0.001
 
@@ -27,7 +26,7 @@ def text_of_cuts(location: str, content: bytes) -> str:
     Raises:
         DataError: it is damaged, is larger than any manifest, or is not UTF-8.
     """
-    if content.startswith(GZIP):
+    if content.startswith(_GZIP):
         try:
             with gzip.open(io.BytesIO(content)) as file:
                 content = file.read(_MOST_BYTES + 1)
