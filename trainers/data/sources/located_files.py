@@ -129,6 +129,8 @@ def read_start(location: str, storage_options: StorageOptions) -> bytes:
 
 def _opened(url: str, storage_options: StorageOptions) -> tuple[Storage, str]:
     folder, _, name = url.rpartition("/")
+    if not name or folder.endswith(":/"):  # A folder, or a bucket.
+        raise FileNotFoundError(url)
     return open_storage(folder, storage_options), name
 
 

@@ -27,3 +27,11 @@ def test_a_path_into_a_job_s_package_is_read_where_this_node_has_unpacked_it(
     assert read_at(512, 11) == b"a recording"
     other = str(tmp_path / "head" / "working_dir_files" / "_ray_pkg_0b" / "clips.tar.gz")
     assert not is_file(other, OPTIONS), "of another package"
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/clips/", "s3://bucket/", "s3://bucket"])
+def test_a_folder_of_a_bucket_is_no_file(url: str) -> None:
+    for read in (read_location, describe):
+        with pytest.raises(FileNotFoundError):
+            read(url, OPTIONS)
+    assert not is_file(url, OPTIONS)
