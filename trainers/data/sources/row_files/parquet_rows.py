@@ -31,7 +31,10 @@ class ParquetRows:
     def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
         with open_url(url) as file:
             parquet = pq.ParquetFile(file, page_checksum_verification=True)
-            return parquet.read(columns=list(columns), use_threads=False)
+            table = parquet.read(columns=list(columns), use_threads=False)
+        # What is no UTF-8 is found here, and not where it is first used.
+        table.validate(full=True)
+        return table
 
     def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
         with open_url(url) as file:

@@ -125,7 +125,9 @@ def parsed(
     """
     tables = []
     for table, (file, first, end) in zip(arrow, parts, strict=True):
-        given = {rules.audio_column_name: path_column(table, rules.audio_column_name).to_pylist()}
+        paths = path_column(table, rules.audio_column_name)
+        _refuse_zeros(paths, rules.audio_column_name, file)
+        given = {rules.audio_column_name: paths.to_pylist()}
         for name in table.column_names:
             if name not in given and name != "id":
                 must_be_text = name == rules.text_column_name
@@ -157,10 +159,22 @@ def as_text(values: pa.ChunkedArray, name: str, file: RowFile, *, must_be_text: 
             values = pa.array(names, pa.string()).take(pc.if_else(pc.less(values, 0), None, values).combine_chunks())
         elif pa.types.is_boolean(kind) or (must_be_text and (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))):
             raise DataError(f"{file.url}: the column {name!r} holds {kind}, no text: save it as text")
+        elif pa.types.is_duration(kind):
+            # As text, it is a number of its own unit.
+            raise DataError(f"{file.url}: the column {name!r} holds {kind}: save it as a number of seconds")
         texts = values.cast(pa.string())
     except pa.ArrowException as error:
         raise DataError(f"{file.url}: the column {name!r} holds {kind}, no text ({error}): save it as text") from None
+    _refuse_zeros(texts, name, file)
     return texts if isinstance(texts, pa.ChunkedArray) else pa.chunked_array([texts])
+
+
+def _refuse_zeros(texts: pa.ChunkedArray | pa.Array, name: str, file: RowFile) -> None:
+    """Refuses texts that no table of text can hold, with a DataError."""
+    if pc.any(pc.match_substring(texts, "\0")).as_py():
+        raise DataError(
+            f"{file.url}: the column {name!r} has a text with a zero (U+0000), which is no text: correct it"
+        )
 
 
 def refuse_repeated(file: RowFile, columns: Sequence[str]) -> None:
@@ -228,7 +242,7 @@ def holds_recordings(column: str, schema: pa.Schema) -> bool:
     """Whether a column is of encoded recordings, or of their paths, as `datasets` and others write them."""
     kind = schema.field(column).type
     fields = {field.name for field in kind} if pa.types.is_struct(kind) else set[str]()
-    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
     return bool(fields & {"bytes", "path"}) or is_binary or bool(paths_of(column, schema))
 
 
@@ -237,7 +251,10 @@ def paths_of(column: str, schema: pa.Schema) -> tuple[str, ...]:
     kind = schema.field(column).type
     if pa.types.is_struct(kind):
         return (f"{column}.path",) if kind.get_field_index("path") >= 0 else ()
-    return (column,) if pa.types.is_string(kind) or pa.types.is_large_string(kind) else ()
+    # Polars writes views, and pandas dictionaries for a column of categories.
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    return (column,) if is_text else ()
 
 
 def only_names(row_format: RowFormat, parts: Sequence[RowRange], column: str) -> bool:

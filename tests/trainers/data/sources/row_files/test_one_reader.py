@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -383,6 +384,12 @@ def test_each_file_of_a_split_is_read_by_its_own_schema(tmp_path: Path, kind: st
         ({"audio": ["b.wav"], "text": ["b"]}, "train-1.*no column 'path' among"),
         ({"path": ["b.wav"], "text": [7]}, "train-1.*the column 'text' holds int64, no text: save it as text"),
         ({"path": ["b.wav"], "text": [True]}, "train-1.*the column 'text' holds bool, no text: save it as text"),
+        ({"path": ["b.wav"], "text": ["b\0"]}, "train-1.*the column 'text' has a text with a zero"),
+        ({"path": ["b\0.wav"], "text": ["b"]}, "train-1.*the column 'path' has a text with a zero"),
+        (
+            {"path": ["b.wav"], "text": ["b"], "offset": [timedelta(seconds=1)]},
+            r"train-1.*the column 'offset' holds duration\[us\]: save it as a number of seconds",
+        ),
         ({"path": [{"bytes": b"x"}], "text": ["b"]}, "train-0.* and .*train-1.*'path' holds string and struct<"),
     ],
 )
@@ -392,6 +399,24 @@ def test_files_of_a_split_that_differ_are_refused_by_name(
     data = write_files(tmp_path / "set", kind, [pa.table({"path": ["a.wav"], "text": ["a"]}), pa.table(dict(second))])
     with pytest.raises(DataError, match=problem):
         opened(data)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("how", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_text_is_text_in_whatever_way_arrow_holds_it(tmp_path: Path, kind: str, how: pa.DataType) -> None:
+    table = pa.table({name: pa.array([name, "x"]).cast(how) for name in ("path", "text", "speaker")})
+    rows = opened(write_files(tmp_path / "set", kind, [table])).table
+    assert rows.select(["id", "text", "speaker"]).to_pylist()[0] == {"id": "path", "text": "text", "speaker": "speaker"}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("name", ["path", "text", "id"])
+def test_text_that_is_no_utf_8_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+    _, offsets, content = pa.array([b"a", b"\xff"]).buffers()
+    columns = {"path": pa.array(["a.wav", "b.wav"]), "text": pa.array(["a", "b"])}
+    table = pa.table({**columns, name: pa.StringArray.from_buffers(2, offsets, content)})
+    with pytest.raises(DataError, match="Invalid UTF8 sequence"):
+        opened(write_files(tmp_path / "set", kind, [table]))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
