@@ -185,6 +185,7 @@ def _read(source: bytes, name: str, most_values: int) -> tuple[np.ndarray, int]:
     source = containers.with_length(source)
     containers.refuse_joined(source)
     containers.refuse_more_than_declared(source)
+    containers.refuse_contradiction(source)
     plain = containers.pcm16_wav(source)
     if plain is not None:
         integers, rate_hz = plain

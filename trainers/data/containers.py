@@ -55,6 +55,10 @@ _CHUNKS_BEHIND = re.compile(rb"LIST|[iI][dD]3 |bext|iXML|_PMX|axml|cue |plst|smp
 _TAGS = (b"TAG", b"APETAGEX")
 
 
+# PCM, float, A-law, µ-law and what names one of them in an extension.
+_PLAIN_CODINGS = (1, 3, 6, 7, 0xFFFE)
+
+
 def _is_open(size_bytes: int) -> bool:
     """Whether the writer of a length in 32 bits has left it open."""
     return size_bytes == 0 or any(0 <= largest - size_bytes <= _LESS_BYTES for largest in _LARGEST_LENGTHS_BYTES)
@@ -184,6 +188,19 @@ def refuse_more_than_declared(source: bytes) -> None:
         raise AudioError(
             f"damaged, or its header is wrong: after {samples_bytes} bytes of samples {len(rest)} more follow"
         )
+
+
+def refuse_contradiction(source: bytes) -> None:
+    """Raise AudioError for a WAV of plain samples whose channels do not fit the bytes of its frames: a bit is wrong."""
+    content = next(((at, size) for name, at, size in _wav_chunks(source) if name == b"fmt "), (0, 0))
+    if content[1] < 16 or content[0] + 16 > len(source):
+        return
+    coding, channels, _, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", source, content[0])
+    if coding not in _PLAIN_CODINGS or not channels or not frame_bytes:
+        return
+    # Samples may have more bytes than bits.
+    if frame_bytes % channels or frame_bytes // channels < -(-bits // 8):
+        raise AudioError(f"damaged header: frames of {frame_bytes} bytes do not fit {channels} channels of {bits} bits")
 
 
 def _several(name: str) -> AudioError:

@@ -356,6 +356,20 @@ def test_what_is_no_audio_is_refused_with_a_reason(source: bytes, name: str, rea
     assert reason in refusal(source, name)
 
 
+@pytest.mark.parametrize("subtype", ["PCM_16", "PCM_24", "FLOAT", "ULAW", "PCM_U8"])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_channels_that_do_not_fit_the_frames_of_a_wav_are_refused(subtype: str, channels: int) -> None:
+    file = io.BytesIO()
+    soundfile.write(file, np.full((800, channels), 0.1), 16_000, format="WAV", subtype=subtype)
+    plain = file.getvalue()
+    assert decode(plain, name="a.wav").shape == (800,)
+    for bit in range(16):
+        wrong = bytearray(plain)
+        wrong[22 + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(AudioError):
+            decode(bytes(wrong), name="a.wav")
+
+
 def test_a_wav_without_samples_is_refused() -> None:
     file = io.BytesIO()
     soundfile.write(file, np.zeros(0), SAMPLING_RATE_HZ, format="WAV", subtype="PCM_16")
