@@ -24,6 +24,8 @@ _OBJECTS = (
 _TEXTS = ("merges.txt", "vocab.txt")
 # Code of its own is asked for by any of these.
 _WITH_CODE = (CONFIG, "tokenizer_config.json", *EXTRACTOR_FILES)
+# How fields of a config.json end that are probabilities; only a forward pass would find another number.
+_PROBABILITIES = ("dropout", "pdrop", "dropout_prob", "layerdrop")
 # The format's own limit is 100 MB; the length is the header's first eight bytes, in little-endian order.
 _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 100_000_000
 
@@ -59,10 +61,14 @@ def refuse_damaged_description(folder: Path, origin: str) -> None:
 
 
 def _refuse_config(content: Mapping[str, Any], start: str) -> None:
-    """Refuses a config.json whose classes are no names, or whose weights are quantized."""
+    """Refuses a config.json whose classes are no names, whose dropout is no probability, or with quantized weights."""
     classes = content.get("architectures")
     if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
         raise ConfigError(f"{start} has architectures {json.dumps(classes)[:40]}, which is no list of names: {_COPY}")
+    for name, value in content.items():
+        is_known = value is None or (isinstance(value, int | float) and 0 <= value <= 1)
+        if name.endswith(_PROBABILITIES) and not is_known:
+            raise ConfigError(f"{start} has {name} {json.dumps(value)[:40]}, which is no probability (0 to 1): {_COPY}")
     if (quantized := content.get("quantization_config")) is not None:
         method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
         raise ConfigError(

@@ -243,6 +243,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "the feature extractor is cut": (cut("processor_config.json"), r"processor_config\.json is cut or damaged"),
     "config.json is cut": (cut("config.json"), r"config\.json is cut or damaged"),
     "config.json is a list": (content("config.json", b"[]"), r"config\.json holds \[\]"),
+    "a dropout is no probability": (
+        configured("config.json", dropout=5),
+        r"config\.json has dropout 5, which is no probability \(0 to 1\)",
+    ),
     "generation_config.json is a list": (
         content("generation_config.json", b"[]"),
         r"generation_config\.json holds \[\]",
