@@ -1,4 +1,8 @@
+import contextlib
+from importlib.metadata import PackageNotFoundError, metadata, version
+
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from runtime_env.requirements import read_pins
 from runtime_env.root_files import ROOT, closure, main, pythons_of, root_files
@@ -50,6 +54,17 @@ def test_extras_are_followed() -> None:
 def test_a_dependency_without_a_pin_is_named() -> None:
     with pytest.raises(LookupError, match="accelerator of pyproject"):
         reached(["accelerator"], "3.13")
+
+
+def test_what_is_pinned_takes_the_oldest_python_of_the_project() -> None:
+    oldest = "3.11.0"
+    refuses = []
+    for name in read_pins((ROOT / "constraints.txt").read_text()):
+        with contextlib.suppress(PackageNotFoundError):
+            wanted = str(metadata(name).json.get("requires_python", ""))
+            refuses += [f"{name} {version(name)} wants {wanted}"] * (not SpecifierSet(wanted).contains(oldest))
+    assert SpecifierSet(metadata("rayscribe")["Requires-Python"]).contains(oldest)
+    assert refuses == []
 
 
 def test_pins_are_read_by_canonical_name() -> None:
