@@ -17,6 +17,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.findings import Check, Finding
 from trainers.models.label_codec import LabelCodec, Limits
+from trainers.models.network_parts import Parts
 
 if TYPE_CHECKING:
     # It loads torch.
@@ -80,8 +81,15 @@ class Family(LabelCodec, Generic[Model]):
         """The longest input of a model that need not be open, seconds."""
 
     @abstractmethod
-    def auto_class(self) -> Any:
-        """The class of transformers whose `from_pretrained` and `from_config` make its networks."""
+    def auto_class(self, config: Any) -> Any:
+        """The class of transformers whose `from_pretrained` and `from_config` make the network of a config.json."""
+
+    @abstractmethod
+    def parts(self, network: Any) -> Parts:
+        """Names of the modules of each part of a network; all its weights are within one of them.
+
+        Every method of `adapt` trains the head; freezing, layers and adapters are chosen by the other names.
+        """
 
     @abstractmethod
     def learns_processor(self, model: Model) -> bool:

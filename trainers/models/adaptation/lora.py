@@ -30,7 +30,7 @@ class Adapter:
 
     @classmethod
     def added(cls, network: Any, part: AdaptPart, seed: int, base: BaseWeightsReference) -> "Adapter":
-        """Puts a new adapter into a network and freezes all else, but for the head of a CTC model.
+        """Puts a new adapter into a network and freezes all else, but for an output layer of its own.
 
         Raises:
             ConfigError: `target_modules` does not fit the network.
@@ -40,7 +40,7 @@ class Adapter:
             lora_alpha=part.alpha,
             lora_dropout=part.dropout,
             target_modules=target_modules(network, part.target_modules),
-            modules_to_save=heads(network) or None,
+            modules_to_save=list(heads(network)) or None,
         )
         set_seed(seed)
         peft = get_peft_model(network, config)
@@ -56,7 +56,8 @@ class Adapter:
             DamagedError: they have changed, or the adapter has other weights than its config says.
         """
         base = BaseWeightsReference.of_checkpoint(folder)
-        network = base.open(AutoConfig.from_pretrained(folder), family_of_folder(folder).auto_class(), folder)
+        config = AutoConfig.from_pretrained(folder)
+        network = base.open(config, family_of_folder(folder).auto_class(config), folder)
         adapter = cls(get_peft_model(network, LoraConfig.from_pretrained(str(folder))), base)
         adapter.load(folder)
         return adapter

@@ -1,8 +1,4 @@
-"""Which weights of a network a method trains, found by the network's structure, not by its family.
-
-A model with a decoder has `get_encoder()` and `get_decoder()`. Any other is a CTC model: a base model, and a head that
-maps its output to labels.
-"""
+"""Which weights of a network a method trains, by the parts that its family names."""
 
 import re
 import tempfile
@@ -16,7 +12,18 @@ from transformers import AutoConfig, PretrainedConfig
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.families import family_of_type
 from trainers.models.family import Family
+from trainers.models.network_parts import (
+    DECODER,
+    ENCODER,
+    HEAD,
+    JOINT,
+    LANGUAGE_MODEL,
+    Parts,
+    check_parts,
+    is_below,
+)
 from trainers.models.pretrained import from_pretrained
 
 # What decoders name the modules of their cross-attention, their norms included.
@@ -47,19 +54,37 @@ def trained_names(network: Any, part: AdaptPart) -> frozenset[str]:
     Raises:
         ConfigError: the network has no such weights.
     """
+    weights = [name for name, _ in network.named_parameters()]
     if part.method == "full":
-        chosen = [""]
-    elif part.method == "freeze_encoder":
-        chosen = [name for name, _ in network.named_parameters() if not _is_below(name, _encoder(network))]
+        return frozenset(weights)
+    if part.method == "lora":
+        return frozenset()
+    parts = parts_of(network)
+    if part.method == "freeze_encoder":
+        chosen = [module for name, modules in parts.items() if name != ENCODER for module in modules]
     elif part.method == "decoder_only":
-        chosen = _decoder_without_cross_attention(network)
-    elif part.method == "last_n_layers":
-        chosen = [*_last_layers(network, part.n or 0), *heads(network)]
+        chosen = _decoder_without_cross_attention(network, parts)
     else:
-        chosen = []
-    return frozenset(
-        name for name, _ in network.named_parameters() if any(_is_below(name, module) for module in chosen)
-    )
+        chosen = [*_last_layers(network, parts, part.n or 0), *parts.get(JOINT, ()), *parts.get(HEAD, ())]
+    names = frozenset(name for name in weights if any(is_below(name, module) for module in chosen))
+    if not 0 < len(names) < len(weights):
+        found = "all" if names else "none"
+        raise ConfigError(
+            f"adapt.method {part.method} would train {found} of the weights of {network.config.model_type}, which has "
+            f"the parts {', '.join(parts)}: take another method"
+        )
+    return names
+
+
+def parts_of(network: Any) -> Parts:
+    """The parts of a network, by its family.
+
+    Raises:
+        ConfigError: they do not divide up its weights.
+    """
+    parts = family_of_type(network.config.model_type).parts(network)
+    check_parts(network, parts)
+    return parts
 
 
 def count(network: Any) -> tuple[int, int]:
@@ -68,49 +93,38 @@ def count(network: Any) -> tuple[int, int]:
     return sum(item.numel() for item in weights if item.requires_grad), sum(item.numel() for item in weights)
 
 
-def heads(network: Any) -> list[str]:
-    """Names of the modules behind a CTC model's base model, which every method trains; with a decoder, none."""
-    if network.config.is_encoder_decoder:
-        return []
-    children = [name for name, child in network.named_children() if next(child.parameters(), None) is not None]
-    return [name for name in children if name != network.base_model_prefix]
+def heads(network: Any) -> Sequence[str]:
+    """Names of the modules that are an output layer of its own, which every method trains: a run may make it anew."""
+    return parts_of(network).get(HEAD, ())
 
 
-def _encoder(network: Any) -> str:
-    if network.config.is_encoder_decoder:
-        return _name_of(network, network.get_encoder())
-    return str(network.base_model_prefix)
-
-
-def _decoder_without_cross_attention(network: Any) -> list[str]:
-    if not network.config.is_encoder_decoder:
+def _decoder_without_cross_attention(network: Any, parts: Parts) -> list[str]:
+    kind, modules = network.config.model_type, parts.get(DECODER)
+    if modules is None:
+        others = " and ".join(name for name in parts if name != ENCODER)
         raise ConfigError(
-            f"adapt.method decoder_only: a CTC model ({network.config.model_type}) has no decoder; "
-            "freeze_encoder trains its head alone"
+            f"adapt.method decoder_only: a {kind} model has no decoder; freeze_encoder trains its {others} alone"
         )
-    decoder = _name_of(network, network.get_decoder())
-    names = [name for name, _ in network.named_parameters() if _is_below(name, decoder)]
+    names = [name for name, _ in network.named_parameters() if any(is_below(name, module) for module in modules)]
     chosen = [name for name in names if not CROSS_ATTENTION.search(name)]
     if len(chosen) == len(names):
         raise ConfigError(
-            f"adapt.method decoder_only: no cross-attention is found in the decoder of {network.config.model_type}; "
+            f"adapt.method decoder_only: no cross-attention is found in the decoder of {kind}; "
             "take freeze_encoder, which trains the whole decoder"
         )
     return chosen
 
 
-def _last_layers(network: Any, n: int) -> list[str]:
-    sides = [_encoder(network)]
-    if network.config.is_encoder_decoder:
-        sides.append(_name_of(network, network.get_decoder()))
-    stacks = [_layers(network, side) for side in sides]
-    if too_short := [f"{name} has {length}" for name, length in stacks if length < n]:
+def _last_layers(network: Any, parts: Parts, n: int) -> list[str]:
+    sides = [module for name in (ENCODER, DECODER, LANGUAGE_MODEL) for module in parts.get(name, ())[:1]]
+    found = [_layers(network, side) for side in sides]
+    if too_short := [f"{name} has {length}" for name, length in found if length < n]:
         raise ConfigError(f"adapt.n is {n}, but {' and '.join(too_short)} layers: lower it")
-    return [f"{name}.{index}" for name, length in stacks for index in range(length - n, length)]
+    return [f"{name}.{index}" for name, length in found for index in range(length - n, length)]
 
 
 def _layers(network: Any, side: str) -> tuple[str, int]:
-    found = [(name, module) for name, module in stacks(network) if _is_below(name, side)]
+    found = [(name, module) for name, module in stacks(network) if is_below(name, side)]
     if not found:
         raise ConfigError(f"adapt.method last_n_layers: no list of layers is found in {side}; take another method")
     name, module = max(found, key=lambda stack: sum(weight.numel() for weight in stack[1].parameters()))
@@ -124,14 +138,6 @@ def stacks(network: Any) -> Iterator[tuple[str, torch.nn.ModuleList]]:
         # Within layers there are lists, too.
         if isinstance(module, torch.nn.ModuleList) and steps[-1] in _LAYERS and not any(map(str.isdigit, steps)):
             yield name, module
-
-
-def _name_of(network: Any, wanted: Any) -> str:
-    return next(str(name) for name, module in network.named_modules() if module is wanted)
-
-
-def _is_below(name: str, module: str) -> bool:
-    return not module or name == module or name.startswith(f"{module}.")
 
 
 def target_modules(network: Any, wanted: Sequence[str] | None) -> list[str]:
@@ -185,7 +191,7 @@ def _last_steps(layers: Sequence[str]) -> str:
 def skeleton(config: PretrainedConfig, family: Family[Any]) -> Any:
     """The network of a config with weights that have shapes and no content: it takes no memory and no download."""
     with torch.device("meta"):
-        return family.auto_class().from_config(config)
+        return family.auto_class(config).from_config(config)
 
 
 def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> str:

@@ -27,6 +27,7 @@ from trainers.models.ctc.decoding.beam_decoder import BeamDecoder
 from trainers.models.family import Decoder, Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
+from trainers.models.network_parts import ENCODER, HEAD, Parts
 from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import (
     refuse_other_rate,
@@ -55,8 +56,11 @@ class CtcFamily(Family[CtcPart]):
     def context_s(self, model: CtcPart) -> float:
         return float(model.max_context_s or CONTEXT_S)
 
-    def auto_class(self) -> Any:
+    def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForCTC
+
+    def parts(self, network: Any) -> Parts:
+        return {ENCODER: [network.base_model_prefix], HEAD: ["lm_head"]}
 
     def learns_processor(self, model: CtcPart) -> bool:
         """Pretrained weights keep their own vocabulary only where they have an output layer for it."""
@@ -158,7 +162,7 @@ class CtcFamily(Family[CtcPart]):
         from trainers.models.ctc.ctc_recognizer import CtcRecognizer  # noqa: PLC0415
         from trainers.models.ctc.sample_convolutions import with_sample_convolutions  # noqa: PLC0415
 
-        network = self.auto_class().from_pretrained(folder, dtype="float32")
+        network = transformers.AutoModelForCTC.from_pretrained(folder, dtype="float32")
         with_sample_convolutions(network)
         return CtcRecognizer(network, _open_processor_of(folder), self)
 

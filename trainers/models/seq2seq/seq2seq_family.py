@@ -14,6 +14,7 @@ from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
+from trainers.models.network_parts import PROJECTOR, Parts, encoder_decoder_parts
 from trainers.models.pretrained import from_pretrained, open_pretrained, refuse_without_processor
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of, token_of
@@ -38,8 +39,13 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
     def context_s(self, model: Seq2SeqPart) -> float:
         return float(model.max_context_s or CONTEXT_S)
 
-    def auto_class(self) -> Any:
+    def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForSpeechSeq2Seq
+
+    def parts(self, network: Any) -> Parts:
+        parts = encoder_decoder_parts(network)
+        bridge = ["enc_to_dec_proj"] if hasattr(network, "enc_to_dec_proj") else []
+        return {**parts, **({PROJECTOR: bridge} if bridge else {})}
 
     def learns_processor(self, model: Seq2SeqPart) -> bool:
         return False
@@ -110,7 +116,7 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
     def open_exported(self, folder: Path) -> Recognizer:
         from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer  # noqa: PLC0415
 
-        network = self.auto_class().from_pretrained(folder, dtype="float32")
+        network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32")
         return Seq2SeqRecognizer(network, processor_of(folder, "main", network.config), self)
 
 

@@ -107,7 +107,7 @@ def _refuse_other_weights(
 ) -> None:
     """Has transformers load tensors without content into the network of their config, and refuses what it notes."""
     config: Any = from_pretrained(part, AutoConfig)
-    auto_class = {ENCODER: AutoModel, DECODER: AutoModelForCausalLM}.get(pin.field, family.auto_class())
+    auto_class = {ENCODER: AutoModel, DECODER: AutoModelForCausalLM}.get(pin.field, family.auto_class(config))
     options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True, "device_map": "meta"}
     if pin.field == DECODER:
         config.is_decoder = config.add_cross_attention = True

@@ -18,6 +18,7 @@ from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import LANGUAGES, no_token, whisper_code
+from trainers.models.network_parts import Parts, encoder_decoder_parts
 from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import refuse_tokens_beyond
 from trainers.models.whisper.whisper_checks import CHECKS
@@ -56,8 +57,11 @@ class WhisperFamily(Family[WhisperPart]):
     def context_s(self, model: WhisperPart) -> float:
         return float(model.max_context_s or FULL_CONTEXT_S)
 
-    def auto_class(self) -> Any:
+    def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForSpeechSeq2Seq
+
+    def parts(self, network: Any) -> Parts:
+        return encoder_decoder_parts(network)
 
     def learns_processor(self, model: WhisperPart) -> bool:
         return model.init == "scratch"
@@ -197,7 +201,7 @@ class WhisperFamily(Family[WhisperPart]):
     def open_exported(self, folder: Path) -> Recognizer:
         from trainers.models.whisper.whisper_recognizer import WhisperRecognizer  # noqa: PLC0415
 
-        network = self.auto_class().from_pretrained(folder, dtype="float32")
+        network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32")
         return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder), self)
 
 

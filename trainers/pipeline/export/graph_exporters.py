@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from trainers.data.features.model_input import LENGTHS
 from trainers.models.families import family_of_folder
@@ -38,7 +38,8 @@ class _Graphs:
     def convert(self, source: Source, folder: Path) -> None:
         exporter, config = resolve_name(self.exporter)(), resolve_name(self.config)(dynamic=True)
         # As transformers makes it: what a recognizer changes of a network for speed is not traced.
-        network = family_of_folder(source.folder).auto_class().from_pretrained(source.folder, dtype=torch.float32)
+        auto_class = family_of_folder(source.folder).auto_class(AutoConfig.from_pretrained(source.folder))
+        network = auto_class.from_pretrained(source.folder, dtype=torch.float32)
         network.eval()
         clips = [torch.zeros(TRACED_SAMPLES, dtype=torch.int16)] * TRACED_CLIPS
         inputs = source.recognizer.new_features().inputs(clips, None)

@@ -12,6 +12,7 @@ from rayscribe.trainers.models.ctc.ctc_scratch import for_tokenizer, new_tokeniz
 from rayscribe.trainers.models.family import Family
 from rayscribe.trainers.models.label_codec import Limits
 from rayscribe.trainers.models.language_names import code_or_name
+from rayscribe.trainers.models.network_parts import Parts
 from rayscribe.trainers.models.pretrained import open_pretrained
 from rayscribe.trainers.models.tokenizer_processor import tokenizer_fingerprint
 from transformers import (
@@ -40,11 +41,14 @@ class GruFamily(Family[GruPart]):
     def limits(self, model: GruPart, processor: Any) -> Limits:
         return LIMITS
 
-    def auto_class(self) -> Any:
+    def auto_class(self, config: Any) -> Any:
         # Only now: it takes torch. The module registers the network.
         import speech_extras.gru_recognizer  # noqa: F401, PLC0415
 
         return AutoModelForCTC
+
+    def parts(self, network: Any) -> Parts:
+        return {"encoder": ["gru"], "head": ["head"]}
 
     def learns_processor(self, model: GruPart) -> bool:
         return model.init == "scratch"

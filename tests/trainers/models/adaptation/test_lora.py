@@ -22,7 +22,7 @@ PART = AdaptPart(method="lora", r=2, alpha=4)
 def network(kind: str, seed: int = 0) -> Any:
     """A network with weights."""
     torch.manual_seed(seed)
-    return family_of_type(kind).auto_class().from_config(CONFIGS[kind])
+    return family_of_type(kind).auto_class(CONFIGS[kind]).from_config(CONFIGS[kind])
 
 
 def trained(model: Any) -> Adapter:

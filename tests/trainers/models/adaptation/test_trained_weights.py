@@ -65,7 +65,7 @@ class TestCTC:
         assert trained(kind, method="freeze_encoder")[0] == {"lm_head.weight", "lm_head.bias"}
 
     def test_decoder_only_is_refused(self, kind: str) -> None:
-        with pytest.raises(ConfigError, match=rf"a CTC model \({kind}\) has no decoder; freeze_encoder"):
+        with pytest.raises(ConfigError, match=rf"a {kind} model has no decoder; freeze_encoder trains its head alone"):
             trained(kind, method="decoder_only")
 
     def test_last_n_layers_trains_the_head_too(self, kind: str) -> None:

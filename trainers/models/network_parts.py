@@ -1,0 +1,52 @@
+"""The parts of a network by name: its family says which modules are which, and every weight is of exactly one part."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainers.errors import ConfigError
+
+ENCODER, DECODER, LANGUAGE_MODEL, HEAD = "encoder", "decoder", "language_model", "head"
+PREDICTION_NETWORK, JOINT, PROJECTOR = "prediction_network", "joint", "projector"
+NAMES = (ENCODER, PROJECTOR, DECODER, LANGUAGE_MODEL, PREDICTION_NETWORK, JOINT, HEAD)
+
+# Names of the modules of each part.
+Parts = Mapping[str, Sequence[str]]
+
+
+def check_parts(network: Any, parts: Parts) -> None:
+    """Refuses parts that do not divide up a network's weights.
+
+    Raises:
+        ConfigError: names a part that is none of `NAMES`, a module without weights, or weights of no part or of two.
+    """
+    kind = f"the network {type(network).__name__} ({network.config.model_type})"
+    if unknown := [name for name in parts if name not in NAMES]:
+        raise ConfigError(f"{kind}: its family names the part {unknown[0]}, which is none of {', '.join(NAMES)}")
+    weights = [name for name, _ in network.named_parameters()]
+    modules = [module for names in parts.values() for module in names]
+    if empty := [module for module in modules if not any(is_below(name, module) for name in weights)]:
+        raise ConfigError(f"{kind}: its family names the module {empty[0]}, which has no weights there")
+    for name in weights:
+        found = [module for module in modules if is_below(name, module)]
+        if len(found) != 1:
+            of = f"of {' and of '.join(found)}" if found else "of no part"
+            raise ConfigError(f"{kind}: its family must name the part that {name} is of, which is {of}")
+
+
+def encoder_decoder_parts(network: Any) -> dict[str, list[str]]:
+    """Of a network with `get_encoder()` and `get_decoder()`; an output layer of its own is the decoder's."""
+    encoder, decoder = (_name_of(network, side) for side in (network.get_encoder(), network.get_decoder()))
+    output = network.get_output_embeddings()
+    own = [] if output is None or is_below(_name_of(network, output), decoder) else [_name_of(network, output)]
+    weights = [name for name, _ in network.named_parameters()]
+    # An output layer that shares the embeddings' weights has none of its own.
+    return {ENCODER: [encoder], DECODER: [decoder, *(each for each in own if any(is_below(n, each) for n in weights))]}
+
+
+def is_below(name: str, module: str) -> bool:
+    """Whether a weight or a module is a module, or within it."""
+    return name == module or name.startswith(f"{module}.")
+
+
+def _name_of(network: Any, wanted: Any) -> str:
+    return next(str(name) for name, module in network.named_modules() if module is wanted)
