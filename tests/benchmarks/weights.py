@@ -93,7 +93,7 @@ def write_ctc_weights(folder: Path, manifest: Path, sizes: Sizes) -> int:
     CtcFamily().write_description(folder, texts_of(manifest), part)
     recognizer = CtcFamily().load_recognizer(part, folder, seed=0)
     recognizer.model.save_pretrained(folder)
-    CtcFamily().write_legacy_processor_files(folder)
+    CtcFamily().export_processor(folder)
     return sum(weight.numel() for weight in recognizer.model.parameters())
 
 

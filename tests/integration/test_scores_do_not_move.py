@@ -86,7 +86,7 @@ def babbling(request: pytest.FixtureRequest, half_trained: TrainConfig) -> Train
     with torch.no_grad():
         recognizer.model.lm_head.weight.mul_(LOUD)
     recognizer.model.save_pretrained(folder)
-    family.write_legacy_processor_files(folder)
+    family.export_processor(folder)
     run = half_trained.run.model_copy(update={"name": request.param})
     return half_trained.model_copy(update={"model": model, "run": run})
 

@@ -16,8 +16,8 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.findings import Check, Finding
+from trainers.models.adaptation.network_parts import Parts
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.network_parts import Parts
 
 if TYPE_CHECKING:
     # It loads torch.
@@ -192,9 +192,8 @@ class Family(LabelCodec, Generic[Model]):
     def open_exported(self, folder: Path) -> Recognizer:
         """Opens a folder with model and processor, as written by an export or a checkpoint."""
 
-    def write_legacy_processor_files(self, folder: Path) -> set[str]:
-        """Writes a processor as transformers before version 5, and converters made for it, read it; newer ones do, too.
+    def export_processor(self, folder: Path) -> None:
+        """Changes the files of a saved processor, next to its model, into those of an export, whatever reads them.
 
-        `folder` holds it, and the model; gives the names of the files.
+        By default they stay, `processor_config.json` among them.
         """
-        return set()

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoFeatureExtractor
+
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 
@@ -21,6 +23,15 @@ def tokenizer_fingerprint(tokenizer: Any, surroundings: str) -> str:
         for file in sorted(Path(folder).iterdir()):
             content.update(file.name.encode() + file.read_bytes())
     return content.hexdigest()[:16]
+
+
+def split_processor(folder: Path) -> None:
+    """Has the extractor of a saved processor in a file of its own.
+
+    So transformers before version 5 reads it, and converters that were made for that; newer versions do, too.
+    """
+    AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
+    (folder / "processor_config.json").unlink(missing_ok=True)
 
 
 def refuse_other_rate(extractor: Any, origin: str) -> None:

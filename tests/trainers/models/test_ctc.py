@@ -251,7 +251,7 @@ class TestFolders:
         saved = tmp_path / "model"
         recognizer.model.save_pretrained(saved)
         recognizer.processor.save_pretrained(saved)
-        FAMILY.write_legacy_processor_files(saved)
+        FAMILY.export_processor(saved)
         again = family_of_folder(saved).open_exported(saved)
         assert isinstance(again, CtcRecognizer)
         for each in (recognizer, again):
@@ -299,7 +299,7 @@ class TestFolders:
         saved = tmp_path / "model"
         base.model.save_pretrained(saved)
         base.processor.save_pretrained(saved)
-        FAMILY.write_legacy_processor_files(saved)
+        FAMILY.export_processor(saved)
         model = config({"model": {"name_or_path": str(saved), "freeze_feature_encoder": False}}).model
         assert isinstance(model, CtcPart)
         assert not family_of(model).learns_processor(model)
@@ -313,7 +313,7 @@ class TestFolders:
         base = build(tmp_path / "base", part(architecture="wav2vec2"))
         base.model.save_pretrained(tmp_path)
         base.processor.save_pretrained(tmp_path)
-        FAMILY.write_legacy_processor_files(tmp_path)
+        FAMILY.export_processor(tmp_path)
         model = config({"model": {"name_or_path": str(tmp_path), "family": "ctc"}}).model
         # No text gives these, and released models have them beyond their outputs.
         base.processor.tokenizer.add_special_tokens({"bos_token": "<s>", "eos_token": "</s>"})

@@ -12,9 +12,7 @@ from transformers import AutoConfig, PretrainedConfig
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
-from trainers.models.families import family_of_type
-from trainers.models.family import Family
-from trainers.models.network_parts import (
+from trainers.models.adaptation.network_parts import (
     DECODER,
     ENCODER,
     HEAD,
@@ -24,6 +22,8 @@ from trainers.models.network_parts import (
     check_parts,
     is_below,
 )
+from trainers.models.families import family_of_type
+from trainers.models.family import Family
 from trainers.models.pretrained import from_pretrained
 
 # What decoders name the modules of their cross-attention, their norms included.

@@ -11,6 +11,7 @@ import transformers
 from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 
 from trainers.errors import ConfigError
+from trainers.models.adaptation.network_parts import ENCODER, HEAD, Parts
 from trainers.models.ctc.ctc_frames import CONTEXT_S, limits_of
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import (
@@ -27,11 +28,11 @@ from trainers.models.ctc.decoding.beam_decoder import BeamDecoder
 from trainers.models.family import Decoder, Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
-from trainers.models.network_parts import ENCODER, HEAD, Parts
 from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import (
     refuse_other_rate,
     refuse_tokens_beyond,
+    split_processor,
     tokenizer_fingerprint,
 )
 
@@ -154,9 +155,8 @@ class CtcFamily(Family[CtcPart]):
 
         return load(self, model, description, self.open_processor(model, description), seed, weights)
 
-    def write_legacy_processor_files(self, folder: Path) -> set[str]:
-        AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
-        return {"preprocessor_config.json"}
+    def export_processor(self, folder: Path) -> None:
+        split_processor(folder)
 
     def open_exported(self, folder: Path) -> Recognizer:
         from trainers.models.ctc.ctc_recognizer import CtcRecognizer  # noqa: PLC0415

@@ -11,10 +11,10 @@ import transformers
 from transformers import AutoConfig
 
 from trainers.errors import ConfigError
+from trainers.models.adaptation.network_parts import PROJECTOR, Parts, encoder_decoder_parts
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
-from trainers.models.network_parts import PROJECTOR, Parts, encoder_decoder_parts
 from trainers.models.pretrained import from_pretrained, open_pretrained, refuse_without_processor
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of, token_of

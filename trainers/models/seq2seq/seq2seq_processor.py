@@ -17,7 +17,6 @@ from trainers.models.tokenizer_processor import refuse_other_rate, refuse_tokens
 CONTEXT_S = 120.0
 # Most label tokens of a decoder whose config names no number of positions.
 LABEL_TOKENS = 1024
-# Windows of 25 ms every 10 ms at 16 kHz, of every extractor of mel frames.
 # The layers over samples of MoonshineEncoder, which no config names.
 MOONSHINE_LAYERS = (Convolution(127, 64), Convolution(7, 3), Convolution(3, 2))
 POSITIONS = ("max_target_positions", "max_position_embeddings", "n_positions")

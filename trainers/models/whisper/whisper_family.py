@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import transformers
-from transformers import AutoFeatureExtractor, AutoTokenizer, GenerationConfig, WhisperConfig, WhisperProcessor
+from transformers import AutoTokenizer, GenerationConfig, WhisperConfig, WhisperProcessor
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
+from trainers.models.adaptation.network_parts import Parts, encoder_decoder_parts
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import LANGUAGES, no_token, whisper_code
-from trainers.models.network_parts import Parts, encoder_decoder_parts
 from trainers.models.pretrained import from_pretrained, refuse_without_processor
-from trainers.models.tokenizer_processor import refuse_tokens_beyond
+from trainers.models.tokenizer_processor import refuse_tokens_beyond, split_processor
 from trainers.models.whisper.whisper_checks import CHECKS
 from trainers.models.whisper.whisper_generation import language_of, limits_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart, language_code
@@ -179,12 +179,12 @@ class WhisperFamily(Family[WhisperPart]):
 
         return load(self, model, description, self.open_processor(model, description), seed, weights)
 
-    def write_legacy_processor_files(self, folder: Path) -> set[str]:
-        # Older ones know neither processor_config.json with an extractor in it, nor merges as pairs, nor special tokens
-        # that only tokenizer.json marks as such (tried with transformers 4.44).
-        AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
+    def export_processor(self, folder: Path) -> None:
+        split_processor(folder)
+        # Before version 5 transformers knows neither merges as pairs, nor special tokens that only tokenizer.json marks
+        # as such (tried with 4.44).
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        written = {Path(name).name for name in tokenizer.backend_tokenizer.model.save(str(folder))}
+        tokenizer.backend_tokenizer.model.save(str(folder))
         files = ("tokenizer.json", "tokenizer_config.json")
         saved, config = (json.loads((folder / name).read_bytes()) for name in files)
         saved["model"]["merges"] = [" ".join(pair) for pair in saved["model"]["merges"]]
@@ -196,7 +196,6 @@ class WhisperFamily(Family[WhisperPart]):
         }
         for name, content in changed.items():
             (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
-        return {*written, "added_tokens.json", "preprocessor_config.json"}
 
     def open_exported(self, folder: Path) -> Recognizer:
         from trainers.models.whisper.whisper_recognizer import WhisperRecognizer  # noqa: PLC0415

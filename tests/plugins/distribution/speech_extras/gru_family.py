@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayscribe.trainers.errors import ConfigError
+from rayscribe.trainers.models.adaptation.network_parts import Parts
 from rayscribe.trainers.models.ctc.ctc_part import CtcPart
 from rayscribe.trainers.models.ctc.ctc_scratch import for_tokenizer, new_tokenizer, processor_of
 from rayscribe.trainers.models.family import Family
 from rayscribe.trainers.models.label_codec import Limits
 from rayscribe.trainers.models.language_names import code_or_name
-from rayscribe.trainers.models.network_parts import Parts
 from rayscribe.trainers.models.pretrained import open_pretrained
-from rayscribe.trainers.models.tokenizer_processor import tokenizer_fingerprint
+from rayscribe.trainers.models.tokenizer_processor import split_processor, tokenizer_fingerprint
 from transformers import (
     AutoFeatureExtractor,
     AutoModelForCTC,
@@ -100,9 +100,8 @@ class GruFamily(Family[GruPart]):
 
         return GruRecognizer(GruForCTC.from_pretrained(folder), _open_processor(str(folder)), self)
 
-    def write_legacy_processor_files(self, folder: Path) -> set[str]:
-        AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
-        return {"preprocessor_config.json"}
+    def export_processor(self, folder: Path) -> None:
+        split_processor(folder)
 
 
 def _open_processor(name: str, revision: str = "main") -> Any:

@@ -14,9 +14,9 @@ from transformers import (
 from tests.trainers.models.adaptation.networks import CONFIGS, network
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.errors import ConfigError
+from trainers.models.adaptation.network_parts import check_parts
 from trainers.models.adaptation.trained_weights import parts_of, trained_names
 from trainers.models.families import FAMILIES
-from trainers.models.network_parts import check_parts
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
