@@ -17,7 +17,7 @@ from trainers.inspection.subject import Split, Subject
 from trainers.models.families import FAMILIES, refuse_unsupported, resolve_model
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
-from trainers.models.labels import language_tokens, languages_in
+from trainers.models.labels import language_prefixes, languages_in
 from trainers.models.sources.source_reader import SourceReader
 
 
@@ -190,14 +190,14 @@ def check_decoding(subject: Subject, opened: InspectedModel) -> Iterator[Finding
 
 @needs_model()
 def check_languages(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
-    """Compares the languages of clips with those that the model has a token for."""
+    """Compares the languages of clips with those that the model knows."""
     named_here = [split for split in subject.splits if languages_in(split.table).drop_null()]
     if subject.config.data.use_language_column is False or not named_here:
         yield ok("all clips have model.language")
         return
     for split in named_here:
         try:
-            language_tokens(opened.family, opened.processor, languages_in(split.table), subject.config.model.language)
+            language_prefixes(opened.family, opened.processor, languages_in(split.table), subject.config.model.language)
         except ConfigError as error:
             yield _unless_begun(subject, f"{split.name}: {error}")
         else:

@@ -57,12 +57,13 @@ class LabelCodec(ABC):
     def labels_fingerprint(self, processor: Any) -> str:
         """Hash of all of the processor that label ids depend on: 16 hexadecimal digits."""
 
-    def language_token(self, processor: Any, language: str) -> int | None:
-        """The first label id of transcripts in a language (name or code); None: this model's labels do not say it.
+    def language_prefix(self, processor: Any, language: str | None) -> list[int]:
+        """The label ids before each text in a language (name or code; None: the processor's own).
 
-        The processor is None for a new model that is not made yet.
+        They are the same for each language, and by default none, where this model's labels do not say it. Those of a
+        new model that is not made yet, whose processor is None, are not known and are none, too.
 
         Raises:
-            ConfigError: the model has no token for it.
+            ConfigError: the model does not know the language.
         """
-        return None
+        return []

@@ -120,14 +120,14 @@ def _labels_of(
 ) -> Labels:
     """Those of one set; `of_member` is the language that a mix gives to its clips that name none."""
     texts = prepared.index["text"]
-    tokens = language_tokens(codec, processor, languages, language)
+    prefixes = language_prefixes(codec, processor, languages, language)
     # What names labels of several languages next to the tokenizer.
-    named: list[Any] = [*sorted(tokens.items()), *([of_member] if of_member is not None else [])]
-    suffix = f"-{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]}" if tokens else ""
+    named: list[Any] = [*sorted(prefixes.items()), *([of_member] if of_member is not None else [])]
+    suffix = f"-{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]}" if prefixes else ""
     name = f"labels-{codec.labels_fingerprint(processor)}{suffix}.bin"
 
     def make(path: Path) -> None:
-        _write(path, _encode(texts, languages, tokens, codec, processor), len(texts))
+        _write(path, _encode(texts, languages, prefixes, codec, processor), len(texts))
 
     path = prepared.file(name, make)
     _check(path, prepared, len(texts))
@@ -155,13 +155,18 @@ def _check(path: Path, prepared: PreparedSet, clips: int) -> None:
 
 
 def _encode(
-    texts: pa.ChunkedArray, languages: pa.ChunkedArray, tokens: Mapping[str, int], codec: LabelCodec, processor: Any
+    texts: pa.ChunkedArray,
+    languages: pa.ChunkedArray,
+    prefixes: Mapping[str, list[int]],
+    codec: LabelCodec,
+    processor: Any,
 ) -> Iterator[list[list[int]]]:
+    own = len(codec.language_prefix(processor, None)) if prefixes else 0
     for start in range(0, len(texts), TEXTS_AT_ONCE):
         encoded = codec.encode_labels(processor, texts.slice(start, TEXTS_AT_ONCE).to_pylist())
-        if tokens:
+        if prefixes:
             for ids, language in zip(encoded, languages.slice(start, TEXTS_AT_ONCE).to_pylist(), strict=True):
-                ids[0] = tokens.get(language, ids[0])
+                ids[:own] = prefixes.get(language, ids[:own])
         yield encoded
 
 
@@ -204,36 +209,37 @@ def clip_languages(table: pa.Table, language: str | None) -> list[str] | None:
     return [codes[name] for name in column]
 
 
-def language_tokens(
+def language_prefixes(
     codec: LabelCodec, processor: Any, languages: pa.ChunkedArray, language: str | None
-) -> dict[str, int]:
-    """The first label id of each language of clips (`languages_in`), without those that the config's labels have.
+) -> dict[str, list[int]]:
+    """The label ids before texts in each language of clips (`languages_in`) where they are not the config's.
 
     Raises:
-        ConfigError: the model has no token for some; the text names them, and how many clips they have.
+        ConfigError: the model does not know some; the text names them, and how many clips they have.
     """
     counts = {item["values"]: item["counts"] for item in pc.value_counts(languages.drop_null()).to_pylist()}
     own = code_or_name(language) if language is not None else None
-    tokens: dict[str, int] = {}
+    usual = codec.language_prefix(processor, None) if counts and processor is not None else []
+    prefixes: dict[str, list[int]] = {}
     problems = []
     for name in sorted(counts):
         if code_or_name(name) == own:
             continue
         try:
-            token = codec.language_token(processor, name)
+            prefix = codec.language_prefix(processor, name)
         except ConfigError as error:
             problems.append(
                 f"{counted(counts[name], 'clip', 'has', 'have')} the language {name!r} ({str(error).rstrip('.')})"
             )
         else:
-            if token is not None:
-                tokens[name] = token
+            if prefix != usual:
+                prefixes[name] = prefix
     if problems:
         raise ConfigError(
             f"column language: {', '.join(problems)}: correct the column or take the clips out, or give all clips "
             "model.language (--set data.use_language_column=false)"
         )
-    return tokens
+    return prefixes
 
 
 def empty_labels(
@@ -244,6 +250,7 @@ def empty_labels(
     Raises:
         ConfigError: the model has no token for the language of some.
     """
-    tokens = language_tokens(codec, processor, pa.chunked_array([pa.array(languages, pa.string())]), language)
-    (empty,) = codec.encode_labels(processor, [""])
-    return [[tokens.get(each or "", empty[0]), *empty[1:]] if empty else [] for each in languages]
+    column = pa.chunked_array([pa.array(languages, pa.string())])
+    prefixes = language_prefixes(codec, processor, column, language)
+    texts = pa.chunked_array([pa.array([""] * len(languages), pa.string())])
+    return list(chain.from_iterable(_encode(texts, column, prefixes, codec, processor)))

@@ -24,7 +24,7 @@ from trainers.distributed import console
 from trainers.distributed.console.events import Stage
 from trainers.errors import ConfigError, DataError
 from trainers.models.family import Family
-from trainers.models.labels import language_tokens, languages_in
+from trainers.models.labels import language_prefixes, languages_in
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import content_name
 from trainers.run_folder.journal import State
@@ -66,10 +66,10 @@ def open_config_mixed(config: TrainConfig) -> list[SourceSplit]:
 
 
 def check_languages(config: TrainConfig, family: Family[Any], sources: Sequence[SourceSplit], processor: Any) -> None:
-    """Refuses, with a ConfigError, clips in a language that the model has no token for."""
+    """Refuses, with a ConfigError, clips in a language that the model does not know."""
     for source in sources:
         try:
-            language_tokens(family, processor, languages_in(source.table), config.model.language)
+            language_prefixes(family, processor, languages_in(source.table), config.model.language)
         except ConfigError as error:
             raise ConfigError(f"data.{source.split}: {error}") from None
 

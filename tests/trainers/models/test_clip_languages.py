@@ -15,7 +15,7 @@ from trainers.data.prepared_set import PreparedSet
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.family import Family
-from trainers.models.labels import NOT_NAMED, clip_languages, labels_of, language_tokens, languages_in
+from trainers.models.labels import NOT_NAMED, clip_languages, labels_of, language_prefixes, languages_in
 from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily
 from trainers.models.whisper.whisper_family import WhisperFamily
 
@@ -89,13 +89,13 @@ def test_a_language_without_a_token_is_refused_with_its_clips_and_the_fix(proces
     wrong = column("Klingon", "sr", None, "Klingon", "qqq")
     for each in (processor, None):
         with pytest.raises(ConfigError, match=r"2 clips have the language 'Klingon' \(Whisper has no token") as caught:
-            language_tokens(FAMILY, each, wrong, "English")
+            language_prefixes(FAMILY, each, wrong, "English")
         assert "1 clip has the language 'qqq'" in str(caught.value)
         assert "--set data.use_language_column=false" in str(caught.value)
 
 
 def test_the_config_s_language_has_the_token_that_it_borrows(processor: Any) -> None:
-    assert language_tokens(FAMILY, processor, column("Xhosa", None), "xhosa") == {}
+    assert language_prefixes(FAMILY, processor, column("Xhosa", None), "xhosa") == {}
 
 
 def test_an_english_only_model_takes_english_clips_alone(processor: Any) -> None:
@@ -103,9 +103,9 @@ def test_an_english_only_model_takes_english_clips_alone(processor: Any) -> None
         def encode_labels(self, processor: Any, texts: Any) -> list[list[int]]:
             return [ids[2:] for ids in super().encode_labels(processor, texts)]
 
-    assert language_tokens(EnglishOnly(), processor, column("en", "English"), None) == {}
+    assert language_prefixes(EnglishOnly(), processor, column("en", "English"), None) == {}
     with pytest.raises(ConfigError, match=r"1 clip has the language 'sr' \(the model knows only English\)"):
-        language_tokens(EnglishOnly(), processor, column("en", "sr"), None)
+        language_prefixes(EnglishOnly(), processor, column("en", "sr"), None)
 
 
 def test_a_speech2text_has_the_languages_of_its_tokenizer(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_a_speech2text_has_the_languages_of_its_tokenizer(tmp_path: Path) -> Non
     model: Any = config({"model": {"name_or_path": str(tmp_path), "language": "fr"}}).model
     processor = family.open_processor(model, None)
     of_german = processor.tokenizer.lang_code_to_id["de"]
-    assert language_tokens(family, processor, column("German", "French", None), "fr") == {"German": of_german}
+    assert language_prefixes(family, processor, column("German", "French", None), "fr") == {"German": [of_german]}
     with pytest.raises(ConfigError, match=r"1 clip has the language 'sr' \(the model has tokens for de, es, fr"):
-        language_tokens(family, processor, column("sr"), "fr")
+        language_prefixes(family, processor, column("sr"), "fr")
 
 
 def test_a_ctc_model_takes_any_language_and_counts_each() -> None:
     table = pa.table({"language": ["Klingon", None, "sr-RS"]})
-    assert language_tokens(CtcFamily(), None, languages_in(table), None) == {}
+    assert language_prefixes(CtcFamily(), None, languages_in(table), None) == {}
     assert clip_languages(table, None) == ["tlh", NOT_NAMED, "sr"]

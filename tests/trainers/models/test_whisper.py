@@ -150,7 +150,7 @@ class TestLanguages:
         wanted: Any = config({"model": {"name_or_path": str(tmp_path), "language": "zh-TW"}}).model
         earlier = FAMILY.open_processor(wanted, None)
         with pytest.raises(ConfigError, match=r"the model has no token <\|yue\|> of Cantonese"):
-            FAMILY.language_token(earlier, "zh-HK")
+            FAMILY.language_prefix(earlier, "zh-HK")
 
 
 class TestLabels:

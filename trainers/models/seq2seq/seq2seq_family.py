@@ -96,14 +96,16 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
     def language_code(self, language: str) -> str:
         return code_or_name(language)
 
-    def language_token(self, processor: Seq2SeqProcessor | None, language: str) -> int | None:
+    def language_prefix(self, processor: Seq2SeqProcessor | None, language: str | None) -> list[int]:
         if processor is None or processor.language_id is None:
-            return None
+            return []
+        if language is None:
+            return [processor.language_id]
         tokens: dict[str, int] = processor.tokenizer.lang_code_to_id
         token = token_of(processor.tokenizer, language)
         if token is None:
             raise ConfigError(f"the model has tokens for {', '.join(sorted(tokens))}")
-        return tokens[token]
+        return [tokens[token]]
 
     def load_recognizer(
         self, model: Seq2SeqPart, description: Path | None, seed: int, *, weights: Path | None = None

@@ -153,23 +153,24 @@ class WhisperFamily(Family[WhisperPart]):
     def language_code(self, language: str) -> str:
         return language_code(language)
 
-    def language_token(self, processor: Any, language: str) -> int | None:
-        """A new model has a token for each language of Whisper."""
+    def language_prefix(self, processor: Any, language: str | None) -> list[int]:
+        """Language, task and no-timestamps tokens; a new model has a token for each language of Whisper."""
+        if language is None:
+            return self.encode_labels(processor, [""])[0][:-1]
         code = whisper_code(language)
         if code is None:
             raise ConfigError(no_token(language))
         if processor is None:
-            return None
-        tokenizer = processor.tokenizer
-        own = tokenizer.convert_ids_to_tokens(self.encode_labels(processor, [""])[0][0])
-        if own.strip("<|>") not in LANGUAGES:
+            return []
+        tokenizer, own = processor.tokenizer, self.language_prefix(processor, None)
+        if tokenizer.convert_ids_to_tokens(own[0]).strip("<|>") not in LANGUAGES:
             if code != "en":
                 raise ConfigError("the model knows only English")
-            return None
+            return own
         token: int | None = tokenizer.get_vocab().get(f"<|{code}|>")
         if token is None:
             raise ConfigError(_lacks(code, "the model"))
-        return token
+        return [token, *own[1:]]
 
     def load_recognizer(
         self, model: WhisperPart, description: Path | None, seed: int, *, weights: Path | None = None
