@@ -14,8 +14,10 @@ def padded(labels: Sequence[Sequence[int]]) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED_LABEL)
 
 
-def pad_labels(labels: Sequence[Sequence[int]], *, start_id: int, pad_id: int) -> dict[str, torch.Tensor]:
-    """Pads labels by their lengths (never by token id: Whisper's padding token is its end token).
+def pad_labels(
+    labels: Sequence[Sequence[int]], samples: Sequence[int] = (), *, start_id: int, pad_id: int
+) -> dict[str, torch.Tensor]:
+    """Pads labels by their lengths (never by token id: Whisper's padding token is its end token); a `LabelCollator`.
 
     Returns:
         int64 labels (B, L), -100 behind each, and int64 decoder_input_ids (B, L): labels moved right by one.

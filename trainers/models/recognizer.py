@@ -18,8 +18,9 @@ from trainers.errors import ConfigError
 from trainers.models.label_codec import LabelCodec, Limits
 
 IGNORED_LABEL = -100
-# From label ids of each utterance, -100 among them kept: `labels`, -100 behind each, and what else the model is given.
-LabelCollator = Callable[[Sequence[Sequence[int]]], dict[str, torch.Tensor]]
+# From the label ids of each utterance, -100 among them kept, and the number of samples of its clip: `labels`, -100
+# where the model is to predict nothing, and what else it is given next to `Features.inputs`, such as a prompt's tokens.
+LabelCollator = Callable[[Sequence[Sequence[int]], Sequence[int]], dict[str, torch.Tensor]]
 
 
 class BeamSearcher(Protocol):
@@ -242,7 +243,7 @@ class Recognizer(ABC):
     @property
     @abstractmethod
     def collate_labels(self) -> LabelCollator:
-        """Pads labels; can be pickled, for it goes to the processes that read clips."""
+        """Makes inputs of labels; can be pickled, for it goes to the processes that read clips."""
 
     def open_search(
         self, part: DecodePart, storage_options: StorageOptions, session: Session

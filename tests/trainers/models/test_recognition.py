@@ -34,7 +34,7 @@ def recognizer(tmp_path_factory: pytest.TempPathFactory) -> WhisperRecognizer:
     network.train()
     with input_frames(recognizer.model, 300):
         for _ in range(30):
-            inputs = recognizer.collate_labels(labels)
+            inputs = recognizer.collate_labels(labels, [])
             targets = inputs.pop("labels")
             loss = label_loss(network(features_of(recognizer), **inputs).logits, targets, None)
             optimizer.zero_grad()

@@ -131,7 +131,7 @@ def learned(folder: Path) -> Seq2SeqRecognizer:
     given = {name: value for name, value in inputs.items() if name != LENGTHS}
     optimizer = torch.optim.AdamW(recognizer.model.parameters(), lr=5e-3)
     for _ in range(200):
-        collated = recognizer.collate_labels(labels)
+        collated = recognizer.collate_labels(labels, [])
         targets = collated.pop("labels")
         loss = recognizer.loss(recognizer.model(**given, **collated), Target(targets), None)
         optimizer.zero_grad()

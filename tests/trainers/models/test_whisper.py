@@ -167,7 +167,7 @@ class TestLabels:
     def test_the_decoder_hears_it_once(self, recognizer: Recognizer) -> None:
         tokenizer = recognizer.processor.tokenizer
         start = tokenizer.convert_tokens_to_ids(START)
-        inputs = recognizer.collate_labels(recognizer.encode_labels(TEXTS))["decoder_input_ids"]
+        inputs = recognizer.collate_labels(recognizer.encode_labels(TEXTS), [])["decoder_input_ids"]
         assert (inputs[:, 0] == start).all()
         assert not (inputs[:, 1:] == start).any()
 

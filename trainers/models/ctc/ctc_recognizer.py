@@ -192,8 +192,8 @@ def _searched(logprobs: torch.Tensor, greedy: Recognition, beam: Beam, nbest: in
     )
 
 
-def pad_labels(labels: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
-    """int64 labels (B, L), at least one wide, -100 behind each."""
+def pad_labels(labels: Sequence[Sequence[int]], samples: Sequence[int] = ()) -> dict[str, torch.Tensor]:
+    """int64 labels (B, L), at least one wide, -100 behind each; a `LabelCollator`."""
     # One row more is one wide.
     return {"labels": padded([*labels, [IGNORED_LABEL]])[:-1]}
 

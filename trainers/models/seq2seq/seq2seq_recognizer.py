@@ -58,7 +58,7 @@ class Seq2SeqRecognizer(Recognizer):
         device, size = self.model.device, len(labels)
         most = min(decoding.max_length, self.limits.new_tokens or decoding.max_length)
         with decoding.precision(device):
-            losses = row_losses(self.model, given, self.collate_labels(labels))
+            losses = row_losses(self.model, given, self.collate_labels(labels, ()))
             tokens = self.model.generate(
                 **given,
                 max_new_tokens=most,
@@ -92,7 +92,7 @@ class Seq2SeqRecognizer(Recognizer):
         ended = [row if len(row) == most else [*row, self.processor.end_id] for row in rows]
         # The token of a language is given.
         first = 0 if self.processor.language_id is None else 1
-        sums = row_losses(self.model, given, self.collate_labels(ended), first)
+        sums = row_losses(self.model, given, self.collate_labels(ended, ()), first)
         return [
             Alternative(text.strip(), -total / max(1, len(row) - first))
             for text, total, row in zip(texts, sums, ended, strict=True)

@@ -91,7 +91,7 @@ class WhisperRecognizer(Recognizer):
             encoded = model.get_encoder()(inputs["input_features"])
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
             given = {"encoder_outputs": encoded, "past_key_values": cache}
-            losses = row_losses(model, given, self.collate_labels(labels))
+            losses = row_losses(model, given, self.collate_labels(labels, ()))
             options: dict[str, Any] = {
                 "max_new_tokens": max(1, min(decoding.max_length, most)),
                 "num_beams": decoding.num_beams,

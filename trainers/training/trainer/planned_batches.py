@@ -131,7 +131,7 @@ class Collator:
     """Stacks clips and labels; features are computed later, on the device.
 
     Attributes:
-        collate_labels: Pads labels.
+        collate_labels: Makes inputs of labels.
         label_multiple: They are padded to a multiple of this many tokens, so that there are few lengths.
         label_tokens: But not to more than this many.
         on_cpu: Whether features are computed on the CPU, see `Features`.
@@ -143,12 +143,12 @@ class Collator:
     on_cpu: bool = False
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Gives samples (B, T) int16, B sizes, edge_s, masks, shares, and what the model gets of labels (B, L)."""
+        """Gives samples (B, T) int16, B sizes, edge_s, masks, shares, and what is made of labels."""
         samples, sizes = pad_samples([item["clip"] for item in items])
         rows = [item["labels"] for item in items]
         longest = max(len(row) for row in rows)
         width = max(longest, min(-(-longest // self.label_multiple) * self.label_multiple, self.label_tokens))
-        labels = self.collate_labels([[*row, *[IGNORED_LABEL] * (width - longest)] for row in rows])
+        labels = self.collate_labels([[*row, *[IGNORED_LABEL] * (width - longest)] for row in rows], sizes.tolist())
         masks, shares = ([item[name] for item in items] for name in ("masks", "share"))
         own = {"edge_s": items[0]["edge_s"], "masks": masks, "shares": shares}
         # As arrays, which nothing moves to a device.
