@@ -28,6 +28,11 @@ class InspectedModel(NamedTuple):
     part: Any
     processor: Any
 
+    @property
+    def limits(self) -> Limits:
+        """What it can take in and give out."""
+        return self.family.limits(self.family.model_config(self.part), self.processor)
+
 
 ModelCheck = Callable[[Subject, InspectedModel], Iterator[Finding]]
 
@@ -87,7 +92,7 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     if isinstance(opened, Finding):
         yield opened
         return
-    limits = opened.family.limits(opened.part, opened.processor)
+    limits = opened.limits
     yield from (problem(text) for text in opened.family.misfits(subject.config, limits))
     if part.init == "scratch":
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
@@ -135,7 +140,7 @@ def check_labels(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
         noted = opened.family.check_texts(opened.processor, split.texts)
         if noted is not None:
             yield warning(f"{split.name}: {noted}")
-    config, limits = subject.config, opened.family.limits(opened.part, opened.processor)
+    config, limits = subject.config, opened.limits
     yield from (finding for split in subject.splits if (finding := _too_short(subject, split, limits)) is not None)
     if limits.new_tokens is None:
         yield from (_check_frames(subject, opened, split, limits) for split in subject.splits)

@@ -6,18 +6,23 @@ a run needs no weights.
 
 from __future__ import annotations
 
+import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+from transformers import AutoConfig
+
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
+from trainers.errors import ConfigError
 from trainers.findings import Check, Finding
 from trainers.models.adaptation.network_parts import Parts
 from trainers.models.label_codec import LabelCodec, Limits
+from trainers.models.pretrained import from_pretrained, refuse_other_architecture
 
 if TYPE_CHECKING:
     # It loads torch.
@@ -91,13 +96,13 @@ class Family(LabelCodec, Generic[Model]):
         Every method of `adapt` trains the head; freezing, layers and adapters are chosen by the other names.
         """
 
-    @abstractmethod
     def learns_processor(self, model: Model) -> bool:
         """Whether the vocabulary is learned from the training text, so that the run folder keeps the processor.
 
         Raises:
             ConfigError: pretrained weights that say so cannot be opened.
         """
+        return False
 
     def makes_new_head(self, model: Model) -> bool:
         """Whether pretrained weights get a new output layer on purpose, so that they may lack one.
@@ -117,23 +122,34 @@ class Family(LabelCodec, Generic[Model]):
         """
         return False
 
-    @abstractmethod
     def new_processor(self, texts: Sequence[str], model: Model) -> Any:
-        """The processor of a new model, whose vocabulary is learned from `texts`."""
+        """The processor of a new model, whose vocabulary is learned from `texts`.
 
-    @abstractmethod
+        Raises:
+            ConfigError: the family's models begin with weights, as by default.
+        """
+        raise ConfigError(f"model.family is {self.name}: its models begin with weights; set model.init: pretrained")
+
     def write_description(self, folder: Path, texts: Sequence[str], model: Model) -> None:
-        """Writes config and processor of a new model, everything but weights, so that all ranks build the same one."""
+        """Writes config and processor of a new model, everything but weights, so that all ranks build the same one.
 
-    @abstractmethod
+        Raises:
+            ConfigError: as of `new_processor`.
+        """
+        self.new_processor(texts, model)
+
     def adopt_description(self, source: Path, folder: Path, model: Model) -> None:
         """Writes the description of a model that begins with the weights of a checkpoint, whose files are `source`.
 
-        Dropout, language and task are the config's.
+        Dropout, language and task are the config's, where the family has such fields.
 
         Raises:
             ConfigError: the checkpoint's model has other sizes than the config's, or does not know its language.
         """
+        config = AutoConfig.from_pretrained(source)
+        refuse_other_architecture(config, model)
+        self.open_processor(model, source).save_pretrained(folder)
+        config.save_pretrained(folder)
 
     @abstractmethod
     def open_processor(self, model: Model, description: Path | None) -> Any:
@@ -143,9 +159,17 @@ class Family(LabelCodec, Generic[Model]):
             ConfigError: it cannot be opened, or does not fit the config.
         """
 
-    @abstractmethod
-    def limits(self, model: Model, processor: Any) -> Limits:
-        """The limits of a model that is not loaded yet."""
+    def model_config(self, model: Model) -> Any:
+        """The config.json of a model that need not be loaded; that of a new one is for the text `a`.
+
+        Raises:
+            ConfigError: that of pretrained weights cannot be opened.
+        """
+        if model.init == "pretrained":
+            return from_pretrained(model, AutoConfig)
+        with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
+            self.write_description(Path(folder), ["a"], model)
+            return AutoConfig.from_pretrained(folder)
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
         """What of a config its model, whose limits are known, cannot be trained with, a line each."""

@@ -41,13 +41,17 @@ class Limits:
 
 
 class LabelCodec(ABC):
-    """How the models of a family write transcripts.
+    """How the models of a family write transcripts, and how much they take.
 
     Attributes:
         name: `model.family` in a config.
     """
 
     name: str
+
+    @abstractmethod
+    def limits(self, config: Any, processor: Any) -> Limits:
+        """The limits of a model with this config.json, which need not be loaded."""
 
     @abstractmethod
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:

@@ -5,6 +5,8 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
 
+from transformers import AutoConfig
+
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError, RayscribeError, StorageError
 from trainers.models.sources.model_files import EXTRACTOR_FILES, TOKENIZER_FILES
@@ -15,6 +17,11 @@ T = TypeVar("T")
 
 NAME_OR_PATH = "model.name_or_path"
 _PROCESSORS = {EXTRACTOR: ("feature extractor", EXTRACTOR_FILES), TOKENIZER: ("tokenizer", TOKENIZER_FILES)}
+# Of a config.json: where it came from, what it was loaded with, and what loading switches off.
+_NOT_ARCHITECTURE = (
+    *("_name_or_path", "transformers_version", "dtype", "torch_dtype"),
+    *("layerdrop", "apply_spec_augment"),
+)
 
 
 def open_named(field: str, name: str | None, call: Callable[[], T], what: str = "a model") -> T:
@@ -61,6 +68,24 @@ def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
     """What a class of transformers makes of the config's pretrained weights; errors as of `open_named`."""
     name, revision = str(model.name_or_path), model.revision or "main"
     return open_pretrained(model, lambda: kind.from_pretrained(name, revision=revision, **options))
+
+
+def refuse_other_architecture(config: Any, model: ModelPart) -> None:
+    """Refuses, with a ConfigError, the config.json of a checkpoint of another model than the config's weights."""
+    if _architecture(config.to_dict()) != _architecture(from_pretrained(model, AutoConfig).to_dict()):
+        raise ConfigError(
+            f"run.resume: the checkpoint's model is of another architecture or size than {model.name_or_path}: "
+            "set model to what the checkpoint was trained with"
+        )
+
+
+def _architecture(content: dict[str, Any]) -> dict[str, Any]:
+    """A config, and those in it, without `_NOT_ARCHITECTURE`."""
+    return {
+        name: _architecture(value) if isinstance(value, dict) else value
+        for name, value in content.items()
+        if name not in _NOT_ARCHITECTURE
+    }
 
 
 def refuse_without_processor(model: ModelPart, *, tokenizer: bool = True) -> None:

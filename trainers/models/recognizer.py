@@ -223,9 +223,9 @@ class Recognizer(ABC):
     base: BaseWeights | None = None
 
     @property
-    @abstractmethod
     def limits(self) -> Limits:
         """What it can take in and give out."""
+        return self.codec.limits(self.model.config, self.processor)
 
     @property
     def gives_word_times(self) -> bool:

@@ -1,13 +1,11 @@
 """Which weights of a network a method trains, by the parts that its family names."""
 
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PretrainedConfig
+from transformers import PretrainedConfig
 
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_part import ModelPart
@@ -24,7 +22,6 @@ from trainers.models.adaptation.network_parts import (
 )
 from trainers.models.families import family_of_type
 from trainers.models.family import Family
-from trainers.models.pretrained import from_pretrained
 
 # What decoders name the modules of their cross-attention, their norms included.
 CROSS_ATTENTION = re.compile(r"(encoder_attn|crossattention|cross_attn)")
@@ -201,19 +198,10 @@ def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> 
         ConfigError: the model has no such weights, or cannot be opened.
         StorageError: the Hub does not respond.
     """
-    network = skeleton(_read_config(model, family), family)
+    network = skeleton(family.model_config(model), family)
     if part.method == "lora":
         parts = [f"adapters next to {', '.join(target_modules(network, part.target_modules))}", *heads(network)]
         return f"{' and '.join(parts)} are trained"
     train_only(network, part)
     trained, weights = count(network)
     return f"{trained:,} of {weights:,} weights are trained"
-
-
-def _read_config(model: ModelPart, family: Family[Any]) -> Any:
-    if model.init == "pretrained":
-        return from_pretrained(model, AutoConfig)
-    with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
-        # Of any text: sizes are asked for.
-        family.write_description(Path(folder), ["a"], model)
-        return AutoConfig.from_pretrained(folder)

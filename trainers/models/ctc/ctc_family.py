@@ -118,8 +118,7 @@ class CtcFamily(Family[CtcPart]):
         refuse_tokens_beyond(tokenizer, config.vocab_size, used, origin)
         return processor_of(_open_extractor(model), tokenizer)
 
-    def limits(self, model: CtcPart, processor: Any) -> Limits:
-        config = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
+    def limits(self, config: Any, processor: Any) -> Limits:
         return limits_of(config)
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:

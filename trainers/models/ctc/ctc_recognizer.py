@@ -19,7 +19,6 @@ from trainers.data.features.model_input import LENGTHS
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_alignment import align
-from trainers.models.ctc.ctc_frames import limits_of
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import regularization
 from trainers.models.ctc.decoding.decode_files import local_files
@@ -27,7 +26,7 @@ from trainers.models.ctc.decoding.lexicon import delimiter_of
 from trainers.models.ctc.decoding.rescoring import CausalScorer
 from trainers.models.ctc.sample_convolutions import with_sample_convolutions
 from trainers.models.decoder_labels import padded
-from trainers.models.label_codec import LabelCodec, Limits
+from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import attention
 from trainers.models.recognizer import (
     IGNORED_LABEL,
@@ -46,10 +45,6 @@ from trainers.models.sources.loaded_weights import weights_from_pretrained
 
 class CtcRecognizer(Recognizer):
     """A model of AutoModelForCTC and its processor."""
-
-    @property
-    def limits(self) -> Limits:
-        return limits_of(self.model.config)
 
     def new_features(self) -> ExtractorFeatures:
         return ExtractorFeatures(self.processor.feature_extractor, masked=not self.limits.padding_affects_output)

@@ -15,19 +15,18 @@ from trainers.models.adaptation.network_parts import PROJECTOR, Parts, encoder_d
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
-from trainers.models.pretrained import from_pretrained, open_pretrained, refuse_without_processor
+from trainers.models.pretrained import (
+    from_pretrained,
+    open_pretrained,
+    refuse_other_architecture,
+    refuse_without_processor,
+)
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of, token_of
 from trainers.models.tokenizer_processor import tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Recognizer
-
-# Of a config: where it came from, what it was loaded with, and what loading switches off.
-NOT_ARCHITECTURE = (
-    *("_name_or_path", "transformers_version", "dtype", "torch_dtype"),
-    *("layerdrop", "apply_spec_augment"),
-)
 
 
 class Seq2SeqFamily(Family[Seq2SeqPart]):
@@ -47,27 +46,14 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         bridge = ["enc_to_dec_proj"] if hasattr(network, "enc_to_dec_proj") else []
         return {**parts, **({PROJECTOR: bridge} if bridge else {})}
 
-    def learns_processor(self, model: Seq2SeqPart) -> bool:
-        return False
-
     def keeps_saved_processor(self, model: Seq2SeqPart) -> bool:
         """Where the tokenizer has tokens of languages, which were not always chosen by the config."""
         own = model.model_copy(update={"language": None})
         return model.language is not None and self.open_processor(own, None).language_id is not None
 
-    def new_processor(self, texts: Sequence[str], model: Seq2SeqPart) -> Any:
-        raise ConfigError("model.family is seq2seq: its models begin with weights; set model.init: pretrained")
-
-    def write_description(self, folder: Path, texts: Sequence[str], model: Seq2SeqPart) -> None:
-        self.new_processor(texts, model)
-
     def adopt_description(self, source: Path, folder: Path, model: Seq2SeqPart) -> None:
-        config, wanted = AutoConfig.from_pretrained(source), from_pretrained(model, AutoConfig)
-        if _architecture(config.to_dict()) != _architecture(wanted.to_dict()):
-            raise ConfigError(
-                f"run.resume: the checkpoint's model is of another architecture or size than {model.name_or_path}: "
-                "set model to what the checkpoint was trained with"
-            )
+        config = AutoConfig.from_pretrained(source)
+        refuse_other_architecture(config, model)
         processor_of(source, "main", config, model.language).save_pretrained(folder)
         config.save_pretrained(folder)
 
@@ -79,8 +65,8 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         config = from_pretrained(model, AutoConfig)
         return open_pretrained(model, lambda: processor_of(name, revision, config, model.language))
 
-    def limits(self, model: Seq2SeqPart, processor: Any) -> Limits:
-        return limits_of(from_pretrained(model, AutoConfig), processor)
+    def limits(self, config: Any, processor: Any) -> Limits:
+        return limits_of(config, processor)
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Label ids of each text: the tokenizer's own without the decoder's start token, and one end token."""
@@ -120,12 +106,3 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
 
         network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32")
         return Seq2SeqRecognizer(network, processor_of(folder, "main", network.config), self)
-
-
-def _architecture(content: dict[str, Any]) -> dict[str, Any]:
-    """A config, and those in it, without `NOT_ARCHITECTURE`."""
-    return {
-        name: _architecture(value) if isinstance(value, dict) else value
-        for name, value in content.items()
-        if name not in NOT_ARCHITECTURE
-    }

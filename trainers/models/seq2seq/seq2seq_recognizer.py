@@ -11,11 +11,11 @@ from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 from trainers.data.features.extractor_features import ExtractorFeatures
 from trainers.data.features.model_input import LENGTHS
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
-from trainers.models.label_codec import LabelCodec, Limits
+from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import attention
 from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
-from trainers.models.seq2seq.seq2seq_processor import Seq2SeqProcessor, limits_of
+from trainers.models.seq2seq.seq2seq_processor import Seq2SeqProcessor
 from trainers.models.sources.loaded_weights import weights_from_pretrained
 
 
@@ -35,10 +35,6 @@ class FirstTokens(LogitsProcessor):
 
 class Seq2SeqRecognizer(Recognizer):
     """A model of AutoModelForSpeechSeq2Seq and its Seq2SeqProcessor."""
-
-    @property
-    def limits(self) -> Limits:
-        return limits_of(self.model.config, self.processor)
 
     def new_features(self) -> ExtractorFeatures:
         return ExtractorFeatures(self.processor.feature_extractor, masked=True)

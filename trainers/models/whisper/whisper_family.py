@@ -22,7 +22,7 @@ from trainers.models.language_names import LANGUAGES, no_token, whisper_code
 from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import refuse_tokens_beyond, split_processor
 from trainers.models.whisper.whisper_checks import CHECKS
-from trainers.models.whisper.whisper_generation import language_of, limits_of, resolve_generation
+from trainers.models.whisper.whisper_generation import PROMPT_TOKENS, language_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart, language_code
 from trainers.models.whisper.whisper_scratch import (
     FULL_CONTEXT_S,
@@ -113,10 +113,11 @@ class WhisperFamily(Family[WhisperPart]):
         refuse_tokens_beyond(processor.tokenizer, outputs, used, origin, ignored="<|")
         return processor
 
-    def limits(self, model: WhisperPart, processor: Any) -> Limits:
-        scratch = model.init == "scratch"
-        positions = model.max_label_tokens if scratch else int(_read_config(model).max_target_positions)
-        return limits_of(processor, self.encode_labels(processor, [""])[0], positions)
+    def limits(self, config: Any, processor: Any) -> Limits:
+        """Of an empty label the end token, its last, is generated."""
+        prefix_tokens = len(self.encode_labels(processor, [""])[0]) - 1
+        context_s, positions = float(processor.feature_extractor.chunk_length), int(config.max_target_positions)
+        return Limits(context_s, positions, prefix_tokens, new_tokens=max(1, positions - PROMPT_TOKENS))
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
         weight, short = config.training.full_context_matching, config.model.max_context_s

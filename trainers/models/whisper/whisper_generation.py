@@ -4,25 +4,17 @@ Published weights often come with a generation config that is outdated, asks for
 then score garbage, or fail at the first score. What the tokenizer knows is corrected, and reported.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from trainers.errors import ConfigError
-from trainers.models.label_codec import Limits
 from trainers.models.language_names import LANGUAGES
 from trainers.models.whisper.whisper_part import WhisperPart, language_code
 from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, TASKS
 
 # Start, language, task and no-timestamps stand before the first token that is generated.
 PROMPT_TOKENS = 4
-
-
-def limits_of(processor: Any, empty_label: Sequence[int], max_target_positions: int) -> Limits:
-    """The limits of a WhisperProcessor and a decoder. Of an empty label the end token, its last, is generated."""
-    context_s = float(processor.feature_extractor.chunk_length)
-    new_tokens = max(1, max_target_positions - PROMPT_TOKENS)
-    return Limits(context_s, max_target_positions, len(empty_label) - 1, new_tokens)
 
 
 def is_multilingual(generation: Any) -> bool:

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from trainers.config.parts.training_part import TrainingPart
 from trainers.data.features.log_mel import LogMel
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
-from trainers.models.label_codec import LabelCodec, Limits
+from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import attention
 from trainers.models.recognizer import (
     Alternative,
@@ -39,7 +39,6 @@ from trainers.models.whisper.whisper_generation import (
     allowing_text,
     is_multilingual,
     language_of,
-    limits_of,
     resolve_generation,
 )
 from trainers.models.whisper.whisper_part import WhisperPart
@@ -49,10 +48,6 @@ from trainers.models.whisper.word_alignment import has_alignment_heads, word_tim
 
 class WhisperRecognizer(Recognizer):
     """WhisperForConditionalGeneration and WhisperProcessor."""
-
-    @property
-    def limits(self) -> Limits:
-        return limits_of(self.processor, self.encode_labels([""])[0], int(self.model.config.max_target_positions))
 
     def new_features(self) -> LogMel:
         return LogMel(self.processor.feature_extractor)

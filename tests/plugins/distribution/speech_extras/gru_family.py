@@ -38,7 +38,7 @@ class GruFamily(Family[GruPart]):
     def context_s(self, model: GruPart) -> float:
         return float(model.max_context_s or LIMITS.context_s)
 
-    def limits(self, model: GruPart, processor: Any) -> Limits:
+    def limits(self, config: Any, processor: Any) -> Limits:
         return LIMITS
 
     def auto_class(self, config: Any) -> Any:

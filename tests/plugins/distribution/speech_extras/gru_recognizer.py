@@ -5,12 +5,11 @@ from pathlib import Path
 import torch
 from rayscribe.trainers.models.ctc.ctc_recognizer import CtcRecognizer
 from rayscribe.trainers.models.family import Family
-from rayscribe.trainers.models.label_codec import Limits
 from rayscribe.trainers.models.pretrained import open_pretrained
 from transformers import AutoModelForCTC, PreTrainedModel, set_seed
 from transformers.modeling_outputs import CausalLMOutput
 
-from speech_extras.gru_config import LIMITS, GruConfig
+from speech_extras.gru_config import GruConfig
 from speech_extras.gru_part import GruPart
 
 
@@ -39,10 +38,6 @@ AutoModelForCTC.register(GruConfig, GruForCTC)
 
 class GruRecognizer(CtcRecognizer):
     """Features, loss and best path are those of every CTC model."""
-
-    @property
-    def limits(self) -> Limits:
-        return LIMITS
 
 
 def load(
