@@ -110,7 +110,7 @@ def reindexed(**keys: Any) -> Damage:
 
 def legacy_tokenizer(folder: Path) -> None:
     """Has the tokenizer in several files, as older versions of transformers saved it."""
-    WhisperFamily().write_legacy_processor_files(folder)
+    WhisperFamily().export_processor(folder)
     (folder / "tokenizer.json").unlink()
 
 
