@@ -1,0 +1,12 @@
+"""What the config says of each tenant: pretrained weights alone. Imports no torch."""
+
+from typing import ClassVar
+
+from rayscribe.trainers.config.parts.model_part import ModelPart
+
+
+class ParakeetTdtPart(ModelPart):
+    """A Parakeet with a token-and-duration transducer."""
+
+    implementation: ClassVar[str] = "speech_tenants.tdt_family:ParakeetTdtFamily"
+    unsupported: ClassVar[tuple[str, ...]] = ("decode.method", "training.generation_num_beams")
