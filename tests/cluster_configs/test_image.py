@@ -45,7 +45,7 @@ def pip_calls(folder: Path, variables: Mapping[str, str]) -> list[list[str]]:
         "if sys.argv[1] == '-c':\n    print('2.11.0+hpu')\n"
         f"else:\n    print(json.dumps(sys.argv[1:]), file=open({str(folder / 'calls')!r}, 'a'))\n"
     )
-    for name, text in {"python3": recorder, "useradd": "#!/bin/sh\n"}.items():
+    for name, text in {"python3": recorder, "useradd": "#!/bin/sh\n", "install": "#!/bin/sh\n"}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     given = (text.partition("=") for name, text in INSTRUCTIONS if name in ("ARG", "ENV"))

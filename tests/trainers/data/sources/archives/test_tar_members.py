@@ -145,7 +145,8 @@ def test_a_size_that_no_file_has_ends_with_a_message(size: int) -> None:
     header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * ord(" ") + sum(header[156:]))
     data = tar_of()
     end = max(member.offset + -(-member.size // 512) * 512 for member in members_of(data))
-    with pytest.raises(DataError, match="damaged or cut short"):
+    # Python 3.11.2 takes a negative size for the end.
+    with pytest.raises(DataError, match="the archive is damaged"):
         members_of(data[:end] + bytes(header) + bytes(10240))
 
 
