@@ -31,7 +31,7 @@ class InspectedModel(NamedTuple):
     @property
     def limits(self) -> Limits:
         """What it can take in and give out."""
-        return self.family.limits(self.family.model_config(self.part), self.processor)
+        return self.family.limits(self.family.model_config(self.part, self.processor), self.processor)
 
 
 ModelCheck = Callable[[Subject, InspectedModel], Iterator[Finding]]

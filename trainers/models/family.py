@@ -159,8 +159,8 @@ class Family(LabelCodec, Generic[Model]):
             ConfigError: it cannot be opened, or does not fit the config.
         """
 
-    def model_config(self, model: Model) -> Any:
-        """The config.json of a model that need not be loaded; that of a new one is for the text `a`.
+    def model_config(self, model: Model, processor: Any) -> Any:
+        """The config.json of a model that need not be loaded; of a new one without a processor, for the text `a`.
 
         Raises:
             ConfigError: that of pretrained weights cannot be opened.

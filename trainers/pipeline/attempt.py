@@ -303,7 +303,7 @@ def _check_utterances(
     Gives what a mix comes to, see `describe_mix`; None: there is none.
     """
     config, family, mix = plan.config, plan.family, None
-    limits = family.limits(family.model_config(plan.part), processor)
+    limits = family.limits(family.model_config(plan.part, processor), processor)
     if problems := family.misfits(config, limits):
         raise ConfigError("\n".join(problems))
     bounds, left_out, used = bounds_of(config, limits), [], {}

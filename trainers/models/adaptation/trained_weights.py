@@ -198,7 +198,7 @@ def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> 
         ConfigError: the model has no such weights, or cannot be opened.
         StorageError: the Hub does not respond.
     """
-    network = skeleton(family.model_config(model), family)
+    network = skeleton(family.model_config(model, None), family)
     if part.method == "lora":
         parts = [f"adapters next to {', '.join(target_modules(network, part.target_modules))}", *heads(network)]
         return f"{' and '.join(parts)} are trained"

@@ -118,6 +118,11 @@ class CtcFamily(Family[CtcPart]):
         refuse_tokens_beyond(tokenizer, config.vocab_size, used, origin)
         return processor_of(_open_extractor(model), tokenizer)
 
+    def model_config(self, model: CtcPart, processor: Any) -> Any:
+        if model.init == "scratch" and processor is not None:
+            return new_config(model, processor.tokenizer)
+        return super().model_config(model, processor)
+
     def limits(self, config: Any, processor: Any) -> Limits:
         return limits_of(config)
 

@@ -113,6 +113,11 @@ class WhisperFamily(Family[WhisperPart]):
         refuse_tokens_beyond(processor.tokenizer, outputs, used, origin, ignored="<|")
         return processor
 
+    def model_config(self, model: WhisperPart, processor: Any) -> Any:
+        if model.init == "scratch" and processor is not None:
+            return new_config(model, processor.tokenizer)
+        return super().model_config(model, processor)
+
     def limits(self, config: Any, processor: Any) -> Limits:
         """Of an empty label the end token, its last, is generated."""
         prefix_tokens = len(self.encode_labels(processor, [""])[0]) - 1
