@@ -10,3 +10,10 @@ class ParakeetTdtPart(ModelPart):
 
     implementation: ClassVar[str] = "speech_tenants.tdt_family:ParakeetTdtFamily"
     unsupported: ClassVar[tuple[str, ...]] = ("decode.method", "training.generation_num_beams")
+
+
+class CanaryPart(ModelPart):
+    """A Canary of 25 languages."""
+
+    implementation: ClassVar[str] = "speech_tenants.canary_family:CanaryFamily"
+    unsupported: ClassVar[tuple[str, ...]] = ("decode.method",)

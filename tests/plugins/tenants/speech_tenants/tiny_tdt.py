@@ -1,6 +1,8 @@
 """A tiny Parakeet TDT of random weights, as `save_pretrained` writes one."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -14,36 +16,35 @@ from transformers import (
 )
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz'"
+ENCODER: dict[str, Any] = {
+    **{"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
+    **{"subsampling_conv_channels": 8, "dropout": 0.0, "dropout_positions": 0.0, "layerdrop": 0.0},
+    **{"activation_dropout": 0.0, "attention_dropout": 0.0},
+}
+
+
+def letter_tokenizer(special: Sequence[str]) -> tuple[Tokenizer, list[str]]:
+    """A tokenizer of letters, and its vocabulary, which begins with these tokens."""
+    vocabulary = [*special, "▁", *LETTERS]
+    backend = Tokenizer(models.BPE({token: number for number, token in enumerate(vocabulary)}, [], unk_token="<unk>"))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return backend, vocabulary
 
 
 def write_tiny_tdt(folder: Path) -> None:
     """Writes model and processor into a folder."""
-    vocabulary = ["<pad>", "<unk>", "▁", *LETTERS, "<blank>"]
-    backend = Tokenizer(models.BPE({token: number for number, token in enumerate(vocabulary)}, [], unk_token="<unk>"))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    backend, vocabulary = letter_tokenizer(["<pad>", "<unk>", "<blank>"])
     tokenizer = ParakeetTokenizer(
         tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", additional_special_tokens=["<blank>"]
     )
     processor = ParakeetProcessor(ParakeetFeatureExtractor(), tokenizer, blank_token="<blank>", decoder_type="tdt")
-    encoder = ParakeetEncoderConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        subsampling_conv_channels=8,
-        dropout=0.0,
-        dropout_positions=0.0,
-        layerdrop=0.0,
-        activation_dropout=0.0,
-        attention_dropout=0.0,
-    )
     torch.manual_seed(1)
-    blank_id = len(vocabulary) - 1
+    blank_id = vocabulary.index("<blank>")
     config = ParakeetTDTConfig(
         vocab_size=len(vocabulary),
         decoder_hidden_size=16,
         num_decoder_layers=1,
-        encoder_config=encoder.to_dict(),
+        encoder_config=ParakeetEncoderConfig(**ENCODER).to_dict(),
         blank_token_id=blank_id,
         pad_token_id=0,
     )
