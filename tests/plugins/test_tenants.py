@@ -1,6 +1,6 @@
 """Families of models of other kinds, as another distribution brings them, keep what every family promises."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -37,8 +37,7 @@ class Tenant:
         part: The class of its part of the config.
         write: Writes a tiny model of it.
         auto_class: Of transformers, opens its models.
-        texts: From transcripts, what its processor makes labels of.
-        options: Of its processor.
+        stock: From its processor, a waveform and a transcript, what its network is given as transformers does it.
         frozen: Modules that freeze_encoder trains.
         last: Modules that last_n_layers trains, n being 1.
     """
@@ -49,8 +48,28 @@ class Tenant:
     auto_class: str
     frozen: set[str]
     last: set[str]
-    texts: Callable[[str], str] = str
-    options: tuple[tuple[str, Any], ...] = ()
+    stock: Callable[[Any, Any, str], Mapping[str, Any]]
+
+
+def tdt_inputs(processor: Any, wave: Any, text: str) -> Mapping[str, Any]:
+    inputs: Mapping[str, Any] = processor([wave], text=[text], sampling_rate=SAMPLING_RATE_HZ)
+    return inputs
+
+
+def canary_inputs(processor: Any, wave: Any, text: str) -> Mapping[str, Any]:
+    options = {"sampling_rate": SAMPLING_RATE_HZ, "output_labels": True, "add_special_tokens": False}
+    inputs: Mapping[str, Any] = processor([wave], text=[f"{BEGIN}{text}<|endoftext|>"], **options)
+    return inputs
+
+
+def qwen3_inputs(processor: Any, wave: Any, text: str) -> Mapping[str, Any]:
+    chat = "<|im_start|>user\n<|audio_start|><|audio_pad|><|audio_end|><|im_end|>\n<|im_start|>assistant\n"
+    answer = f"language English<asr_text>{text}<|im_end|>"
+    inputs = processor(text=[f"{chat}{answer}"], audio=[wave], sampling_rate=SAMPLING_RATE_HZ)
+    size = len(processor.tokenizer(answer).input_ids)
+    labels = inputs["input_ids"].clone()
+    labels[:, :-size] = IGNORED_LABEL
+    return {**inputs, "labels": labels}
 
 
 ALL = {
@@ -61,6 +80,7 @@ ALL = {
         auto_class="AutoModelForTDT",
         frozen={"encoder_projector", "decoder", "joint"},
         last={"encoder.layers.1", "joint"},
+        stock=tdt_inputs,
     ),
     "canary": Tenant(
         family="canary_family.CanaryFamily",
@@ -69,8 +89,16 @@ ALL = {
         auto_class="AutoModelForSpeechSeq2Seq",
         frozen={"model.decoder", "proj_out"},
         last={"model.encoder.layers.1", "model.decoder.layers.1"},
-        texts=lambda text: f"{BEGIN}{text}<|endoftext|>",
-        options=(("output_labels", True), ("add_special_tokens", False)),
+        stock=canary_inputs,
+    ),
+    "qwen3-asr": Tenant(
+        family="qwen3_family.Qwen3AsrFamily",
+        part="parts.Qwen3AsrPart",
+        write="tiny_qwen3.write_tiny_qwen3",
+        auto_class="AutoModelForMultimodalLM",
+        frozen={"model.multi_modal_projector", "model.language_model"},
+        last={"model.audio_tower.layers.1", "model.language_model.layers.1"},
+        stock=qwen3_inputs,
     ),
 }
 
@@ -109,19 +137,18 @@ def clips() -> list[torch.Tensor]:
 def loss_of(recognizer: Recognizer, rows: list[list[int]], samples: list[torch.Tensor], count: int | None) -> float:
     """By the seam, as training computes it."""
     given = recognizer.new_features().inputs(samples, None)
-    lengths = given.pop(LENGTHS)
+    lengths = given.pop(LENGTHS, None)
     collated = recognizer.collate_labels(rows, [len(clip) for clip in samples])
     labels = collated.pop("labels")
     return float(recognizer.loss(recognizer.model(**given, **collated), Target(labels, lengths), count))
 
 
 def test_the_loss_is_the_one_of_transformers(tenant: Tenant, recognizer: Recognizer) -> None:
-    waves = [clip.numpy().astype(np.float32) / INT16_RANGE for clip in clips()]
-    texts = [tenant.texts(text) for text in TEXTS]
-    inputs = recognizer.processor(waves, text=texts, sampling_rate=SAMPLING_RATE_HZ, **dict(tenant.options))
-    stock = recognizer.model(**inputs).loss.item()
-    ours = loss_of(recognizer, recognizer.encode_labels(TEXTS), clips(), None)
-    assert ours == pytest.approx(stock, rel=1e-5)
+    for clip, text in zip(clips(), TEXTS, strict=True):
+        wave = clip.numpy().astype(np.float32) / INT16_RANGE
+        stock = recognizer.model(**tenant.stock(recognizer.processor, wave, text)).loss.item()
+        ours = loss_of(recognizer, recognizer.encode_labels([text]), [clip], None)
+        assert ours == pytest.approx(stock, rel=1e-5)
 
 
 def test_parts_of_a_batch_add_to_the_loss_of_it_and_a_filler_costs_nothing(recognizer: Recognizer) -> None:

@@ -17,3 +17,10 @@ class CanaryPart(ModelPart):
 
     implementation: ClassVar[str] = "speech_tenants.canary_family:CanaryFamily"
     unsupported: ClassVar[tuple[str, ...]] = ("decode.method",)
+
+
+class Qwen3AsrPart(ModelPart):
+    """A Qwen3-ASR, a speech language model."""
+
+    implementation: ClassVar[str] = "speech_tenants.qwen3_family:Qwen3AsrFamily"
+    unsupported: ClassVar[tuple[str, ...]] = ("decode.method",)

@@ -27,7 +27,8 @@ def letter_tokenizer(special: Sequence[str]) -> tuple[Tokenizer, list[str]]:
     """A tokenizer of letters, and its vocabulary, which begins with these tokens."""
     vocabulary = [*special, "▁", *LETTERS]
     backend = Tokenizer(models.BPE({token: number for number, token in enumerate(vocabulary)}, [], unk_token="<unk>"))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    backend.decoder = decoders.Metaspace(prepend_scheme="never")
     return backend, vocabulary
 
 
