@@ -423,8 +423,10 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
 
         package = package_of_job()
         base = Path.cwd() if package is None else None
-        how: dict[str, Any] = {"attempt": given.attempt, "expected": os.environ.get(CHECKPOINT_VARIABLE)}
-        result = launch(config, run_program, base=base, package=package, overrides=changed, **how)
+        expected = os.environ.get(CHECKPOINT_VARIABLE)
+        result = launch(
+            config, run_program, base=base, package=package, overrides=changed, attempt=given.attempt, expected=expected
+        )
     show(Finished(result.headline, result.folder))
     return 0
 

@@ -36,11 +36,11 @@ def check_parts(network: Any, parts: Parts) -> None:
 def encoder_decoder_parts(network: Any) -> dict[str, list[str]]:
     """Of a network with `get_encoder()` and `get_decoder()`; an output layer of its own is the decoder's."""
     encoder, decoder = (_name_of(network, side) for side in (network.get_encoder(), network.get_decoder()))
-    output = network.get_output_embeddings()
-    own = [] if output is None or is_below(_name_of(network, output), decoder) else [_name_of(network, output)]
-    weights = [name for name, _ in network.named_parameters()]
-    # An output layer that shares the embeddings' weights has none of its own.
-    return {ENCODER: [encoder], DECODER: [decoder, *(each for each in own if any(is_below(n, each) for n in weights))]}
+    layer = network.get_output_embeddings()
+    output = _name_of(network, layer) if layer is not None else decoder
+    # One that shares the embeddings' weights has none of its own.
+    has_own = any(is_below(name, output) and not is_below(name, decoder) for name, _ in network.named_parameters())
+    return {ENCODER: [encoder], DECODER: [decoder, output] if has_own else [decoder]}
 
 
 def is_below(name: str, module: str) -> bool:

@@ -113,6 +113,7 @@ def _decoder_without_cross_attention(network: Any, parts: Parts) -> list[str]:
 
 
 def _last_layers(network: Any, parts: Parts, n: int) -> list[str]:
+    # The first module of a part has its layers.
     sides = [module for name in (ENCODER, DECODER, LANGUAGE_MODEL) for module in parts.get(name, ())[:1]]
     found = [_layers(network, side) for side in sides]
     if too_short := [f"{name} has {length}" for name, length in found if length < n]:

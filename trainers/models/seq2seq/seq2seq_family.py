@@ -43,8 +43,7 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
 
     def parts(self, network: Any) -> Parts:
         parts = encoder_decoder_parts(network)
-        bridge = ["enc_to_dec_proj"] if hasattr(network, "enc_to_dec_proj") else []
-        return {**parts, **({PROJECTOR: bridge} if bridge else {})}
+        return {**parts, PROJECTOR: ["enc_to_dec_proj"]} if hasattr(network, "enc_to_dec_proj") else parts
 
     def keeps_saved_processor(self, model: Seq2SeqPart) -> bool:
         """Where the tokenizer has tokens of languages, which were not always chosen by the config."""
