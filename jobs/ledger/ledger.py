@@ -122,12 +122,6 @@ class Ledger:
         with self._database.reading() as connection:
             return [records.record_of(Run, row) for row in connection.execute(statement)]
 
-    def legacy_recipe(self, package: str) -> str | None:
-        """A recipe in a package that version 0.1 made. None: the package is not of that version."""
-        table = tables.former_packages
-        with self._database.reading() as connection:
-            return connection.execute(select(table.c.recipe).where(table.c.sha256 == package)).scalar_one_or_none()
-
     def lease(self, holder: str, *, ttl_s: float, is_dead: Callable[[str], bool] = lambda holder: False) -> Lease:
         return Lease(self._database, holder, ttl_s=ttl_s, is_dead=is_dead)
 

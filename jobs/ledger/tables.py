@@ -130,14 +130,6 @@ run_tags = Table(
     Index("ix_run_tags_tag", "tag", "state", "submitted_s", "run_id"),
 )
 
-# Packages that version 0.1 made: its task.py takes a config from arguments only, and needs some recipe to begin with.
-former_packages = Table(
-    "former_packages",
-    METADATA,
-    Column("sha256", PlainText, primary_key=True),
-    Column("recipe", PlainText, nullable=False),
-)
-
 attempts = Table(
     "attempts",
     METADATA,

@@ -187,7 +187,6 @@ class Controller:
                 package=str(package),
                 resume=self._folders.resume_text(run),
                 checkpoint=attempt.resume_from,
-                legacy_recipe=self._ledger.legacy_recipe(run.package),
                 code=self._code_of(run),
             )
             self._hook("ray.submit:before")

@@ -109,7 +109,6 @@ def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: ReadPar
 
 
 def _archived(folders: RunFolders, run: Run, attempt: Attempt, start: int, size: int) -> bytes:
-    # A log that an earlier version archived is one file, whatever its length.
     found = _bytes(folders, run, driver_log_key(attempt.number), start, size)
     while len(found) < size and (at := start + len(found)) >= PIECE_BYTES:
         piece, offset = divmod(at, PIECE_BYTES)

@@ -1,12 +1,9 @@
 """Run → SubmitRequest, the request to Ray for one attempt. Pure and printable."""
 
-import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
-
-import yaml
 
 from jobs.model import Gang, Run, submission_id_of
 from jobs.submission.job_spec import JobPart
@@ -73,25 +70,19 @@ def build_request(
     package: str,
     resume: str,
     checkpoint: str | None = None,
-    legacy_recipe: str | None = None,
     code: str | None = None,
 ) -> SubmitRequest:
     """Builds what Ray is asked for an attempt.
 
-    A `checkpoint` that the run is known to have must be there for the attempt to start. A package of version 0.1, whose
-    task.py takes its config from arguments only, has some `legacy_recipe`. A run that does not start with a task.py of
-    its package has a `code`, Rayscribe's own as a zip; "" where the nodes have it.
+    A `checkpoint` that the run is known to have must be there for the attempt to start. A run that does not start with
+    a task.py of its package has a `code`, Rayscribe's own as a zip; "" where the nodes have it.
     """
     job = JobPart.model_validate(run.config["job"])
     arguments = [*entry_words(own_code=code is not None), "--attempt", str(attempt)]
     # Ray would answer the very same environment with a failure that it remembers.
-    variables = {"RAYSCRIBE_ATTEMPT": str(attempt)}
+    variables = {"RAYSCRIBE_ATTEMPT": str(attempt), CONFIG_VARIABLE: config_text(run.config)}
     if checkpoint is not None:
         variables[CHECKPOINT_VARIABLE] = checkpoint
-    if legacy_recipe is None:
-        variables[CONFIG_VARIABLE] = config_text(run.config)
-    else:
-        arguments += ["--config", legacy_recipe, *_as_overrides(run.config)]
     submission_id = submission_id_of(run.id, attempt)
     return SubmitRequest(
         submission_id=submission_id,
@@ -122,10 +113,3 @@ def build_request(
 def entry_words(*, own_code: bool) -> list[str]:
     """The words of a command line with which a driver starts."""
     return ["python", *(OWN_ENTRY if own_code else (ENTRY,))]
-
-
-def _as_overrides(config: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments that replace every part of whatever recipe by this config's."""
-    for key, part in config.items():
-        value = yaml.safe_dump(part, default_flow_style=True, sort_keys=False, width=math.inf)
-        yield from ("--set", f"{key}={value.strip()}")

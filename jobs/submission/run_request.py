@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count, islice
 from typing import Annotated, Any
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -26,8 +26,6 @@ from trainers.scripts.recipe import resolve_program
 # paths of its own.
 MAX_RUNTIME_ENV_BYTES = 120_000
 MAX_ATTEMPT = 999_999
-# Of requests of version 0.1.
-LEGACY_FIELDS = ("overrides", "spec_path")
 
 
 class _AsRunConfig:
@@ -46,17 +44,6 @@ class RunRequest(Record):
 
     config: Annotated[dict[str, Any], _AsRunConfig()]
     package: str = Field(pattern=r"^[0-9a-f]{64}$")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_config(cls, content: Any) -> Any:
-        former = [name for name in LEGACY_FIELDS if isinstance(content, Mapping) and name in content]
-        if former:
-            raise ValueError(
-                f"{' and '.join(former)}: not accepted; a run has one config, which holds what was overridden: send "
-                "config and package (a client of version 0.1 sends more: install the service's version)"
-            )
-        return content
 
 
 def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:

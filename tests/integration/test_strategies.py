@@ -274,7 +274,7 @@ def test_killed_runs_of_each_strategy_go_on_as_the_undisturbed_ones(runs: Torchr
         check_as_undisturbed(runs, name, strategy)
 
 
-def test_a_run_goes_on_from_whole_states_of_fsdp2_that_earlier_versions_wrote(runs: TorchrunRuns) -> None:
+def test_a_run_goes_on_from_whole_states_of_fsdp2(runs: TorchrunRuns) -> None:
     code, said = runs.run(runs.start("whole-states", FSDP, whole=True, rank=1, kill="step", step=SAVE_STEPS + 3))
     assert code != 0, said
     (before,) = runs.checkpoints("whole-states")

@@ -64,7 +64,7 @@ class PreparedSet:
         url: Folder or URL.
         key: Hash of the manifest and of the preparing options.
         storage_options: How its storage is reached.
-        sha256: Of its files, by name; sets of an earlier version have none, and are not checked.
+        sha256: Of its files, by name.
     """
 
     url: str
@@ -165,7 +165,7 @@ def find(cache: Storage, key: str, storage_options: StorageOptions) -> PreparedS
         return None
     try:
         claim = json.loads(cache.read_bytes(pointer))
-        return PreparedSet(cache.url(claim["folder"]), key, storage_options, claim.get("sha256", {}))
+        return PreparedSet(cache.url(claim["folder"]), key, storage_options, claim["sha256"])
     except (ValueError, LookupError, AttributeError) as error:
         raise DataError(f"{cache.url(pointer)}: the file is damaged; delete it, and prepare again") from error
 

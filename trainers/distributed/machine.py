@@ -89,7 +89,7 @@ def home() -> Path:
         return in_home(chosen).absolute()
     folder = in_home("~/.rayscribe")
     with contextlib.suppress(OSError):
-        # Earlier versions left others in. A folder that was chosen may have a purpose of its own.
+        # A folder that was chosen may have a purpose of its own.
         if folder.stat().st_mode & FOR_OTHERS:
             folder.chmod(FOR_ITS_OWNER)
     return folder.absolute()

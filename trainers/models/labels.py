@@ -1,7 +1,7 @@
 """Label ids of a prepared set: encoded once for each tokenizer, kept next to the index, mapped by all that read them.
 
 labels-<hash of the tokenizer>.bin    int64 offsets, one more than there are clips; the int32 ids of all clips; the
-                                      CRC-32 of all of this (0 in files of before, which are not checked)
+                                      CRC-32 of all of this
 
 Clips of another language than the config's have its token in their labels, and the name has a hash of these tokens.
 """
@@ -147,8 +147,7 @@ def _check(path: Path, prepared: PreparedSet, clips: int) -> None:
             stored = int.from_bytes(file.read(4), "little")
             file.seek(8 * clips)
             ids = int.from_bytes(file.read(8), "little")
-        # A disk that was cut off leaves zeros, which also stand where an earlier version wrote no checksum.
-        if stored in (0, checksum) and size == 8 * (clips + 1) + 4 * ids + 4:
+        if stored == checksum and size == 8 * (clips + 1) + 4 * ids + 4:
             return
     stored_at = {str(path): None, prepared.storage.url(path.name): None}
     raise DataError(f"{path}: the file of label ids is damaged; delete {' and '.join(stored_at)}: it is made again")

@@ -15,7 +15,7 @@ from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import CHECKPOINTS, PROCESSOR, RunFolder
 from trainers.storage import Storage, sha256_of
 
-# SHA-256 of each file; earlier versions wrote none.
+# SHA-256 of each file.
 _SUMS = "SHA256.json"
 
 
@@ -50,11 +50,9 @@ def resolve_processor(
 def fetch_processor(storage: Storage, prefix: str, local: Path) -> None:
     """Copies a run's own processor here; a ResumeError, if a file is missing or changed."""
     storage.download_folder(prefix, local)
-    if not (local / _SUMS).exists():
-        return
     try:
         sums = dict(json.loads((local / _SUMS).read_bytes()))
-    except (ValueError, TypeError):
+    except (OSError, ValueError, TypeError):
         sums = {_SUMS: ""}
     for name, sha256 in sums.items():
         if not (local / name).is_file() or sha256_of(local / name) != sha256:
@@ -62,7 +60,7 @@ def fetch_processor(storage: Storage, prefix: str, local: Path) -> None:
                 f"{storage.url(prefix)}/{name}: is missing or damaged; put it back from a copy, or give the run "
                 "another name"
             )
-    (local / _SUMS).unlink()
+    (local / _SUMS).unlink(missing_ok=True)
 
 
 def _store(local: Path, storage: Storage) -> None:

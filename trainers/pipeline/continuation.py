@@ -15,7 +15,6 @@ from trainers.config.locations import cache_url_of
 from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
-from trainers.config.unused_fields import default_of, unused_fields, value_of
 from trainers.errors import ResumeError
 from trainers.models.families import decoder_of
 from trainers.models.sources.source_pin import SourcePin
@@ -27,7 +26,6 @@ from trainers.pipeline.experiment import (
     describe,
     fill_missing_content_hashes,
     resolve_fields,
-    upgrade,
 )
 from trainers.run_folder.journal import State
 from trainers.run_folder.layout import ATTEMPTS, CONFIG, RunFolder
@@ -139,13 +137,10 @@ def decide(
             "name another run (--set run.name=…), or continue it (--set run.resume=auto)"
         )
     assert state.experiment is not None
-    before = upgrade(state.experiment["experiment"], config)
+    before = state.experiment["experiment"]
     resolved = resolve_config(state, config)
     wanted = fill_missing_content_hashes(describe(resolved, data_keys, began_from=before.get(BEGAN_FROM)), before)
-    wanted |= _removed(before, resolved)
     before = fill_missing_content_hashes(before, wanted)
-    # A version that did not write it went on with the checkpoint's optimizer, too: by now that is the run's own.
-    before.setdefault(BEGAN_FROM, wanted[BEGAN_FROM])
     if wanted != before:
         changed = [name for name in sorted({*before, *wanted}) if before.get(name) != wanted.get(name)]
         fields = _free_changes(previous, resolved)
@@ -174,18 +169,6 @@ def _difference(name: str, before: object, wanted: object, fields: Mapping[str, 
     return f"{name}: {before!r} → {wanted!r}"
 
 
-def _removed(before: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """Fields that a run began with though nothing reads them, and that are now left out, as new runs must.
-
-    They stay what the run began with, so that it also goes on with them.
-    """
-    return {
-        name: before[name]
-        for name in unused_fields(config)
-        if name in before and value_of(config, name) == default_of(config, name)
-    }
-
-
 def _other_shards(changed: Sequence[str]) -> str:
     """The fix where a change would leave checkpoints in other shards than workers load."""
     if not any(name == SHARDS or name.startswith("strategy.") for name in changed):
@@ -197,10 +180,7 @@ def _other_shards(changed: Sequence[str]) -> str:
 
 
 def known_sources(state: State) -> Mapping[str, Any] | None:
-    """What the sources of a run's model were when it began, by their fields; None where it has not begun.
-
-    Empty of a run that an earlier version began.
-    """
+    """What the sources of a run's model were when it began, by their fields; None where it has not begun."""
     if not state.has_begun or state.experiment is None:
         return None
     found: Mapping[str, Any] = state.experiment.get(SOURCES, {})
@@ -209,7 +189,7 @@ def known_sources(state: State) -> Mapping[str, Any] | None:
 
 def resolve_config(state: State, config: TrainConfig) -> TrainConfig:
     """The config with the fields whose null means: as the run began."""
-    known = upgrade(state.experiment["experiment"], config) if state.experiment is not None else None
+    known = state.experiment["experiment"] if state.experiment is not None else None
     return resolve_fields(config, cache_url_of(config), known)
 
 
@@ -217,7 +197,7 @@ def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapp
     """The experiment that an attempt without a checkpoint began, where it is this one: a checkpoint may be staged."""
     lengths = [_length(config.training)]
     if known is not None:
-        before = {BEGAN_FROM: None, **upgrade(known["experiment"], config)}
+        before = known["experiment"]
         resolved = resolve_fields(config, cache_url_of(config), before)
         wanted = fill_missing_content_hashes(describe(resolved, data_keys), before)
         if wanted == fill_missing_content_hashes(before, wanted):

@@ -3,11 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.config.family_table import families_with
-from trainers.config.parts.adapt_part import AdaptPart
-from trainers.config.parts.augment_part import AugmentPart
-from trainers.config.parts.strategy.strategy_part import StrategyPart
-from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import default_window_shards
 from trainers.run_folder.resume import FROM
@@ -101,48 +96,10 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
     return parts
 
 
-def upgrade(description: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
-    """A description that an earlier version wrote, as this one would have written it."""
-    defaults = {
-        f"{part}.{name}": field.get_default(call_default_factory=True)
-        for part, model, outside in (
-            ("model", type(config.model), MODEL_OUTSIDE_EXPERIMENT),
-            ("adapt", AdaptPart, set()),
-            ("augment", AugmentPart, set()),
-            ("training", TrainingPart, OUTSIDE_EXPERIMENT),
-            ("strategy", StrategyPart, set()),
-        )
-        for name, field in model.model_fields.items()
-        if not field.is_required() and name not in outside
-    }
-    # It had the fields of all families.
-    others = {name for name in description if name.startswith("model.") and families_with(name.removeprefix("model."))}
-    own = [name for name in description if name in defaults or name not in others]
-    known = {**defaults, **{name: description[name] for name in own}}
-    normalized = known.pop("data.do_normalize_eval", True)
-    known.setdefault("data.normalizer", "whisper_basic 1" if normalized else "none 1")
-    known.pop("training.gradient_checkpointing", None)
-    # Has a field of its own since, which is outside the experiment.
-    for name in ("torch_compile", "torch_compile_backend", "torch_compile_mode"):
-        known.pop(f"training.training_args.{name}", None)
-    known.setdefault("data.mix", None)
-    known.setdefault("data.mix_temperature", None)
-    known.setdefault("data.too_long_eval", "refuse")
-    known.setdefault("data.fingerprint", "metadata")
-    known.setdefault("data.use_language_column", False)
-    known.setdefault("checkpoint.checkpoint_score_order", "min")
-    known.setdefault("scoring.metrics", None)
-    # null was the bucket's edge.
-    known["training.pad_to"] = known["training.pad_to"] or "bucket"
-    # null was the complete set.
-    known["training.shuffle_window_shards"] = known["training.shuffle_window_shards"] or 0
-    return known
-
-
 def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any] | None) -> TrainConfig:
     """The config with a value in each field whose null means: as the run began, or the default of new runs.
 
-    `known` is the description of the run's experiment, see `upgrade`; None: a new run.
+    `known` is the description of the run's experiment; None: a new run.
     """
     kind, languages = "auto", True
     rate = f"eval_{ranking_rate(config.model.language)}"
@@ -166,7 +123,7 @@ def _normalizer(config: TrainConfig, known: Mapping[str, Any] | None) -> str:
 
 
 def fill_missing_content_hashes(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """A description with the contents of files that only another one knows: earlier versions did not look at them."""
+    """A description with the contents of files that only another one knows, since not all are read each time."""
     unknown = {name for name in other.keys() - one.keys() if name.endswith(content_name(""))}
     return {**one, **{name: other[name] for name in unknown}}
 

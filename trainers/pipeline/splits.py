@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,19 +105,10 @@ class OpenedData:
                     contents[f"model.{name}"] = hashlib.sha256(Path(location).read_bytes()).hexdigest()
         return cls(open_config_sources(config), mixed, contents)
 
-    def keys(self, data: DataPart, state: State) -> dict[str, str]:
-        """Hash of each content, see `describe`: where a run began with that of an earlier version, it is that one."""
-        begun = dict(state.experiment["experiment"]) if state.experiment is not None else {}
-        if state.finished is not None:
-            begun["data.test"] = state.finished.result["test_data"]
-        keys = dict(self.contents)
-        for source in self.sources:
-            former = prepared_key(replace(source, fingerprint=source.former), data)
-            keys[source.split] = former if begun.get(f"data.{source.split}") == former else prepared_key(source, data)
-        for source in self.mixed:
-            is_former = begun.get(content_name(source.split)) == source.former
-            keys[source.split] = source.former if is_former else source.fingerprint
-        return keys
+    def keys(self, data: DataPart) -> dict[str, str]:
+        """Hash of each content, see `describe`."""
+        prepared = {source.split: prepared_key(source, data) for source in self.sources}
+        return {**self.contents, **prepared, **{source.split: source.fingerprint for source in self.mixed}}
 
     def changed_recordings(self, config: TrainConfig, state: State) -> str:
         """Which recordings have changed since the run began, for a message; "" where that is not known."""

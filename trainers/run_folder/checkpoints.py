@@ -40,7 +40,7 @@ _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
 _WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
 # The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together.
 _DEEPSPEED = r"global_step\d+/.*|latest|zero_to_\w+\.py"
-# Of FSDP2: each rank's shards, and what they are parts of; complete states in checkpoints of earlier versions.
+# Of FSDP2: each rank's shards, and what they are parts of.
 _FSDP = r"(pytorch_model_fsdp|optimizer)(_0/.*|\.bin)"
 _SHARDS = re.compile(f"{_DEEPSPEED}|{_FSDP}")
 # The rank whose shard a file is.

@@ -79,7 +79,7 @@ class Checkpoint:
 
     @property
     def finite_metrics(self) -> dict[str, Any]:
-        """Its metrics as JSON has them; None for a loss that is not finite, which earlier versions entered."""
+        """Its metrics as JSON has them; None for one that is not finite."""
         return {name: finite(value) for name, value in self.metrics.items()}
 
 
@@ -167,7 +167,7 @@ class State:
         quarantined: Names of damaged ones, whose files stay.
         groups: All worker groups of the experiment that ever might write, in order.
         finished: The last result.
-        workers: Number of workers that train. None: an earlier version, which did not enter it.
+        workers: Number of workers that train. None: not known yet.
         resizes: All changes of it, in order.
         pushes: All, in order.
     """
@@ -263,7 +263,7 @@ class Journal:
 
 
 def _with_checksum(entry: bytes) -> bytes:
-    """An entry, a JSON object, with its own SHA-256 as the last key; those of earlier versions have none."""
+    """An entry, a JSON object, with its own SHA-256 as the last key."""
     return entry[:-1] + _CHECKSUM + hashlib.sha256(entry).hexdigest().encode() + b'"}'
 
 
@@ -274,7 +274,7 @@ def _parsed(number: int, content: bytes) -> Any:
         entry = None
     known = entry if isinstance(entry, Mapping) else {}
     expected = hashlib.sha256(content.rpartition(_CHECKSUM)[0] + b"}").hexdigest()
-    if entry is None or known.get("number", number) != number or known.get("sha256", expected) != expected:
+    if entry is None or known.get("number", number) != number or known.get("sha256") != expected:
         raise ResumeError(
             f"entry {number} of the run's journal is damaged, or another program has written it: put back "
             f"{JOURNAL}/{_key(number)} from a copy, or give the run another name"
@@ -364,8 +364,6 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
     "prepared": _prepared,
     "checkpoint": _checkpoint,
     "quarantined": _quarantined,
-    # As version 0.1 wrote it.
-    "set_aside": _quarantined,
     "finished": _finished,
     "pushed": _pushed,
 }

@@ -234,7 +234,7 @@ def _root_of(run_id: str) -> Path:
 
 
 def _folder_name(group: str, node: str) -> str:
-    """Of a group on a node. Version 0.1 named it after the group alone."""
+    """Of a group on a node."""
     return f"{group}-{node}"
 
 

@@ -34,7 +34,7 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
     """`WER 4.2% on test (200 utterances) · normalizer basic 1`; where CER ranks it comes first, and the line says why.
 
     Of several languages, the rates of each follow: `en: WER 3.0%; th: CER 1.3%, WER 80.0%`. `totals` is a score as
-    evaluation/<split>.json has it; those of version 0.1 name no normalizer.
+    evaluation/<split>.json has it.
     """
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     if "best_path" in totals:

@@ -31,7 +31,7 @@ def own_temporary_folder(purpose: str) -> Path:
             "removed, or set TMPDIR to a folder of your own"
         )
     if status.st_mode & FOR_OTHERS:
-        # Of an earlier version; some file systems have no modes.
+        # Some file systems have no modes.
         with contextlib.suppress(OSError):
             path.chmod(0o700)
     return path

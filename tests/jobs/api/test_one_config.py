@@ -71,9 +71,8 @@ def both(first: Change, second: Change) -> Change:
 
 
 REFUSED: dict[str, tuple[Change, str]] = {
-    "overrides": (at("overrides", ["scaling.num_workers=64"]), "overrides: not accepted; a run has one config"),
-    "empty overrides": (at("overrides", []), "overrides: not accepted"),
-    "a recipe": (at("spec_path", "specs/other.yaml"), "spec_path: not accepted"),
+    "overrides": (at("overrides", ["scaling.num_workers=64"]), "body: unknown field"),
+    "a recipe": (at("spec_path", "specs/other.yaml"), "body: unknown field"),
     "an unknown key": (at("entrypoint", "python other.py"), "body: unknown field"),
     "a name next to the config's": (at("name", "two"), "body: unknown field"),
     "a gang next to the config's": (at("gang", {"num_workers": 64}), "body: unknown field"),

@@ -1,25 +1,25 @@
 """`rayscribe report`: where the page of a run, or of a prepared set, is written."""
 
-import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from jobs.cli.app import main
 from tests.trainers.prepared import prepared_train
-from tests.trainers.synthetic import write_corpus
-
-FINISHED = Path(__file__).parents[2] / "trainers" / "run_folder" / "earlier_versions" / "version_0_1" / "finished"
+from tests.trainers.run_folder.hub.finished_runs import finish
+from tests.trainers.synthetic import content, write_corpus
+from trainers.run_folder.layout import RunFolder
+from trainers.storage import open_storage
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a run that nobody has registered."""
     monkeypatch.setenv("RAYSCRIBE_HOME", str(tmp_path / "home"))
-    folder = tmp_path / "small"
-    shutil.copytree(FINISHED, folder)
-    shutil.copy(folder / "attempts" / "1" / "config.yaml", folder)
-    return folder
+    folder = finish(RunFolder(open_storage(str(tmp_path / "small"))))
+    folder.storage.write_bytes("config.yaml", yaml.safe_dump(content({"run.name": "small"})).encode())
+    return tmp_path / "small"
 
 
 def test_the_page_is_written_into_the_run_folder_and_again_over_itself(

@@ -9,7 +9,6 @@ from tests.trainers.pipeline.second_starts import FIRST
 from tests.trainers.synthetic import config
 from trainers.errors import ResumeError
 from trainers.pipeline.continuation import decide
-from trainers.pipeline.experiment import upgrade
 from trainers.run_folder.journal import State
 from trainers.training.tasks import Length
 
@@ -90,14 +89,6 @@ class TestBeganFrom:
         with pytest.raises(ResumeError, match=r"run\.resume: 'from:/data/a/.*' → 'from:/data/b"):
             again(state, first, config({**FIRST, "run.resume": "from:/data/b/checkpoints/checkpoint-4"}))
 
-    def test_one_of_an_earlier_version_goes_on_with_its_own(self) -> None:
-        first = config({**FIRST, "run.resume": "from:/data/a/checkpoints/checkpoint-4"})
-        state = started(first)
-        assert state.experiment is not None
-        description = {name: item for name, item in state.experiment["experiment"].items() if name != "run.resume"}
-        earlier = replace(state, experiment={**state.experiment, "experiment": description})
-        assert again(earlier, first, first).experiment["id"] == state.experiment["id"]
-
 
 class TestResolvedFields:
     def test_a_new_run_takes_the_defaults_of_now(self) -> None:
@@ -120,59 +111,6 @@ class TestResolvedFields:
         remote = config({**FIRST, "data.cache_dir": "s3://bucket/prepared"})
         window = decide(URL, State(), None, remote, keys(remote)).config.training.shuffle_window_shards
         assert window is not None and window > 1
-
-    def test_a_run_of_an_earlier_version_keeps_its_own(self) -> None:
-        thai = {**FIRST, "model.language": "Thai", "data.cache_dir": "s3://bucket/prepared"}
-        explicit = {
-            "data.normalizer": "whisper_basic",
-            "checkpoint.checkpoint_score_attribute": "eval_wer",
-            "training.shuffle_window_shards": 0,
-            "training.pad_to": "bucket",
-        }
-        first = config({**thai, **explicit})
-        state = started(first)
-        assert state.experiment is not None
-        description = dict(state.experiment["experiment"])
-        del description["data.normalizer"], description["run.resume"], description["data.use_language_column"]
-        description |= {"data.do_normalize_eval": True, "training.shuffle_window_shards": None}
-        del description["training.pad_to"]
-        description["training.gradient_checkpointing"] = False
-        description["training.training_args.torch_compile"] = True
-        earlier = replace(state, experiment={**state.experiment, "experiment": description})
-        assert upgrade(description, first)["data.normalizer"] == state.experiment["experiment"]["data.normalizer"]
-        before = config(thai).model_dump(mode="json")
-        second = decide(URL, earlier, before, config(thai), keys(first))
-        assert second.changes == ()
-        assert second.config.data.normalizer == "whisper_basic"
-        assert second.config.data.use_language_column is False
-        assert second.config.checkpoint.checkpoint_score_attribute == "eval_wer"
-        assert second.config.training.shuffle_window_shards == 0
-        assert second.config.training.pad_to == "bucket"
-
-
-def test_a_run_of_a_version_without_adaptation_trained_all_weights() -> None:
-    first = config(FIRST)
-    state = started(first)
-    assert state.experiment is not None
-    known = state.experiment["experiment"]
-    older = {name: value for name, value in known.items() if not name.startswith("adapt.")}
-    assert len(older) < len(known)
-    before = replace(state, experiment={**state.experiment, "experiment": older})
-    assert again(before, first, first).exact
-    with pytest.raises(ResumeError, match=r"adapt\.method: 'full' → 'lora'"):
-        again(before, first, config({**FIRST, "adapt.method": "lora"}))
-
-
-def test_a_field_that_came_later_counts_at_its_default() -> None:
-    first = config(FIRST)
-    state = started(first)
-    assert state.experiment is not None
-    known = dict(state.experiment["experiment"])
-    del known["training.weight_decay"], known["model.mask_time_prob"]
-    earlier = replace(state, experiment={**state.experiment, "experiment": known})
-    assert again(earlier, first, first).experiment["id"] == state.experiment["id"]
-    with pytest.raises(ResumeError, match=r"training.weight_decay: 0.0 → 0.1"):
-        again(earlier, first, config({**FIRST, "training.weight_decay": 0.1}))
 
 
 def test_an_extension_that_changes_nothing_is_said() -> None:

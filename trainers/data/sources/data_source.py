@@ -62,7 +62,6 @@ class SourceSplit:
         note: What a user should know of the fingerprint; "" for nothing.
         warnings: What a user should know of the rows.
         recording_fingerprints: What of each recording is in the fingerprint, by its path.
-        former: Fingerprint that an earlier version gave it; a run that began with it goes on.
         members: Of a mix, the sets that are joined: each is prepared by itself.
     """
 
@@ -76,7 +75,6 @@ class SourceSplit:
     note: str = ""
     warnings: Sequence[str] = ()
     recording_fingerprints: Mapping[str, str] = field(default_factory=dict)
-    former: str = ""
     members: Sequence[SourceMember] = ()
 
     @property

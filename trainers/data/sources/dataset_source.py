@@ -5,11 +5,9 @@ recordings of its rows: from Parquet and Arrow files by file and row, else by th
 decode is refused.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +96,12 @@ class DatasetSource(DataSource):
             )
         named = "+".join(map(str, builder.config.data_files)) if name == "all" else name
         columns = (self.data.audio_column_name, self.data.text_column_name)
-        # What it was before each recording was fingerprinted, and before languages and segments were read.
-        former = hash_of(builder._get_dataset_fingerprint(named), part.name, name, columns)
+        identity = hash_of(builder._get_dataset_fingerprint(named), part.name, name, columns)
         if row_format is None:
             source = self._split_of_tables(split, spec, builder, files)
         else:
-            source = self._split_of_files(split, _parts_of(spec, listed, row_format), builder, former, files)
-        return replace(source, origin=f"{part.name} {name}", former=former)
+            source = self._split_of_files(split, _parts_of(spec, listed, row_format), builder, identity, files)
+        return replace(source, origin=f"{part.name} {name}")
 
     def _split_of_tables(self, split: str, spec: str, builder: Any, files: SourceFiles) -> SourceSplit:
         """Rows that only name their recordings, and are text."""
@@ -131,7 +128,7 @@ class DatasetSource(DataSource):
         return source_of_rows(manifest, split, FIELD, self.data, resolve_kind(kind, manifest.location), files)
 
     def _split_of_files(
-        self, split: str, parts: Sequence[row_file.RowRange], builder: Any, former: str, files: SourceFiles
+        self, split: str, parts: Sequence[row_file.RowRange], builder: Any, identity: str, files: SourceFiles
     ) -> SourceSplit:
         """Rows of files that nodes read rows of, which hold recordings or only name them."""
         row_format, audio = _row_format(builder), self.data.audio_column_name
@@ -144,29 +141,21 @@ class DatasetSource(DataSource):
         table, warnings = self._rows(split, parts, row_format, rules, only_names=only_names)
         names = [name for file in files_read for name in file.schema.names]
         marks = sorted(rules.ignored_of_wanted.intersection(names))
-        # An earlier version read all files as the first one is written.
-        if len({json.dumps(_read_of(file.schema, rules)) for file in files_read}) > 1:
-            marks.append("each by its schema")
         if self.data.fingerprint == "content":
             marks += [sha256_of(url) for url in dict.fromkeys(file.url for file in files_read) if "://" not in url]
         if only_names:
             columns = (audio, self.data.text_column_name)
-            manifest = Manifest(parts[0][0].url, hash_of(former, *marks).encode(), table, columns, warnings)
+            manifest = Manifest(parts[0][0].url, hash_of(identity, *marks).encode(), table, columns, warnings)
             return self._source_of(manifest, split, builder, files)
         for column in (located := row_file.locations(parts)).column_names:
             table = table.append_column(column, located[column])
         marks += ["segments"] if table["offset_s"].null_count == 0 else []
-        # Of those of Parquet files, an earlier version prepared recordings of other rows.
-        if isinstance(row_format, ParquetRows) and any(
-            one.url == other.url and first < end for (one, _, end), (other, first, _) in pairwise(parts)
-        ):
-            marks.append("goes back")
         source = SourceSplit(
             split,
             self._part.name,
             table,
             RowFileReader(row_format, audio, FileReader(self.storage_options)),
-            hash_of(former, *marks) if marks else former,
+            hash_of(identity, *marks),
             node_files=list(dict.fromkeys(file.url for file, _, _ in parts)),
             rows_at_once=max(file.group_rows for file, _, _ in parts),
             warnings=warnings,

@@ -208,10 +208,8 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
     known: dict[tuple[str, int, int, int], str] = {}
     if fingerprint_cache is not None and fingerprint_cache.exists(name):
         table = pq.read_table(io.BytesIO(fingerprint_cache.read_bytes(name)))
-        # An earlier version had a column less.
-        if table.column_names == list(_CONTENTS):
-            columns = (table[column].to_pylist() for column in _CONTENTS)
-            known = {(*stamp,): digest for *stamp, digest in zip(*columns, strict=True)}
+        columns = (table[column].to_pylist() for column in _CONTENTS)
+        known = {(*stamp,): digest for *stamp, digest in zip(*columns, strict=True)}
     read: dict[tuple[str, int, int, int], str] = {}
 
     def digest_of(path: str) -> str | None:

@@ -258,35 +258,21 @@ def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: 
     note = note if kind == "metadata" and is_url(location) and len(fingerprints) > fingerprint.MOST_ASKED_FOR else ""
     if kind == "listing" and not known:
         note = "its bucket is not listed: where recordings are decides whether it is prepared again, not their contents"
-    former = _former_fingerprint(manifest, kind, fingerprints)
     # Contents are the same recordings in any folder.
     is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)
-    more = [] if is_content else [fingerprint.hash_of_places(rows.files, fingerprints)]
-    # Rows of a set without the word were complete recordings.
-    more += ["segments"] if manifest.table["offset_s"].null_count == 0 else []
+    recordings = fingerprints if is_content else fingerprint.hash_of_places(rows.files, fingerprints)
+    are_segments = manifest.table["offset_s"].null_count == 0
     return SourceSplit(
         name,
         location,
         rows.table,
         rows.reader,
-        hash_of(former, *more) if more else former,
+        hash_of(manifest.content, manifest.columns, kind, recordings, are_segments),
         node_files=rows.files[:_EXAMPLES],
         note=note,
         warnings=manifest.warnings,
         recording_fingerprints={path: str(each) for path, each in zip(rows.files, fingerprints, strict=False)},
-        former=former,
     )
-
-
-def _former_fingerprint(manifest: Manifest, kind: FingerprintKind, fingerprints: Sequence[Any]) -> str:
-    """What it was before it said where recordings are and that they are segments, and before buckets were listed."""
-    if kind == "content":
-        fingerprints = [each if isinstance(each, str) else None for each in fingerprints]
-    elif kind == "listing":
-        kind, fingerprints = "manifest", []
-    # Sizes and times were all that there was, and have no name in the hash.
-    named = () if kind == "metadata" else (kind,)
-    return hash_of(manifest.content, manifest.columns, *named, fingerprints)
 
 
 def refuse_unsupported(table: pa.Table, where: str) -> None:

@@ -109,7 +109,7 @@ def _normalizer(folder: RunFolder, totals: Mapping[str, Any]) -> Normalizer:
     name = str(totals.get("normalizer"))
     ours = NORMALIZERS.get(name)
     if ours is None or ours.version != totals["normalizer_version"]:
-        version = totals.get("normalizer_version", "of version 0.1")
+        version = totals["normalizer_version"]
         raise ConfigError(
             f"{folder.url}: its score was made with the normalizer {name} {version}, which this version does not have, "
             "so that no other score compares with it: export it with the version that trained it"

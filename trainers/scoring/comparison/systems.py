@@ -57,7 +57,6 @@ class System:
             raise ConfigError(f"{folder.url}: {split} has not been scored: {has}")
         rows = rows_of(folder, key)
         totals = folder.read_json(f"{EVALUATION}/{split}.json") or {}
-        # Those of version 0.1 name none.
         normalizer = f"{totals['normalizer']} {totals['normalizer_version']}" if "normalizer" in totals else ""
         config = folder.read_yaml(CONFIG) or {}
         return cls(

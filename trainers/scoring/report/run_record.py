@@ -34,7 +34,7 @@ class AttemptRecord:
     Attributes:
         started: ISO 8601 time.
         took_s: Until its last status.
-        workers: How many trained, of its last worker group. None: none did, or an earlier version has not entered it.
+        workers: How many trained, of its last worker group. None: none did.
         worker_s: Seconds of all workers together, whose number changes where a run is elastic. None: not known.
         phase: What it did last.
         reason: In one line, what it was doing, or how it ended.

@@ -63,10 +63,9 @@ def _parts_of_runs() -> None:
     op.create_table(
         "requests",
         sa.Column("run_id", TEXT, nullable=False),
-        sa.Column("spec_path", TEXT, nullable=False),
-        sa.Column("overrides", JSON, nullable=False),
         sa.Column("config", JSON, nullable=False),
         sa.Column("package", TEXT, nullable=False),
+        sa.Column("code", TEXT),
         sa.Column("run_folder", TEXT, nullable=False),
         sa.PrimaryKeyConstraint("run_id", name="pk_requests"),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name="fk_requests_run_id"),

@@ -9,7 +9,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 
 from tests.trainers.data.sources.archives.made_archives import recording, text, write_tar
@@ -20,7 +19,6 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.preparation import prepare, run_in_process
 from trainers.data.sources.data_source import SourceSplit
-from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.known_sources import open_sources
 from trainers.errors import AudioError, DataError
 
@@ -90,13 +88,6 @@ def test_the_paths_of_json_and_csv_count_from_their_folder(
     # Whatever the working directory has.
     monkeypatch.chdir(tmp_path / "lists")
     assert opened(tmp_path / "lists").table == source.table
-
-
-def test_the_key_of_an_earlier_version_is_that_of_load_dataset(tmp_path: Path) -> None:
-    (tmp_path / "train.jsonl").write_text(json.dumps({"audio": "/a.wav", "sentence": "x"}) + "\n")
-    source, loaded = opened(tmp_path), datasets.load_dataset(str(tmp_path), split="train")
-    assert source.former == hash_of(loaded._fingerprint, str(tmp_path), "train", ("audio", "sentence"))
-    assert source.table["audio"].to_pylist() == loaded["audio"][:]
 
 
 def test_what_datasets_would_decode_itself_is_refused_with_what_to_do(tmp_path: Path) -> None:
