@@ -18,7 +18,8 @@ from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError, StorageError
 from trainers.models.language_names import LANGUAGES
 from trainers.models.sources.model_files import ALLOW
-from trainers.models.whisper.whisper_scratch import FULL_CONTEXT_S, NO_TIMESTAMPS, START, TASKS
+from trainers.models.whisper.whisper_part import CONTEXT_S
+from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, START, TASKS
 
 DIMS, WEIGHTS = "dims", "model_state_dict"
 SIZES = (
@@ -89,7 +90,7 @@ def convert(file: Path, folder: Path, origin: str, *, allow_pickle: bool) -> Non
     # It has no tokenizer, so that what it generates with is not known yet.
     (folder / "generation_config.json").unlink(missing_ok=True)
     WhisperFeatureExtractor(
-        feature_size=dims["n_mels"], sampling_rate=SAMPLING_RATE_HZ, chunk_length=FULL_CONTEXT_S
+        feature_size=dims["n_mels"], sampling_rate=SAMPLING_RATE_HZ, chunk_length=CONTEXT_S
     ).save_pretrained(folder)
 
 

@@ -23,9 +23,8 @@ from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import refuse_tokens_beyond, split_processor
 from trainers.models.whisper.whisper_checks import CHECKS
 from trainers.models.whisper.whisper_generation import PROMPT_TOKENS, language_of, resolve_generation
-from trainers.models.whisper.whisper_part import WhisperPart, language_code
+from trainers.models.whisper.whisper_part import CONTEXT_S, WhisperPart, language_code
 from trainers.models.whisper.whisper_scratch import (
-    FULL_CONTEXT_S,
     NO_TIMESTAMPS,
     START,
     new_config,
@@ -55,7 +54,7 @@ class WhisperFamily(Family[WhisperPart]):
     checks = CHECKS
 
     def context_s(self, model: WhisperPart) -> float:
-        return float(model.max_context_s or FULL_CONTEXT_S)
+        return float(model.max_context_s or CONTEXT_S)
 
     def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForSpeechSeq2Seq

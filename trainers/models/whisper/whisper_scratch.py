@@ -21,7 +21,7 @@ from transformers import (
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.models.language_names import LANGUAGES
-from trainers.models.whisper.whisper_part import WhisperPart, language_code
+from trainers.models.whisper.whisper_part import CONTEXT_S, WhisperPart, language_code
 
 END = "<|endoftext|>"
 START = "<|startoftranscript|>"
@@ -29,7 +29,6 @@ NO_TIMESTAMPS = "<|notimestamps|>"
 TASKS = ("translate", "transcribe")
 # Seconds between two timestamp tokens, and seconds of one output of the encoder.
 TIME_PRECISION_S = 0.02
-FULL_CONTEXT_S = 30
 # Of SpecAugment, in every released model.
 MASK_LENGTH = 10
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
@@ -65,7 +64,7 @@ def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:
         NO_TIMESTAMPS,
     ]
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in special], special_tokens=True)
-    stamps = round((model.max_context_s or FULL_CONTEXT_S) / TIME_PRECISION_S) + 1
+    stamps = round((model.max_context_s or CONTEXT_S) / TIME_PRECISION_S) + 1
     tokenizer.add_tokens(
         [AddedToken(f"<|{index * TIME_PRECISION_S:.2f}|>", special=False, normalized=False) for index in range(stamps)]
     )
@@ -79,7 +78,7 @@ def new_processor(texts: Iterable[str], model: WhisperPart) -> WhisperProcessor:
     extractor = WhisperFeatureExtractor(
         feature_size=model.num_mel_bins,
         sampling_rate=SAMPLING_RATE_HZ,
-        chunk_length=model.max_context_s or FULL_CONTEXT_S,
+        chunk_length=model.max_context_s or CONTEXT_S,
     )
     return WhisperProcessor(extractor, new_tokenizer(texts, model))
 
@@ -97,7 +96,7 @@ def new_config(model: WhisperPart, tokenizer: Any) -> WhisperConfig:
         decoder_attention_heads=model.attention_heads,
         encoder_ffn_dim=ffn_dim,
         decoder_ffn_dim=ffn_dim,
-        max_source_positions=round((model.max_context_s or FULL_CONTEXT_S) / TIME_PRECISION_S),
+        max_source_positions=round((model.max_context_s or CONTEXT_S) / TIME_PRECISION_S),
         max_target_positions=model.max_label_tokens,
         dropout=model.dropout or 0.0,
         attention_dropout=model.attention_dropout or 0.0,
