@@ -171,7 +171,7 @@ def _model(
     speech: Speech, machine: Machine, size: WhisperSize, context_s: int | None, reason: str, *, is_new: bool
 ) -> tuple[dict[str, Any], dict[str, str]]:
     language = {"language": speech.language} if speech.language is not None else {}
-    context = {"max_context_s": context_s} if context_s is not None else {}
+    context: dict[str, Any] = {"max_context_s": context_s} if context_s is not None else {}
     said = {}
     if context_s is not None:
         times = f"{WHISPER_CONTEXT_S / context_s:.1f} times as much"
@@ -181,6 +181,9 @@ def _model(
         labels = min(448, speech.longest_text + 16)
         new = {"init": SCRATCH, **language, "task": "transcribe", **context, **sizes, "max_label_tokens": labels}
         return {**new, "dropout": 0.1}, {"model/init": reason, **said}
+    if context_s is not None and machine.gpus:
+        context["full_context_matching"] = 0.1
+        said["model/full_context_matching"] = "Keeps the model near what it was at 30 s (docs/short-context.md)."
     content = {"init": "pretrained", "name_or_path": size.name, **language, "task": "transcribe", **context}
     return content, {"model/name_or_path": reason, **said}
 
@@ -212,11 +215,6 @@ def _training(
     elif context_s is not None:
         content["full_context_eval"] = False
         comments["training/full_context_eval"] = "The score at 30 s, which takes long, is made once, at the end."
-        if machine.gpus:
-            content["full_context_matching"] = 0.1
-            comments["training/full_context_matching"] = (
-                "Keeps the model near what it was at 30 s (docs/short-context.md)."
-            )
     if machine.gpus:
         precision = "bf16" if all(gpu.has_bfloat16 for gpu in machine.gpus) else "fp16"
         content |= {precision: True, "gradient_checkpointing": True}

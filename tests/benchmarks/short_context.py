@@ -36,7 +36,7 @@ from trainers.training.worker import run_training_worker
 
 SPLITS = ("train", "valid", "test")
 NEW_SPEAKER, SHORT_S = "theo", 1
-MATCHING, SHARE = "training.full_context_matching", "training.full_context_fraction"
+MATCHING, SHARE = "model.full_context_matching", "training.full_context_fraction"
 KEEPING: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},
     "share 0.1": {SHARE: 0.1},

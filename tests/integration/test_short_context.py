@@ -25,7 +25,7 @@ from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 
 CONTEXT_S = 3.0
-MATCHING = {"training.full_context_matching": 3.0, "training.full_context_matching_fraction": 0.5}
+MATCHING = {"model.full_context_matching": 3.0, "model.full_context_matching_fraction": 0.5}
 # Whatever else draws, or adds in another order.
 EVERYTHING = {
     "model.dropout": 0.1,
@@ -144,7 +144,7 @@ class TestMatching:
 
     def test_it_keeps_the_encoder_near_the_original(self, tones: Path, whisper: Path, tmp_path: Path) -> None:
         weak, strong = (
-            short(tones, tmp_path / name, whisper, {**MATCHING, "training.full_context_matching": weight})
+            short(tones, tmp_path / name, whisper, {**MATCHING, "model.full_context_matching": weight})
             for name, weight in (("weak", 1e-9), ("strong", 30.0))
         )
         for wanted in (weak, strong):
@@ -215,9 +215,9 @@ class TestMatching:
             fit(wanted, LocalEngine())
 
     def test_a_begun_run_keeps_its_weight(self, finished: TrainConfig) -> None:
-        training = finished.training.model_copy(update={"full_context_matching": 4.0, "max_steps": 8})
-        with pytest.raises(ResumeError, match=r"training\.full_context_matching: 3\.0 → 4\.0"):
-            fit(finished.model_copy(update={"training": training}), LocalEngine())
+        model = finished.model.model_copy(update={"full_context_matching": 4.0})
+        with pytest.raises(ResumeError, match=r"model\.full_context_matching: 3\.0 → 4\.0"):
+            fit(finished.model_copy(update={"model": model}), LocalEngine())
 
     def test_a_context_that_is_no_shorter_is_refused_before_training(
         self, tones: Path, whisper: Path, tmp_path: Path

@@ -89,6 +89,7 @@ class TrainConfig(Part):
         if self.training.fp16 and not self.scaling.use_gpu:
             yield "training.fp16 needs a GPU: set scaling.use_gpu: true, or training.fp16: false"
         if trains(info):
+            yield from self.model.misfits(self.adapt, self.training, self.strategy)
             refuse_contradictions(self.strategy, self.adapt, self.training, self.scaling)
 
     @rule
@@ -124,22 +125,6 @@ class TrainConfig(Part):
                 f"checkpoint.checkpoint_score_order is {order}, but {attribute or 'an error rate'} is better when it "
                 f"is {'smaller' if better == 'min' else 'larger'}: set it to {better}"
             )
-
-    @rule
-    def _matching_fits(self, info: ValidationInfo) -> None:
-        field, weight = "training.full_context_matching", self.training.full_context_matching
-        method, strategy = self.adapt.method, self.strategy
-        problems = []
-        if self.model.init == "scratch":
-            problems.append("model.init is scratch, and new weights say nothing at 30 s that could be kept")
-        if self.model.max_context_s is None:
-            problems.append("model.max_context_s is null, so that it is trained at its full context anyway")
-        if method in ("freeze_encoder", "decoder_only"):
-            problems.append(f"adapt.method {method} keeps the encoder as it is, bit for bit")
-        if strategy.is_sharded:
-            problems.append(f"strategy.name is {strategy.name}, and the original is a full copy on each worker")
-        if weight and problems and trains(info):
-            raise ValueError(f"{field} is {weight}, but {'; and '.join(problems)}: change that, or set {field}: 0")
 
 
 class ScriptConfig(Part):

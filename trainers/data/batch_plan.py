@@ -177,7 +177,6 @@ class BatchPlan:
         seed: Seed of the order.
         window_shards: Shuffle within this many shards at a time. None: over the complete set.
         full_context_fraction: Fraction of batches padded to the last edge instead of their own.
-        matched_fraction: See `matched`.
         durations_of: Durations, seconds, of utterances at some positions in the selection in a pass over it; with
             dynamic batching they must be the same in each. None: those of the selection.
 
@@ -194,7 +193,6 @@ class BatchPlan:
         seed: int,
         window_shards: int | None = None,
         full_context_fraction: float = 0.0,
-        matched_fraction: float = 0.0,
         durations_of: Callable[[int, IntArray], FloatArray] | None = None,
     ):
         self.shape = shape
@@ -205,7 +203,6 @@ class BatchPlan:
         self._seed = seed
         self.window_shards = window_shards
         self._full_context_fraction = full_context_fraction
-        self._matched_fraction = matched_fraction
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self.steps_per_epoch = len(self._epoch(0))
         # Steps until the end of each epoch, where that is no multiple.
@@ -225,18 +222,18 @@ class BatchPlan:
     def epoch(self, epoch: int) -> list[GlobalBatch]:
         return list(self._epoch(epoch))
 
-    def matched(self, step: int) -> IntArray:
-        """Rows of a step's batch that are encoded at the full context, too, to match the original there.
+    def sampled(self, step: int, fraction: float) -> IntArray:
+        """A sample of the rows of a step's batch: a fraction of them, and at least one where that is above 0.
 
-        They are `matched_fraction` of them, and at least one where that is above 0. They are drawn of the rows in
-        ascending order, so that which they are does not depend on how the batch is shared out.
+        They are drawn of the rows in ascending order, so that which they are does not depend on how the batch is
+        shared out.
         """
         rows = np.unique(self.batch(step).rows)
-        if not self._matched_fraction:
+        if not fraction:
             return rows[:0]
         # More words than other draws have, which makes it another sequence than theirs.
         generator = np.random.default_rng([self._seed, step, 0, 0, 1])
-        return generator.choice(rows, max(1, round(self._matched_fraction * len(rows))), replace=False)
+        return generator.choice(rows, max(1, round(fraction * len(rows))), replace=False)
 
     def micro_batches(self, step: int, rank: int) -> Iterator[tuple[IntArray, float]]:
         """Rows and edge in seconds of each forward pass of one rank in one step."""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from trainers.config.parts.decode_part import DecodePart, Weights
-from trainers.config.parts.training_part import TrainingPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.features.model_input import Features
 from trainers.distributed.session import Session
@@ -183,19 +182,23 @@ class TrainedAdapter(Protocol):
 
 
 class Regularizer(Protocol):
-    """A term of the loss next to that of the labels, computed within the network's own forward pass.
+    """A further term of the loss, over a sample of each step's utterances, of the network's own forward pass.
 
     Attributes:
+        name: What its mean, without the weight, is logged under.
         weight: What the term is multiplied by before it is added to the loss.
+        fraction: Of each step's utterances that are in the sample, at least one.
     """
 
+    name: str
     weight: float
+    fraction: float
 
-    def of(self, features: torch.Tensor, shares: torch.Tensor) -> AbstractContextManager[None]:
+    def of(self, clips: Sequence[torch.Tensor], shares: torch.Tensor) -> AbstractContextManager[None]:
         """Within it, a forward pass gives the term as the `loss` of its output.
 
         Args:
-            features: Of the clips that it is computed for, padded to the full context, (B, bins, frames).
+            clips: Those of the pass that are in the sample, int16 samples of each (T_i,), as of `Features.inputs`.
             shares: What each counts of the step's term, float32 (B,); they add to 1 over all ranks and passes.
         """
 
@@ -264,12 +267,10 @@ class Recognizer(ABC):
             "remove it, and set training.generation_num_beams"
         )
 
-    def new_regularizer(self, training: TrainingPart, autocast: torch.dtype | None) -> Regularizer | None:
-        """What keeps the model near the weights that it has now, as the config asks; None: it asks for nothing.
+    def new_regularizer(self, part: Any, autocast: torch.dtype | None) -> Regularizer | None:
+        """What keeps the model near the weights that it has now, where its part of the config `is_regularized`.
 
-        Args:
-            training: The config's training part.
-            autocast: Lower precision of training, or None for float32.
+        `autocast` is the lower precision of training, or None for float32.
         """
         return None
 

@@ -31,8 +31,8 @@ POLL_S = 0.2
 DAMAGED = "DAMAGED.json"
 # What training needs to go on, and nobody else; the optimizer's is twice the model.
 TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json", "original.json"}
-# In an adapter's checkpoint: the weights that it was trained on; in one of a model that is matched with its original:
-# those that the run began with. Its `folder` names a run's own, which are a folder next to the checkpoints.
+# In an adapter's checkpoint: the weights that it was trained on; in one of a model whose loss compares it with those
+# that the run began with: these. Its `folder` names a run's own, which are a folder next to the checkpoints.
 BASE, ORIGINAL = "base.json", "original.json"
 # Written last.
 _BASE_COMPLETE = "config.json"
@@ -254,7 +254,7 @@ def _download(storage: Storage, key: str, local: Path) -> str:
 def fetch_base(storage: Storage, local: Path, *, trains: bool = True) -> None:
     """Copies the run's own weights that a checkpoint names next to it here; nothing for one that names none.
 
-    One that is trained on needs those that it is matched with, too.
+    One that is trained on needs those that its loss compares it with, too.
 
     Raises:
         DamagedError: they are missing. Whether they are the right ones is seen when they are opened.

@@ -20,6 +20,7 @@ from trainers.distributed.console.view import TRAIN
 from trainers.distributed.session import Session
 from trainers.errors import FencedError, StorageError
 from trainers.metrics.known_metrics import known_metrics
+from trainers.models.recognizer import Regularizer
 from trainers.run_folder.attempt_status import MAX_WERS, Phase, StatusWriter, Wers, best_of
 from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.fencing import GroupWriter
@@ -30,8 +31,6 @@ from trainers.storage.json_files import finite, to_json, to_jsonl
 
 VALIDATION = "validation"
 TRAINING = Stage(TRAIN, "training", is_told=False)
-# Among the metrics: the mean squared difference from the original at the full context.
-MATCHING = "full_context_matching"
 
 
 def validation_metrics(result: SplitScore) -> dict[str, float]:
@@ -53,6 +52,7 @@ class MetricsLog:
     ):
         """`accepted` is called with each line that counts."""
         self._writer, self._log, self._accepted = writer, log, accepted
+        self.attempt = writer.attempt
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
         # Only the thread reads and changes it.
         self._unwritten: list[str] = []
@@ -110,15 +110,15 @@ class ProgressReport(TrainerCallback):
         log: MetricsLog,
         plan: BatchPlan,
         durations_s: Any,
-        attempt: int,
         status: StatusWriter,
         metrics: Iterable[str] = (),
         wers: Iterable[Wers] = (),
+        regularizer: Regularizer | None = None,
     ):
         """The WERs are those of the run's validations so far."""
         self._session, self._plan, self._wers = session, plan, [*wers]
         self._log, self._status, self._metrics = log, status, tuple(metrics)
-        self._durations_s, self._attempt = durations_s, attempt
+        self._durations_s, self._terms = durations_s, [] if regularizer is None else [regularizer.name]
         self._since = self._shown_s = 0.0
         self._steps, self._clips, self._audio_s, self._padded_s, self._speed = 0, 0, 0.0, 0.0, 0.0
 
@@ -183,19 +183,10 @@ class ProgressReport(TrainerCallback):
         elif "loss" in logs:
             speed = self._measure()
             eta_s = (state.max_steps - state.global_step) / max(self._speed, 1e-9)
-            matching = {"matching": logs[MATCHING]} if MATCHING in logs else {}
-            self._session.show_from_main(
-                Logged(
-                    state.global_step,
-                    state.max_steps,
-                    state.epoch,
-                    logs["loss"],
-                    speed["clips_per_s"],
-                    speed["audio_s_per_s"],
-                    eta_s,
-                    matching,
-                )
-            )
+            rates = (speed["clips_per_s"], speed["audio_s_per_s"])
+            terms = {name: logs[name] for name in self._terms}
+            event = Logged(state.global_step, state.max_steps, state.epoch, logs["loss"], *rates, eta_s, terms)
+            self._session.show_from_main(event)
             self._status.update(Phase.TRAINING, loss=logs["loss"])
             self._write(state.global_step, state.epoch or 0.0, {**logs, **speed})
             if not math.isfinite(logs["loss"]):
@@ -219,7 +210,7 @@ class ProgressReport(TrainerCallback):
         self._steps, self._clips, self._audio_s, self._padded_s = 0, 0, 0.0, 0.0
 
     def _write(self, step: int, epoch: float, numbers: Mapping[str, float]) -> None:
-        line = {"step": step, "epoch": round(epoch, 4), "attempt": self._attempt, "time": now()}
+        line = {"step": step, "epoch": round(epoch, 4), "attempt": self._log.attempt, "time": now()}
         self._log.write({**line, **numbers})
 
 

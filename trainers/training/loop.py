@@ -105,10 +105,10 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
         log,
         plan,
         durations_s,
-        task.attempt,
         context.status,
         config.scoring.metrics,
         wers=_earlier_wers(context, first_step),
+        regularizer=recognizer.regularizer,
     )
     stop = LastStep(session, first_step)
     validation = scored_clips(config, task.sets[VALIDATION], recognizer, VALIDATION)
@@ -127,7 +127,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     trainer = SpeechTrainer(
         recognizer=recognizer,
         arguments=arguments,
-        batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, first_step),
+        batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, first_step, recognizer.regularizer),
         schedule=schedule,
         clips=clips,
         evaluate=Validation(session, scorer, options, arguments, stop, progress, keeper).score,
@@ -182,14 +182,14 @@ def train(loop: Loop) -> str | None:
 
 def _load_model(context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None) -> Recognizer:
     """The model with what is trained of it; what training has made of the weights comes with the checkpoint."""
-    part, training = context.config.adapt, context.config.training
+    part, model = context.config.adapt, context.config.model
     adapts = part.method == "lora"
-    if not adapts and not training.is_regularized:
+    if not adapts and not model.is_regularized:
         recognizer = _load_weights(context, _open_model(context), weights.local if weights is not None else None)
         train_only(recognizer.model, part)
         return recognizer
     recognizer, base = _load_base(context, start, weights, BASE if adapts else ORIGINAL)
-    regularizer = recognizer.new_regularizer(training, autocast_dtype(context.config))
+    regularizer = recognizer.new_regularizer(model, autocast_dtype(context.config))
     recognizer = replace(recognizer, base=base, regularizer=regularizer)
     if adapts:
         return replace(recognizer, adapter=Adapter.added(recognizer.model, part, context.config.run.seed, base))
@@ -211,8 +211,8 @@ def _load_base(
         own = start.local.parent / base.folder if base.folder is not None else None
         recognizer = _load_weights(context, _open_model(context, base.revision), own)
     with context.session.failing_together("checking the weights that the run began with"):
-        # DDP gives all ranks the main process's weights to train, but not those of the original they are matched with.
-        if context.config.training.is_regularized or (start is not None and context.session.is_main_process):
+        # DDP gives all ranks the main process's weights to train, but not those that a regularizer compares them with.
+        if context.config.model.is_regularized or (start is not None and context.session.is_main_process):
             base.check(recognizer.model)
     return recognizer, base
 

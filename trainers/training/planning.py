@@ -50,7 +50,6 @@ def plan_training(
         seed=config.run.seed,
         window_shards=part.shuffle_window_shards or None,
         full_context_fraction=part.full_context_fraction,
-        matched_fraction=part.full_context_matching_fraction if part.full_context_matching else 0.0,
         durations_of=_planned_durations(speeds, selection.rows, shape) if speeds is not None else None,
     )
     clips = Clips(prepared.reader(cache_bytes(config)), labels, augmenter_of(config, speeds))

@@ -91,7 +91,7 @@ def test_the_context_is_that_of_nearly_all_clips_where_it_saves_much(
     assert choice(found, "data.max_duration_s") == (context_s or 30)
     assert choice(found, "data.too_long_eval") == ("skip" if skips else None)
     assert choice(found, "training.full_context_eval") == (None if context_s is None else False)
-    assert choice(found, "training.full_context_matching") == (0.1 if machine.gpus and context_s else None)
+    assert choice(found, "model.full_context_matching") == (0.1 if machine.gpus and context_s else None)
 
 
 @pytest.mark.parametrize(

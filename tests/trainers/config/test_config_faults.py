@@ -23,7 +23,7 @@ ELASTIC: dict[str, Any] = {"scaling.num_workers": {"min": 2, "max": 4}, "trainin
 MATCHED = {
     "model.init": "pretrained",
     "model.name_or_path": "openai/whisper-tiny",
-    "training.full_context_matching": 1,
+    "model.full_context_matching": 1,
 }
 
 
@@ -227,13 +227,16 @@ class TestFaults:
             ),
             ({"training.global_batch_size": 3, "scaling.num_workers": 4}, "some workers would have nothing to do"),
             ({"training.full_context_fraction": 0.5, "model.max_context_s": None}, "needs buckets"),
-            ({"training.full_context_matching": 1}, "model.init is scratch, and new weights say nothing at 30 s"),
+            ({"model.full_context_matching": 1}, "model.init is scratch, and new weights say nothing at 30 s"),
             ({**MATCHED, "model.max_context_s": None}, "model.max_context_s is null"),
             ({**MATCHED, "adapt.method": "freeze_encoder"}, "adapt.method freeze_encoder keeps the encoder as it is"),
             ({**MATCHED, "strategy.name": "deepspeed"}, "strategy.name is deepspeed, and the original is a full copy"),
-            ({**MATCHED, "training.max_batch_duration_s": 60}, "which max_batch_duration_s does not count"),
-            ({"training.full_context_matching_fraction": 0.5}, "full_context_matching is 0: give it a weight"),
-            ({**MATCHED, "training.full_context_matching_fraction": 0}, "training.full_context_matching_fraction"),
+            (
+                {**MATCHED, "training.max_batch_duration_s": 60},
+                "does not count what is padded to the full",
+            ),
+            ({"model.full_context_matching_fraction": 0.5}, "full_context_matching is 0: give it a weight"),
+            ({**MATCHED, "model.full_context_matching_fraction": 0}, "model.full_context_matching_fraction"),
             ({"data.min_duration_s": 5, "data.max_duration_s": 5}, "must be below max_duration_s"),
             ({"data.min_duration_s": 4}, "leaves nothing below model.max_context_s 3"),
             ({"model.max_context_s": 31}, "model.max_context_s"),

@@ -27,6 +27,8 @@ GOLDEN = [
     [([15, 9], 1.0), ([0, 6], 0.5), ([18, 3], 3.0), ([12], 3.0)],
     [([12], 3.0), ([18, 3], 3.0), ([15, 9], 1.0), ([0, 6], 0.5)],
 ]
+# Of forty clips, sixteen a step, seed 3: a quarter of each of six steps.
+SAMPLES = [[63, 78, 15, 21], [57, 66], [108, 27, 90, 36], [108, 69], [117, 27, 36, 24], [99, 0, 72, 12]]
 
 
 def selection_of(durations_s: Any, rows_per_shard: int = 8) -> Selection:
@@ -325,26 +327,26 @@ class TestOrder:
         assert least <= sum(edge_s == 30.0 for edge_s in edges) / len(edges) <= most
 
     @pytest.mark.parametrize("fraction", [0.01, 0.3, 1.0])
-    def test_the_asked_fraction_of_each_step_is_matched(self, fraction: float) -> None:
-        plan = self.plan(matched_fraction=fraction)
+    def test_the_asked_fraction_of_each_step_is_sampled(self, fraction: float) -> None:
+        plan = self.plan()
         for step in range(2 * plan.steps_per_epoch):
-            rows, matched = plan.batch(step).rows.tolist(), plan.matched(step).tolist()
-            assert len(set(matched)) == len(matched) == max(1, round(fraction * len(rows)))
-            assert set(matched) <= set(rows)
-        assert not len(self.plan().matched(0))
+            rows, sample = plan.batch(step).rows.tolist(), plan.sampled(step, fraction).tolist()
+            assert len(set(sample)) == len(sample) == max(1, round(fraction * len(rows)))
+            assert set(sample) <= set(rows)
+        assert not len(plan.sampled(0, 0.0))
 
-    def test_which_are_matched_depends_on_the_step_alone(self) -> None:
+    def test_which_are_sampled_depends_on_the_step_alone(self) -> None:
         one, other = (
             BatchPlan(
                 selection_of([1.0] * 40),
                 BatchShape.resolve(workers=workers, per_device=8, accumulation=accumulation, global_batch_size=16),
                 edges_s=EDGES_S,
                 seed=3,
-                matched_fraction=0.25,
             )
             for workers, accumulation in ((1, 2), (3, 1))
         )
-        assert [one.matched(step).tolist() for step in range(6)] == [other.matched(step).tolist() for step in range(6)]
+        samples = [[plan.sampled(step, 0.25).tolist() for step in range(6)] for plan in (one, other)]
+        assert samples[0] == samples[1] == SAMPLES
 
     def test_a_tiny_plan_is_this_one(self) -> None:
         selection = selection_of([0.4, 2.9, 0.45, 0.9, 2.6, 0.3, 1.0], rows_per_shard=3)

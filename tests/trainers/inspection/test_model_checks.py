@@ -161,7 +161,7 @@ class TestModel:
         assert "this model" in the_one(check_model, subject_of(tmp_path, changes, elsewhere=True), level)
 
     def test_a_context_that_is_not_shorter_cannot_be_matched_with_the_whole_one(self, tampered: Tampered) -> None:
-        matched = {"training.full_context_matching": 1, "model.max_context_s": 30}
+        matched = {"model.full_context_matching": 1, "model.max_context_s": 30}
         subject = tampered(**matched)
         assert "is not shorter than the model's own context of 30 s" in the_one(check_model, subject, "error")
 

@@ -369,6 +369,11 @@ def test_fields_of_models_with_a_decoder_are_refused_by_name(changes: dict[str, 
     [
         ({"model.ctc_zero_infinity": True}, "ctc_zero_infinity", "ctc"),
         ({"model": {"init": "scratch", "family": "ctc", "dropout": 0.1}}, "dropout", "whisper"),
+        (
+            {"model": {"init": "scratch", "family": "ctc", "full_context_matching": 0.1}},
+            "full_context_matching",
+            "whisper",
+        ),
     ],
 )
 def test_a_field_of_another_family_is_an_unknown_key(changes: dict[str, Any], name: str, family: str) -> None:

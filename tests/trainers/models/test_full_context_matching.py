@@ -14,9 +14,11 @@ from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 
 MODEL: Any = config({"model.encoder_layers": 2}).model
-# Three clips, two of which are matched; a context of 3 s.
-SHORT, WHOLE = torch.rand(3, 80, 100, generator=torch.Generator().manual_seed(1)), 300
-SHARES = torch.tensor([0.25, 0.5])
+MATCHED = MODEL.model_copy(update={"full_context_matching": 2.0})
+# Three clips of a second, the first two of which are in the sample; a context of 3 s.
+CLIPS = torch.randint(-9000, 9000, (3, 16_000), dtype=torch.int16, generator=torch.Generator().manual_seed(1))
+SAMPLE, SHARES = list(CLIPS[:2]), torch.tensor([0.25, 0.5])
+CONTEXT_S, POSITIONS = 3, 150
 PRECISIONS = (None, torch.bfloat16)
 
 
@@ -30,23 +32,19 @@ def recognizer(tmp_path: Path) -> WhisperRecognizer:
 
 @pytest.fixture
 def matching(recognizer: WhisperRecognizer) -> FullContextMatching:
-    return FullContextMatching(recognizer.model, 2.0, None)
-
-
-def features(count: int = 2) -> torch.Tensor:
-    """Of the clips that are matched, at the full context."""
-    return torch.nn.functional.pad(SHORT[:count], (0, WHOLE - SHORT.shape[-1]), value=-1.0)
+    return FullContextMatching(recognizer, MATCHED, None)
 
 
 def forward(recognizer: WhisperRecognizer, matching: FullContextMatching | None) -> Any:
-    """A pass of all clips at the short context, in which some are matched."""
+    """A pass of all clips at the short context, some of which are in the sample."""
+    short = recognizer.new_features().inputs(list(CLIPS), 1.0)
     labels = pad_labels([[1, 2], [3], [4]], start_id=recognizer.model.config.decoder_start_token_id, pad_id=0)
     del labels["labels"]
-    with recognizer.with_input_length({"input_features": SHORT}):
+    with recognizer.with_input_length(short):
         if matching is None:
-            return recognizer.model(input_features=SHORT, **labels)
-        with matching.of(features(), SHARES):
-            return recognizer.model(input_features=SHORT, **labels)
+            return recognizer.model(**short, **labels)
+        with matching.of(SAMPLE, SHARES):
+            return recognizer.model(**short, **labels)
 
 
 def move(network: Any) -> None:
@@ -64,11 +62,11 @@ def test_nothing_differs_before_the_first_step(recognizer: WhisperRecognizer, ma
 def test_it_is_the_mean_square_of_each_clip_by_its_share(
     recognizer: WhisperRecognizer, matching: FullContextMatching
 ) -> None:
-    encoder = recognizer.model.get_encoder()
+    encoder, full = recognizer.model.get_encoder(), recognizer.new_features().inputs(SAMPLE, CONTEXT_S)
     with torch.no_grad():
-        before = encoder(features()).last_hidden_state
+        before = encoder(**full).last_hidden_state
         move(recognizer.model)
-        after = encoder(features()).last_hidden_state
+        after = encoder(**full).last_hidden_state
     each = [float(((after[row] - before[row]) ** 2).mean()) for row in range(2)]
     assert min(each) > 1e-4
     output = forward(recognizer, matching)
@@ -87,7 +85,7 @@ def test_its_gradient_is_the_trained_encoder_s(recognizer: WhisperRecognizer, ma
 
 
 def test_in_lower_precision_it_is_about_the_same(recognizer: WhisperRecognizer) -> None:
-    single, half = (FullContextMatching(recognizer.model, 1.0, dtype) for dtype in PRECISIONS)
+    single, half = (FullContextMatching(recognizer, MATCHED, dtype) for dtype in PRECISIONS)
     move(recognizer.model)
     expected, found = (forward(recognizer, matching)["loss"] for matching in (single, half))
     assert found.dtype == torch.float32 and float(found.detach()) != float(expected.detach())
@@ -98,16 +96,16 @@ def test_in_lower_precision_it_is_about_the_same(recognizer: WhisperRecognizer) 
 
 def test_the_original_is_no_part_of_the_model(recognizer: WhisperRecognizer) -> None:
     names = set(recognizer.model.state_dict())
-    matching = FullContextMatching(recognizer.model, 2.0, None)
+    matching = FullContextMatching(recognizer, MATCHED, None)
     assert set(recognizer.model.state_dict()) == names
-    assert recognizer.model.config.max_source_positions == WHOLE // 2
+    assert recognizer.model.config.max_source_positions == POSITIONS
     forward(recognizer, matching)
-    assert recognizer.model.config.max_source_positions == WHOLE // 2
+    assert recognizer.model.config.max_source_positions == POSITIONS
 
 
 def test_of_an_adapter_the_original_is_the_base_without_it(recognizer: WhisperRecognizer) -> None:
     base = BaseWeightsReference.of_run(recognizer.model)
-    matching = FullContextMatching(recognizer.model, 2.0, None)
+    matching = FullContextMatching(recognizer, MATCHED, None)
     Adapter.added(recognizer.model, AdaptPart(method="lora", r=2, alpha=4), 0, base)
     assert float(forward(recognizer, matching)["loss"].detach()) == 0.0, "a new adapter changes nothing"
     move(recognizer.model)

@@ -73,7 +73,7 @@ def train_rank(rank: int, job: Job, kind: type[SpeechTrainer]) -> tuple[LocalSes
             torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=workers)
     session = LocalSession.of_this_process()
     recognizer = family_of(job.config.model).load_recognizer(job.config.model, job.description, seed=1)
-    regularizer = recognizer.new_regularizer(job.config.training, None)
+    regularizer = recognizer.new_regularizer(job.config.model, None)
     if regularizer is not None:
         # Nothing differs from the original before a step is made.
         torch.nn.init.normal_(
@@ -90,7 +90,7 @@ def train_rank(rank: int, job: Job, kind: type[SpeechTrainer]) -> tuple[LocalSes
     trainer = kind(
         recognizer=recognizer,
         arguments=arguments,
-        batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, 0),
+        batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, 0, regularizer),
         schedule=Schedule([Length(job.config.training.max_steps, None)], plan.steps_per_epoch),
         clips=clips,
         evaluate=lambda step: {},

@@ -31,8 +31,8 @@ MODELS: Mapping[str, dict[str, Any]] = {
     "whisper": {},
     "whisper matched": {
         "model.init": "pretrained",
-        "training.full_context_matching": 1.0,
-        "training.full_context_matching_fraction": 0.5,
+        "model.full_context_matching": 1.0,
+        "model.full_context_matching_fraction": 0.5,
     },
     "ctc layer norm": {"model": {**CTC, "architecture": "wav2vec2", "feature_encoder_dim": 8}},
     "ctc group norm": {
@@ -78,7 +78,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     manifest = write_corpus(root, TEXTS, durations_s=[2.6 + 0.03 * number for number in range(len(TEXTS))])
     prepared = prepared_train(manifest, str(root / "prepared"))
     changes, description = MODELS[request.param], root / "description"
-    if "training.full_context_matching" in changes:
+    if "model.full_context_matching" in changes:
         write_weights(description)
         weights = {**changes, "model.name_or_path": str(description)}
         return Bench(Job(config(), prepared, None, root), weights, root)

@@ -3,13 +3,16 @@
 Each family has a part of its own, with what is here and its own fields: `family_table` lists them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationInfo
 
+from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_source import ModelSource, SourceText
 from trainers.config.parts.part import Part, Positive, rule, trains
+from trainers.config.parts.strategy.strategy_part import StrategyPart
+from trainers.config.parts.training_part import TrainingPart
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # Outputs of the shortest bucket, half a second at 20 ms, which a mask must not exceed.
@@ -106,6 +109,15 @@ class ModelPart(Part):
         Raises:
             ConfigError: a training with it would end with the same message.
         """
+
+    def misfits(self, adapt: AdaptPart, training: TrainingPart, strategy: StrategyPart) -> Iterable[str]:
+        """What of it and of the other parts a model cannot be trained with, as far as is known without weights."""
+        return ()
+
+    @property
+    def is_regularized(self) -> bool:
+        """Whether the loss has a term that depends on the weights that the run began with."""
+        return False
 
     @property
     def masks_features(self) -> bool:

@@ -7,7 +7,6 @@ from pydantic import Field, ValidationInfo
 
 from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, Settings, is_new, rule, trains
 
-MATCHED_FRACTION = 0.1
 # Of AdamW, which is the optimizer where none is named; it moves each weight by about this much in a step.
 MOST_LEARNING_RATE = 0.1
 
@@ -79,20 +78,6 @@ class TrainingPart(Part):
         description="Fraction of batches of a bucketed model that are padded to the full context, so that the model "
         "also learns the full padding of tools that have no buckets.",
     )
-    full_context_matching: float = Field(
-        0.0,
-        ge=0,
-        description="Weight of a term of the loss that keeps a pretrained Whisper with a shorter model.max_context_s "
-        "near what it was at its full context: the mean squared difference between its encoder's last hidden states "
-        "and those of the weights that the run began with. 0: off.",
-    )
-    full_context_matching_fraction: float = Field(
-        MATCHED_FRACTION,
-        gt=0,
-        le=1,
-        description="Fraction of each step's utterances, at least one, that are also heard at the full context for "
-        "full_context_matching.",
-    )
     full_context_eval: bool = Field(
         True,
         description="Whether a model with a shorter model.max_context_s than its own is scored at its full context, "
@@ -123,16 +108,6 @@ class TrainingPart(Part):
             )
         if self.global_batch_size is not None and self.max_batch_duration_s is not None:
             yield "global_batch_size and max_batch_duration_s both size the batch: set one of them to null"
-        if not self.full_context_matching and self.full_context_matching_fraction != MATCHED_FRACTION:
-            yield (
-                f"full_context_matching_fraction is {self.full_context_matching_fraction}, but full_context_matching "
-                "is 0: give it a weight, or leave the fraction out"
-            )
-        if self.full_context_matching and self.max_batch_duration_s is not None:
-            yield (
-                "full_context_matching has utterances padded to the full context, which max_batch_duration_s does not "
-                "count: set global_batch_size instead, or full_context_matching: 0"
-            )
         if self.learning_rate > MOST_LEARNING_RATE and "optim" not in self.training_args and is_new(info):
             yield (
                 f"learning_rate is {self.learning_rate:g}, and AdamW diverges above {MOST_LEARNING_RATE:g}: give 1e-6 "
@@ -151,11 +126,6 @@ class TrainingPart(Part):
             f"never reaches training.learning_rate {self.learning_rate:g}: lower training.warmup_steps, to a tenth of "
             "the steps as is usual"
         )
-
-    @property
-    def is_regularized(self) -> bool:
-        """Whether the loss has a term that depends on the weights that the run began with."""
-        return self.full_context_matching > 0
 
     @property
     def checkpoints_reentrantly(self) -> bool:

@@ -19,7 +19,6 @@ class CtcPart(NewModelPart):
     unsupported: ClassVar[tuple[str, ...]] = (
         "training.generation_num_beams",
         "training.full_context_fraction",
-        "training.full_context_matching",
         "training.training_args.label_smoothing_factor",
     )
     files: ClassVar[tuple[str, ...]] = ("vocabulary_file",)

@@ -13,11 +13,7 @@ class Seq2SeqPart(ModelPart):
     """An encoder-decoder model other than Whisper, which begins with weights."""
 
     implementation: ClassVar[str] = f"{__package__}.seq2seq_family:Seq2SeqFamily"
-    unsupported: ClassVar[tuple[str, ...]] = (
-        "decode.method",
-        "training.full_context_fraction",
-        "training.full_context_matching",
-    )
+    unsupported: ClassVar[tuple[str, ...]] = ("decode.method", "training.full_context_fraction")
 
     encoder: SourceText | None = Field(
         None,

@@ -1,13 +1,14 @@
 """Keeps what a Whisper's encoder says at its full context near what the one that training began with says there."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from trainers.models.recognizer import computing_in
+from trainers.models.recognizer import Recognizer, computing_in
+from trainers.models.whisper.whisper_part import WhisperPart
 
 
 @contextmanager
@@ -33,16 +34,22 @@ class FullContextMatching:
     pass, and is given as the `loss` of its output, which nothing else fills where labels are not passed.
     """
 
-    def __init__(self, network: Any, weight: float, autocast: torch.dtype | None):
+    name = "full_context_matching"
+
+    def __init__(self, recognizer: Recognizer, part: WhisperPart, autocast: torch.dtype | None):
         """Copies the encoder, which must still have the weights that training began with."""
-        self.weight, self._autocast = weight, autocast
-        self._original = copy.deepcopy(network.get_encoder()).eval().requires_grad_(False)
+        self.weight, self.fraction = part.full_context_matching, part.full_context_matching_fraction
+        self._features, self._autocast = recognizer.new_features(), autocast
+        self._context_s = recognizer.limits.context_s
+        self._original = copy.deepcopy(recognizer.model.get_encoder()).eval().requires_grad_(False)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
-        network.register_forward_hook(self._add)
+        recognizer.model.register_forward_hook(self._add)
 
     @contextmanager
-    def of(self, features: torch.Tensor, shares: torch.Tensor) -> Iterator[None]:
-        self._given = features, shares.to(features.device)
+    def of(self, clips: Sequence[torch.Tensor], shares: torch.Tensor) -> Iterator[None]:
+        device = clips[0].device
+        features = self._features.to(device).inputs(clips, self._context_s)["input_features"]
+        self._given = features, shares.to(device)
         try:
             yield
         finally:

@@ -124,12 +124,12 @@ class WhisperFamily(Family[WhisperPart]):
         return Limits(context_s, positions, prefix_tokens, new_tokens=max(1, positions - PROMPT_TOKENS))
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
-        weight, short = config.training.full_context_matching, config.model.max_context_s
-        found = super().misfits(config, limits)
-        if weight and (short or limits.context_s) >= limits.context_s:
+        part, found = config.model, super().misfits(config, limits)
+        short = part.max_context_s or limits.context_s
+        if isinstance(part, WhisperPart) and part.full_context_matching and short >= limits.context_s:
             found.append(
-                f"training.full_context_matching is {weight}, but model.max_context_s {short} is not shorter than the "
-                f"model's own context of {limits.context_s:g} s: lower it, or set full_context_matching: 0"
+                f"model.max_context_s {short} is not shorter than the model's own context of {limits.context_s:g} s, "
+                "so that model.full_context_matching keeps nothing: lower it, or set model.full_context_matching: 0"
             )
         return found
 

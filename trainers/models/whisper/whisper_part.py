@@ -1,15 +1,18 @@
 """What the config says of a Whisper. Imports no torch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_part import Dropout, NewModelPart, SizeEstimate
 from trainers.config.parts.part import Positive, rule, trains
+from trainers.config.parts.strategy.strategy_part import StrategyPart
+from trainers.config.parts.training_part import TrainingPart
 from trainers.errors import ConfigError
 from trainers.models.language_names import no_token, whisper_code
 
@@ -32,6 +35,7 @@ RELEASED = {
 }
 # Of the released models, tiny's.
 LEAST_WIDTH = 384
+MATCHED_FRACTION = 0.1
 
 
 class WhisperPart(NewModelPart):
@@ -52,6 +56,20 @@ class WhisperPart(NewModelPart):
     num_mel_bins: Positive = Field(80, description="scratch: mel bins.")
     max_label_tokens: int = Field(448, gt=0, le=448, description="scratch: most label tokens of an utterance.")
     dropout: Dropout | None = Field(None, description="Dropout. null: the model's own; 0 for scratch.")
+    full_context_matching: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of a term of the loss that keeps pretrained weights with a shorter max_context_s near what "
+        "they were at the full context: the mean squared difference between the encoder's last hidden states and those "
+        "of the weights that the run began with. 0: off.",
+    )
+    full_context_matching_fraction: float = Field(
+        MATCHED_FRACTION,
+        gt=0,
+        le=1,
+        description="Fraction of each step's utterances, at least one, that the encoder is given at the full context "
+        "too, for full_context_matching.",
+    )
 
     @field_validator("max_context_s")
     @classmethod
@@ -69,6 +87,28 @@ class WhisperPart(NewModelPart):
         if self.borrowed_language is not None and self.language is None:
             raise ValueError(f"borrowed_language is {self.borrowed_language}: say for which language")
         return self
+
+    def misfits(self, adapt: AdaptPart, training: TrainingPart, strategy: StrategyPart) -> Iterator[str]:
+        field, weight = "model.full_context_matching", self.full_context_matching
+        fraction = self.full_context_matching_fraction
+        if not weight and fraction != MATCHED_FRACTION:
+            yield f"{field}_fraction is {fraction}, but {field} is 0: give it a weight, or leave the fraction out"
+        keeps_encoder = adapt.method in ("freeze_encoder", "decoder_only")
+        problems = {
+            "model.init is scratch, and new weights say nothing at 30 s that could be kept": self.init == "scratch",
+            "model.max_context_s is null, so that it is trained at its full context anyway": self.max_context_s is None,
+            f"adapt.method {adapt.method} keeps the encoder as it is, bit for bit": keeps_encoder,
+            f"strategy.name is {strategy.name}, and the original is a full copy on each worker": strategy.is_sharded,
+            "training.max_batch_duration_s does not count what is padded to the full context, as "
+            "training.global_batch_size does": training.max_batch_duration_s is not None,
+        }
+        found = "; and ".join(problem for problem, is_there in problems.items() if is_there)
+        if weight and found:
+            yield f"{field} is {weight}, but {found}: change that, or set {field}: 0"
+
+    @property
+    def is_regularized(self) -> bool:
+        return self.full_context_matching > 0
 
     @property
     def token_language(self) -> str | None:

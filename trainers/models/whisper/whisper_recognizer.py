@@ -18,7 +18,6 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainers.config.parts.training_part import TrainingPart
 from trainers.data.features.log_mel import LogMel
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec
@@ -64,9 +63,8 @@ class WhisperRecognizer(Recognizer):
     def with_input_length(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         return input_frames(self.model, inputs["input_features"].shape[-1])
 
-    def new_regularizer(self, training: TrainingPart, autocast: torch.dtype | None) -> FullContextMatching | None:
-        weight = training.full_context_matching
-        return FullContextMatching(self.model, weight, autocast) if weight else None
+    def new_regularizer(self, part: WhisperPart, autocast: torch.dtype | None) -> FullContextMatching | None:
+        return FullContextMatching(self, part, autocast) if part.full_context_matching else None
 
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
         return label_loss(outputs.logits, target.labels, count, target.smoothing)

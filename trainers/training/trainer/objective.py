@@ -10,7 +10,6 @@ from transformers import TrainingArguments
 from trainers.data.augmentation.spec_augment import mask_features
 from trainers.data.features.model_input import LENGTHS
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer, Target
-from trainers.training.callbacks import MATCHING
 
 
 class Objective:
@@ -23,9 +22,9 @@ class Objective:
         deepspeed = getattr(arguments, "hf_deepspeed_config", None)
         self._dtype: torch.dtype | None = deepspeed.dtype() if deepspeed is not None else None
         self._lengths: torch.Tensor | None = None
-        # From the original at the full context: of the pass that runs, and over those since the loss was logged.
-        self._difference: torch.Tensor | None = None
-        self._differences: torch.Tensor | float = 0.0
+        # The regularizer's term: of the pass that runs, and over those since the loss was logged.
+        self._term: torch.Tensor | None = None
+        self._terms: torch.Tensor | float = 0.0
         self._passes = 0
 
     @property
@@ -47,18 +46,17 @@ class Objective:
         for name, value in features.items():
             given[name] = value.to(self._arguments.device, self._dtype if value.is_floating_point() else None)
         self._lengths = given.pop(LENGTHS, None)
-        with self._recognizer.with_input_length(given), self._matched(clips, shares):
+        with self._recognizer.with_input_length(given), self._regularized(clips, shares):
             yield given
 
-    def _matched(self, clips: list[torch.Tensor], shares: list[float]) -> AbstractContextManager[None]:
-        """Within it, clips with a share of the step's difference are given at the full context too, without masks."""
-        chosen = [number for number, share in enumerate(shares) if share]
+    def _regularized(self, clips: list[torch.Tensor], shares: list[float]) -> AbstractContextManager[None]:
+        """Within it, the model also gives the regularizer's term of the clips that have a share of it."""
+        sample = [number for number, share in enumerate(shares) if share]
         regularizer = self._recognizer.regularizer
-        self._difference = None
-        if regularizer is None or not chosen:
+        self._term = None
+        if regularizer is None or not sample:
             return nullcontext()
-        full = self._features.inputs([clips[number] for number in chosen], self._recognizer.limits.context_s)
-        return regularizer.of(full["input_features"], torch.tensor([shares[number] for number in chosen]))
+        return regularizer.of([clips[number] for number in sample], torch.tensor([shares[number] for number in sample]))
 
     def count(self, batches: Sequence[dict[str, Any]], accelerator: Any) -> torch.Tensor:
         """What the loss of a step is divided by, over all forward passes and ranks. All ranks call it."""
@@ -72,29 +70,29 @@ class Objective:
         target = Target(labels, self._lengths, self._arguments.label_smoothing_factor)
         loss = self._recognizer.loss(outputs, target, num_items_in_batch)
         regularizer = self._recognizer.regularizer
-        difference: torch.Tensor | None = outputs.loss if regularizer is not None else None
-        if regularizer is None or difference is None:
+        if regularizer is None or outputs.loss is None:
             return loss
-        self._difference = difference.detach()
-        added: torch.Tensor = regularizer.weight * difference
+        self._term = outputs.loss.detach()
+        added: torch.Tensor = regularizer.weight * outputs.loss
         return loss + added
 
-    def without_matching(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss of the pass that has run, without what matching added, which is summed up for the log."""
+    def without_regularizer(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss of the pass that has run, without the regularizer's term, which is summed up for the log."""
         self._passes += 1
         regularizer = self._recognizer.regularizer
-        if regularizer is None or self._difference is None:
+        if regularizer is None or self._term is None:
             return loss
-        self._differences = self._difference + self._differences
+        self._terms = self._term + self._terms
         # The Trainer multiplies the loss by the number of ranks, over which gradients are averaged.
-        added: torch.Tensor = self._arguments.world_size * regularizer.weight * self._difference
+        added: torch.Tensor = self._arguments.world_size * regularizer.weight * self._term
         return loss - added
 
     def logged(self, accelerator: Any) -> dict[str, float]:
-        """The mean difference of the steps since the last call, where there is matching. All ranks call it."""
-        if self._recognizer.regularizer is None:
+        """The regularizer's mean over the steps since the last call, where there is one. All ranks call it."""
+        regularizer = self._recognizer.regularizer
+        if regularizer is None:
             return {}
-        of_all = accelerator.gather(torch.as_tensor(self._differences, device=self._arguments.device)).sum()
+        of_all = accelerator.gather(torch.as_tensor(self._terms, device=self._arguments.device)).sum()
         mean = float(of_all) / (self._passes / self._arguments.gradient_accumulation_steps)
-        self._differences, self._passes = 0.0, 0
-        return {MATCHING: mean}
+        self._terms, self._passes = 0.0, 0
+        return {regularizer.name: mean}

@@ -17,7 +17,7 @@ from trainers.data.features.model_input import pad_samples
 from trainers.data.prepared_set import ClipReader
 from trainers.distributed.machine import end_with_parent
 from trainers.models.labels import Labels
-from trainers.models.recognizer import IGNORED_LABEL, LabelCollator
+from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Regularizer
 
 # How many steps ahead shards are fetched. A step of a set that is shuffled at once needs about as many shards as it
 # has utterances; one within a window few that are not there yet, but all of the next window's at once.
@@ -33,7 +33,7 @@ class SampleReference:
         edge_s: Seconds that it is padded to.
         filler: It only keeps a rank in step with the others; its labels are all ignored.
         epoch: Passes over what it was drawn from that came before; augmentation draws anew in each.
-        share: What it counts of the step's difference from the original at the full context; 0: it is not matched.
+        share: What it counts of the step's regularizer; 0: it is not in its sample.
     """
 
     position: int
@@ -46,8 +46,16 @@ class SampleReference:
 class PlannedBatches(Sampler[list[SampleReference]]):
     """One rank's forward passes of one epoch, in the plan's order."""
 
-    def __init__(self, plan: BatchPlan, rank: int, prefetch: Callable[[np.ndarray], None], first_step: int):
+    def __init__(
+        self,
+        plan: BatchPlan,
+        rank: int,
+        prefetch: Callable[[np.ndarray], None],
+        first_step: int,
+        regularizer: Regularizer | None = None,
+    ):
         self._plan, self._rank, self._prefetch, self._first_step = plan, rank, prefetch, first_step
+        self._sampled_fraction = regularizer.fraction if regularizer is not None else 0.0
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -65,8 +73,9 @@ class PlannedBatches(Sampler[list[SampleReference]]):
             for soon in range(fetched, min(step + ahead + 1, end)):
                 self._prefetch(np.concatenate([rows for rows, _ in self._plan.micro_batches(soon, self._rank)]))
                 fetched = soon + 1
-            matched, occurrences = self._plan.matched(step), Counter(self._plan.batch(step).rows.tolist())
-            shares = {row: 1 / len(matched) / occurrences[row] for row in matched.tolist()}
+            sample = self._plan.sampled(step, self._sampled_fraction)
+            occurrences = Counter(self._plan.batch(step).rows.tolist())
+            shares = {row: 1 / len(sample) / occurrences[row] for row in sample.tolist()}
             passes = self._plan.micro_batch_passes(step, self._rank)
             for (rows, edge_s), epochs in zip(self._plan.micro_batches(step, self._rank), passes, strict=True):
                 yield [

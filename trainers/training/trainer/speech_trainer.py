@@ -130,7 +130,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             return super().compute_loss(model, given, *args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One forward and backward pass; gives the loss without what matching adds to it."""
+        """One forward and backward pass; gives the loss without what a regularizer adds to it."""
         with self._divergence.watch_deepspeed(self.state.global_step + 1):
             loss: torch.Tensor = super().training_step(*args, **kwargs)
         if self._ahead is not None:
@@ -138,7 +138,7 @@ class SpeechTrainer(Seq2SeqTrainer):
                 self._ahead.fetch()
         assert self.optimizer is not None
         loss = self._divergence.record(loss, self.state.global_step + 1, self.optimizer.param_groups[0]["lr"])
-        return self.objective.without_matching(loss)
+        return self.objective.without_regularizer(loss)
 
     def try_step(self) -> None:
         """A forward and backward pass of this rank alone, whose gradients are dropped; what fails in it is raised."""
@@ -160,7 +160,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             self.data_collator = Collator(collate_labels, label_multiple, limits.label_tokens, self.objective.on_cpu)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds to a loss the mean difference of its steps from the original at the full context. All ranks call it."""
+        """Adds to a loss the mean of a regularizer over its steps. All ranks call it."""
         if "loss" in logs:
             logs |= self.objective.logged(self.accelerator)
             logs["loss"] = self._divergence.loss_to_log(logs["loss"], self.accelerator)

@@ -15,7 +15,6 @@ class GruPart(ModelPart):
     unsupported: ClassVar[tuple[str, ...]] = (
         "training.generation_num_beams",
         "training.full_context_fraction",
-        "training.full_context_matching",
         "training.training_args.label_smoothing_factor",
     )
 
