@@ -81,7 +81,8 @@ class BatchShape:
         workers: Number of ranks.
         accumulation: Forward passes of each rank per optimizer step.
         global_batch_size: Utterances of a step over all ranks; None with dynamic batching.
-        max_batch_duration_s: Most padded seconds of one forward pass of one rank; None with a fixed number.
+        max_batch_duration_s: The most that the utterances of one forward pass of one rank may cost, see
+            `BatchPlan.costs_of`; None with a fixed number.
         to_longest: Whether a batch is padded to its longest clip, not to the edge of its bucket.
     """
 
@@ -118,12 +119,13 @@ class BatchShape:
         """Forward passes of all ranks in one optimizer step."""
         return self.workers * self.accumulation
 
-    def capacity(self, edge_s: float) -> int:
-        """Utterances of one optimizer step in a bucket with this edge."""
+    def capacity(self, costs_s: npt.ArrayLike) -> IntArray:
+        """Utterances of one optimizer step, where the costliest of them costs this, of the shape of `costs_s`."""
+        costs = np.asarray(costs_s, dtype=np.float64)
         if self.max_batch_duration_s is None:
             assert self.global_batch_size is not None
-            return self.global_batch_size
-        return max(1, int(self.max_batch_duration_s / edge_s + 1e-9)) * self.slots
+            return np.full(costs.shape, self.global_batch_size)
+        return np.maximum(1, (self.max_batch_duration_s / costs + 1e-9).astype(np.int64)) * self.slots
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,9 @@ class BatchPlan:
         full_context_fraction: Fraction of batches padded to the last edge instead of their own.
         durations_of: Durations, seconds, of utterances at some positions in the selection in a pass over it; with
             dynamic batching they must be the same in each. None: those of the selection.
+        costs_of: What utterances at some positions in the selection, padded to an edge, cost of
+            `max_batch_duration_s`, shape (n,); more at a longer edge. A batch costs what its costliest utterance does,
+            for each of its utterances. None: the edge.
 
     Attributes:
         steps_per_epoch: Optimizer steps of every epoch; see above for the exception.
@@ -194,11 +199,13 @@ class BatchPlan:
         window_shards: int | None = None,
         full_context_fraction: float = 0.0,
         durations_of: Callable[[int, IntArray], FloatArray] | None = None,
+        costs_of: Callable[[float, IntArray], FloatArray] | None = None,
     ):
         self.shape = shape
         self.edges_s = tuple(edges_s)
         self._selection = selection
         self._durations_of = durations_of or (lambda number, positions: selection.durations_s[positions])
+        self._costs_of = costs_of or (lambda edge_s, positions: np.full(len(positions), edge_s))
         self._draws_of = selection.draws_of or self._each_once
         self._seed = seed
         self.window_shards = window_shards
@@ -206,7 +213,8 @@ class BatchPlan:
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self.steps_per_epoch = len(self._epoch(0))
         # Steps until the end of each epoch, where that is no multiple.
-        varies = selection.draws_of is not None and shape.max_batch_duration_s is not None
+        costs = self._costs_of(self.edges_s[-1], np.arange(len(selection.rows)))
+        varies = shape.max_batch_duration_s is not None and (selection.draws_of is not None or np.ptp(costs) > 0)
         self._ends = [self.steps_per_epoch] if varies else []
 
     def batch(self, step: int) -> GlobalBatch:
@@ -296,14 +304,26 @@ class BatchPlan:
         left = np.empty(0, dtype=np.int64)
         for bucket, edge_s in enumerate(self.edges_s):
             members = np.concatenate([left, np.flatnonzero(buckets == bucket)])
-            size = self.shape.capacity(edge_s)
-            complete = len(members) // size * size
-            for start in range(0, complete, size):
+            costs_s = self._costs_of(edge_s, positions[members])
+            start = 0
+            while size := self._full_size(costs_s[start:]):
                 chunk = members[start : start + size]
                 full.append((int(chunk.max()), batch(chunk)))
-            left = members[complete:]
+                start += size
+            left = members[start:]
         full.sort(key=lambda item: item[0])
         batches = [each for _, each in full]
         if len(left):
             batches.append(batch(left))
         return batches
+
+    def _full_size(self, costs_s: FloatArray) -> int:
+        """How many utterances of these costs, from the first one on, are a full batch; 0: they leave room for more."""
+        if not len(costs_s):
+            return 0
+        first = costs_s[: int(self.shape.capacity(costs_s[0]))]
+        room = self.shape.capacity(np.maximum.accumulate(first)) - np.arange(1, len(first) + 1)
+        if room[-1] > 0:
+            return 0
+        last = int(np.argmax(room <= 0))
+        return last + 1 if room[last] == 0 else last

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from trainers.config.parts.decode_part import DecodePart, Weights
 from trainers.config.storage_location import StorageOptions
+from trainers.data.batch_plan import FloatArray, IntArray
 from trainers.data.features.model_input import Features
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
@@ -247,6 +249,18 @@ class Recognizer(ABC):
     @abstractmethod
     def collate_labels(self) -> LabelCollator:
         """Makes inputs of labels; can be pickled, for it goes to the processes that read clips."""
+
+    def cost(self, padded_s: float, label_tokens: IntArray) -> FloatArray:
+        """What utterances cost of `training.max_batch_duration_s`, which bounds a batch's memory, shape (N,).
+
+        By default the seconds that they are padded to. Where memory grows with the labels, too, it is the seconds that
+        would take as much of it without any; a batch costs what its costliest utterance does, for each of its own.
+
+        Args:
+            padded_s: Seconds that they are padded to; the cost grows with it.
+            label_tokens: Tokens of each one's labels, shape (N,).
+        """
+        return np.full(len(label_tokens), padded_s)
 
     def open_search(
         self, part: DecodePart, storage_options: StorageOptions, session: Session

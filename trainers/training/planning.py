@@ -43,6 +43,7 @@ def plan_training(
     to_longest = part.pad_to == "longest" and limits.masks_padding
     shape = replace(batch_shape(config, workers), to_longest=to_longest)
     speeds = speeds_of(config, prepared, bounds)
+    lengths = labels.lengths[selection.rows]
     plan = BatchPlan(
         selection,
         shape,
@@ -51,6 +52,7 @@ def plan_training(
         window_shards=part.shuffle_window_shards or None,
         full_context_fraction=part.full_context_fraction,
         durations_of=_planned_durations(speeds, selection.rows, shape) if speeds is not None else None,
+        costs_of=lambda edge_s, positions: recognizer.cost(edge_s, lengths[positions]),
     )
     clips = Clips(prepared.reader(cache_bytes(config)), labels, augmenter_of(config, speeds))
     return plan, clips

@@ -1,5 +1,6 @@
 from collections import OrderedDict
 from dataclasses import replace
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,7 @@ class TestAnyPlan:
         batches = BatchPlan(selection, shape, edges_s=EDGES_S, seed=seed, window_shards=window).epoch(0)
         smaller = [batch for batch in batches if len(batch.rows) < shape.capacity(batch.edge_s)]
         # In seconds a longer bucket's batch is full with fewer clips.
-        sizes = {shape.capacity(edge_s) for edge_s in EDGES_S}
+        sizes = set(shape.capacity(EDGES_S).tolist())
         assert sum(len(batch.rows) not in sizes for batch in smaller) <= 1
         assert shape.max_batch_duration_s is not None or len(smaller) <= 1
         assert all(len(batch.rows) <= shape.capacity(batch.edge_s) for batch in batches)
@@ -173,6 +174,26 @@ class TestAnyPlan:
                 for rows, edge_s in plan.micro_batches(step, rank):
                     # One clip alone may be longer than the bound, and has to be heard too.
                     assert len(rows) <= 1 or len(rows) * edge_s <= shape.max_batch_duration_s + 1e-6
+
+    @settings(deadline=None)
+    @given(selections, dynamic_shapes, st.integers(0, 99))
+    def test_dynamic_batching_bounds_the_costs_of_a_forward_pass(
+        self, selection: Selection, shape: BatchShape, seed: int
+    ) -> None:
+        assert shape.max_batch_duration_s is not None
+        costs = np.random.default_rng(seed).integers(1, 40, len(selection.rows))
+        cost_of_row = dict(zip(selection.rows.tolist(), costs.tolist(), strict=True))
+        plan = BatchPlan(
+            selection, shape, edges_s=EDGES_S, seed=seed, costs_of=lambda edge_s, positions: edge_s * costs[positions]
+        )
+        # Their epochs may differ in how many steps they have.
+        batches = [batch.rows.tolist() for epoch in range(3) for batch in plan.epoch(epoch)]
+        assert sorted(chain.from_iterable(batches)) == sorted(3 * selection.rows.tolist())
+        assert [plan.batch(step).rows.tolist() for step in range(len(batches))] == batches
+        for step, rank in product(range(len(batches)), range(shape.workers)):
+            for rows, edge_s in plan.micro_batches(step, rank):
+                cost_s = edge_s * max((cost_of_row[row] for row in rows.tolist()), default=0)
+                assert len(rows) <= 1 or len(rows) * cost_s <= shape.max_batch_duration_s + 1e-6
 
     @settings(deadline=None)
     @given(selections, st.integers(12, 40), st.integers(0, 99))
@@ -271,7 +292,7 @@ class TestShape:
 
     def test_dynamic_capacity_is_whole_clips_for_each_slot(self) -> None:
         shape = BatchShape.resolve(workers=2, per_device=1, accumulation=3, max_batch_duration_s=10.0)
-        assert [shape.capacity(edge_s) for edge_s in (0.5, 3.0, 10.0, 30.0)] == [120, 18, 6, 6]
+        assert shape.capacity((0.5, 3.0, 10.0, 30.0)).tolist() == [120, 18, 6, 6]
 
 
 class TestBuckets:

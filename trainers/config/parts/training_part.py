@@ -28,7 +28,7 @@ class TrainingPart(Part):
     max_batch_duration_s: PositiveFloat | None = Field(
         None,
         description="Dynamic batching: the most padded seconds of one forward pass of one worker, instead of a number "
-        "of utterances. null: off.",
+        "of utterances; of a family whose memory grows with the labels, too, seconds that take as much. null: off.",
     )
     per_device_eval_batch_size: Positive = Field(
         16, description="Utterances of one generate call; never moves a score."

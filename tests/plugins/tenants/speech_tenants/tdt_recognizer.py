@@ -19,6 +19,8 @@ from rayscribe.trainers.models.recognizer import (
 from transformers import LogitsProcessor
 from transformers.loss.loss_tdt import tdt_loss
 
+LAYER_VALUES, LOGIT_VALUES = 34, 3
+
 
 class TdtRecognizer(Recognizer):
     """ParakeetForTDT and its ParakeetProcessor."""
@@ -29,6 +31,17 @@ class TdtRecognizer(Recognizer):
     @property
     def collate_labels(self) -> LabelCollator:
         return partial(collate, blank_id=self.model.config.blank_token_id)
+
+    def cost(self, padded_s: float, label_tokens: Any) -> Any:
+        """Next to the encoder's activations there are U + 1 rows of logits for each of its frames.
+
+        A layer keeps about 34 values of each hidden unit (17 of a transformer's, Korthikanti et al. 2022, eq. 2; a
+        conformer has twice the parts); of each logit, there are its log-probability and the loss's gradient of it, too.
+        """
+        encoder, sizes = self.model.config.encoder_config, self.model.config
+        of_encoder = LAYER_VALUES * encoder.num_hidden_layers * encoder.hidden_size
+        of_logits = LOGIT_VALUES * (sizes.vocab_size + len(sizes.durations))
+        return padded_s * (1 + (label_tokens + 1) * of_logits / of_encoder)
 
     def counted_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Utterances: the loss is a mean over those of the mean over each one's labels."""
