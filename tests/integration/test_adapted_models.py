@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCTC, WhisperForConditionalGeneration, pipeline
@@ -87,6 +88,26 @@ class TestPretrained:
         assert not differing(stored, {name: merged[name] for name in stored})
 
 
+def test_a_whisper_of_bfloat16_is_adapted_killed_and_resumed(
+    tones: Path, hub_whisper: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"name_or_path": str(hub_whisper), "language": "English", "max_context_s": 2, "dtype": "bfloat16"}
+    calm, killed = (config(first(tones, tmp_path / name) | {"model": model} | LORA) for name in ("calm", "killed"))
+    fit(calm, LocalEngine())
+    stop_after(killed, 4, monkeypatch)
+    fit(killed, LocalEngine())
+    for name in ("adapter_model.safetensors", "optimizer.pt", "validation.jsonl"):
+        assert (newest(calm) / name).read_bytes() == (newest(killed) / name).read_bytes(), name
+    adapter = load_file(newest(calm) / "adapter_model.safetensors")
+    assert {weight.dtype for weight in adapter.values()} == {torch.float32}
+    exported = run_folder(calm) / "model"
+    assert WhisperForConditionalGeneration.from_pretrained(exported).dtype == torch.bfloat16
+    best = json.loads((run_folder(calm) / "result.json").read_text())
+    elsewhere = calm.model_copy(update={"run": calm.run.model_copy(update={"storage_path": str(tmp_path / "new")})})
+    totals = evaluate(elsewhere, LocalEngine(), model=str(exported), split="test").totals
+    assert totals == {**best["test"], "split": "test"}
+
+
 CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 2, "attention_heads": 2, "max_context_s": 3}
 
 
@@ -115,8 +136,9 @@ class TestCTC:
         assert moved == trained
         assert moments(newest(wanted)) == sum(before[name].numel() for name in trained)
 
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_a_new_head_on_pretrained_weights_goes_with_the_adapter(
-        self, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
     ) -> None:
         base = tmp_path / "base"
         first_run = ctc(tones, tmp_path / "first", {})
@@ -125,7 +147,7 @@ class TestCTC:
         recognizer = family_of(first_run.model).load_recognizer(first_run.model, description, 3)
         recognizer.model.save_pretrained(base)
         recognizer.processor.feature_extractor.save_pretrained(base)
-        model = {"name_or_path": str(base), "vocabulary": "characters", "max_context_s": 3}
+        model = {"name_or_path": str(base), "vocabulary": "characters", "max_context_s": 3, "dtype": dtype}
         calm, killed = (ctc(tones, tmp_path / name, {"model": model} | LORA) for name in ("calm", "killed"))
         fit(calm, LocalEngine())
         stop_after(killed, 4, monkeypatch)
@@ -133,6 +155,8 @@ class TestCTC:
         assert "lm_head" in json.loads((newest(calm) / "adapter_config.json").read_text())["modules_to_save"]
         for name in ("adapter_model.safetensors", "optimizer.pt", "validation.jsonl"):
             assert (newest(calm) / name).read_bytes() == (newest(killed) / name).read_bytes(), name
+        weights = load_file(run_folder(calm) / "model" / "model.safetensors").values()
+        assert {str(weight.dtype) for weight in weights} == {f"torch.{dtype}"}
         best = json.loads((run_folder(calm) / "result.json").read_text())
         elsewhere = calm.model_copy(update={"run": calm.run.model_copy(update={"storage_path": str(tmp_path / "new")})})
         for folder in (run_folder(calm), run_folder(calm) / "checkpoints" / best["best_checkpoint"]):

@@ -86,6 +86,12 @@ class TrainConfig(Part):
                 "training.training_args.gradient_checkpointing_kwargs has use_reentrant, which ends gradients at the "
                 f"first frozen layer (adapt.method {self.adapt.method}): leave it out"
             )
+        if self.model.dtype == "bfloat16" and self.adapt.method != "lora" and trains(info):
+            yield (
+                f"model.dtype is bfloat16, and adapt.method {self.adapt.method} trains the weights themselves, whose "
+                "updates are mostly smaller than what bfloat16 can add to them, and would be lost: set model.dtype: "
+                "float32, with training.bf16: true to compute in bfloat16; or adapt.method: lora"
+            )
         if self.training.fp16 and not self.scaling.use_gpu:
             yield "training.fp16 needs a GPU: set scaling.use_gpu: true, or training.fp16: false"
         if trains(info):

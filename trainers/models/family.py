@@ -203,7 +203,7 @@ class Family(LabelCodec, Generic[Model]):
         """Builds the model on this process, the same on every rank.
 
         Args:
-            model: The config's.
+            model: The config's; those weights that it does not begin anew are of its `dtype`.
             description: Folder of `write_description` or `adopt_description`, or None for pretrained weights.
             seed: Seed of new weights.
             weights: A checkpoint's files, for the weights of a model that is described. None: new weights.
@@ -213,8 +213,8 @@ class Family(LabelCodec, Generic[Model]):
         """
 
     @abstractmethod
-    def open_exported(self, folder: Path) -> Recognizer:
-        """Opens a folder with model and processor, as written by an export or a checkpoint."""
+    def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
+        """Opens a folder with model and processor, as written by an export or a checkpoint; `dtype` is its weights'."""
 
     def export_processor(self, folder: Path) -> None:
         """Changes the files of a saved processor, next to its model, into those of an export, whatever reads them.

@@ -104,6 +104,7 @@ def refuse_without_files(folder: Path, field: str, origin: str) -> None:
         )
 
 
-def attention(model: ModelPart) -> dict[str, Any]:
-    """The keyword argument of `from_pretrained` for `attn_implementation`."""
-    return {"attn_implementation": model.attn_implementation} if model.attn_implementation is not None else {}
+def network_options(model: ModelPart) -> dict[str, Any]:
+    """Keyword arguments of `from_pretrained`: the type of weights, and `attn_implementation` where one is asked for."""
+    chosen = {} if model.attn_implementation is None else {"attn_implementation": model.attn_implementation}
+    return {"dtype": model.dtype, **chosen}

@@ -245,6 +245,11 @@ class Recognizer(ABC):
     def new_features(self) -> Features:
         """Computes the model's inputs from samples."""
 
+    def in_type_of_weights(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Inputs of `Features.inputs` with their floating-point values in the type of the model's weights."""
+        dtype = self.model.dtype
+        return {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
+
     @property
     @abstractmethod
     def collate_labels(self) -> LabelCollator:

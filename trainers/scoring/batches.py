@@ -57,7 +57,7 @@ class BatchRecognizer:
             device = self._recognizer.model.device
             given = [torch.from_numpy(clip).to(device) for clip in clips]
             inputs = self._features.to(device).inputs(given, edge_s)
-            return self._recognizer.recognize(inputs, labels, decoding)
+            return self._recognizer.recognize(self._recognizer.in_type_of_weights(inputs), labels, decoding)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             if len(clips) == 1 or not is_out_of_memory(error):
                 raise

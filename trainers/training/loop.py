@@ -308,7 +308,7 @@ def _check_disks(loop: Loop) -> None:
         local,
         existing_bytes=existing,
         fetched_bytes=fetched,
-        models_bytes=models * checkpoint_bytes(weights, 0),
+        models_bytes=models * weights * loop.recognizer.model.dtype.itemsize,
     )
     context.session.show_from_main(disk.line)
     problems = [text for text in context.session.gather(disk.problem, "checking the disks") if text is not None]

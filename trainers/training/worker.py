@@ -168,7 +168,8 @@ def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str,
     config, sets = context.config, context.task.sets
     if "test" not in sets and not config.decode.is_on:
         return None
-    recognizer = family_of_folder(local).open_exported(local)
+    # In the type that `evaluate` with the same recipe opens it in.
+    recognizer = family_of_folder(local).open_exported(local, config.model.dtype)
     recognizer.model.to(context.device)
     with opened_beam(config, sets[VALIDATION], context.session, outputs, recognizer) as beam:
         if "test" not in sets:

@@ -334,6 +334,17 @@ class TestFaults:
         scored = build_config(wanted, origin="x", environment={}, scope=ConfigScope.for_scoring("test"))
         assert scored.model.max_context_s is None
 
+    @pytest.mark.parametrize("method", ["full", "freeze_encoder", "decoder_only"])
+    def test_weights_of_bfloat16_are_not_trained(self, method: str) -> None:
+        model = {"name_or_path": "/weights", "language": "English", "dtype": "bfloat16"}
+        message = refused({"model": model, "adapt.method": method})
+        assert f"model.dtype is bfloat16, and adapt.method {method} trains the weights themselves" in message
+        assert "set model.dtype: float32, with training.bf16: true" in message and "or adapt.method: lora" in message
+        assert config({"model": model, "adapt.method": "lora"}).model.dtype == "bfloat16"
+        scored = content({"model": model, "adapt.method": method})
+        scope = ConfigScope.for_scoring("test")
+        assert build_config(scored, origin="x", environment={}, scope=scope).model.dtype == "bfloat16"
+
     @pytest.mark.parametrize("value", ["eval_loss", "loss", "wer"])
     def test_a_loss_ranks_no_checkpoints(self, value: str) -> None:
         message = refused({"checkpoint.checkpoint_score_attribute": value})

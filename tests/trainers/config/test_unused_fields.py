@@ -41,6 +41,10 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
             {"training.training_args": {"hub_model_id": "ana/sr", "hub_strategy": "end"}},
             r"hub_model_id has no effect, .*set hub\.model_id\ntraining\.training_args\.hub_strategy has no effect",
         ),
+        (
+            {"model.dtype": "bfloat16", "adapt.method": "lora"},
+            r"model\.dtype is bfloat16, but .* new weights are float32",
+        ),
         ({"model.revision": "v2"}, r"model\.revision is v2, but model\.init is scratch"),
         ({**ZERO, "strategy.stage3_prefetch_bucket_size": 9}, r"stage3_prefetch_bucket_size is 9, but .* is 2, not 3"),
         ({**ZERO, "strategy.zero_stage": 3, "strategy.allgather_bucket_size": 9}, r"allgather_bucket_size is 9"),

@@ -165,6 +165,7 @@ ALONE: Mapping[str, str] = {
     "data.mix_temperature": "with data.mix",
     "data.source": "instead of data.train and data.validation",
     "model.init": "with model.name_or_path",
+    "model.dtype": "with adapt.method",
     "model.tokenizer_name": "with model.name_or_path",
     "model.feature_extractor_name": "with model.name_or_path",
     "model.full_context_matching": "with model.name_or_path",

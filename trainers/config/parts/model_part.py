@@ -77,6 +77,12 @@ class ModelPart(Part):
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] | None = Field(
         None, description="How attention is computed, a transformers name. null: the library's choice."
     )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Type of pretrained weights in memory. bfloat16: 2 bytes each instead of 4, for those that stay as "
+        "they are, under an adapter of float32 (adapt.method: lora) or to be scored. Weights that are trained are "
+        "float32; training.bf16 computes in bfloat16 with them.",
+    )
 
     @rule
     def _init_fits(self, info: ValidationInfo) -> Self:
@@ -136,6 +142,7 @@ class ModelPart(Part):
         names = ("tokenizer_name", "feature_extractor_name", "allow_pickle")
         return {
             "revision": "model.init is scratch, which takes nothing from the Hub",
+            "dtype": "model.init is scratch, whose new weights are float32",
             **dict.fromkeys(names, "model.init is scratch, which begins with new weights and a new vocabulary"),
         }
 

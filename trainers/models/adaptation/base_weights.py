@@ -30,6 +30,7 @@ class BaseWeightsReference:
         sha256: Hash of the weights, see `fingerprint`.
         folder: Next to the checkpoints.
         seed: Seed of what transformers draws for weights that the pretrained files lack. None: not known.
+        dtype: Type that they have in memory, to which those of the files may have been rounded.
     """
 
     sha256: str
@@ -37,16 +38,17 @@ class BaseWeightsReference:
     revision: str | None = None
     folder: str | None = None
     seed: int | None = None
+    dtype: str = "float32"
 
     @classmethod
     def pretrained(cls, network: Any, model: ModelPart, seed: int) -> "BaseWeightsReference":
         revision = getattr(network.config, "_commit_hash", None) or model.revision
-        return cls(fingerprint(network), model.name_or_path, revision, seed=seed)
+        return cls(fingerprint(network), model.name_or_path, revision, seed=seed, dtype=_type_of(network))
 
     @classmethod
     def of_run(cls, network: Any) -> "BaseWeightsReference":
         sha256 = fingerprint(network)
-        return cls(sha256, folder=f"base-{sha256[:16]}")
+        return cls(sha256, folder=f"base-{sha256[:16]}", dtype=_type_of(network))
 
     @property
     def is_own(self) -> bool:
@@ -87,7 +89,7 @@ class BaseWeightsReference:
         name = self.name_or_path or str(checkpoint.parent / str(self.folder))
         part = ModelPart(name_or_path=name, revision=self.revision)
         # A head for another vocabulary comes with the adapter.
-        options = {"config": config, "dtype": torch.float32, "ignore_mismatched_sizes": True}
+        options = {"config": config, "dtype": self.dtype, "ignore_mismatched_sizes": True}
         with torch.random.fork_rng(devices=[]):
             if self.seed is not None:
                 torch.default_generator.manual_seed(self.seed)
@@ -110,10 +112,15 @@ def fingerprint(network: Any) -> str:
     return hash_of((name, weight) for name, weight in network.named_parameters() if not name.startswith(skipped))
 
 
+def _type_of(network: Any) -> str:
+    return str(network.dtype).removeprefix("torch.")
+
+
 def hash_of(weights: Iterable[tuple[str, Any]]) -> str:
     """SHA-256 of names, shapes and content of weights on the CPU, in any order."""
     digest = hashlib.sha256()
     for name, weight in sorted(weights):
         digest.update(f"{name} {tuple(weight.shape)}".encode())
-        digest.update(weight.detach().contiguous().numpy().data)
+        # As bytes: numpy has no bfloat16.
+        digest.update(weight.detach().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

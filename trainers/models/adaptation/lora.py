@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, set_seed
@@ -32,6 +33,8 @@ class Adapter:
     def added(cls, network: Any, part: AdaptPart, seed: int, base: BaseWeightsReference) -> "Adapter":
         """Puts a new adapter into a network and freezes all else, but for an output layer of its own.
 
+        What is trained is float32, whatever type the network's other weights have.
+
         Raises:
             ConfigError: `target_modules` does not fit the network.
         """
@@ -42,6 +45,10 @@ class Adapter:
             target_modules=target_modules(network, part.target_modules),
             modules_to_save=list(heads(network)) or None,
         )
+        if network.dtype != torch.float32:
+            for name in heads(network):
+                # Adapters of such a network peft makes float32 by itself.
+                network.get_submodule(name).float().register_forward_pre_hook(_in_float32)
         set_seed(seed)
         peft = get_peft_model(network, config)
         config.base_model_name_or_path, config.revision = base.name_or_path, base.revision
@@ -80,13 +87,21 @@ class Adapter:
         set_peft_model_state_dict(self._peft, weights)
 
     def merged(self) -> Any:
-        """The network with the adapter added to its weights; nothing of the adapter is left."""
+        """The network with the adapter added to its weights; nothing of the adapter is left.
+
+        They are added in float32 and rounded to the type of the base, so that the model is as large as the base is.
+        """
         return self._peft.merge_and_unload()
 
     def _weights(self) -> dict[str, Any]:
         # Without "auto", which asks the Hub whether the vocabulary has grown.
         weights = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
         return {name: weight.contiguous() for name, weight in weights.items()}
+
+
+def _in_float32(module: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """A hook before the forward pass of a module of float32, of whose inputs others may be."""
+    return tuple(each.float() for each in inputs)
 
 
 def holds_adapter(folder: Path) -> bool:

@@ -162,11 +162,11 @@ class CtcFamily(Family[CtcPart]):
     def export_processor(self, folder: Path) -> None:
         split_processor(folder)
 
-    def open_exported(self, folder: Path) -> Recognizer:
+    def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
         from trainers.models.ctc.ctc_recognizer import CtcRecognizer  # noqa: PLC0415
         from trainers.models.ctc.sample_convolutions import with_sample_convolutions  # noqa: PLC0415
 
-        network = transformers.AutoModelForCTC.from_pretrained(folder, dtype="float32")
+        network = transformers.AutoModelForCTC.from_pretrained(folder, dtype=dtype)
         with_sample_convolutions(network)
         return CtcRecognizer(network, _open_processor_of(folder), self)
 

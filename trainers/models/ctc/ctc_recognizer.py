@@ -27,7 +27,7 @@ from trainers.models.ctc.decoding.rescoring import CausalScorer
 from trainers.models.ctc.sample_convolutions import with_sample_convolutions
 from trainers.models.decoder_labels import padded
 from trainers.models.label_codec import LabelCodec
-from trainers.models.pretrained import attention
+from trainers.models.pretrained import network_options
 from trainers.models.recognizer import (
     IGNORED_LABEL,
     Alternative,
@@ -198,7 +198,7 @@ def load(
 ) -> CtcRecognizer:
     """An output layer for another vocabulary begins anew, by the seed."""
     set_seed(seed)
-    options = {"dtype": torch.float32, **attention(model)}
+    options = network_options(model)
     config = AutoConfig.from_pretrained(description) if description is not None else None
     if config is None:
         # A tokenizer that weights without a head are given is opened as their own.

@@ -100,8 +100,8 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
 
         return load(self, model, self.open_processor(model, description), weights)
 
-    def open_exported(self, folder: Path) -> Recognizer:
+    def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
         from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer  # noqa: PLC0415
 
-        network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32")
+        network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=dtype)
         return Seq2SeqRecognizer(network, processor_of(folder, "main", network.config), self)

@@ -12,7 +12,7 @@ from trainers.data.features.extractor_features import ExtractorFeatures
 from trainers.data.features.model_input import LENGTHS
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec
-from trainers.models.pretrained import attention
+from trainers.models.pretrained import network_options
 from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import Seq2SeqProcessor
@@ -97,7 +97,7 @@ class Seq2SeqRecognizer(Recognizer):
 
 def load(codec: LabelCodec, model: Seq2SeqPart, processor: Seq2SeqProcessor, weights: Path | None) -> Seq2SeqRecognizer:
     """Opens or builds a model, see `Family.load_recognizer`."""
-    options = {"dtype": torch.float32, **attention(model)}
+    options = network_options(model)
     if weights is not None:
         network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
     else:

@@ -39,7 +39,7 @@ class FullContextMatching:
     def __init__(self, recognizer: Recognizer, part: WhisperPart, autocast: torch.dtype | None):
         """Copies the encoder, which must still have the weights that training began with."""
         self.weight, self.fraction = part.full_context_matching, part.full_context_matching_fraction
-        self._features, self._autocast = recognizer.new_features(), autocast
+        self._recognizer, self._features, self._autocast = recognizer, recognizer.new_features(), autocast
         self._context_s = recognizer.limits.context_s
         self._original = copy.deepcopy(recognizer.model.get_encoder()).eval().requires_grad_(False)
         self._given: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -48,8 +48,8 @@ class FullContextMatching:
     @contextmanager
     def of(self, clips: Sequence[torch.Tensor], shares: torch.Tensor) -> Iterator[None]:
         device = clips[0].device
-        features = self._features.to(device).inputs(clips, self._context_s)["input_features"]
-        self._given = features, shares.to(device)
+        inputs = self._features.to(device).inputs(clips, self._context_s)
+        self._given = self._recognizer.in_type_of_weights(inputs)["input_features"], shares.to(device)
         try:
             yield
         finally:

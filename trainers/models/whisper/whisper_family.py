@@ -203,10 +203,10 @@ class WhisperFamily(Family[WhisperPart]):
         for name, content in changed.items():
             (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
 
-    def open_exported(self, folder: Path) -> Recognizer:
+    def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
         from trainers.models.whisper.whisper_recognizer import WhisperRecognizer  # noqa: PLC0415
 
-        network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype="float32")
+        network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=dtype)
         return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder), self)
 
 

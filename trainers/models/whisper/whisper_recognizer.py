@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from trainers.data.features.log_mel import LogMel
 from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec
-from trainers.models.pretrained import attention
+from trainers.models.pretrained import network_options
 from trainers.models.recognizer import (
     Alternative,
     Decoding,
@@ -189,15 +189,15 @@ def load(
     """Opens or builds a model, see `Family.load_recognizer`."""
     if description is not None:
         set_seed(seed)
-        config = WhisperConfig.from_pretrained(description, **attention(model))
+        config = WhisperConfig.from_pretrained(description, **network_options(model))
         network = WhisperForConditionalGeneration(config)
         if weights is not None:
             # Into a new network: from_pretrained forgets that the encoder's positions are not trained.
-            loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=torch.float32)
-            network.load_state_dict(loaded.state_dict())
+            loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=model.dtype)
+            network.to(loaded.dtype).load_state_dict(loaded.state_dict())
         network.generation_config = GenerationConfig.from_pretrained(description)
         return WhisperRecognizer(network, processor, codec)
-    options = {"dtype": torch.float32, **regularization(model), **attention(model)}
+    options = {**regularization(model), **network_options(model)}
     network = weights_from_pretrained(model, WhisperForConditionalGeneration, **options)
     generation = network.generation_config
     notes = resolve_generation(generation, processor.tokenizer, language_of(generation, model))

@@ -18,9 +18,6 @@ class Objective:
     def __init__(self, recognizer: Recognizer, arguments: TrainingArguments):
         self._recognizer, self._arguments = recognizer, arguments
         self._features = recognizer.new_features().to(arguments.device)
-        # Where DeepSpeed computes in less than float32, its weights take no other inputs.
-        deepspeed = getattr(arguments, "hf_deepspeed_config", None)
-        self._dtype: torch.dtype | None = deepspeed.dtype() if deepspeed is not None else None
         self._lengths: torch.Tensor | None = None
         # The regularizer's term: of the pass that runs, and over those since the loss was logged.
         self._term: torch.Tensor | None = None
@@ -43,8 +40,8 @@ class Objective:
         if masks[0] is not None:
             for bins, drawn in zip(self._features.bins(features), masks, strict=True):
                 mask_features(bins, drawn, bins.shape[1] / edge_s)
-        for name, value in features.items():
-            given[name] = value.to(self._arguments.device, self._dtype if value.is_floating_point() else None)
+        for name, value in self._recognizer.in_type_of_weights(features).items():
+            given[name] = value.to(self._arguments.device)
         self._lengths = given.pop(LENGTHS, None)
         with self._recognizer.with_input_length(given), self._regularized(clips, shares):
             yield given

@@ -95,10 +95,10 @@ class GruFamily(Family[GruPart]):
 
         return load(self, model, description, seed, weights)
 
-    def open_exported(self, folder: Path) -> GruRecognizer:
+    def open_exported(self, folder: Path, dtype: str = "float32") -> GruRecognizer:
         from speech_extras.gru_recognizer import GruForCTC, GruRecognizer  # noqa: PLC0415
 
-        return GruRecognizer(GruForCTC.from_pretrained(folder), _open_processor(str(folder)), self)
+        return GruRecognizer(GruForCTC.from_pretrained(folder, dtype=dtype), _open_processor(str(folder)), self)
 
     def export_processor(self, folder: Path) -> None:
         split_processor(folder)

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from rayscribe.trainers.models.ctc.ctc_recognizer import CtcRecognizer
 from rayscribe.trainers.models.family import Family
-from rayscribe.trainers.models.pretrained import open_pretrained
+from rayscribe.trainers.models.pretrained import from_pretrained, network_options
 from transformers import AutoModelForCTC, PreTrainedModel, set_seed
 from transformers.modeling_outputs import CausalLMOutput
 
@@ -46,10 +46,9 @@ def load(
     """See `Family.load_recognizer`: new weights by the seed, those of a checkpoint, or the config's pretrained ones."""
     set_seed(seed)
     if description is None:
-        name, revision = str(model.name_or_path), model.revision or "main"
-        network = open_pretrained(model, lambda: GruForCTC.from_pretrained(name, revision=revision))
+        network = from_pretrained(model, GruForCTC, **network_options(model))
     elif weights is None:
         network = GruForCTC(GruConfig.from_pretrained(description))
     else:
-        network = GruForCTC.from_pretrained(weights)
+        network = GruForCTC.from_pretrained(weights, dtype=model.dtype)
     return GruRecognizer(network, family.open_processor(model, description), family)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from rayscribe.trainers.config.parts.model_part import ModelPart
 from rayscribe.trainers.models.family import Family
 from rayscribe.trainers.models.language_names import code_or_name
-from rayscribe.trainers.models.pretrained import from_pretrained
+from rayscribe.trainers.models.pretrained import from_pretrained, network_options
 from rayscribe.trainers.models.tokenizer_processor import tokenizer_fingerprint
 from transformers import AutoProcessor
 
@@ -67,7 +67,7 @@ class PretrainedFamily(Family[Model]):
     def load_recognizer(
         self, model: Model, description: Path | None, seed: int, *, weights: Path | None = None
     ) -> Recognizer:
-        auto_class, options = self.auto_class(self.model_config(model, None)), {"dtype": "float32"}
+        auto_class, options = self.auto_class(self.model_config(model, None)), network_options(model)
         network = (
             from_pretrained(model, auto_class, **options)
             if weights is None
@@ -75,5 +75,6 @@ class PretrainedFamily(Family[Model]):
         )
         return resolve_name(self.recognizer)(network, self.open_processor(model, description), self)
 
-    def open_exported(self, folder: Path) -> Recognizer:
-        return self.load_recognizer(self.part(name_or_path=str(folder)), None, seed=0)
+    def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
+        part = self.part.model_validate({"name_or_path": str(folder), "dtype": dtype})
+        return self.load_recognizer(part, None, seed=0)
