@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ class Recognition:
 
     Attributes:
         text: The hypothesis.
-        loss: Cross-entropy summed over the utterance's labels, in nats.
+        loss: Cross-entropy summed over the utterance's labels, in nats. None: see `Recognizer.scores_loss`.
         avg_logprob: Mean over the hypothesis's generated tokens, its end token among them unless it was cut off at the
             maximal length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
             before generation suppresses any. Prompt tokens (start, language, task) are given, not generated.
@@ -140,7 +140,7 @@ class Recognition:
     """
 
     text: str
-    loss: float
+    loss: float | None
     avg_logprob: float
     nbest: tuple[Alternative, ...] | None = None
     best_path: str | None = None
@@ -217,7 +217,11 @@ class Recognizer(ABC):
         adapter: What is trained inside the model in place of its weights. None: they are themselves.
         regularizer: A further term of the loss. None: there is none.
         base: The weights that the run began with. None: nothing depends on them.
+        scores_loss: Whether `recognize` gives the loss of the labels too, for which a model that generates runs once
+            more. Where it does not, scores have no loss.
     """
+
+    scores_loss: ClassVar[bool] = True
 
     model: Any
     processor: Any

@@ -54,7 +54,7 @@ class SplitScore:
 
     Attributes:
         utterances: One record each, in the manifest's order.
-        loss: Cross-entropy per label in nats.
+        loss: Cross-entropy per label in nats. None: scoring computes none of this model, see `Recognizer.scores_loss`.
         skipped: Utterances that are too long for the model, and were left out as the config says.
         best_path: Of a search of outputs, the score of their best path.
         alternative_scores: Of such a search, the scores by the other weights of `recognizer.Beam`.
@@ -66,7 +66,7 @@ class SplitScore:
 
     score: Score
     utterances: list[UtteranceScore]
-    loss: float
+    loss: float | None
     normalizer: Normalizer
     skipped: int
     decoding: Decoding
@@ -80,8 +80,8 @@ class SplitScore:
 
     @property
     def values(self) -> dict[str, float]:
-        rates = {name: rate for name, rate in self.score.rates.items() if rate is not None}
-        return {**rates, "loss": self.loss, **self.metrics}
+        known = {**self.score.rates, "loss": self.loss, **self.metrics}
+        return {name: value for name, value in known.items() if value is not None}
 
     def to_json_dict(self) -> dict[str, Any]:
         """What stands in evaluation/<split>.json."""
@@ -91,7 +91,7 @@ class SplitScore:
         of_members = {name: score.to_json_dict() for name, score in self.members.items()}
         return {
             **self.score.to_json_dict(),
-            "loss": self.loss,
+            **({"loss": self.loss} if self.loss is not None else {}),
             "skipped": self.skipped,
             **self.normalizer.to_json_dict(),
             "decoding": self.decoding.describe(),
@@ -258,8 +258,12 @@ class Scorer:
                 f"({normalizer}), so that no {undefined[0].upper()} exists; transcribe them, or set data.normalizer: "
                 "none"
             )
-        # Added exactly, so that the loss does not move with the order of ranks either.
-        loss = math.fsum(item.recognition.loss for item in gathered) / sum(item.labels for item in gathered)
+        loss = None
+        if self._recognizer.scores_loss:
+            losses = [item.loss for item in found if item.loss is not None]
+            assert len(losses) == len(found), "a recognizer that scores the loss gives that of each utterance"
+            # Added exactly, so that the loss does not move with the order of ranks either.
+            loss = math.fsum(losses) / sum(item.labels for item in gathered)
         skipped = len(all_ids) - len(ids)
         best_path = alternatives[0] if alternatives else None
         how = (normalizer, skipped, options.decoding, best_path, tuple(alternatives[1:]))
@@ -290,7 +294,7 @@ def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) ->
     for id_, item in zip(ids, hypotheses, strict=True):
         for name in ("loss", "avg_logprob"):
             number = getattr(item.recognition, name)
-            if not math.isfinite(number):
+            if number is not None and not math.isfinite(number):
                 raise NotFiniteError(
                     f"the {name} of utterance {id_} is {number}: the model's weights or outputs are no longer finite; "
                     "go on from an earlier checkpoint with a lower training.learning_rate, or in float32"

@@ -178,7 +178,7 @@ class ProgressReport(TrainerCallback):
         logs: dict[str, float] = kwargs["logs"]
         if not self._session.is_main_process:
             return
-        if "eval_loss" in logs:
+        if "eval_wer" in logs:
             self.validated(state.global_step, state.max_steps, state.epoch or 0.0, logs)
         elif "loss" in logs:
             speed = self._measure()

@@ -50,7 +50,7 @@ class WorkerContext:
     def show_metrics(self, line: str) -> None:
         """Gives a line of metrics that counts to the trackers; one of a validation is a reason for a new page."""
         self.trackers.send(line)
-        if '"eval_loss"' in line:
+        if '"eval_wer"' in line:
             self.page.request()
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -98,6 +98,8 @@ class Chat:
 class Qwen3AsrRecognizer(Recognizer):
     """Qwen3ASRForConditionalGeneration and its Qwen3ASRProcessor."""
 
+    scores_loss: ClassVar[bool] = False
+
     def new_features(self) -> ClipFeatures:
         return ClipFeatures(self.processor.feature_extractor)
 
@@ -129,7 +131,6 @@ class Qwen3AsrRecognizer(Recognizer):
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts])
         device = self.model.device
         with decoding.precision(device):
-            losses = self._losses(inputs, labels, frames)
             tokens = self.model.generate(
                 **inputs,
                 input_ids=ids.to(device),
@@ -141,15 +142,15 @@ class Qwen3AsrRecognizer(Recognizer):
             rows = [without_end(row, {end_id, self._chat.pad_id}) for row in tokens.tolist()]
             ended = [row if len(row) == decoding.max_length else [*row, end_id] for row in rows]
             given = [[*row[:prefix], *own] for row, own in zip(labels, ended, strict=True)]
-            sums = self._losses(inputs, given, frames, first=prefix)
+            sums = self._losses(inputs, given, frames, prefix)
         texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
         return [
-            Recognition(text.strip(), loss, -total / len(own))
-            for text, loss, total, own in zip(texts, losses, sums, ended, strict=True)
+            Recognition(text.strip(), None, -total / len(own))
+            for text, total, own in zip(texts, sums, ended, strict=True)
         ]
 
     def _losses(
-        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], frames: list[int], first: int = 0
+        self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], frames: list[int], first: int
     ) -> list[float]:
         """Cross-entropy of each row of labels from its token `first` on, nats."""
         collated = self._chat(labels, [count * HOP for count in frames])
