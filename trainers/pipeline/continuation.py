@@ -210,7 +210,7 @@ def _go_on(
     url: str, state: State, previous: Mapping[str, Any] | None, config: TrainConfig, wanted: dict[str, Any]
 ) -> Continuation:
     assert state.experiment is not None
-    known = _known_lengths(state.experiment, previous, config)
+    known = [Length(**item) for item in state.experiment["lengths"]]
     lengths = _extended(url, known, config.training)
     _refuse_fewer_steps(url, state, lengths[-1])
     changes = _free_changes(previous, config)
@@ -236,16 +236,6 @@ def _experiment(run_id: str, description: dict[str, Any], lengths: list[Length])
 
 def _length(part: TrainingPart) -> Length:
     return Length(part.max_steps, part.num_train_epochs)
-
-
-def _known_lengths(
-    experiment: Mapping[str, Any], previous: Mapping[str, Any] | None, config: TrainConfig
-) -> list[Length]:
-    if "lengths" in experiment:
-        return [Length(**item) for item in experiment["lengths"]]
-    # Begun by a version that did not write them.
-    part = previous["training"] if previous is not None else config.training.model_dump()
-    return [Length(part.get("max_steps"), part.get("num_train_epochs"))]
 
 
 def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]:

@@ -150,13 +150,3 @@ def test_a_flipped_bit_in_the_file_of_labels_is_found(prepared: PreparedSet, pro
         path.write_bytes(wrong)
         with pytest.raises(DataError, match="it is made again"):
             labels_of(prepared, WhisperFamily(), processor)
-
-
-@pytest.mark.parametrize("prepared", ["folder"], indirect=True)
-def test_labels_of_an_earlier_version_end_with_a_zero(prepared: PreparedSet, processor: Any) -> None:
-    expected = WhisperFamily().encode_labels(processor, TEXTS)
-    labels_of(prepared, WhisperFamily(), processor)
-    (path,) = Path(prepared.url).glob("labels-*")
-    path.write_bytes(path.read_bytes()[:-4] + bytes(4))
-    labels = labels_of(prepared, WhisperFamily(), processor)
-    assert [labels[position] for position in range(len(labels))] == expected

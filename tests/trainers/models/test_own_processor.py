@@ -29,13 +29,9 @@ def test_a_damaged_file_of_a_runs_processor_is_named(name: str, kept: float, tmp
         resolved(tmp_path)
 
 
-def test_another_token_is_never_trained_with_and_one_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    vocabulary = resolved(tmp_path).tokenizer.get_vocab()
+def test_another_token_is_never_trained_with(tmp_path: Path) -> None:
+    resolved(tmp_path)
     path = tmp_path / PROCESSOR / "tokenizer.json"
-    complete = path.read_bytes()
-    path.write_bytes(complete.replace(b'"b"', b'"B"', 1))
+    path.write_bytes(path.read_bytes().replace(b'"b"', b'"B"', 1))
     with pytest.raises(ResumeError, match="is missing or damaged"):
         resolved(tmp_path)
-    path.write_bytes(complete)
-    (tmp_path / PROCESSOR / "SHA256.json").unlink()
-    assert resolved(tmp_path).tokenizer.get_vocab() == vocabulary

@@ -66,16 +66,6 @@ class TestLength:
         with pytest.raises(ResumeError, match=r"training\.max_steps is 3, but the run is at step 4"):
             again(started(first), first, config({**FIRST, "training.max_steps": 3, "training.extend": "rescale"}))
 
-    def test_a_run_that_an_earlier_version_began_has_the_length_of_its_last_config(self) -> None:
-        first = config(FIRST)
-        state = started(first)
-        assert state.experiment is not None
-        earlier = {name: value for name, value in state.experiment.items() if name != "lengths"}
-        second = again(replace(state, experiment=earlier), first, first)
-        assert (lengths(second), second.changes) == ([(8, None)], ())
-        with pytest.raises(ResumeError, match=r"ends at training\.max_steps 8"):
-            again(replace(state, experiment=earlier), first, config({**FIRST, "training.max_steps": 12}))
-
 
 class TestBeganFrom:
     def test_a_run_keeps_what_it_began_from(self) -> None:

@@ -165,15 +165,6 @@ def test_a_damaged_entry_is_named_and_never_another_one(tmp_path: Path) -> None:
             assert "entry 2 of the run's journal is damaged" in str(error)
 
 
-def test_an_entry_of_an_earlier_version_has_no_sum_but_its_number(folder: RunFolder) -> None:
-    entry = {"number": 1, "at": "", "kind": "quarantined", "name": "a"}
-    folder.storage.write_bytes(f"{JOURNAL}/00000001.json", json.dumps(entry).encode())
-    assert Journal(folder).read().quarantined == {"a"}
-    folder.storage.write_bytes(f"{JOURNAL}/00000001.json", json.dumps({**entry, "number": 0}).encode())
-    with pytest.raises(ResumeError, match="entry 1 of the run's journal is damaged"):
-        Journal(folder).read()
-
-
 def test_reading_at_once_and_one_by_one_come_to_the_same(folder: RunFolder) -> None:
     group_of(begin(folder), "x")
     group_of(begin(folder), "y")

@@ -86,9 +86,6 @@ def test_what_a_killed_group_left_on_another_node_of_the_folder_is_found(tmp_pat
     killed.release()
     later = Staging.open("run", OfNode(0, 1, 0, "b"), "second")
     assert later.wait_for_earlier_groups(managed_by_service=False, log=print) == [killed.folder]
-    of_version_0_1 = killed.root / "0123abcd"
-    of_version_0_1.mkdir()
-    assert later.wait_for_earlier_groups(managed_by_service=False, log=print) == [of_version_0_1, killed.folder]
 
 
 def test_a_lock_that_another_process_holds_is_no_endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:

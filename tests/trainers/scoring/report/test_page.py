@@ -25,7 +25,6 @@ from trainers.scoring.report.page import report_html, write_report
 from trainers.scoring.report.run_record import worker_seconds
 from trainers.storage import open_storage
 
-EARLIER = Path(__file__).parents[2] / "run_folder" / "earlier_versions" / "version_0_1"
 HOSTILE = '<script>alert("x")</script>'
 TEXTS = ["one two three", "four five six seven", f"eight {HOSTILE} & 'nine'", "ten"]
 HYPOTHESES = ["one too three", "four five six seven", f"eight <img src=x onerror=alert(1)> & {HOSTILE}", ""]
@@ -196,9 +195,7 @@ def test_a_finished_run_shows_the_scores_of_its_result(run: RunFolder) -> None:
     assert "By speaker" not in texts["h3"]
 
 
-def test_a_run_of_version_0_1_has_a_page_and_an_empty_folder_has_none(tmp_path: Path) -> None:
-    texts = texts_of(report_html(RunFolder(open_storage(str(EARLIER / "finished")))))
-    assert {"Score on test", "Score on validation", "Curves", "Data", "Attempts", "Config"} <= {*texts["h2"]}
+def test_an_empty_folder_has_no_page(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no run has begun here"):
         report_html(RunFolder(open_storage(str(tmp_path / "empty"))))
 
