@@ -1,6 +1,5 @@
 """Assembles the `rayscribe` command."""
 
-import errno
 import io
 import re
 import signal
@@ -24,6 +23,7 @@ from jobs.cli.results import (
 from jobs.printable import printable
 from runtime_env.own_code import VERSION
 from trainers.distributed.console import print_line
+from trainers.distributed.exit_code import refused_by_disk
 from trainers.errors import ConfigError, RayscribeError, StorageError
 
 app = typer.Typer(
@@ -33,10 +33,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-# What a disk, or the rights on it, refuse: packages, the ledger, records of clusters, logs and the output of a command
-# are all written on the client's disk.
-FULL = (errno.ENOSPC, errno.EDQUOT)
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=.*", re.DOTALL)
 # Whose arguments may be another program's.
 TAKES_A_LINE = ("launch", "import-command")
@@ -122,14 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_line(printable(f"error: {error}"), sys.stderr)
         return error.exit_code
     except OSError as error:
-        if error.errno not in (*FULL, *FORBIDDEN):
+        if (text := refused_by_disk(error)) is None:
             raise
-        what = error.filename or "a file of this machine, or the output of this command"
-        if error.errno in FULL:
-            text = f"cannot be written: {error.strerror}: free some, or choose another disk (RAYSCRIBE_HOME, TMPDIR)"
-        else:
-            text = f"cannot be used: {error.strerror}: change its rights, or choose another folder (RAYSCRIBE_HOME)"
-        print_line(printable(f"error: {what} {text}"), sys.stderr)
+        print_line(printable(f"error: {text}"), sys.stderr)
         return StorageError.exit_code
     except SystemExit as end:
         # Nobody reads the output any more, as after `| head`; typer ends with 1 then.
