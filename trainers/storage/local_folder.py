@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from trainers.errors import FullDiskError, StorageError
 from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, with_line
-from trainers.storage.full_disk import NUMBERS
+from trainers.storage.full_disk import NUMBERS, naming_full_disk
 from trainers.storage.retry import Explanation, RetryPolicy
 
 T = TypeVar("T")
@@ -124,7 +124,12 @@ class LocalStorage(Storage):
         self._run(f"copy {local} to", self._path(key), lambda path: _copy(local, path))
 
     def download_file(self, key: str, local: Path) -> None:
-        self._run(f"copy to {local} from", self._path(key), lambda path: _copy(path, local))
+        def copy(path: Path) -> None:
+            # The disk of this host is another than the storage's.
+            with naming_full_disk():
+                _copy(path, local)
+
+        self._run(f"copy to {local} from", self._path(key), copy)
 
     def for_pyarrow(self) -> tuple[str, None]:
         return self.root, None
@@ -240,7 +245,9 @@ def _link(part: Path, path: Path) -> bool:
 def _explain(error: BaseException) -> Explanation | None:
     if not isinstance(error, OSError):
         return None
-    cause = f"{error.strerror or error} ({error.filename})" if error.filename else str(error)
+    # Of a copy, the second is the target.
+    named = error.filename2 or error.filename
+    cause = f"{error.strerror or error} ({named})" if named else str(error)
     permission = f"permission is denied to user id {os.getuid()}: give it read and write access"
     fixes: dict[int | None, str] = {
         errno.ENOENT: "check that it exists, or choose another storage path",

@@ -107,3 +107,18 @@ def test_a_download_to_a_full_disk_names_the_host_too() -> None:
     assert found is not None
     assert f"a disk of host {socket.gethostname()} is full (" in found.cause
     assert not found.transient
+
+
+def test_a_copy_between_disks_names_the_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copyfile(source: Path, target: Path) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+
+    storage, node = open_storage(str(tmp_path / "runs")), tmp_path / "node"
+    storage.write_bytes("model", b"x")
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    with pytest.raises(FullDiskError, match=f"host {socket.gethostname()} is full .*; {node} has .*TMPDIR"):
+        storage.download_file("model", node / "model")
+    node.mkdir(exist_ok=True)
+    (node / "new").write_bytes(b"x")
+    with pytest.raises(FullDiskError, match=rf"No space left on device \({tmp_path}/runs/.*another storage path"):
+        storage.upload_file(node / "new", "new")
