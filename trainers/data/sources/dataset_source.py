@@ -27,7 +27,7 @@ from trainers.data.sources.row_files import row_file
 from trainers.data.sources.row_files.arrow_rows import ArrowRows, saved_files
 from trainers.data.sources.row_files.listed_rows import FIELD, read_listed, refuse_outside
 from trainers.data.sources.row_files.parquet_rows import ParquetRows
-from trainers.data.sources.row_files.passed_over import names_files, refuse_passed_over
+from trainers.data.sources.row_files.passed_over import refuse_passed_over, warnings_of_passed_over
 from trainers.data.sources.row_files.row_file import RowFileReader, RowFormat
 from trainers.errors import DataError
 from trainers.storage import Storage, sha256_of
@@ -101,6 +101,12 @@ class DatasetSource(DataSource):
             source = self._split_of_tables(split, spec, builder, files)
         else:
             source = self._split_of_files(split, _parts_of(spec, listed, row_format), builder, identity, files)
+        if is_hub_url(builder.base_path or "") and builder.name != "audiofolder":
+            for each in dict.fromkeys(_named_in(spec)):
+                left_out = warnings_of_passed_over(
+                    builder.base_path, each, map(str, listed[each]), self.data.audio_column_name
+                )
+                source = replace(source, warnings=[*source.warnings, *left_out])
         return replace(source, origin=f"{part.name} {name}")
 
     def _split_of_tables(self, split: str, spec: str, builder: Any, files: SourceFiles) -> SourceSplit:
@@ -262,10 +268,9 @@ def _files_of(builder: Any, name: str, column: str) -> Mapping[str, Sequence[str
     if saved := saved_files(folder.resolve()):
         return saved
     # Tables next to the recordings of an audio folder have names of their own.
-    if builder.name != "audiofolder" and folder.is_dir() and not names_files(folder):
-        refuse_passed_over(
-            folder, (str(file) for files in builder.config.data_files.values() for file in files), column
-        )
+    if builder.name != "audiofolder" and folder.is_dir():
+        read = (str(file) for files in builder.config.data_files.values() for file in files)
+        refuse_passed_over(folder.expanduser().resolve().as_posix(), read, column)
     return {str(split): files for split, files in builder.config.data_files.items()}
 
 

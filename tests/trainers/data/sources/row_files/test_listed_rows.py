@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,12 @@ def test_a_column_without_paths_and_a_split_that_is_not_there_are_named(tmp_path
 
 def read_from_hub(folder: Path, home: Path, *location: str) -> tuple[dict[str, Any], list[str]]:
     """What a driver and a node find in a data set on the Hub, and the requests for its files."""
+    *_, last = (result := run_on_hub(folder, home, *location))[0].splitlines()
+    return json.loads(last), result[1]
+
+
+def run_on_hub(folder: Path, home: Path, *location: str) -> tuple[str, list[str]]:
+    """The same, with all that is printed."""
     server = subprocess.Popen([sys.executable, hub_server.__file__, str(folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
@@ -129,8 +136,7 @@ def read_from_hub(folder: Path, home: Path, *location: str) -> tuple[dict[str, A
     finally:
         server.terminate()
         requests = server.communicate()[0].splitlines()
-    found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
-    return found, [line for line in requests if line.startswith("GET /datasets/")]
+    return result.stdout, [line for line in requests if line.startswith("GET /datasets/")]
 
 
 def test_the_recordings_of_an_audio_folder_on_the_hub_are_fetched_by_who_reads_them(tmp_path: Path) -> None:
@@ -209,6 +215,25 @@ def test_tables_of_a_split_that_are_of_another_kind_are_never_left_out(tmp_path:
     # A README says that it is not meant.
     (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: '*.csv'\n---\n")
     assert opened(tmp_path).table["text"].to_pylist() == ["a", "a"]
+
+
+def test_tables_of_another_kind_that_a_set_on_the_hub_has_are_told(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number in (0, 2, 3, 4, 5):
+        (folder / f"train-{number}.csv").write_text(f"audio,sentence\n{number}.wav,a\n")
+    for name in ("train-1.jsonl", "train-2.json", "train-2.parquet", "train.json"):
+        (folder / name).write_text('{"audio": "1.wav", "sentence": "b"}\n')
+    printed, _ = run_on_hub(folder, tmp_path / "home")
+    (warning,) = (line for line in printed.splitlines() if line.startswith("warning: "))
+    assert re.search(
+        r"data.dataset: hf://datasets/me/set@0+: of train, `datasets` reads files of one kind, such as train-0.csv, "
+        "and leaves out 3 tables of other kinds: train-1.jsonl, train-2.json, train-2.parquet;",
+        warning,
+    )
+    assert json.loads(printed.splitlines()[-1])["texts"] == ["a"] * 5
+    (folder / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: '*.csv'\n---\n")
+    assert "warning: " not in run_on_hub(folder, tmp_path / "other_home")[0]
 
 
 def test_settings_and_files_of_no_split_next_to_tables_are_left_alone(tmp_path: Path) -> None:
