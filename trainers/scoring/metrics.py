@@ -91,6 +91,9 @@ def load_metric(source: str) -> evaluate.EvaluationModule:
     """
     if CLASS.fullmatch(source):
         name, _, attribute = source.partition(":")
+        # Last, so that it hides no package: a job's own working directory is there, a command's is not.
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)
         found = getattr(importlib.import_module(name), attribute)
     else:
         found = _only_metric_of(_script(Path(source)) if source.startswith("/") else _cached(source))

@@ -76,6 +76,14 @@ def test_a_script_and_its_folder_and_a_class_give_their_numbers(tmp_path: Path) 
     assert folder.compute(HYPOTHESES, REFERENCES) == {"ratio": 13 / 19}
 
 
+def test_a_class_is_found_in_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_script(tmp_path / "metrics_of_mine", RATIO)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    metrics = RecipeMetrics({"ratio": "metrics_of_mine.metrics_of_mine:Metric"})
+    assert metrics.compute(HYPOTHESES, REFERENCES) == {"ratio": 13 / 19}
+
+
 @pytest.mark.parametrize("result", ["4.5", "{'whatever': 4.5}", "__import__('numpy').float32(4.5)"])
 def test_a_result_of_one_number_needs_no_name(tmp_path: Path, result: str) -> None:
     metrics = RecipeMetrics({"own": str(write_script(tmp_path / "one", result))})
