@@ -376,6 +376,16 @@ class TestVerbs:
         assert main(["--config", str(path), "--no-ray", "--verb", "evaluate", "--model", str(model)]) == 0
         assert "on test (3 utterances)" in capsys.readouterr().out
 
+    def test_the_score_that_evaluate_writes_names_the_language_by_which_it_is_compared(self, tmp_path: Path) -> None:
+        test = write_corpus(tmp_path, FEW_WORDS, durations_s=[0.5, 0.7, 1.0], name="test")
+        model = write_model(tmp_path / "model")
+        path = tmp_path / "score.yaml"
+        where = {"data": {"test": str(test)}, "run": {"storage_path": str(tmp_path / "runs")}}
+        path.write_text(yaml.safe_dump({**where, "model": {"language": "Thai"}}))
+        assert main(["--config", str(path), "--no-ray", "--verb", "evaluate", "--model", str(model)]) == 0
+        (totals,) = (tmp_path / "runs" / "evaluations").glob("*/evaluation/test.json")
+        assert json.loads(totals.read_bytes())["language"] == "Thai"
+
     def test_evaluate_warns_of_a_normalizer_that_hides_marks(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -170,7 +170,8 @@ def score_split(
     options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, beam=beam)
     result = scorer.score(options, what=f"score {split}")
     show_rates(result, split, session)
-    totals: dict[str, Any] = {"split": split, **result.to_json_dict()}
+    # Which metric ranks in it; what `evaluate` writes has no config next to it.
+    totals: dict[str, Any] = {"split": split, "language": config.model.language, **result.to_json_dict()}
     if beam is not None and beam.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True
     if session.is_main_process:

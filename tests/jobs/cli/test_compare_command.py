@@ -157,8 +157,12 @@ def test_a_difference_that_may_be_chance_is_said_to_be_one(tmp_path: Path, runs:
 
 
 def test_a_language_without_spaces_is_compared_by_characters(tmp_path: Path, runs: tuple[str, str]) -> None:
-    for folder in runs:
-        written(Path(folder) / "config.yaml", "model: {language: th}\n")
+    # Only a run has a config next to its score.
+    written(Path(runs[0]) / "config.yaml", "model: {language: th}\n")
+    assert compared(*runs)["metric"] == "cer"
+    (Path(runs[0]) / "config.yaml").unlink()
+    totals = Path(runs[1]) / "evaluation" / "test.json"
+    written(totals, json.dumps({**json.loads(totals.read_bytes()), "language": "Thai"}))
     found = compared(*runs)
     assert (found["metric"], "characters" in found) == ("cer", True)
     assert compared(*runs, "--metric", "wer")["metric"] == "wer"

@@ -154,6 +154,7 @@ def _record(folder: Path, name: str, outcome: Outcome, found: FormatScore, run: 
     """Writes its score as `rayscribe evaluate` does, so that `rayscribe compare` reads it."""
     totals = {
         "split": TEST,
+        "language": run.config.model.language,
         **found.score.to_json_dict(),
         **run.normalizer.to_json_dict(),
         "format": name,

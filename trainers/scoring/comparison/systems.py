@@ -64,7 +64,8 @@ class System:
             {row["id"]: row["hypothesis"] for row in rows},
             {row["id"]: row["reference"] for row in rows},
             normalizer,
-            (config.get("model") or {}).get("language"),
+            # Scores of earlier versions name none.
+            totals.get("language") or (config.get("model") or {}).get("language"),
             totals.get("full_context"),
             _settings_of(folder),
         )
