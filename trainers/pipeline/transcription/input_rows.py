@@ -1,5 +1,6 @@
 """The rows of what is to be transcribed: recordings, folders of them, or one manifest."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,8 @@ from trainers.errors import ConfigError, DataError
 
 ARGUMENT = "FILES"
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
+# Tables that no manifest is, and manifests that are compressed.
+_OTHER_TABLE = re.compile(r".*\.(parquet|arrow|feather|xlsx?|ods|(csv|tsv|jsonl?)\.(gz|bz2|xz|zst|zip))", re.IGNORECASE)
 # Names of what is written of rows.
 NAME = pa.field("name", pa.string())
 
@@ -71,7 +74,13 @@ def refuse_missing(locations: Sequence[str]) -> None:
 def _recordings(inputs: Sequence[str]) -> list[dict[str, str]]:
     found: dict[str, str] = {}
     for text in inputs:
-        if is_remote(text) or not in_home(text).is_dir():
+        is_folder = not is_remote(text) and in_home(text).is_dir()
+        if _OTHER_TABLE.fullmatch(text) and not is_folder:
+            raise ConfigError(
+                f"{ARGUMENT}: {text}: a table is read as {', '.join(MANIFEST_ENDINGS)}, and not compressed: save "
+                "its rows as one of them"
+            )
+        if not is_folder:
             if problem := unreadable_url(text):
                 raise ConfigError(f"{ARGUMENT}: {text}: {problem}")
             found[text] = _absolute(text)
