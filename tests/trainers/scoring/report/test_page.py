@@ -128,6 +128,14 @@ def test_the_headline_and_the_table_have_both_scores_of_a_model_with_a_short_con
     assert {"61.50%", "40.25%"} <= {*texts["td"]}
 
 
+def test_a_score_of_a_beam_search_is_told_from_the_best_paths(run: RunFolder) -> None:
+    assert "beam search" not in report_html(run)
+    key = "checkpoints/checkpoint-8-a2-y/validation.json"
+    run.write_json(key, {**(run.read_json(key) or {}), "best_path": {"wer": 97.5, "cer": 40.25, "ser": 99.0}})
+    told = "By a beam search (decode). The model's best path, as scores while training goes on are, has WER 97.50%, CER"
+    assert told in report_html(run)
+
+
 def test_scores_are_sliced_by_columns_of_the_manifest(run: RunFolder) -> None:
     Journal(run).append(lambda _: {"kind": "prepared", "attempt": 2, "processor": None})
     ids = [f"validation/{number:03d}.wav" for number in range(4)]
