@@ -9,6 +9,7 @@ attempts/<k>/logs/driver.log               what the driver printed, once the ser
 import json
 import math
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -109,15 +110,18 @@ def best_of(found: Iterable[Wers]) -> dict[str, float]:
     return {name: wer for name, wer in zip(names, best, strict=True) if wer is not None}
 
 
-def scores_of(state: State) -> dict[str, float]:
-    """What is known of `best_wer`, of all validations, and `test_wer`, and of both at the full context. Percent."""
+def scores_of(state: State, validated: Iterable[Wers] = ()) -> dict[str, float]:
+    """What is known of `best_wer`, of all validations, and `test_wer`, and of both at the full context. Percent.
+
+    `validated` are those that are known otherwise: a checkpoint of the best WER is not kept where others rank.
+    """
     result = state.finished.result if state.finished is not None else {}
     of_program = {"eval_wer": (result.get("metrics") or {}).get("wer")}
     # First the final score, which is at the full context in any case.
     found = _wers([result.get("validation") or {}, *(each.metrics for each in state.checkpoints), of_program])
     tested = result.get("test") or {}
     scores = {"test_wer": tested.get("wer"), "test_full_context_wer": (tested.get("full_context") or {}).get("wer")}
-    return {**best_of(found), **{name: wer for name, wer in scores.items() if wer is not None}}
+    return {**best_of([*found, *validated]), **{name: wer for name, wer in scores.items() if wer is not None}}
 
 
 def restarts_of(state: State, attempt: int) -> dict[str, Any]:
@@ -233,7 +237,16 @@ class FinalStatus:
         if isinstance(error, Interruption):
             detail = f"stopped; {error.left}"
         with StatusWriter(self._folder, self.attempt, after_workers=True) as status:
-            status.update(Phase.ENDED, detail=detail, eta_s=None, **scores_of(self._state()))
+            status.update(Phase.ENDED, detail=detail, eta_s=None, **self._scores())
+
+    def _scores(self) -> dict[str, float]:
+        state = self._state()
+        try:
+            # Metrics of a program are its own.
+            is_program = isinstance(self._config, ScriptConfig)
+            return scores_of(state, () if is_program else validated_wers(self._folder, state, sys.maxsize))
+        except RayscribeError:
+            return scores_of(state)
 
     def _state(self) -> State:
         try:

@@ -61,7 +61,9 @@ class DirectRuns:
             return run.model_copy(update={"state": state, "reason": f"not reachable: {error}"})
         state, reason = _state_of(known, found)
         progress = found.progress or Progress(phase="")
-        scores = {**scores_of(found.state), **restarts_of(found.state, found.attempt)}
+        best = (progress.best_wer, progress.best_full_context_wer)
+        validated = [(wer, full) for wer, full in (best,) if wer is not None]
+        scores = {**scores_of(found.state, validated), **restarts_of(found.state, found.attempt)}
         shown: dict[str, Any] = {
             "uid": str((found.state.experiment or {}).get("id", "")),
             "state": state,

@@ -130,6 +130,21 @@ def test_an_interrupted_run_says_what_goes_on_with_it(name: str, again: str, tmp
     assert ended.value.left.endswith(f"/checkpoints; {again}, or `rayscribe resume`, continues from there")
 
 
+def test_the_best_of_all_validations_stays_known_where_its_checkpoint_was_not_kept(tmp_path: Path) -> None:
+    folder = RunFolder(open_storage(str(tmp_path / "run")))
+    writer = first_group(folder)
+    for step, wer in ((4, 95.0), (8, 96.5)):
+        line = {"step": step, "attempt": 1, "eval_loss": 1.0, "eval_wer": wer, "eval_full_context_wer": wer + 1}
+        folder.storage.append_line(writer.group.metrics_key, json.dumps(line))
+    checkpoint = {"name": "checkpoint-8-a1-y", "step": 8, "attempt": 1, "created": "x", "files": {}}
+    entry = {"kind": "checkpoint", "checkpoint": {**checkpoint, "metrics": {"eval_wer": 96.5}}, "removes": []}
+    writer.append(lambda _: entry)
+    with FinalStatus(config({}), folder, 1):
+        pass
+    status = read_status(folder, 1) or {}
+    assert (status["best_wer"], status["best_full_context_wer"]) == (95.0, 96.0)
+
+
 def test_an_attempt_without_a_number_writes_nothing(tmp_path: Path) -> None:
     with StatusWriter(RunFolder(open_storage(str(tmp_path))), None) as status:
         status.update(Phase.PREPARING_DATA)
