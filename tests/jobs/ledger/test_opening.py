@@ -90,22 +90,6 @@ class TestMigrating:
             Ledger.open(ledger_url)
         database.close()
 
-    def test_causes_of_earlier_events_are_renamed(self, ledger_url: str) -> None:
-        ledger, database = Ledger.open(ledger_url), Database.open(ledger_url)
-        run = add(ledger, "r")
-        with ledger.write() as writer:
-            for cause in ("cluster_silent", "fault", "error"):
-                run = writer.change(run, cause=cause, text="", at_s=2000.0)
-        with database.writing() as connection:
-            connection.execute(text("UPDATE alembic_version SET version_num = '0002'"))
-            # What later steps add.
-            connection.execute(text("ALTER TABLE requests DROP COLUMN code"))
-        Ledger.open(ledger_url).close()
-        causes = ["submitted", "cluster_unreachable", "internal_error", "error"]
-        assert [event.cause for event in ledger.events("r")] == causes
-        ledger.close()
-        database.close()
-
 
 class TestSqlite:
     def test_only_its_owner_may_read_what_is_made(self, tmp_path: Path) -> None:
