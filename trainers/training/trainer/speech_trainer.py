@@ -29,6 +29,8 @@ from trainers.training.trainer.objective import Objective
 from trainers.training.trainer.planned_batches import BatchesAhead, Clips, Collator, PlannedBatches, PlannedLoader
 from trainers.training.trainer.step_times import GradientExchange, StepPart, StepTimes
 
+BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)
+
 
 class SpeechTrainer(Seq2SeqTrainer):
     """One rank's training loop.
@@ -76,6 +78,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         self.pop_callback(PrinterCallback)
         self.times, self.exchange = StepTimes(), GradientExchange(self)
         self._recognizer, self._score = recognizer, evaluate
+        self._batch_norms = [each for each in recognizer.model.modules() if isinstance(each, BATCH_NORMS)]
         self._batches, self._clips, self._schedule = batches, clips, schedule
         self._divergence = Divergence(arguments.device, fp16=arguments.fp16)
         self._loader: PlannedLoader | None = None
@@ -126,6 +129,7 @@ class SpeechTrainer(Seq2SeqTrainer):
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of one forward pass, at the length of its bucket."""
+        self._keep_statistics()
         with self.objective.inputs(inputs) as given:
             return super().compute_loss(model, given, *args, **kwargs)
 
@@ -145,12 +149,22 @@ class SpeechTrainer(Seq2SeqTrainer):
         model: Any = self._recognizer.model
         batch = self.data_collator([self._clips[reference] for reference in next(iter(self._batches))])
         model.train()
+        self._keep_statistics()
         with self.objective.inputs(send_to_device(batch, self.args.device)) as given:
             labels = given.pop("labels")
             with self.accelerator.autocast():
                 outputs = model(**given)
             self.objective.loss(outputs, labels).backward()
         model.zero_grad()
+
+    def _keep_statistics(self) -> None:
+        """Has batch norms take the statistics of their weights, also while the rest trains.
+
+        By those of a forward pass the loss would depend on how a step is shared out, and weights that are frozen, or
+        those below an adapter, would change with every clip.
+        """
+        for norm in self._batch_norms:
+            norm.eval()
 
     def pad_labels(self, label_multiple: int) -> None:
         """From now on labels of a decoder are padded to a multiple of this many tokens."""
