@@ -9,6 +9,7 @@ from torch.multiprocessing.spawn import start_processes
 # Of all tests that start ranks: the first that does starts the server. Accelerate imports deepspeed where it is there.
 PRELOADED = [
     "deepspeed",
+    "tests.contract.family_runs",
     "tests.trainers.training.fsdp_process",
     "tests.trainers.training.trainer.accumulation_process",
     "transformers.models.wav2vec2.modeling_wav2vec2",
