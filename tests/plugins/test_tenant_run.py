@@ -9,18 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.plugins.test_tenants import ALL, TENANTS, named
+from tests.contract.family_cases import CASES, plug_in
 from tests.trainers.synthetic import config, write_corpus
-from trainers.config.family_table import family_parts
 from trainers.config.schema import TrainConfig
-from trainers.models import families
 from trainers.models.families import family_of_folder
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("tenant_run")]
-QWEN3 = ALL["qwen3-asr"]
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +25,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
     """The config of a run that has finished."""
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(TENANTS)
-        family = named(QWEN3.family)()
-        patch.setitem(families.FAMILIES, family.name, family)
-        patch.setitem(family_parts(), family.name, named(QWEN3.part))
+        plug_in(patch)
         (folder / "weights").mkdir()
-        named(QWEN3.write)(folder / "weights")
+        CASES["qwen3-asr"].write(folder / "weights")
         texts = ["one two", "three", "four four"]
         wanted = config(
             {

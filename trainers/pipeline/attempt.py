@@ -164,7 +164,7 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
         check_languages(config, family, data.sources, processor)
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
-    has_finished = finished(state, request.folder, config, data.keys(config.data, state))
+    has_finished = finished(state, request.folder, config, data.keys(config.data))
     return AttemptPlan(request, state, continuation, family, data, processor, has_finished, model)
 
 
@@ -177,7 +177,7 @@ def _decide(request: AttemptRequest, state: State, *, trains: bool) -> tuple[Ope
         resolved = resolve_config(begun, config)
         data = OpenedData.of(resolved, trains=trains)
         try:
-            keys = data.keys(config.data, begun)
+            keys = data.keys(config.data)
             continuation = decide(folder.url, begun, previous, config, keys, retried=retried)
         except ResumeError as error:
             raise ResumeError(f"{error}{data.changed_recordings(config, state)}") from None
