@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ConflictError, NotFoundError, suggest_names
 from jobs.model import ALL_RUNS, LATEST_S, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
 from jobs.paths import current_user
@@ -21,14 +22,16 @@ from jobs.service.direct.run_events import events_of
 from jobs.service.operations import Operations
 from jobs.service.run_folders import MAX_JOURNAL_BYTES, UNREADABLE, RunFolders
 from trainers.config.storage_location import in_home, is_url
-from trainers.errors import ConfigError
-from trainers.run_folder.journal import Journal
+from trainers.errors import ConfigError, StorageError
+from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, CONFIG, RunFolder, seconds_of
 from trainers.run_folder.run_register import Registered, all_registered, find_registered, forget
 from trainers.storage import open_storage
 
 # A storage that does not respond within this is said to be not reachable. Seconds.
 TIMEOUT_S = 5.0
+# The same of one that is named by its folder, and of which nothing is known: what may pass is tried for 20 s there.
+NAMED_TIMEOUT_S = 60.0
 READ_AT_ONCE = 16
 # Among so many of the newest runs of a queue a name is looked for that is near to one that is not there.
 NAMES = 500
@@ -221,12 +224,21 @@ def _unregistered(url: str) -> Registered:
     Raises:
         NotFoundError: there is none in the folder.
     """
-    try:
+
+    def read() -> tuple[Any, State, float]:
         folder = RunFolder(open_storage(url, confined=True))
         config = folder.read_yaml(CONFIG)
         state = Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read()
         first = folder.read_json(f"{ATTEMPTS}/1/{ATTEMPT}") or {}
-        began_s = seconds_of(first["started"]) if first else 0.0
+        return config, state, seconds_of(first["started"]) if first else 0.0
+
+    try:
+        config, state, began_s = call_with_timeout(read, NAMED_TIMEOUT_S)
+    except CallTimeoutError:
+        raise StorageError(
+            f"no run can be read in {url}: its storage has not responded in {NAMED_TIMEOUT_S:g} s; check the network "
+            "and the service"
+        ) from None
     except UNREADABLE as error:
         raise NotFoundError(f"no run can be read in {url}: {error}") from None
     if not isinstance(config, dict) or state.number == 0:

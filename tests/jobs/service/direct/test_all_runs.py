@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Run, RunFilter
 from jobs.scheduler.limits import QueuesConfig
+from jobs.service.direct import all_runs
 from jobs.service.direct.all_runs import AllRuns
 from jobs.service.package_store import PackageStore
 from jobs.service.service import Service
@@ -410,3 +412,12 @@ def test_a_run_of_a_queue_is_not_forgotten(runs: AllRuns, ledger: Ledger, tmp_pa
     assert runs.forget("sr") == known.url
     assert find_registered(known.url) is None
     assert Path(known.url).is_dir()
+
+
+def test_a_named_folder_whose_storage_hangs_is_said_not_to_respond(
+    runs: AllRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(all_runs, "NAMED_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(all_runs, "open_storage", lambda *_, **__: threading.Event().wait())
+    with pytest.raises(StorageError, match=r"s3://bucket/runs/x: its storage has not responded in 0.01 s"):
+        runs.run("s3://bucket/runs/x")
