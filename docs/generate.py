@@ -9,7 +9,7 @@ pictures are drawn from transcripts (docs/pictures.py).
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -29,9 +29,10 @@ from jobs.model import Cause
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.retry_policy import RULES
 from jobs.submission.job_spec import JobPart
-from trainers.config.family_table import family_parts
+from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.flags.flag import SWITCH, Flag
 from trainers.config.flags.script_line import SECTIONS
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.script_part import ScriptPart
 from trainers.config.schema import TrainConfig
@@ -82,16 +83,18 @@ def _part(
     for name, found in parts.items():
         for part in found:
             yield from _part(part, f"{key}.{name}" if key else name, level=level, of=fields[name])
-            if part is ModelPart:
-                yield from _families(f"{key}.{name}" if key else name, level=level)
+            if part in (ModelPart, DecodePart):
+                of_families = family_parts() if part is ModelPart else decode_parts()
+                yield from _families(of_families, part, f"{key}.{name}" if key else name, level=level)
 
 
-def _families(key: str, *, level: int) -> Iterator[str]:
-    """A table of the fields that each family of models adds."""
-    for name, part in family_parts().items():
-        own = {field: info for field, info in part.model_fields.items() if field not in ModelPart.model_fields}
+def _families(parts: Mapping[str, type[BaseModel]], common: type[BaseModel], key: str, *, level: int) -> Iterator[str]:
+    """A table of the fields that each part of a family adds to what all have in common."""
+    for part in dict.fromkeys(parts.values()):
+        own = {field: info for field, info in part.model_fields.items() if field not in common.model_fields}
         if own:
-            yield from [f"{'#' * level} `{key}` with `family: {name}`", "", (part.__doc__ or "").split("\n")[0], ""]
+            names = " or ".join(f"`family: {name}`" for name, each in parts.items() if each is part)
+            yield from [f"{'#' * level} `{key}` with {names}", "", (part.__doc__ or "").split("\n")[0], ""]
             yield from ["| field | default | what |", "| --- | --- | --- |"]
             yield from (_row(field, info) for field, info in own.items())
             yield ""

@@ -11,7 +11,7 @@ from jobs.submission.assemble import program_of
 from jobs.submission.job_spec import ScriptRunConfig, variables_of
 from runtime_env.package import no_such_file
 from runtime_env.tree import A_LINK_OUT, Tree, package_size
-from trainers.config.config_scope import LM_FIELDS, SHIPPED_FIELDS
+from trainers.config.config_scope import SHIPPED_FIELDS
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.parts.data_location import path_in
 from trainers.config.storage_location import is_absolute, is_url
@@ -38,7 +38,7 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
         yield from _check_program(context, config)
         return
     # What is shipped was read for it.
-    fields = [each for each in (*SHIPPED_FIELDS, *LM_FIELDS) if not config.data.ship or each not in SHIPPED_FIELDS]
+    fields = [*(() if config.data.ship else SHIPPED_FIELDS), *(("decode", field) for field in config.decode.files)]
     paths = {f"{part}.{name}": getattr(getattr(config, part), name) for part, name in fields}
     inside = {field: path_in(path) for field, path in paths.items() if path is not None and _is_relative(path_in(path))}
     if not inside:

@@ -291,6 +291,7 @@ def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: s
         "data": {**data, **choices.data},
         "model": model,
         "training": dict(choices.training),
+        "decode": dict(choices.decode),
         "scaling": dict(choices.scaling),
         "checkpoint": {"num_to_keep": 2},
     }

@@ -102,6 +102,7 @@ class Choices:
 
     model: Mapping[str, Any]
     training: Mapping[str, Any]
+    decode: Mapping[str, Any]
     scaling: Mapping[str, Any]
     data: Mapping[str, Any]
     comments: Mapping[str, str] = field(default_factory=dict)
@@ -125,7 +126,8 @@ def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choice
     scaling, also = _scaling(machine, is_new=is_new)
     training, more = _training(speech, machine, size, context_s, scaling["num_workers"], is_new=is_new)
     data, rest = _data(speech, context_s, is_new=is_new)
-    return Choices(model, training, scaling, data, {**said, **more, **also, **rest}, size.hub_bytes)
+    decode = {"max_length": max(16, min(225, speech.longest_text + 16))}
+    return Choices(model, training, decode, scaling, data, {**said, **more, **also, **rest}, size.hub_bytes)
 
 
 def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[WhisperSize, str]:
@@ -202,7 +204,6 @@ def _training(
     content["per_device_eval_batch_size"] = per_device
     content |= {"learning_rate": 1e-3 if is_new else size.learning_rate, "warmup_steps": steps // 10}
     content |= {"eval_steps": every, "save_steps": every, "logging_steps": max(1, every // 5)}
-    content["generation_max_length"] = max(16, min(225, speech.longest_text + 16))
     comments = {"training/max_steps": said, "training/global_batch_size": "Clips of a step, over all workers."}
     comments["training/per_device_train_batch_size"] = (
         "Clips that a worker computes at once: halve it where memory runs out; a step stays what it is."

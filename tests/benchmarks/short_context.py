@@ -47,7 +47,7 @@ KEEPING: Mapping[str, Mapping[str, Any]] = {
     "share 0.1, matching 0.1": {SHARE: 0.1, MATCHING: 0.1},
     "share 0.1, matching 1": {SHARE: 0.1, MATCHING: 1.0},
 }
-SMOKE = {"model.d_model": 16, "model.encoder_layers": 1, "training.generation_max_length": 4}
+SMOKE = {"model.d_model": 16, "model.encoder_layers": 1, "decode.max_length": 4}
 
 
 class StepTimes(TrainerCallback):
@@ -110,7 +110,8 @@ def config_of(folder: Path, name: str, whose: str, changes: Mapping[str, Any]) -
             "too_long_eval": "skip",
         },
         "model": {"language": "English"},
-        "training": {"warmup_steps": 50, "generation_max_length": 8, "report_to": [], "logging_steps": 50},
+        "training": {"warmup_steps": 50, "report_to": [], "logging_steps": 50},
+        "decode": {"max_length": 8},
     }
     overrides = [(tuple(key.split(".")), value) for key, value in changes.items()]
     return build_config(apply_overrides(content, overrides), origin="short_context", environment={})
@@ -147,9 +148,9 @@ def short_model(
         "training.save_steps": given.steps,
         "training.per_device_train_batch_size": 16,
         "training.learning_rate": 3e-4,
-        "training.generation_max_length": 8,
+        "decode.max_length": 8,
     }
-    smoke = {"training.generation_max_length": 4} if given.smoke else {}
+    smoke = {"decode.max_length": 4} if given.smoke else {}
     return config_of(folder, name, whose, {**own, **smoke, **changes})
 
 

@@ -41,7 +41,7 @@ def recipe(corpus: Path, root: Path, name: str, changes: Mapping[str, Any] | Non
         "training.learning_rate": 1e-3,
         "training.per_device_train_batch_size": 4,
         "training.per_device_eval_batch_size": 4,
-        "training.generation_max_length": 8,
+        "decode.max_length": 8,
         "training.report_to": [],
         "scaling.use_gpu": ON_GPU,
         **(changes or {}),

@@ -37,7 +37,7 @@ def tuned(tones: Path, hub_whisper: Path, tmp_path_factory: pytest.TempPathFacto
         "scaling": {},
         **{f"training.{name}": 2 for name in ("max_steps", "eval_steps", "save_steps", "warmup_steps")},
         "training.global_batch_size": 4,
-        "training.generation_max_length": 4,
+        "decode.max_length": 4,
         "training.bf16": False,
         "training.training_args": {},
     }
@@ -113,7 +113,7 @@ CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 2, "
 def ctc(tones: Path, folder: Path, changes: Mapping[str, Any]) -> TrainConfig:
     """Eight steps of a very small CTC model."""
     model = {**CTC, "feature_encoder_dim": 8, "architecture": "wav2vec2"}
-    return config(first(tones, folder) | {"model": model, "training.learning_rate": 1e-2} | dict(changes))
+    return config(first(tones, folder) | {"model": model, "decode": {}, "training.learning_rate": 1e-2} | dict(changes))
 
 
 class TestCTC:

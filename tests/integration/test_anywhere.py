@@ -111,7 +111,8 @@ def folder(tmp_path: Path) -> Path:
         "run": {"name": "anywhere"},
         "data": {"train": "data/train.csv", "validation": "data/validation.csv"},
         "scoring": {"metrics": {"deletions": "my_metrics:Mine"}},
-        "training": {"max_steps": 2, "eval_steps": 2, "save_steps": 2, "generation_max_length": 4},
+        "training": {"max_steps": 2, "eval_steps": 2, "save_steps": 2},
+        "decode": {"max_length": 4},
     }
     (own / "my_metrics.py").write_text(METRIC)
     (own / "my.yaml").write_text(yaml.safe_dump(content(changes)))

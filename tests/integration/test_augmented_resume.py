@@ -28,6 +28,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "augment": AUGMENT,
     "augment, CTC": {
         "model": {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2},
+        "decode": {},
         **AUGMENT,
     },
     # Drawn from the global generators of numpy and torch, one forward pass after the other.
@@ -73,7 +74,7 @@ def test_a_training_that_died_goes_on_bit_for_bit(
         "training.learning_rate": 1e-3,
         "training.per_device_train_batch_size": 3,
         "training.gradient_accumulation_steps": 2,
-        "training.generation_max_length": 4,
+        "decode.max_length": 4,
         "training.report_to": [],
         "checkpoint.num_to_keep": None,
     }

@@ -82,7 +82,7 @@ def test_large_weights_are_not_even_read(
     (large / "config.json").write_text(json.dumps({**described, **sizes, "d_model": 1280}))
     model = {"name_or_path": str(large), "language": "Serbian", "max_context_s": 3}
     # The stand-in has fewer layers than are asked for.
-    changes = {"adapt": {"method": "last_n_layers", "n": 8}, "training.generation_max_length": 8}
+    changes = {"adapt": {"method": "last_n_layers", "n": 8}, "decode.max_length": 8}
     assert debug(tones, tmp_path, {"model": model, **changes}) == 0
     output = capsys.readouterr().out
     assert stages_in(output) == [*STAGES, "all stages work"]

@@ -14,13 +14,13 @@ from tests.trainers.models.decoding.ngrams import HAS_WHEELS, Ngrams
 from tests.trainers.models.decoding.test_rescoring import write_model
 from tests.trainers.run_folder.test_checkpoint_parts import ThreadSession
 from tests.trainers.synthetic import config
-from trainers.config.parts.decode_part import Weights
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError, ResumeError
+from trainers.models.ctc.ctc_decode_part import Weights
 from trainers.models.families import family_of
-from trainers.models.recognizer import Beam, Recognizer
+from trainers.models.recognizer import Recognizer, Search
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
@@ -70,13 +70,13 @@ def changed(wanted: TrainConfig, part: str, **fields: Any) -> TrainConfig:
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Folder of the prepared set and number of weights of each pass over a set, as they come."""
+    """Folder of the prepared set and number of settings of each pass over a set, as they come."""
     seen: list[tuple[str, int]] = []
     original = Scorer.score
 
     def score(self: Scorer, options: ScoringOptions, *rest: Any, **named: Any) -> SplitScore:
-        beam = options.decoding.beam
-        seen.append((self._prepared.key, len(beam.weights) if beam is not None else 0))
+        search = options.decoding.search
+        seen.append((self._prepared.key, len(search.settings) if search is not None else 0))
         return original(self, options, *rest, **named)
 
     monkeypatch.setattr(Scorer, "score", score)
@@ -126,9 +126,9 @@ def test_a_finished_model_is_scored_by_weights_that_are_given_without_a_validati
     fit(searching, LocalEngine())
     model, alone = f"{searching.run.storage_path}/searched", changed(searching, "data", validation=None)
     passes.clear()
-    with pytest.raises(ConfigError, match=r"data\.validation: there is none, and decode's weights are chosen on it"):
+    with pytest.raises(ConfigError, match=r"data\.validation: there is none, and decode's setting is chosen on it"):
         evaluate(alone, LocalEngine(), model=model, split="test")
-    with pytest.raises(ConfigError, match=r"names the variable SPEECH, which is not set, and decode's weights"):
+    with pytest.raises(ConfigError, match=r"names the variable SPEECH, which is not set, and decode's setting"):
         evaluate(changed(searching, "data", validation="${SPEECH}/v.csv"), LocalEngine(), model=model, split="test")
     given = changed(alone, "decode", lm_weight=[0.5], word_score=[2.0], rescoring_weight=[0.0])
     with pytest.raises(ConfigError, match=r"1 to decode\.beam_size = 10 hypotheses; raise the beams"):
@@ -159,12 +159,12 @@ def babbling(request: pytest.FixtureRequest, searching: TrainConfig, tmp_path_fa
 
 
 def scored(
-    wanted: TrainConfig, recognizer: Recognizer, prepared: PreparedSet, beam: Beam, workers: int, batch: int
+    wanted: TrainConfig, recognizer: Recognizer, prepared: PreparedSet, search: Search, workers: int, batch: int
 ) -> SplitScore:
     """The score by ranks that are threads."""
     together, items = threading.Barrier(workers), [None] * workers
     clips = scored_clips(wanted, prepared, recognizer, "validation")
-    options = scoring_options(wanted, recognizer.limits, nbest=2, beam=beam)
+    options = scoring_options(wanted, recognizer.limits, nbest=2, search=search)
 
     def run(rank: int) -> SplitScore:
         session = ThreadSession(rank, workers, rank, together, items)
@@ -179,11 +179,11 @@ def scored(
 
 def test_workers_and_batches_do_not_move_what_a_search_finds(babbling: Any) -> None:
     wanted, recognizer, prepared = babbling
-    with recognizer.open_search(wanted.decode, wanted.run.storage_options, ALONE) as search:
-        beam = Beam(search, (Weights(0.5, 1.0, 0.5), Weights(2.0, 0.0, 0.0)))
+    with recognizer.open_search(wanted.decode, wanted.run.storage_options, ALONE) as searcher:
+        search = Search(searcher, (Weights(0.5, 1.0, 0.5), Weights(2.0, 0.0, 0.0)))
     ways = [(workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32)]
-    results = {way: scored(wanted, recognizer, prepared, beam, *way) for way in ways}
-    first, scores = results[1, 1], ("score", "best_path", "alternative_scores")
+    results = {way: scored(wanted, recognizer, prepared, search, *way) for way in ways}
+    first, scores = results[1, 1], ("score", "greedy", "by_other_settings")
     assert len({item.hypothesis for item in first.utterances}) > 2, "it says too little"
     for way, result in results.items():
         assert [getattr(result, name) for name in scores] == [getattr(first, name) for name in scores], way

@@ -56,7 +56,7 @@ def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -
             "training.save_steps": 4,
             "training.logging_steps": 2,
             "training.per_device_train_batch_size": 8,
-            "training.generation_max_length": 8,
+            "decode.max_length": 8,
             **(changes or {}),
         }
     )
@@ -290,8 +290,8 @@ def test_evaluate_gives_the_n_best_of_a_beam_search_and_no_more_than_there_are_b
     model = str(run_folder(finished_run))
     recipe = ["--config", f"{model}/config.yaml", "--no-ray", "--verb", "evaluate", "--model", model]
     assert main([*recipe, "--nbest", "2"]) == 2
-    assert "raise the beams (--set training.generation_num_beams=2)" in capsys.readouterr().err
-    assert main([*recipe, "--nbest", "2", "--set", "training.generation_num_beams=3"]) == 0
+    assert "raise the beams (--set decode.num_beams=2)" in capsys.readouterr().err
+    assert main([*recipe, "--nbest", "2", "--set", "decode.num_beams=3"]) == 0
     folder = Path(capsys.readouterr().out.splitlines()[-1].rpartition(" · ")[2])
     for line in map(json.loads, (folder / "evaluation/test.jsonl").read_bytes().splitlines()):
         assert [set(item) for item in line["nbest"]] == [{"text", "avg_logprob"}] * 2
@@ -364,7 +364,7 @@ def test_weights_in_a_folder_transcribe_the_config_s_language(tones: Path, tmp_p
     said = []
     for language in ("Serbian", "Thai", None):
         model = {"init": "pretrained", "name_or_path": "openai/whisper-tiny", "language": language}
-        wanted = small(tones, tmp_path, {"model": model, "training.generation_max_length": 4})
+        wanted = small(tones, tmp_path, {"model": model, "decode.max_length": 4})
         if language is None:
             with pytest.raises(ConfigError, match=r"model\.language is missing: .*/whisper is multilingual"):
                 evaluate(wanted, LocalEngine(), model=str(hub_whisper), split="test")

@@ -74,7 +74,7 @@ def config_of(manifests: Path, language: str, folder: Path) -> TrainConfig:
         "training.save_steps": 40,
         "training.per_device_train_batch_size": 3,
         "training.learning_rate": 4e-3,
-        "training.generation_max_length": 24,
+        "decode.max_length": 24,
         "training.report_to": [],
     }
     return config(changes)

@@ -38,7 +38,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "training.logging_steps": 1,
         "training.per_device_train_batch_size": 2,
         "training.gradient_accumulation_steps": 2,
-        "training.generation_max_length": 4,
+        "decode.max_length": 4,
         "training.report_to": [],
         "checkpoint.num_to_keep": None,
         "augment.speed_range": [0.8, 1.25],

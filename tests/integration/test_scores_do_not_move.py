@@ -67,7 +67,7 @@ def half_trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
             "training.per_device_train_batch_size": 27,
             "training.learning_rate": 1e-3,
             "training.warmup_steps": 20,
-            "training.generation_max_length": 24,
+            "decode.max_length": 24,
         }
     )
     fit(wanted, LocalEngine())

@@ -67,7 +67,7 @@ def first(tones: Path, folder: Path) -> dict[str, Any]:
         "training.warmup_steps": 2,
         "training.global_batch_size": 4,
         "training.per_device_train_batch_size": 4,
-        "training.generation_max_length": 8,
+        "decode.max_length": 8,
     }
 
 
@@ -216,7 +216,7 @@ def test_a_finished_run_needs_nothing_to_show_its_result_that_only_training_read
 def test_a_vocabulary_that_is_no_file_is_refused_with_the_fix(tones: Path, tmp_path: Path) -> None:
     model = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
     with pytest.raises(ConfigError, match=r"cannot be read: .*; give a JSON object of tokens and their ids"):
-        fit(small(tones, tmp_path, {"model": {**model, "vocabulary_file": str(tmp_path)}}), LocalEngine())
+        fit(small(tones, tmp_path, {"model": {**model, "vocabulary_file": str(tmp_path)}, "decode": {}}), LocalEngine())
 
 
 def test_a_loss_that_is_not_finite_in_an_older_journal_does_not_stop_the_end(
@@ -279,7 +279,7 @@ class TestRecordings:
         vocabulary.write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
         sizes = {"d_model": 16, "encoder_layers": 1, "attention_heads": 2}
         model = {"init": "scratch", "family": "ctc", "vocabulary_file": str(vocabulary), **sizes}
-        wanted = self._started(tmp_path, monkeypatch, {"model": model})
+        wanted = self._started(tmp_path, monkeypatch, {"model": model, "decode": {}})
         own = vocabulary.read_bytes()
         vocabulary.write_text(json.dumps({token: number for number, token in enumerate(reversed(tokens))}))
         with pytest.raises(ResumeError, match=r"model\.vocabulary_file: the file has other content \("):

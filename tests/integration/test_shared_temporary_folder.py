@@ -67,7 +67,7 @@ def test_a_worker_on_each_of_them_trains_to_the_end(tones: Path, tmp_path: Path)
         "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
         "training.max_steps": 4,
         "training.save_steps": 2,
-        "training.generation_max_length": 8,
+        "decode.max_length": 8,
         "scaling.num_workers": 2,
         "scaling.placement_strategy": "STRICT_SPREAD",
     }

@@ -113,7 +113,7 @@ def test_the_model_stays_a_whisper_of_thirty_seconds(tones: Path, hub_whisper: P
         tmp_path,
         hub_whisper,
         {**MATCHING, "training.max_steps": 2, "training.save_steps": 2, "training.eval_steps": 2}
-        | {"training.generation_max_length": 4, "training.warmup_steps": 0},
+        | {"decode.max_length": 4, "training.warmup_steps": 0},
     )
     assert " · at 30 s: WER " in fit(wanted, LocalEngine()).headline
     model, before = run_folder(wanted) / "model", json.loads((hub_whisper / "config.json").read_text())

@@ -84,13 +84,14 @@ def ctc_runs(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> RunSetup:
     sizes = {"d_model": 16, "encoder_layers": 1, "attention_heads": 2, "feature_encoder_dim": 8}
     masking = {"hidden_dropout": 0.2, "apply_spec_augment": True, "mask_time_prob": 0.3, "mask_time_length": 4}
     model = {"init": "scratch", "family": "ctc", "architecture": "wav2vec2", **sizes, **masking}
-    return set_up(tones, tmp_path_factory.mktemp("stop-ctc"), {"model": model})
+    return set_up(tones, tmp_path_factory.mktemp("stop-ctc"), {"model": model, "decode": {}})
 
 
 def set_up(tones: Path, folder: Path, model: Mapping[str, Any]) -> RunSetup:
     """Writes a recipe of a model, and trains it once."""
     changes: dict[str, Any] = {
         "data": {split: str(tones / f"{split}.csv") for split in ("train", "validation", "test")},
+        "decode.max_length": 4,
         **model,
         "training.max_steps": MAX_STEPS,
         "training.save_steps": SAVE_STEPS,
@@ -100,7 +101,6 @@ def set_up(tones: Path, folder: Path, model: Mapping[str, Any]) -> RunSetup:
         "training.per_device_train_batch_size": 4,
         # Several of them in one score, so that it can be cut short.
         "training.per_device_eval_batch_size": 2,
-        "training.generation_max_length": 4,
         "checkpoint.num_to_keep": None,
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(content(changes)))

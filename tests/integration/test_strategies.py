@@ -163,7 +163,7 @@ def recipe_on(tones: Path) -> dict[str, Any]:
         "training.gradient_accumulation_steps": 2,
         # Three batches to score over two ranks: one has more than the other.
         "training.per_device_eval_batch_size": 2,
-        "training.generation_max_length": 4,
+        "decode.max_length": 4,
         "training.report_to": [],
         "checkpoint.num_to_keep": None,
         "scaling.num_workers": 2,

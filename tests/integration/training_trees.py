@@ -38,7 +38,7 @@ def write_recipe(path: Path, tones: Path, changes: Mapping[str, Any]) -> Path:
         "model.dropout": 0.2,
         "training.eval_steps": changes["training.save_steps"],
         "training.learning_rate": 1e-3,
-        "training.generation_max_length": 8,
+        "decode.max_length": 8,
         **changes,
     }
     path.write_text(yaml.safe_dump(content(recipe)))
@@ -67,7 +67,7 @@ def write_training_tree(tree: Path, tones: Path, prepared: str, **changes: Any) 
         "training.save_steps": 10,
         "training.eval_steps": 10,
         "training.logging_steps": 1,
-        "training.generation_max_length": 8,
+        "decode.max_length": 8,
         "scaling.num_workers": 2,
         **{name.replace("__", "."): value for name, value in changes.items()},
     }

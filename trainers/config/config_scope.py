@@ -7,8 +7,9 @@ DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
 AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
 # What `data.ship` carries along.
 SHIPPED_FIELDS = (*DATA_FIELDS, *AUGMENT_FIELDS)
-LM_FIELDS = (("decode", "lexicon"), ("decode", "lm"))
-DECODE_FIELDS = (*LM_FIELDS, ("decode", "rescoring_model"))
+# Of a part that each family has its own of: whatever it names.
+ALL = "*"
+DECODE_FIELDS = (("decode", ALL),)
 _SOURCES = ("name_or_path", "tokenizer_name", "feature_extractor_name", "encoder", "decoder")
 SOURCE_FIELDS = tuple(("model", field) for field in _SOURCES)
 # Without the files that a family's own fields name, see `ModelPart.files`.
@@ -33,7 +34,7 @@ class ConfigScope:
 
     def requires_path(self, part: str, field: str) -> bool:
         """Whether the path of a field is opened; those of the model are where it is trained."""
-        return (part, field) in self.paths or (part == "model" and self.trains)
+        return not {(part, field), (part, ALL)}.isdisjoint(self.paths) or (part == "model" and self.trains)
 
     @classmethod
     def for_scoring(cls, split: str) -> "ConfigScope":

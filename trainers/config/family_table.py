@@ -4,16 +4,20 @@ A line names a family's part of the config, which names the family itself and im
 is imported when it is first asked for, so that the config stays below the models.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import SerializeAsAny, ValidationError, ValidationInfo, ValidatorFunctionWrapHandler, WrapValidator
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.part import Part
 from trainers.plugins import with_plugins
+
+PartType = TypeVar("PartType", bound=Part)
 
 _MODELS = __package__.replace(".config", ".models")
 # New weights are of the first, unless the config says otherwise.
@@ -31,44 +35,84 @@ def family_parts() -> Mapping[str, type[ModelPart]]:
 
 
 def part_for(content: Mapping[str, Any]) -> tuple[type[ModelPart], dict[str, Any]]:
-    """The part of the config that reads a recipe's `model:`, and what it reads of it.
+    """The part of the config that reads a recipe's `model:`, and what it reads of it."""
+    parts, family = family_parts(), content.get("family")
+    if family is None and content.get("init") == "scratch":
+        family = next(iter(parts))
+    return _first_that_knows("model", content, [parts[family]] if family in parts else [*parts.values()])
 
-    Where the recipe does not name the family of its weights, this is the first that knows all of its keys;
-    `families.resolve_model` asks the weights. A recipe of an earlier version may have the fields of all families: those
-    of others are left out where they have their defaults, or are only switched off.
+
+def decode_parts() -> Mapping[str, type[DecodePart]]:
+    """The part of the config that says how each family's models are decoded, by `model.family`."""
+    return {name: part.decode_part for name, part in family_parts().items()}
+
+
+def families_with(section: str, field: str) -> list[str]:
+    """Names of the families that have a field in this section, which is `model` or `decode`."""
+    return [name for name, part in _parts(section).items() if field in part.model_fields]
+
+
+def _parts(section: str) -> Mapping[str, type[Part]]:
+    return family_parts() if section == "model" else decode_parts()
+
+
+def _read_model(content: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    if not isinstance(content, Mapping):
+        return handler(content)
+    parts, family = family_parts(), content.get("family")
+    if family not in (None, *parts):
+        unknown = PydanticCustomError("unknown_family", "must be one of {names}", {"names": ", ".join(parts)})
+        raise ValidationError.from_exception_data("model", [{"type": unknown, "loc": ("family",), "input": family}])
+    return _read("model", *part_for(content), family, info)
+
+
+def _read_decode(content: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    if not isinstance(content, Mapping):
+        return handler(content)
+    # None: it could not be read.
+    model, parts = info.data.get("model"), decode_parts()
+    family = None if model is None else model.family or (next(iter(parts)) if model.init == "scratch" else None)
+    own = [model.decode_part] if model is not None else []
+    candidates = own if family is not None else [*own, *parts.values()]
+    return _read("decode", *_first_that_knows("decode", content, candidates), family, info)
+
+
+def _first_that_knows(
+    section: str, content: Mapping[str, Any], candidates: Sequence[type[PartType]]
+) -> tuple[type[PartType], dict[str, Any]]:
+    """The first of the candidates that knows all keys, else the one that knows most, and what it reads.
+
+    Where the recipe does not name the family of its weights, that is a guess; `families.resolve_model` asks the
+    weights. So a config may have the fields of another family: they are left out where they have their defaults, or
+    are only switched off.
     """
-    parts = family_parts()
-    if content.get("family") in parts:
-        candidates = [parts[content["family"]]]
-    else:
-        candidates = [*parts.values()][: 1 if content.get("init") == "scratch" else None]
-    read = [(part, _without_others(part, content, off)) for off in (False, True) for part in candidates]
-    return next(((part, own) for part, own in read if own.keys() <= part.model_fields.keys()), read[len(candidates)])
+    read = [(part, _without_others(part, section, content, off)) for off in (False, True) for part in candidates]
+    most = max(read[len(candidates) :], key=lambda each: len(each[1].keys() & each[0].model_fields.keys()))
+    return next((each for each in read if each[1].keys() <= each[0].model_fields.keys()), most)
 
 
-def families_with(field: str) -> list[str]:
-    """Names of the families that have a field."""
-    return [name for name, part in family_parts().items() if field in part.model_fields]
+def _read(section: str, part: type[Part], content: Mapping[str, Any], family: str | None, info: ValidationInfo) -> Part:
+    """Reads a section; refuses fields that only other families have."""
+    unlike = f", not of {family}" if family is not None else ""
+    errors: list[InitErrorDetails] = []
+    for name in content:
+        if name not in part.model_fields and (others := families_with(section, name)):
+            text = f"unknown key: a field of the family {' or '.join(others)}{unlike}"
+            unknown = PydanticCustomError("of_another_family", "{text}", {"text": text})
+            errors.append({"type": unknown, "loc": (name,), "input": content[name]})
+    if errors:
+        raise ValidationError.from_exception_data(section, errors)
+    return part.model_validate(content, context=info.context)
 
 
-def _without_others(part: type[ModelPart], content: Mapping[str, Any], off: bool) -> dict[str, Any]:
+def _without_others(part: type[Part], section: str, content: Mapping[str, Any], off: bool) -> dict[str, Any]:
     """The content without fields of other families that have their defaults, or `off`, are switched off."""
-    parts = family_parts().values()
+    parts = _parts(section).values()
     fields = [(name, each.model_fields[name]) for each in parts for name in content if name in each.model_fields]
     idle = {name for name, field in fields if content[name] == field.default or (off and content[name] is False)}
     return {name: value for name, value in content.items() if name in part.model_fields or name not in idle}
 
 
-def _read(content: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> ModelPart:
-    if not isinstance(content, Mapping):
-        part: ModelPart = handler(content)
-        return part
-    if (name := content.get("family")) not in (None, *family_parts()):
-        unknown = PydanticCustomError("unknown_family", "must be one of {names}", {"names": ", ".join(family_parts())})
-        raise ValidationError.from_exception_data("model", [{"type": unknown, "loc": ("family",), "input": name}])
-    chosen, own = part_for(content)
-    return chosen.model_validate(own, context=info.context)
-
-
-# `model:` of a recipe, read by the part of its family.
-AnyModelPart = Annotated[SerializeAsAny[ModelPart], WrapValidator(_read)]
+# `model:` and `decode:` of a recipe, read by the parts of its family.
+AnyModelPart = Annotated[SerializeAsAny[ModelPart], WrapValidator(_read_model)]
+AnyDecodePart = Annotated[SerializeAsAny[DecodePart], WrapValidator(_read_decode)]

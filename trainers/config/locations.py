@@ -9,13 +9,14 @@ from typing import Any, TypeVar, cast
 
 from trainers.config.config_scope import (
     DATA_FIELDS,
+    DECODE_FIELDS,
     PATH_FIELDS,
     SOURCE_FIELDS,
     STORAGE_FIELDS,
     TRAIN_SCOPE,
     ConfigScope,
 )
-from trainers.config.family_table import family_parts
+from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.overrides import Override, apply_overrides, copy_levels, value_at
 from trainers.config.parts.data_location import path_in, with_path
 from trainers.config.parts.run_part import PREPARED
@@ -26,8 +27,6 @@ from trainers.errors import ConfigError
 Config = TypeVar("Config", bound=AnyConfig)
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
-# Fields that may name a repository of the Hub.
-_HUB_IDS = (*(field for _, field in SOURCE_FIELDS), "rescoring_model")
 # Its members have fields of the same names as the data part.
 _MIX = "mix"
 # Further paths of a recipe, and whether one may be a name of the Hub; the others are read when the recipe is.
@@ -65,8 +64,14 @@ def with_variables(text: str, environment: Mapping[str, str]) -> str:
 
 
 def _path_fields() -> Iterator[tuple[str, str]]:
-    yield from PATH_FIELDS
+    yield from (each for each in PATH_FIELDS if each not in DECODE_FIELDS)
     yield from (("model", field) for part in family_parts().values() for field in part.files)
+    yield from (("decode", field) for part in decode_parts().values() for field in (*part.files, *part.models))
+
+
+def _may_be_hub_id(part: str, field: str) -> bool:
+    models = (name for each in decode_parts().values() for name in each.models)
+    return (part, field) in SOURCE_FIELDS or (part == "decode" and field in models)
 
 
 def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -114,7 +119,7 @@ def anchored(
     for part, field, value in path_values(content):
         name = field.rpartition(".")[2]
         is_storage = (part, name) in STORAGE_FIELDS
-        move = partial(_moved, base=base, root=None if is_storage else root, is_name=name in _HUB_IDS)
+        move = partial(_moved, base=base, root=None if is_storage else root, is_name=_may_be_hub_id(part, name))
         if storage or not is_storage:
             set_path(result, part, field, with_path(value, move))
     for path, is_name in _OTHER_PATHS.items():
@@ -184,7 +189,8 @@ def make_paths_absolute(config: Config, base: Path) -> Config:
     updates: dict[str, dict[str, Any]] = {}
     for part, field in _path_fields():
         value = getattr(getattr(config, part, None), field, None)
-        if value is None or is_absolute(path_in(value)) or (field in _HUB_IDS and not (base / value).exists()):
+        is_name = value is not None and _may_be_hub_id(part, field) and not (base / value).exists()
+        if value is None or is_name or is_absolute(path_in(value)):
             continue
         updates.setdefault(part, {})[field] = absolute(value)
     if isinstance(config, TrainConfig):

@@ -76,7 +76,8 @@ def packages_for_training(config: TrainConfig) -> list[OptionalPackage]:
 
 def packages_for(config: TrainConfig) -> list[OptionalPackage]:
     """What the config needs beyond the dependencies. Pure."""
-    needs = [*packages_for_training(config), *([BEAM_SEARCH] if config.decode.is_on else [])]
+    searches = config.decode.settings and config.decode.extra == BEAM_SEARCH.extra
+    needs = [*packages_for_training(config), *([BEAM_SEARCH] if searches else [])]
     return [need for need in needs if need is not TRACKERS["tensorboard"]]
 
 

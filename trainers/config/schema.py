@@ -11,12 +11,11 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo
 
-from trainers.config.family_table import AnyModelPart
+from trainers.config.family_table import AnyDecodePart, AnyModelPart
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
-from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.hub_part import HubPart
 from trainers.config.parts.part import Part, Settings, is_new, rule, trains
 from trainers.config.parts.run_part import RunPart
@@ -47,7 +46,7 @@ class TrainConfig(Part):
     adapt: AdaptPart = AdaptPart()
     training: TrainingPart
     augment: AugmentPart = AugmentPart()
-    decode: DecodePart = DecodePart()
+    decode: AnyDecodePart = Field({}, validate_default=True)
     scoring: ScoringPart = ScoringPart()
     scaling: ScalingPart = ScalingPart()
     strategy: StrategyPart = StrategyPart()

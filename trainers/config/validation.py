@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from trainers.config.config_scope import TRAIN_SCOPE, ConfigScope
-from trainers.config.family_table import families_with, family_parts
+from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.overrides import copy_levels
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.part import RULE, UNSUPPORTED_URL, URL
 from trainers.config.parts.run_part import NAME, RESUME
@@ -127,8 +128,7 @@ def _described(problem: Any, model: type[BaseModel]) -> str:
     location = _walk(steps, model)[0]
     name = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        others = families_with(steps[-1]) if location[:-1] == ["model"] else []
-        return f"{name}: unknown key{f': a field of the family {others[0]}' if others else _suggest(steps, model)}"
+        return f"{name}: unknown key{_suggest(steps, model)}"
     if problem["type"] == "union_tag_not_found":
         name = f"{name}.{problem['ctx']['discriminator'].strip(chr(39))}"
     if problem["type"] in ("missing", "union_tag_not_found"):
@@ -157,8 +157,8 @@ def _described(problem: Any, model: type[BaseModel]) -> str:
 
 def _suggest(steps: Sequence[str], model: type[BaseModel]) -> str:
     *path, key = steps
-    shown, part = _walk(path, model)
-    names = list(part.model_fields) if part is not None else []
+    shown, parts = _walk(path, model)
+    names = list(dict.fromkeys(name for part in parts for name in part.model_fields))
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     if near:
         return f"{_MEANT}{'.'.join([*shown, near[0]])}?"
@@ -170,8 +170,8 @@ def _suggest(steps: Sequence[str], model: type[BaseModel]) -> str:
     return f"{_MEANT}{homes[0]}?" if homes else f"; the keys here are {', '.join(names)}"
 
 
-def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], type[BaseModel] | None]:
-    """A path of pydantic's as the user writes it, and the part that it leads to.
+def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], list[type[BaseModel]]]:
+    """A path of pydantic's as the user writes it, and the part that it leads to, of each family.
 
     It is without the kinds that pydantic names of a part that has several (`ray_up.local.head_ip`).
     """
@@ -191,13 +191,13 @@ def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], type[
         else:
             field = parts[0].model_fields.get(key) if parts else None
             annotation = None if field is None else field.annotation
-    return shown, next(iter(_models_in(annotation)), None)
+    return shown, _models_in(annotation)
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
     """The kinds of part that a field may hold; none for a mapping of parts, in which a key comes first."""
-    if annotation is ModelPart:
-        return [*family_parts().values()]
+    if annotation in (ModelPart, DecodePart):
+        return [*dict.fromkeys((family_parts() if annotation is ModelPart else decode_parts()).values())]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     inner = () if get_origin(annotation) in (dict, list) else get_args(annotation)

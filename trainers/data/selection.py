@@ -65,7 +65,7 @@ class Bounds:
         if self.frames is None:
             return f"more than {self.label_tokens} label tokens (the model)"
         at = f" at speed {self.fastest:g} (augment)" if self.fastest > 1 else ""
-        return f"more label tokens, and repeats of them, than the model gives outputs{at} (CTC)"
+        return f"more label tokens, and repeats of them, than the model gives outputs{at} (the model)"
 
 
 @dataclass(frozen=True)

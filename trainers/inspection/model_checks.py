@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainers.config.parts.decode_part import DecodePart, GenerationPart
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.config.wording import counted
 from trainers.data.selection import Bounds, reasons_to_leave_out
 from trainers.errors import ConfigError, StorageError
 from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
 from trainers.inspection.subject import Split, Subject
-from trainers.models.families import FAMILIES, refuse_unsupported, resolve_model
+from trainers.models.families import FAMILIES, decoder_of, refuse_unsupported, resolve_model
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
 from trainers.models.labels import language_prefixes, languages_in
@@ -22,10 +23,11 @@ from trainers.models.sources.source_reader import SourceReader
 
 
 class InspectedModel(NamedTuple):
-    """What could be opened of a model: its family, its part of the config, its processor."""
+    """What could be opened of a model: its family, its parts of the config, its processor."""
 
     family: Family[Any]
     part: Any
+    decode: DecodePart
     processor: Any
 
     @property
@@ -69,10 +71,10 @@ def open_model(subject: Subject) -> InspectedModel | Finding:
             if part.token_language is not None:
                 family.language_code(part.token_language)
             if not family.learns_processor(part):
-                return InspectedModel(family, part, family.open_processor(part, None))
+                return InspectedModel(family, part, config.decode, family.open_processor(part, None))
             train = subject.split("train")
             if train is not None:
-                return InspectedModel(family, part, family.new_processor(train.texts, part))
+                return InspectedModel(family, part, config.decode, family.new_processor(train.texts, part))
     except StorageError as error:
         return subject.unreachable(str(error))
     except ConfigError as error:
@@ -140,12 +142,12 @@ def check_labels(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
         noted = opened.family.check_texts(opened.processor, split.texts)
         if noted is not None:
             yield warning(f"{split.name}: {noted}")
-    config, limits = subject.config, opened.limits
+    decode, limits = opened.decode, opened.limits
     yield from (finding for split in subject.splits if (finding := _too_short(subject, split, limits)) is not None)
-    if limits.new_tokens is None:
+    if limits.new_tokens is None or not isinstance(decode, GenerationPart):
         yield from (_check_frames(subject, opened, split, limits) for split in subject.splits)
         return
-    most, room = limits.label_tokens, min(config.training.generation_max_length, limits.new_tokens)
+    most, room = limits.label_tokens, min(decode.max_length, limits.new_tokens)
     prefix = limits.prefix_tokens
     # The end token, which is generated too, is behind the text.
     around = prefix + 1
@@ -160,8 +162,8 @@ def check_labels(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
         elif long_ids:
             yield warning(
                 f"{split.name}: {len(long_ids)} of {len(ids)} references are longer than the {room} tokens that a "
-                f"hypothesis may have ({named(long_ids)}): raise training.generation_max_length "
-                f"{config.training.generation_max_length} to {max(lengths) - prefix}, or words will count as deleted"
+                f"hypothesis may have ({named(long_ids)}): raise decode.max_length {decode.max_length} to "
+                f"{max(lengths) - prefix}, or words will count as deleted"
             )
         else:
             yield ok(f"{split.name}: none of {len(ids)} transcripts has more than {allowed} label tokens")
@@ -184,13 +186,13 @@ def _too_short(subject: Subject, split: Split, limits: Limits) -> Finding | None
 
 @needs_model()
 def check_decoding(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
-    """Checks what `decode.method` needs."""
-    config = subject.config
-    decoder = opened.family.decoders.get(config.decode.method)
+    """Checks what the search of a model's outputs needs."""
+    decoder = decoder_of(opened.decode)
     if decoder is None:
-        yield ok("decode.method: greedy; there is no search of CTC outputs")
+        yield ok("decode: there is no search of the model's outputs, which needs more than the model")
         return
-    yield from decoder.inspect(config.decode, opened.processor, config.run.storage_options, subject.unreachable)
+    options = subject.config.run.storage_options
+    yield from decoder.inspect(opened.decode, opened.processor, options, subject.unreachable)
 
 
 @needs_model()
@@ -221,7 +223,7 @@ def _check_frames(subject: Subject, opened: InspectedModel, split: Split, limits
     sizes = [len(each) + sum(a == b for a, b in pairwise(each)) for each in labels]
     ids = [split.ids[row] for row, size in zip(rows, sizes, strict=True) if size > room[row]]
     if not ids:
-        return ok(f"{split.name}: each clip gives an output for each label token, as CTC needs")
+        return ok(f"{split.name}: the model gives each clip an output for each label token, as it needs")
     end = "will be left out, and counted" if split.name == "train" else "cannot be recognized in full"
     return warning(
         f"{split.name}: {len(ids)} of {len(split.texts)} transcripts have {bounds.label_bound} ({named(ids)}), and "
@@ -301,7 +303,7 @@ CHECKS = (
     Check("model", "the model's files open", check_model),
     *(_of_family(family, check) for family in FAMILIES.values() for check in family.checks),
     Check("adaptation", "the model has the weights that are to be trained", check_adaptation),
-    Check("decoding", "files and models of the beam search can be used", check_decoding),
+    Check("decoding", "files and models of decoding can be used", check_decoding),
     Check("languages", "the model has a token for the language of each clip", check_languages),
     Check("labels", "no transcript is longer than the decoder", check_labels),
 )

@@ -159,10 +159,10 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
     data, augment, name = subject.config.data, subject.config.augment, subject.config.model.name_or_path
     sources = [getattr(each, split) for each in (data, *data.mix) for split in SPLITS]
     manifests = (*sources, augment.noise_manifest, augment.rir_manifest)
-    decode = subject.config.decode
+    decode = [getattr(subject.config.decode, field) for field in subject.config.decode.files]
     # Of data in other formats, the files that its source names.
     options = subject.config.run.storage_options
-    files = [path for path in (*manifests, decode.lexicon, decode.lm) if path is not None and path_in(path) == path]
+    files = [path for path in (*manifests, *decode) if path is not None and path_in(path) == path]
     found = [file_of(path, options) for path in files]
     for split in subject.splits:
         found += split.source.node_files[:MAX_FILES]

@@ -7,7 +7,8 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from trainers.config.family_table import AnyModelPart, family_parts
+from trainers.config.config_scope import ConfigScope
+from trainers.config.family_table import AnyDecodePart, AnyModelPart, family_parts
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.part import Part
@@ -16,6 +17,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 from trainers.models.family import Decoder, Family
+from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import open_pretrained
 from trainers.models.sources.damaged_files import refuse_code
 from trainers.models.sources.opened_model import OpenedModel
@@ -28,12 +30,13 @@ FAMILIES: Mapping[str, Family[Any]] = {
 _LEARNED = ("vocabulary", "vocabulary_file")
 
 
-class _Model(Part):
+class _Parts(Part):
     model: AnyModelPart
+    decode: AnyDecodePart
 
 
 def resolve_model(config: TrainConfig, opened: OpenedModel | None = None) -> tuple[TrainConfig, Family[Any]]:
-    """The config with its model part read by the family of the weights, which a recipe need not name; the family.
+    """The config, whose model and decode part the family of the weights has read if it names none; and the family.
 
     `opened` has the weights' files. None: they are in a folder, or transformers finds them on the Hub.
 
@@ -44,12 +47,36 @@ def resolve_model(config: TrainConfig, opened: OpenedModel | None = None) -> tup
     """
     model = config.model
     family = family_of(opened.applied_to(model) if opened is not None else model)
-    if isinstance(model, family_parts()[family.name]):
+    part = family_parts()[family.name]
+    if isinstance(model, part) and type(config.decode) is part.decode_part:
         return config, family
-    read, problems = validated(_Model, {"model": {**model.model_dump(exclude_unset=True), "family": family.name}})
-    refuse(problems, f"{model.name_or_path or 'the model'} is of the family {family.name}")
+    named = {**model.model_dump(exclude_unset=True), "family": family.name}
+    read = _read(config, named, f"{model.name_or_path or 'the model'} is of the family {family.name}")
+    own = read.model.model_copy(update={"family": model.family})
+    return config.model_copy(update={"model": own, "decode": read.decode}), family
+
+
+def decoded_by(config: TrainConfig, family: LabelCodec) -> TrainConfig:
+    """The config with its decode part read by the family of weights that are only scored.
+
+    Raises:
+        ConfigError: it has fields of another family.
+    """
+    part = family_parts()[family.name]
+    if type(config.decode) is part.decode_part:
+        return config
+    origin = f"the model is of the family {family.name}, and decode is not (--set decode={{}} has its defaults)"
+    read = _read(config, part.model_construct(family=family.name), origin)
+    return config.model_copy(update={"decode": read.decode})
+
+
+def _read(config: TrainConfig, model: Any, origin: str) -> _Parts:
+    """A model part that names its family, and the config's decode part as that family reads it."""
+    content = {"model": model, "decode": config.decode.model_dump(exclude_unset=True)}
+    read, problems = validated(_Parts, content, ConfigScope(trains=False))
+    refuse(problems, origin)
     assert read is not None
-    return config.model_copy(update={"model": read.model.model_copy(update={"family": None})}), family
+    return read
 
 
 def model_config_for_scoring(model: ModelPart, name_or_path: str, revision: str | None) -> ModelPart:
@@ -90,10 +117,7 @@ def family_of(model: ModelPart) -> Family[Any]:
 def refuse_unsupported(config: TrainConfig, family: Family[Any]) -> None:
     """Refuses, with a ConfigError, fields that have no effect on the family of a config's model."""
     if unsupported := [name for name in config.model.unsupported if _asks_for(config, name)]:
-        hint = "; decode.method: beam searches its outputs" if "training.generation_num_beams" in unsupported else ""
-        raise ConfigError(
-            f"{', '.join(unsupported)}: has no effect on a model of the family {family.name}: remove it{hint}"
-        )
+        raise ConfigError(f"{', '.join(unsupported)}: has no effect on a model of the family {family.name}: remove it")
 
 
 def _asks_for(config: TrainConfig, name: str) -> bool:
@@ -107,8 +131,8 @@ def _asks_for(config: TrainConfig, name: str) -> bool:
 
 
 def decoder_of(part: DecodePart) -> Decoder | None:
-    """What `decode.method` names, of the first family that offers it. None: what models do by themselves."""
-    return next((family.decoders[part.method] for family in FAMILIES.values() if part.method in family.decoders), None)
+    """What searches the outputs of a model, where the part asks for it. None: it does not."""
+    return resolve_name(part.decoder)() if part.decoder is not None and part.settings else None
 
 
 def check_decoder(part: DecodePart, storage_options: StorageOptions) -> None:

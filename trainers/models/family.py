@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 from transformers import AutoConfig
 
-from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
@@ -45,9 +44,12 @@ class OpenModel(NamedTuple):
 
 
 class Decoder(Protocol):
-    """What `decode.method` names, before a model is open; `Recognizer.open_search` runs it."""
+    """The search that a decode part asks for, before a model is open; `Recognizer.open_search` runs it.
 
-    def check(self, part: DecodePart, storage_options: StorageOptions) -> None:
+    `part` is a decode part that names it, and has settings.
+    """
+
+    def check(self, part: Any, storage_options: StorageOptions) -> None:
         """Finds in seconds what would stop it at the end of a training.
 
         Raises:
@@ -56,11 +58,14 @@ class Decoder(Protocol):
         """
 
     def inspect(
-        self, part: DecodePart, processor: Any, storage_options: StorageOptions, unreachable: Callable[[str], Finding]
+        self, part: Any, processor: Any, storage_options: StorageOptions, unreachable: Callable[[str], Finding]
     ) -> Iterable[Finding]:
         """Finds what would stop it, or quietly find nothing; `unreachable` is for what this machine cannot read."""
 
-    def content_hashes(self, part: DecodePart, storage_options: StorageOptions) -> dict[str, str]:
+    def note(self, decoding: Mapping[str, Any]) -> str:
+        """For the model card: how the test set was scored, by its `Decoding.describe`, which `pipeline` does not do."""
+
+    def content_hashes(self, part: Any, storage_options: StorageOptions) -> dict[str, str]:
         """SHA-256 of the files that can be read quickly, by the name of their field.
 
         Raises:
@@ -74,12 +79,10 @@ class Family(LabelCodec, Generic[Model]):
     Attributes:
         model_types: Each `model_type` in the config.json of its models.
         checks: What its models have to agree on, checked before a run.
-        decoders: What searches the outputs of its models, by `decode.method`.
     """
 
     model_types: tuple[str, ...]
     checks: ClassVar[Sequence[Check[OpenModel]]] = ()
-    decoders: ClassVar[Mapping[str, Decoder]] = {}
 
     @abstractmethod
     def context_s(self, model: Model) -> float:

@@ -10,12 +10,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from trainers.config.parts.decode_part import DecodePart, Weights
+from trainers.config.parts.decode_part import Setting
 from trainers.config.storage_location import StorageOptions
 from trainers.data.batch_plan import FloatArray, IntArray
 from trainers.data.features.model_input import Features
 from trainers.distributed.session import Session
-from trainers.errors import ConfigError
 from trainers.models.label_codec import LabelCodec, Limits
 
 IGNORED_LABEL = -100
@@ -24,8 +23,8 @@ IGNORED_LABEL = -100
 LabelCollator = Callable[[Sequence[Sequence[int]], Sequence[int]], dict[str, torch.Tensor]]
 
 
-class BeamSearcher(Protocol):
-    """A beam search of a model's outputs, with what it has loaded.
+class Searcher(Protocol):
+    """What searches a model's outputs, with what it has loaded; only its family calls more of it.
 
     Attributes:
         warning: What it cannot find; None: nothing.
@@ -33,30 +32,22 @@ class BeamSearcher(Protocol):
 
     warning: str | None
 
-    def search(self, logprobs: Any, choices: Sequence[Weights]) -> Sequence[Sequence[Any]]:
-        """The hypotheses of one utterance under each of several weights, the best first; at least one each.
-
-        Args:
-            logprobs: Log-softmax of the utterance's outputs without padding, float32 (T, V), T at least 1.
-            choices: The weights.
-        """
-
     def describe(self) -> dict[str, Any]:
-        """What decides its hypotheses apart from weights, for the record of a score."""
+        """What decides its hypotheses apart from the setting, for the record of a score."""
 
 
 @dataclass(frozen=True)
-class Beam:
-    """A beam search of CTC outputs.
+class Search:
+    """A search of a model's outputs.
 
     Attributes:
-        search: Searches, with what it has loaded.
-        weights: What is weighed how: the first makes the hypothesis, by the others there is an alternative each.
+        searcher: Searches, with what it has loaded.
+        settings: The first makes the hypothesis, by each of the others there is one more.
         chosen_on: Key of the prepared set on which the first was chosen. None: it was given.
     """
 
-    search: BeamSearcher
-    weights: tuple[Weights, ...]
+    searcher: Any
+    settings: tuple[Setting, ...]
     chosen_on: str | None = None
 
 
@@ -65,30 +56,27 @@ class Decoding:
     """How hypotheses are generated.
 
     Attributes:
-        max_length: Most tokens of a hypothesis.
-        num_beams: Beams of a decoder; 1 is greedy.
-        nbest: Hypotheses that are given of each utterance, at most as many as beams. None: only the best.
+        part: The config's decode part, of the recognizer's family.
+        nbest: Hypotheses that are given of each utterance, at most as many as the beams of `part`. None: only the best.
         autocast: Lower precision of the computation, or None for float32.
         as_written: Whether hypotheses are compared as they are written, so that no text may be suppressed.
-        beam: How CTC outputs are searched. None: their best path is taken.
+        search: How outputs are searched. None: hypotheses are made without.
         word_times: Whether the time of each word is given, by a model that `Recognizer.gives_word_times`.
     """
 
-    max_length: int
-    num_beams: int
+    part: Any
     nbest: int | None = None
     autocast: torch.dtype | None = None
     as_written: bool = False
-    beam: Beam | None = None
+    search: Search | None = None
     word_times: bool = False
 
     def describe(self) -> dict[str, Any]:
         """What stands as `decoding` in the record of a score."""
-        if self.beam is not None:
-            weights = self.beam.weights[0]
-            chosen = {"lm_weight": weights.lm, "word_score": weights.word, "rescoring_weight": weights.rescoring}
-            return {**self.beam.search.describe(), **chosen}
-        return {"method": "greedy"} if self.num_beams == 1 else {"method": "beam", "beam_size": self.num_beams}
+        if self.search is not None:
+            return {**self.search.searcher.describe(), **self.search.settings[0].to_json_dict()}
+        described: dict[str, Any] = self.part.describe()
+        return described
 
     def precision(self, device: torch.device) -> AbstractContextManager[Any]:
         """Within it, a model on this device computes in the precision of `autocast`."""
@@ -102,7 +90,7 @@ def computing_in(autocast: torch.dtype | None, device: torch.device) -> Abstract
 
 @dataclass(frozen=True)
 class Alternative:
-    """One hypothesis of a beam search.
+    """One hypothesis of several.
 
     Attributes:
         text: The hypothesis.
@@ -131,11 +119,10 @@ class Recognition:
         avg_logprob: Mean over the hypothesis's generated tokens, its end token among them unless it was cut off at the
             maximal length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
             before generation suppresses any. Prompt tokens (start, language, task) are given, not generated.
-            Of a CTC model, mean over the clip's outputs: of ln p(symbol) along the best path; of a beam search, of
-            ln p(labels | utterance), summed over the alignments that the beam has kept, without language models.
-        nbest: Where it was asked for, hypotheses of a beam search, the best by its own score first.
-        best_path: With the hypothesis of a beam search of CTC outputs, that of their best path.
-        alternative_hypotheses: Those under the other weights of `Beam`.
+            Of a model that gives each frame an output, a mean over outputs, as its family says.
+        nbest: Where it was asked for, several hypotheses, the best by its own score first.
+        greedy: With the hypothesis of a search of outputs, the one without, for comparison.
+        by_other_settings: The hypotheses by the other settings of `Search`.
         words: Where it was asked for, the words of the hypothesis in their order.
     """
 
@@ -143,8 +130,8 @@ class Recognition:
     loss: float | None
     avg_logprob: float
     nbest: tuple[Alternative, ...] | None = None
-    best_path: str | None = None
-    alternative_hypotheses: tuple[str, ...] = ()
+    greedy: str | None = None
+    by_other_settings: tuple[str, ...] = ()
     words: tuple[Word, ...] | None = None
 
 
@@ -272,23 +259,20 @@ class Recognizer(ABC):
         return np.full(len(label_tokens), padded_s)
 
     def open_search(
-        self, part: DecodePart, storage_options: StorageOptions, session: Session
-    ) -> AbstractContextManager[BeamSearcher]:
-        """Loads a beam search of the model's outputs, whose files are there within it. Every rank calls it.
+        self, part: Any, storage_options: StorageOptions, session: Session
+    ) -> AbstractContextManager[Searcher]:
+        """Loads a search of the model's outputs, whose files are there within it. Every rank calls it.
 
         Args:
-            part: The config's decode part, which asks for one.
+            part: The config's decode part, which asks for one by its settings.
             storage_options: Of the buckets that files are in.
             session: This rank.
 
         Raises:
-            ConfigError: the model has a decoder, or a file cannot be used.
+            ConfigError: a file cannot be used.
             StorageError: a bucket cannot be read, or the Hub does not respond.
         """
-        raise ConfigError(
-            f"decode.method is {part.method}, which searches no outputs of models of the family {self.codec.name}: "
-            "remove it, and set training.generation_num_beams"
-        )
+        raise NotImplementedError(f"{type(self).__name__}: its family has no search of outputs")
 
     def new_regularizer(self, part: Any, autocast: torch.dtype | None) -> Regularizer | None:
         """What keeps the model near the weights that it has now, where its part of the config `is_regularized`.

@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from trainers.config.locations import cache_url_of
-from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ResumeError
@@ -353,13 +352,15 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
 
 def _decodes_otherwise(result: Mapping[str, Any], config: TrainConfig) -> bool:
     """Whether decode is another than that of a result: files are compared by content as far as it is known."""
-    before, now = DecodePart.model_validate(result.get("decode", {})), config.decode
-    if before.model_dump(exclude=set(FILE_FIELDS)) != now.model_dump(exclude=set(FILE_FIELDS)):
+    now = config.decode
+    before = type(now).model_validate(result.get("decode", {}))
+    files = set(now.files)
+    if before.model_dump(exclude=files) != now.model_dump(exclude=files):
         return True
     known = (result.get("test") or {}).get("decoding", {})
     decoder = decoder_of(now)
     contents = decoder.content_hashes(now, config.run.storage_options) if decoder is not None else {}
-    for name in FILE_FIELDS:
+    for name in now.files:
         if name in contents and "sha256" in known.get(name, {}):
             if contents[name] != known[name]["sha256"]:
                 return True

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from trainers.config.locations import cache_url_of, storage_path_of, variables_in
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.run_part import EVALUATIONS
 from trainers.config.schema import TrainConfig
@@ -15,7 +16,7 @@ from trainers.config.storage_location import is_absolute
 from trainers.config.wording import counted
 from trainers.data.sources.data_source import SourceSplit
 from trainers.errors import ConfigError, StorageError
-from trainers.models.families import check_decoder, family_of, model_config_for_scoring
+from trainers.models.families import check_decoder, decoded_by, family_of, model_config_for_scoring
 from trainers.models.sources.loaded_weights import refuse_other_weights
 from trainers.models.sources.model_files import description_files
 from trainers.models.sources.opened_model import OpenedModel, open_sources, pin_sources, with_model
@@ -33,10 +34,6 @@ from trainers.storage import open_storage
 from trainers.training.callbacks import VALIDATION
 from trainers.training.tasks import ScoreTask
 
-_CHOICE = (
-    "decode's weights are chosen on it: name one (--set data.validation=my/valid.csv), or give one value each for "
-    "decode.lm_weight, decode.word_score and decode.rescoring_weight"
-)
 # A model that writes nothing, or anything at all, has about 100.
 _USELESS_PERCENT = 90.0
 
@@ -90,7 +87,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
     Raises:
         ConfigError: there is no such model, the config has no such split, or more hypotheses are asked for than beams.
     """
-    _refuse_search(config, nbest)
+    _check_search(config)
     metrics = RecipeMetrics.of(config.scoring)
     name = model.rstrip("/").rpartition("/")[2]
 
@@ -108,8 +105,9 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
         if split not in opened:
             raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
         if tuned and VALIDATION not in opened:
-            raise ConfigError(f"data.validation: there is none, and {_CHOICE}")
-        _check_model(config, address, sources)
+            raise ConfigError(f"data.validation: there is none, and {_choice(config.decode)}")
+        decode = _check_model(config, address, sources)
+        _refuse_nbest(decode, nbest)
         sets = prepare_splits(config, sources, engine)
         resolved = resolve_fields(config, cache_url_of(config), None)
         validation = sets[VALIDATION] if tuned else None
@@ -122,8 +120,11 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
     return RunResult(folder.url, totals or {}, split, config.model)
 
 
-def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]) -> None:
-    """Finds weights that do not fit their config, and a language without a token, before anything is prepared."""
+def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]) -> DecodePart:
+    """Finds weights that do not fit their config, and a language without a token, before anything is prepared.
+
+    Gives the decode part as their family reads it.
+    """
     source = with_model(config, model)
     with TemporaryDirectory(prefix="rayscribe-model-") as folder:
         try:
@@ -132,13 +133,14 @@ def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]
             opened = adapter or open_sources(source, pin_sources(source), weights=False)
         except StorageError:
             # Workers, which open it again, may have what this node does not.
-            return
+            return config.decode
         try:
             part = model_config_for_scoring(config.model, str(opened.folder), None)
             family = family_of(part)
             if adapter is None:
                 refuse_other_weights(source, part, family, opened, scored=True)
             check_languages(config, family, sources, family.open_processor(part, None))
+            return decoded_by(config, family).decode
         except (ConfigError, StorageError) as error:
             raise type(error)(str(error).replace(str(opened.folder), model)) from error
 
@@ -155,19 +157,29 @@ def _described_adapter(config: TrainConfig, model: str, folder: Path) -> OpenedM
     return OpenedModel(folder)
 
 
-def _refuse_search(config: TrainConfig, nbest: int | None) -> None:
-    """Refuses what no search gives, and files and sets that it lacks."""
-    part = config.decode
-    name = "decode.beam_size" if part.is_on else "training.generation_num_beams"
-    beams = part.beam_size if part.is_on else config.training.generation_num_beams
-    if nbest is not None and not 1 <= nbest <= beams:
-        raise ConfigError(
-            f"--nbest {nbest}: a beam search gives 1 to {name} = {beams} hypotheses; "
-            f"raise the beams (--set {name}={max(nbest, 1)})"
-        )
-    check_decoder(part, config.run.storage_options)
+def _check_search(config: TrainConfig) -> None:
+    """Refuses files and sets that a search lacks."""
+    check_decoder(config.decode, config.run.storage_options)
     unset = variables_in(config.data.validation or "")
-    if part.is_tuned and unset:
+    if config.decode.is_tuned and unset:
+        why = f"{config.data.validation} names the variable {unset[0]}, which is not set"
+        raise ConfigError(f"data.validation: {why}, and {_choice(config.decode)}")
+
+
+def _choice(part: DecodePart) -> str:
+    fields = ", ".join(f"decode.{name}" for name in part.tuned)
+    return (
+        "decode's setting is chosen on it: name one (--set data.validation=my/valid.csv), or give one value each for "
+        f"{fields}"
+    )
+
+
+def _refuse_nbest(part: DecodePart, nbest: int | None) -> None:
+    """Refuses more hypotheses than there are."""
+    if part.beams is None and nbest not in (None, 1):
+        raise ConfigError(f"--nbest {nbest}: decode gives one hypothesis of an utterance: leave --nbest out")
+    if part.beams is not None and nbest is not None and not 1 <= nbest <= (most := getattr(part, part.beams)):
         raise ConfigError(
-            f"data.validation: {config.data.validation} names the variable {unset[0]}, which is not set, and {_CHOICE}"
+            f"--nbest {nbest}: a beam search gives 1 to decode.{part.beams} = {most} hypotheses; "
+            f"raise the beams (--set decode.{part.beams}={max(nbest, 1)})"
         )

@@ -82,6 +82,8 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         outside = MODEL_OUTSIDE_EXPERIMENT if part == "model" else set()
         for name, value in getattr(config, part).model_dump(mode="json", exclude=outside).items():
             parts[f"{part}.{name}"] = value
+    for name, value in config.decode.model_dump(mode="json", include={*config.decode.ranking}).items():
+        parts[f"decode.{name}"] = value
     for name, value in config.training.model_dump(mode="json").items():
         if name not in OUTSIDE_EXPERIMENT:
             parts[f"training.{name}"] = value

@@ -17,7 +17,7 @@ At the root for people, as copies of what the journal names (hard links on a dis
 config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
 model/                        the best model, ready for from_pretrained; model/adapter/ where one is merged into it
 evaluation/<split>.json .jsonl
-evaluation/decoding.json      weights of a beam search, where they were chosen on the validation set
+evaluation/decoding.json      settings of a search, where one was chosen on the validation set
 metrics.jsonl                 each loss and score once, over all attempts; with the others at the run's end
 result.json                   last
 report.html                   the page of the run, see `scoring.report`

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainers.config.family_table import decode_parts
 from trainers.config.wording import counted
 from trainers.metrics.known_metrics import CER, WER, known_metrics
 from trainers.metrics.metric import EditCounts
@@ -37,8 +38,9 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
     evaluation/<split>.json has it.
     """
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
-    if "best_path" in totals:
-        remarks.append(f"the best path's WER is {_percent(totals['best_path']['wer'])}")
+    name, greedy = greedy_score(totals)
+    if name is not None:
+        remarks.append(f"the {name}'s WER is {_percent(greedy['wer'])}")
     if totals.get("decoding", {}).get("weights_chosen_on_this_set"):
         remarks.append("decode's weights were chosen on this set, so that the rate is too low for others")
     if ranking_rate(language) == CER.name:
@@ -46,6 +48,12 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
     if len(languages := totals.get("languages", {})) > 1:
         remarks.append("; ".join(f"{code}: {rates_of(score, code)}" for code, score in languages.items()))
     return " · ".join((f"{rates_of(totals, language)} on {what}", *remarks))
+
+
+def greedy_score(totals: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
+    """What a search of outputs is compared with, such as `best path`, and its score; else None and the score itself."""
+    names = (part.greedy for part in decode_parts().values())
+    return next(((name.replace("_", " "), totals[name]) for name in names if name in totals), (None, totals))
 
 
 def rates_of(totals: Mapping[str, Any], language: str | None) -> str:

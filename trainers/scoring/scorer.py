@@ -56,8 +56,8 @@ class SplitScore:
         utterances: One record each, in the manifest's order.
         loss: Cross-entropy per label in nats. None: scoring computes none of this model, see `Recognizer.scores_loss`.
         skipped: Utterances that are too long for the model, and were left out as the config says.
-        best_path: Of a search of outputs, the score of their best path.
-        alternative_scores: Of such a search, the scores by the other weights of `recognizer.Beam`.
+        greedy: Of a search of outputs, the score without it.
+        by_other_settings: Of such a search, the scores by the other settings of `recognizer.Search`.
         full_context: The same with every clip padded to the model's full context, where that was requested.
         languages: Of a set whose clips have languages of their own, the score of each, by its code.
         metrics: Numbers of the recipe's own metrics.
@@ -70,8 +70,8 @@ class SplitScore:
     normalizer: Normalizer
     skipped: int
     decoding: Decoding
-    best_path: Score | None = None
-    alternative_scores: tuple[Score, ...] = ()
+    greedy: Score | None = None
+    by_other_settings: tuple[Score, ...] = ()
     full_context: "SplitScore | None" = None
     full_context_s: float | None = None
     languages: Mapping[str, Score] = field(default_factory=dict)
@@ -85,7 +85,8 @@ class SplitScore:
 
     def to_json_dict(self) -> dict[str, Any]:
         """What stands in evaluation/<split>.json."""
-        best_path = {} if self.best_path is None else {"best_path": self.best_path.to_json_dict()}
+        name = self.decoding.part.greedy
+        greedy = {} if self.greedy is None else {name: self.greedy.to_json_dict()}
         full = self.full_context and {"context_s": self.full_context_s, **self.full_context.to_json_dict()}
         of_each = {language: score.to_json_dict() for language, score in self.languages.items()}
         of_members = {name: score.to_json_dict() for name, score in self.members.items()}
@@ -95,7 +96,7 @@ class SplitScore:
             "skipped": self.skipped,
             **self.normalizer.to_json_dict(),
             "decoding": self.decoding.describe(),
-            **best_path,
+            **greedy,
             **({"metrics": dict(self.metrics)} if self.metrics else {}),
             **({"languages": of_each} if of_each else {}),
             **({"members": of_members} if of_members else {}),
@@ -242,9 +243,9 @@ class Scorer:
             scored["duration_s"].to_pylist(),
             self._prepared.summary.rows,
         )
-        # Texts of the best paths, then by each of the other weights.
-        rows = [(item.best_path, *item.alternative_hypotheses) for item in found if item.best_path is not None]
-        alternatives = [
+        # Of a search, texts without it, then by each of the other settings.
+        rows = [(item.greedy, *item.by_other_settings) for item in found if item.greedy is not None]
+        others = [
             score_texts(texts, references, normalizer, utterances=self._prepared.summary.rows)[0]
             for texts in zip(*rows, strict=True)
         ]
@@ -265,8 +266,8 @@ class Scorer:
             # Added exactly, so that the loss does not move with the order of ranks either.
             loss = math.fsum(losses) / sum(item.labels for item in gathered)
         skipped = len(all_ids) - len(ids)
-        best_path = alternatives[0] if alternatives else None
-        how = (normalizer, skipped, options.decoding, best_path, tuple(alternatives[1:]))
+        greedy = others[0] if others else None
+        how = (normalizer, skipped, options.decoding, greedy, tuple(others[1:]))
         members = total_by(zip(self._members, utterances, strict=True))
         return SplitScore(score, utterances, loss, *how, languages=total_by_language(utterances), members=members)
 

@@ -1,66 +1,68 @@
-"""Weights of a beam search, chosen on the validation set."""
+"""The setting of a search, chosen on the validation set."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from trainers.config.parts.decode_part import Weights
+from trainers.config.parts.decode_part import DecodePart, Setting
 from trainers.metrics.known_metrics import CER, known_metrics
 from trainers.scoring.error_rate import Score
 from trainers.scoring.scorer import SplitScore
 
 
 class Trial(NamedTuple):
-    """What some weights came to on the validation set."""
+    """What a setting came to on the validation set."""
 
-    weights: Weights
+    setting: Setting
     score: Score
 
     def to_json_dict(self) -> dict[str, Any]:
-        lm, word, rescoring = self.weights
-        return {"lm_weight": lm, "word_score": word, "rescoring_weight": rescoring, **self.score.rates}
+        return {**self.setting.to_json_dict(), **self.score.rates}
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Weights that were tried, the best of them, and the score of the best path, without a search."""
+    """Settings that were tried, the best of them, and the score without a search, by the name that records give it."""
 
     trials: tuple[Trial, ...]
     best: Trial
-    best_path: Score
+    greedy: Score
+    name: str
 
     def line(self, rate: str) -> str:
         """What was chosen, for a person; `rate` as of `tune`."""
-        lm, word, rescoring = self.best.weights
-        before, after = self.best_path.rates[rate], self.best.score.rates[rate]
+        chosen = ", ".join(f"{name} {value:g}" for name, value in self.best.setting.to_json_dict().items())
+        before, after = self.greedy.rates[rate], self.best.score.rates[rate]
         return (
-            f"lm_weight {lm:g}, word_score {word:g}, rescoring_weight {rescoring:g}, the best of {len(self.trials)} on "
-            f"validation: {rate.upper()} {after:.1f}%; the best path's is {before:.1f}%"
+            f"{chosen}, the best of {len(self.trials)} on validation: {rate.upper()} {after:.1f}%; "
+            f"the {self.name.replace('_', ' ')}'s is {before:.1f}%"
         )
 
     def to_json_dict(self) -> dict[str, Any]:
         """What stands in evaluation/decoding.json."""
         return {
             "chosen": self.best.to_json_dict(),
-            "best_path": self.best_path.rates,
+            self.name: self.greedy.rates,
             "trials": [trial.to_json_dict() for trial in self.trials],
         }
 
 
-def tune(grid: Sequence[Weights], rate: str, score: Callable[[tuple[Weights, ...]], SplitScore]) -> Tuning:
-    """Tries all weights in one pass over the validation set, whose outputs are computed once."""
-    result = score(tuple(grid))
-    assert result.best_path is not None
-    trials = tuple(Trial(*each) for each in zip(grid, (result.score, *result.alternative_scores), strict=True))
-    return Tuning(trials, choose(trials, rate), result.best_path)
+def tune(part: DecodePart, rate: str, score: Callable[[tuple[Setting, ...]], SplitScore]) -> Tuning:
+    """Tries all settings in one pass over the validation set, whose outputs are computed once."""
+    settings = tuple(part.settings)
+    result = score(settings)
+    assert result.greedy is not None
+    scores = (result.score, *result.by_other_settings)
+    trials = tuple(Trial(*each) for each in zip(settings, scores, strict=True))
+    return Tuning(trials, choose(trials, rate), result.greedy, part.greedy)
 
 
 def choose(trials: Sequence[Trial], rate: str) -> Trial:
-    """The trial of the best rate; of equal ones that of the lowest CER, then of the least weights."""
+    """The trial of the best rate; of equal ones that of the lowest CER, then of the least setting."""
     sign = -1 if known_metrics()[rate].order == "max" else 1
 
     def rank(trial: Trial) -> tuple[float, ...]:
-        (lm, word, rescoring), rates = trial.weights, trial.score.rates
-        return sign * (rates[rate] or 0.0), rates[CER.name] or 0.0, lm, rescoring, abs(word), word
+        rates = trial.score.rates
+        return sign * (rates[rate] or 0.0), rates[CER.name] or 0.0, *trial.setting.order
 
     return min(trials, key=rank)

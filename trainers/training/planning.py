@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from trainers.config.locations import cache_url_of
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.data.augmentation.augmenter import Augmenter
@@ -21,7 +22,7 @@ from trainers.data.sources.manifest_source import locate_mixed
 from trainers.errors import DataError
 from trainers.models.label_codec import Limits
 from trainers.models.labels import NOT_NAMED, Labels, clip_languages, labels_of
-from trainers.models.recognizer import Beam, Decoding, Recognizer
+from trainers.models.recognizer import Decoding, Recognizer, Search
 from trainers.scoring.scorer import ScoredClips, ScoringOptions
 from trainers.storage import open_storage
 from trainers.training.arguments import autocast_dtype
@@ -196,16 +197,17 @@ def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recogni
 
 def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray) -> str | None:
     """A warning about references that are longer than a hypothesis may become; None if there are none."""
-    if limits.new_tokens is None:
+    part = config.decode
+    if limits.new_tokens is None or not isinstance(part, GenerationPart):
         return None
     # The end token is generated, too.
     wanted = label_lengths - limits.prefix_tokens
-    most = min(config.training.generation_max_length, limits.new_tokens)
+    most = min(part.max_length, limits.new_tokens)
     cut = int((wanted > most).sum())
     if not cut:
         return None
     raised = min(int(wanted.max()), limits.new_tokens)
-    fix = f"raise training.generation_max_length to {raised}" if raised > most else "shorten or split them"
+    fix = f"raise decode.max_length to {raised}" if raised > most else "shorten or split them"
     longer = f"{counted(cut, 'reference', 'is', 'are')} longer"
     return f"{longer} than the {most} tokens that a hypothesis may have, so that words will count as deleted: {fix}"
 
@@ -221,7 +223,7 @@ def scoring_options(
     *,
     full_context: bool = False,
     nbest: int | None = None,
-    beam: Beam | None = None,
+    search: Search | None = None,
 ) -> ScoringOptions:
     """How a split is scored by a resolved config."""
     # Where padding moves nothing, all lengths are one bucket, whose clips are sorted.
@@ -230,12 +232,11 @@ def scoring_options(
     return ScoringOptions(
         batch_size=config.training.per_device_eval_batch_size,
         decoding=Decoding(
-            max_length=config.training.generation_max_length,
-            num_beams=config.training.generation_num_beams,
+            config.decode,
             nbest=nbest,
             autocast=autocast_dtype(config),
             as_written=config.data.normalizer_name == "none",
-            beam=beam,
+            search=search,
         ),
         normalizer=config.data.normalizer_name,
         edges_s=None if limits.padding_affects_output else edges_s,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainers.config.parts.decode_part import Weights
+from trainers.config.parts.decode_part import Setting
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_absolute
 from trainers.data.prepared_set import PreparedSet
@@ -14,8 +14,8 @@ from trainers.distributed.console.events import Stage
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
-from trainers.models.families import family_of, model_config_for_scoring
-from trainers.models.recognizer import Beam, BeamSearcher, Recognizer
+from trainers.models.families import decoded_by, family_of, model_config_for_scoring
+from trainers.models.recognizer import Recognizer, Search, Searcher
 from trainers.models.sources.damaged_files import refuse_damaged_description
 from trainers.models.sources.opened_model import open_once_a_node, pin_sources, with_model
 from trainers.run_folder import layout
@@ -39,15 +39,15 @@ def score_task(task: ScoreTask, session: Session) -> None:
     """Scores one split with a finished model. Every rank calls it."""
     silence_libraries()
     session.show_from_main(LOADING)
-    config = task.config
-    folder = RunFolder(open_storage(task.folder_url, config.run.storage_options))
-    recognizer = open_model(config, task.model, session)
+    folder = RunFolder(open_storage(task.folder_url, task.config.run.storage_options))
+    recognizer = open_model(task.config, task.model, session)
+    config = decoded_by(task.config, recognizer.codec)
     for note in recognizer.notes:
         session.show_from_main(f"model: {note}")
     session.show_from_main(Stage(task.split, "scoring"))
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
-    with opened_beam(config, task.validation, session, folder, recognizer) as beam:
-        score_split(config, task.prepared, session, folder, recognizer, task.split, beam, task.nbest)
+    with opened_search(config, task.validation, session, folder, recognizer) as search:
+        score_split(config, task.prepared, session, folder, recognizer, task.split, search, task.nbest)
     session.barrier("writing the scores")
 
 
@@ -94,26 +94,26 @@ def _load(config: TrainConfig, folder: str) -> Recognizer:
 
 
 @contextmanager
-def opened_beam(
+def opened_search(
     config: TrainConfig, validation: PreparedSet | None, session: Session, folder: RunFolder, recognizer: Recognizer
-) -> Iterator[Beam | None]:
-    """The beam search of a config with its weights; None where it asks for none. Every rank calls it.
+) -> Iterator[Search | None]:
+    """The search of a config with its setting; None where it asks for none. Every rank calls it.
 
-    Of several weights the best on `validation` are taken, and evaluation/decoding.json in `folder` says which.
+    Of several settings the best on `validation` are taken, and evaluation/decoding.json in `folder` says which.
     """
     part = config.decode
-    if not part.is_on:
+    if not part.settings:
         yield None
         return
-    with recognizer.open_search(part, config.run.storage_options, session) as search:
-        weights, chosen_on = part.grid[0], None
-        if search.warning is not None:
-            session.show_from_main(f"warning: decode: {search.warning}, so they cannot appear in a hypothesis")
+    with recognizer.open_search(part, config.run.storage_options, session) as searcher:
+        setting, chosen_on = part.settings[0], None
+        if searcher.warning is not None:
+            session.show_from_main(f"warning: decode: {searcher.warning}, so they cannot appear in a hypothesis")
         if part.is_tuned:
             assert validation is not None
-            weights = _tuned(config, validation, session, folder, recognizer, search)
+            setting = _tuned(config, validation, session, folder, recognizer, searcher)
             chosen_on = validation.key
-        yield Beam(search, (weights,), chosen_on)
+        yield Search(searcher, (setting,), chosen_on)
 
 
 def _tuned(
@@ -122,24 +122,24 @@ def _tuned(
     session: Session,
     folder: RunFolder,
     recognizer: Recognizer,
-    search: BeamSearcher,
-) -> Weights:
+    searcher: Searcher,
+) -> Setting:
     clips = scored_clips(config, validation, recognizer, VALIDATION)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
 
-    def score(grid: tuple[Weights, ...]) -> SplitScore:
-        options = scoring_options(config, recognizer.limits, beam=Beam(search, grid))
-        return scorer.score(options, what=f"choose decode's weights among {len(grid)} on {VALIDATION}")
+    def score(settings: tuple[Setting, ...]) -> SplitScore:
+        options = scoring_options(config, recognizer.limits, search=Search(searcher, settings))
+        return scorer.score(options, what=f"choose among {len(settings)} settings of decode on {VALIDATION}")
 
     ranks = config.checkpoint.score_attribute.removeprefix("eval_")
-    # A metric of the recipe's is of one hypothesis each, not of one by each of the weights.
+    # A metric of the recipe's is of one hypothesis each, not of one by each of the settings.
     rate = ranking_rate(config.model.language) if ranks in config.scoring.metrics else ranks
-    tuning = tune(config.decode.grid, rate, score)
+    tuning = tune(config.decode, rate, score)
     if session.is_main_process:
-        content = {"data": validation.key, "rate": rate, **search.describe(), **tuning.to_json_dict()}
+        content = {"data": validation.key, "rate": rate, **searcher.describe(), **tuning.to_json_dict()}
         folder.write_json(f"{layout.EVALUATION}/{layout.DECODING}", content)
     session.show_from_main(f"decode: {tuning.line(rate)}")
-    return tuning.best.weights
+    return tuning.best.setting
 
 
 def score_split(
@@ -149,12 +149,12 @@ def score_split(
     folder: RunFolder,
     recognizer: Recognizer,
     split: str,
-    beam: Beam | None,
+    search: Search | None,
     nbest: int | None = None,
 ) -> dict[str, Any]:
     """Scores a split and writes its two files; for a bucketed model with the score of the full context.
 
-    Without a `beam` the best path of CTC outputs is taken, or a decoder's own search.
+    Without a `search` hypotheses are what the model gives by itself.
     """
     clips = scored_clips(config, prepared, recognizer, split)
     limits = recognizer.limits
@@ -167,12 +167,12 @@ def score_split(
         session.show_from_main(f"warning: {split}: {marks} (--set data.normalizer=basic)")
     metrics = RecipeMetrics.of(config.scoring)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
-    options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, beam=beam)
+    options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, search=search)
     result = scorer.score(options, what=f"score {split}")
     show_rates(result, split, session)
     # Which metric ranks in it; what `evaluate` writes has no config next to it.
     totals: dict[str, Any] = {"split": split, "language": config.model.language, **result.to_json_dict()}
-    if beam is not None and beam.chosen_on == prepared.key:
+    if search is not None and search.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True
     if session.is_main_process:
         folder.write_evaluation(split, totals, (item.to_json_dict() for item in result.utterances))

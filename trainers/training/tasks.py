@@ -70,7 +70,7 @@ class ScoreTask:
     Attributes:
         model: Folder or URL of a model, or a Hub id.
         nbest: Hypotheses that are given of each utterance. None: only the best.
-        validation: What weights of a beam search are chosen on. None: there is nothing to choose.
+        validation: What the setting of a search is chosen on. None: there is nothing to choose.
     """
 
     config: TrainConfig

@@ -33,7 +33,7 @@ from trainers.storage.json_files import to_json
 from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.callbacks import VALIDATION
 from trainers.training.loop import Loop, build, train
-from trainers.training.scoring_worker import LOADING, opened_beam, score_split
+from trainers.training.scoring_worker import LOADING, opened_search, score_split
 from trainers.training.strategies.sharding import sharding_process
 from trainers.training.tasks import TrainTask
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
@@ -164,17 +164,17 @@ def finish(context: WorkerContext) -> None:
 
 
 def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
-    """Totals of the test split; None where there is none, and only weights of decoding are chosen."""
+    """Totals of the test split; None where there is none, and only the setting of a search is chosen."""
     config, sets = context.config, context.task.sets
-    if "test" not in sets and not config.decode.is_on:
+    if "test" not in sets and not config.decode.settings:
         return None
     # In the type that `evaluate` with the same recipe opens it in.
     recognizer = family_of_folder(local).open_exported(local, config.model.dtype)
     recognizer.model.to(context.device)
-    with opened_beam(config, sets[VALIDATION], context.session, outputs, recognizer) as beam:
+    with opened_search(config, sets[VALIDATION], context.session, outputs, recognizer) as search:
         if "test" not in sets:
             return None
-        return score_split(config, sets["test"], context.session, outputs, recognizer, "test", beam)
+        return score_split(config, sets["test"], context.session, outputs, recognizer, "test", search)
 
 
 def _deliver(

@@ -25,6 +25,7 @@ from tests.benchmarks.sizes import FULL_CONTEXT_S, RANKS
 from tests.s3 import AWS_VARIABLES
 from trainers.config.family_table import part_for
 from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.parts.run_part import RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import TrainingPart
@@ -97,12 +98,15 @@ def config_of(given: argparse.Namespace) -> TrainConfig:
             learning_rate=1e-4,
             save_steps=given.steps,
             logging_steps=given.turn_steps,
-            generation_max_length=given.max_new_tokens,
             report_to=[],
         ),
         scaling=ScalingPart(num_workers=2),
     )
-    return resolve_model(config)[0]
+    config = resolve_model(config)[0]
+    if isinstance(config.decode, GenerationPart):
+        decode = config.decode.model_copy(update={"max_length": given.max_new_tokens})
+        config = config.model_copy(update={"decode": decode})
+    return config
 
 
 def prepare(given: argparse.Namespace) -> None:

@@ -192,9 +192,9 @@ class Starts:
                 "per_device_eval_batch_size": self.bench.sizes.score_batch,
                 "learning_rate": 1e-4,
                 "logging_steps": 1,
-                "generation_max_length": 2,
                 "report_to": [],
             },
+            "decode": {"max_length": 2},
             "scaling": {"num_workers": RANKS},
             "job": {},
         }

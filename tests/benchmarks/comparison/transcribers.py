@@ -11,6 +11,7 @@ import torch
 
 from tests.benchmarks.comparison.turns import Turns
 from tests.benchmarks.sizes import RANKS
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Decoding
 from trainers.pipeline.export.ctranslate2_exporter import CTranslate2
@@ -51,7 +52,7 @@ def with_faster_whisper(model: Path) -> Transcribe:
 
     converted = model.with_name(f"{model.name}-ctranslate2")
     recognizer = family_of_folder(model).open_exported(model)
-    CTranslate2().convert(Source(model, recognizer, Decoding(max_length=1, num_beams=1)), converted)
+    CTranslate2().convert(Source(model, recognizer, Decoding(GenerationPart(max_length=1))), converted)
     opened = WhisperModel(str(converted), device="cpu", compute_type="float32", cpu_threads=RANKS)
 
     def transcribe(recordings: Sequence[Path]) -> tuple[list[str], float]:

@@ -130,7 +130,7 @@ def _run(folder: Path, name: str, changes: dict[str, Any]) -> str:
         "training.logging_steps": 20,
         "training.save_steps": changes["training.max_steps"],
         "training.eval_steps": changes["training.max_steps"],
-        "training.generation_max_length": 8,
+        "decode.max_length": 8,
         "training.report_to": [],
         **changes,
     }

@@ -80,7 +80,7 @@ def work(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Work:
         "training.save_steps": MAX_STEPS,
         "training.eval_steps": MAX_STEPS,
         "training.logging_steps": 1,
-        "training.generation_max_length": 4,
+        "decode.max_length": 4,
         "scaling.num_workers": 2,
         "scaling.placement_strategy": "SPREAD",
     }

@@ -12,6 +12,7 @@ from jobs.cli.app import app, main
 from jobs.submission.job_spec import RunConfig
 from trainers.config.flags.script_recipe import SCRIPTS, without_defaults
 from trainers.config.loader import build_config
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_part import CtcPart
@@ -370,7 +371,7 @@ def test_what_keeps_the_recipe_s_numbers_from_being_the_script_s_is_named() -> N
     assert "# the script shuffles by torch's generator" in result.stdout
     assert "last weights" not in imported(f"python {SHORT} --load_best_model_at_end").stderr
     # As long as the script's, which are those of the weights' generation config.
-    assert config_of(result).training.generation_max_length == 448
+    assert config_of(result).decode == GenerationPart(max_length=448)
 
 
 @pytest.mark.parametrize("split", ["test", "validation", "dev"])

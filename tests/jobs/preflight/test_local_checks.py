@@ -64,7 +64,7 @@ class TestPackagedData:
         assert "augment.noise_manifest: noise.csv: no such file in" in finding.text
 
     def test_files_of_a_beam_search_are_data_too(self, tmp_path: Path) -> None:
-        search = {"decode": {"method": "beam", "lm": "lm.arpa"}}
+        search = {"model": {"init": "scratch", "family": "ctc"}, "decode": {"method": "beam", "lm": "lm.arpa"}}
         finding = single_finding(PACKAGED_DATA, context_of(tmp_path, search))
         assert finding.level == "error" and "decode.lm: lm.arpa: no such file in" in finding.text
 

@@ -162,10 +162,7 @@ def test_a_new_model_has_sizes_and_no_weights() -> None:
 
 
 def test_hypotheses_are_about_as_long_as_transcripts() -> None:
-    lengths = [
-        choice(choose(speech(longest_text=size), LAPTOP, None), "training.generation_max_length")
-        for size in (1, 90, 999)
-    ]
+    lengths = [choice(choose(speech(longest_text=size), LAPTOP, None), "decode.max_length") for size in (1, 90, 999)]
     assert lengths == [17, 106, 225]
 
 

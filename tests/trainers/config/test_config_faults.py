@@ -169,7 +169,11 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("changes", "field", "instead"),
         [
-            ({"decode.method": "beam"}, "decode.rescoring_model", "a Hub id, e.g. openai/whisper-tiny, or a folder"),
+            (
+                {"model.family": "ctc", "decode.method": "beam"},
+                "decode.rescoring_model",
+                "a Hub id, e.g. openai/whisper-tiny, or a folder",
+            ),
             ({"model.family": "ctc"}, "model.vocabulary_file", "a file on a disk: copy it there"),
             ({**DEMO, "data.dataset.name": "x"}, "data.dataset.name", "a Hub id, or a folder that every node reads"),
         ],

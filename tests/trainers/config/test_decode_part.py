@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.config.parts.decode_part import DecodePart, Weights
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart, Weights
+
+CTC = {"init": "scratch", "family": "ctc"}
 
 
 def test_the_best_path_is_the_default_and_has_nothing_to_choose() -> None:
-    part = config().decode
-    assert not part.is_on and not part.is_tuned and part.grid == [Weights()]
+    part = config({"model": CTC}).decode
+    assert isinstance(part, CtcDecodePart) and not part.is_tuned and part.settings == []
 
 
 @pytest.mark.parametrize(
@@ -25,8 +27,8 @@ def test_the_best_path_is_the_default_and_has_nothing_to_choose() -> None:
     ],
 )
 def test_every_combination_of_what_there_is_is_tried(fields: dict[str, Any], grid: list[Weights]) -> None:
-    part = DecodePart.model_validate({"method": "beam", **fields})
-    assert part.grid == grid and part.is_tuned == (len(grid) > 1)
+    part = CtcDecodePart.model_validate({"method": "beam", **fields})
+    assert part.settings == grid and part.is_tuned == (len(grid) > 1)
 
 
 @pytest.mark.parametrize(
@@ -46,4 +48,4 @@ def test_every_combination_of_what_there_is_is_tried(fields: dict[str, Any], gri
 )
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], wanted: str) -> None:
     with pytest.raises(ConfigError, match=wanted):
-        config({f"decode.{name}": value for name, value in fields.items()})
+        config({"model": CTC} | {f"decode.{name}": value for name, value in fields.items()})

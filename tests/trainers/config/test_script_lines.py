@@ -11,10 +11,11 @@ import pytest
 from transformers import Seq2SeqTrainingArguments
 
 from tests.trainers.config import public_arguments
-from trainers.config.family_table import family_parts
+from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.flags.flag import MAPPING, NUMBER, SWITCH, TEXT, WHOLE, WORDS, Flag
 from trainers.config.flags.script_line import FLAGS
 from trainers.config.flags.trainer_flags import PASSED_ON
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
@@ -61,7 +62,8 @@ def annotation_of(field: str) -> Any:
     for name in field.split("."):
         if not isinstance(model, type) or not hasattr(model, "model_fields"):
             return model
-        parts = family_parts().values() if model is ModelPart else [model]
+        of_families = {ModelPart: family_parts, DecodePart: decode_parts}
+        parts = of_families[model]().values() if model in of_families else [model]
         annotation = next(part.model_fields[name].annotation for part in parts if name in part.model_fields)
         model = next((each for each in get_args(annotation) if hasattr(each, "model_fields")), annotation)
     return model
@@ -251,7 +253,7 @@ def test_what_always_happens_may_be_asked_for(flags: str) -> None:
         ("--do_eval", "--verb evaluate"),
         ("--do_train --do_eval False", "training.eval_steps"),
         ("--preprocessing_only", "--verb prepare"),
-        ("--predict_with_generate False", "training.generation_max_length"),
+        ("--predict_with_generate False", "decode.max_length"),
         ("--warmup_ratio 0.1", "training.warmup_steps"),
         ("--metric_for_best_model loss", "checkpoint.checkpoint_score_attribute"),
         ("--greater_is_better", "checkpoint.checkpoint_score_attribute"),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.trainers.inspection.checking import levels, said, subject_of, the_one
 from tests.trainers.models.decoding.ngrams import HAS_WHEELS, Ngrams
+from tests.trainers.pipeline.transcription.tiny_models import write_ctc
 from trainers.config import optional_packages
 from trainers.inspection.model_checks import check_decoding, check_model
 from trainers.inspection.subject import Subject
@@ -78,8 +79,9 @@ def test_a_library_that_is_not_installed_is_named_with_the_fix_for_a_cluster(
 
 
 def test_a_search_of_another_family_s_model_is_a_problem(tmp_path: Path) -> None:
-    assert "decode.method: has no effect on a model of the family whisper" in the_one(
-        check_model, subject_of(tmp_path, {"decode.method": "beam"}), "error"
-    )
-    beams = subject_of(tmp_path, {"model": MODEL, "training.generation_num_beams": 4})
-    assert "remove it; decode.method: beam searches its outputs" in the_one(check_model, beams, "error")
+    write_ctc(tmp_path / "ctc")
+    weights = {"model": {"name_or_path": str(tmp_path / "ctc")}}
+    text = the_one(check_model, subject_of(tmp_path, {**weights, "decode.num_beams": 4}), "error")
+    assert f"{tmp_path}/ctc is of the family ctc: 1 problem" in text
+    assert "decode.num_beams: unknown key: a field of the family whisper or seq2seq, not of ctc (got 4)" in text
+    assert levels(check_model, subject_of(tmp_path, {**weights, "decode.method": "beam"})) == {"ok"}

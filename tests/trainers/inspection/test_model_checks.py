@@ -275,7 +275,7 @@ class TestAugmentation:
         # 0.5 s are 24 outputs; at double speed 12, for thirteen letters.
         changes = {**self.CTC, "augment.frequency_masks": 0, "augment.speed_range": [1.0, 2.0]}
         text = the_one(check_labels, subject_of(tmp_path, changes), "warning")
-        assert "than the model gives outputs at speed 2 (augment) (CTC) (train/000.wav)" in text
+        assert "than the model gives outputs at speed 2 (augment) (the model) (train/000.wav)" in text
 
 
 class TestLabels:
@@ -304,17 +304,17 @@ class TestLabels:
         assert levels(check_labels, Subject(config({**changes, "data.train": str(path)}))) == {"ok"}
 
     def test_a_reference_longer_than_a_hypothesis_may_be(self, tampered: Tampered) -> None:
-        subject = tampered(**{"training.generation_max_length": 2})
+        subject = tampered(**{"decode.max_length": 2})
         texts = [text for level, text in said(check_labels, subject) if level == "warning"]
         assert [text.partition(":")[0] for text in texts] == ["validation", "test"]
-        assert "raise training.generation_max_length 2 to " in texts[0]
+        assert "raise decode.max_length 2 to " in texts[0]
 
     @pytest.mark.parametrize(
         "text", ["žžžžžžžžžž" * 5, "a b c d e f " * 9, "one two three " * 20, "\N{GRINNING FACE}" * 14]
     )
     @pytest.mark.parametrize("most", [20, 40, 64])
     def test_all_and_only_the_long_ones_are_found(self, tmp_path: Path, text: str, most: int) -> None:
-        changes = {**sound_corpus(tmp_path), "model.max_label_tokens": most, "training.generation_max_length": most}
+        changes = {**sound_corpus(tmp_path), "model.max_label_tokens": most, "decode.max_length": most}
         texts = [text[:length] for length in range(1, len(text))]
         path = write_rows(tmp_path / "growing.csv", [("train/000.wav", text) for text in texts])
         subject = Subject(config({**changes, "data.train": str(path)}))

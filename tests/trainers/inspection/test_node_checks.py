@@ -197,7 +197,8 @@ def test_nodes_are_asked_for_manifests_some_recordings_and_the_model(tmp_path: P
     assert str(tmp_path / "train.csv") in found
     assert str(tmp_path / "test" / "001.wav") in found
     assert found[-1] == "/mnt/whisper/config.json"
-    searched = subject_of(tmp_path, {"decode": {"method": "beam", "lm": "/mnt/lm.arpa", "lexicon": "/mnt/words"}})
+    search = {"method": "beam", "lm": "/mnt/lm.arpa", "lexicon": "/mnt/words"}
+    searched = subject_of(tmp_path, {"model": {"init": "scratch", "family": "ctc"}, "decode": search})
     assert {"/mnt/lm.arpa", "/mnt/words"} <= set(locations_of(searched))
     archive = write_tar(tmp_path / "corpus.tar", [("train.csv", b"path,text\na.wav,one\n"), ("a.wav", b"RIFF")])
     assert locations_of(subject_of(tmp_path, {"data.train": f"{archive}/train.csv"}))[0] == str(archive)

@@ -9,10 +9,12 @@ from pydantic import Field
 from tests.trainers.synthetic import config
 from trainers import plugins
 from trainers.config.family_table import family_parts
+from trainers.config.parts.decode_part import DecodePart, GenerationPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.ctc_part import CtcPart
-from trainers.models.families import FAMILIES, family_of, family_of_folder, resolve_model
+from trainers.models.families import FAMILIES, decoded_by, family_of, family_of_folder, resolve_model
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_part import WhisperPart
@@ -116,9 +118,58 @@ class TestThePartOfAFamily:
         monkeypatch.setattr(plugins, "entry_points", lambda group: [point] if group == point.group else [])
         family_parts.cache_clear()
         try:
-            read = config({"model": {"name_or_path": "hub/model", "family": "own", "hops": 4}}).model
-            assert isinstance(read, OwnPart) and read.hops == 4
+            recipe = config({"model": {"name_or_path": "hub/model", "family": "own", "hops": 4}})
+            assert isinstance(recipe.model, OwnPart) and recipe.model.hops == 4
+            assert type(recipe.decode) is DecodePart, "a family needs none of its own"
             with pytest.raises(ConfigError, match=r"model\.hops: unknown key: a field of the family own"):
                 config({"model.hops": 4})
         finally:
             family_parts.cache_clear()
+
+
+class TestTheDecodePartOfAFamily:
+    @pytest.mark.parametrize(
+        ("model", "decode", "part"),
+        [
+            ({"name_or_path": "hub/model"}, {}, GenerationPart),
+            ({"name_or_path": "hub/model"}, {"beam_size": 50, "method": "beam"}, CtcDecodePart),
+            ({"name_or_path": "hub/model", "layerdrop": 0.1}, {}, CtcDecodePart),
+            ({"name_or_path": "hub/model", "layerdrop": 0.1}, {"num_beams": 4}, GenerationPart),
+            ({"name_or_path": "hub/model", "family": "ctc"}, {"num_beams": 1}, CtcDecodePart),
+            ({"init": "scratch", "language": "English"}, {"num_beams": 4}, GenerationPart),
+        ],
+    )
+    def test_is_that_of_the_name_or_the_first_that_knows_all_keys(
+        self, model: dict[str, Any], decode: dict[str, Any], part: type
+    ) -> None:
+        read = config({"model": model, "decode": decode})
+        assert type(read.decode) is part
+        assert config(read.model_dump()).decode == read.decode, "as a run folder has it"
+
+    @pytest.mark.parametrize(
+        ("family", "field", "value", "of"),
+        [
+            ("ctc", "num_beams", 4, "whisper or seq2seq"),
+            ("whisper", "method", "beam", "ctc"),
+            ("seq2seq", "beam_size", 9, "ctc"),
+        ],
+    )
+    def test_has_no_fields_of_another_family(self, family: str, field: str, value: Any, of: str) -> None:
+        wanted = rf"decode\.{field}: unknown key: a field of the family {of}, not of {family} \(got"
+        with pytest.raises(ConfigError, match=wanted):
+            config({"model": {"name_or_path": "hub/model", "family": family}, f"decode.{field}": value})
+
+    def test_is_read_again_by_the_family_of_the_weights(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "wav2vec2"}))
+        named = {"name_or_path": str(tmp_path)}
+        assert resolve_model(config({"model": named}))[0].decode == CtcDecodePart()
+        dumped = config({"model": named}).model_dump()
+        assert resolve_model(config(dumped))[0].decode == CtcDecodePart(), "defaults of another family say nothing"
+        with pytest.raises(ConfigError, match=r"family ctc.*\n.*decode\.max_length: unknown key: .*, not of ctc"):
+            resolve_model(config({"model": named, "decode.max_length": 9}))
+
+    def test_of_weights_that_are_only_scored_is_that_of_their_family(self) -> None:
+        assert decoded_by(config(), FAMILIES["ctc"]).decode == CtcDecodePart()
+        searching = config({"model": {"init": "scratch", "family": "ctc"}, "decode.method": "beam"})
+        with pytest.raises(ConfigError, match=r"--set decode=\{\} has its defaults(.|\n)*decode\.method: unknown key"):
+            decoded_by(searching, FAMILIES["whisper"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.trainers.synthetic import config, speechlike
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.data.features.log_mel import LogMel
 from trainers.models.decoder_labels import label_loss
 from trainers.models.family import Family
@@ -19,6 +20,10 @@ from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
 TEXTS = ["one two three", "four", "здраво свете", "日本語"]
 FAMILY: Family[Any] = WhisperFamily()
 LIMIT = 5
+
+
+def how(num_beams: int, nbest: int | None = None) -> Decoding:
+    return Decoding(GenerationPart(max_length=LIMIT, num_beams=num_beams), nbest)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +75,7 @@ def greedy(recognizer: WhisperRecognizer, clip: torch.Tensor) -> tuple[list[int]
 
 def test_the_average_log_probability_is_that_of_the_tokens_one_by_one(recognizer: WhisperRecognizer) -> None:
     features = features_of(recognizer)
-    found = recognized(recognizer, features, recognizer.encode_labels(TEXTS), Decoding(LIMIT, num_beams=1))
+    found = recognized(recognizer, features, recognizer.encode_labels(TEXTS), how(1))
     expected = [greedy(recognizer, clip) for clip in features]
     decode = recognizer.processor.tokenizer.decode
     assert [item.text for item in found] == [decode(ids, skip_special_tokens=True).strip() for ids, _ in expected]
@@ -81,7 +86,7 @@ def test_the_average_log_probability_is_that_of_the_tokens_one_by_one(recognizer
 
 def test_the_n_best_are_different_and_begin_with_the_hypothesis(recognizer: WhisperRecognizer) -> None:
     features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
-    found = recognized(recognizer, features, labels, Decoding(LIMIT, num_beams=4, nbest=3))
+    found = recognized(recognizer, features, labels, how(4, nbest=3))
     for item in found:
         assert item.nbest is not None
         assert item.nbest[0].text == item.text
@@ -97,7 +102,7 @@ def test_published_weights_give_the_n_best_with_their_prompt_and_what_they_suppr
     assert isinstance(recognizer, WhisperRecognizer)
     features = torch.randn(2, 80, 300, generator=torch.Generator().manual_seed(0))
     labels = recognizer.encode_labels(TEXTS[:2])
-    for item in recognized(recognizer, features, labels, Decoding(LIMIT, num_beams=3, nbest=2)):
+    for item in recognized(recognizer, features, labels, how(3, nbest=2)):
         assert item.nbest is not None
         assert item.nbest[0].text == item.text != item.nbest[1].text
         assert item.nbest[0].avg_logprob == pytest.approx(item.avg_logprob, rel=1e-4)
@@ -112,7 +117,7 @@ def test_the_decoder_is_given_one_encoded_clip_for_each_of_its_rows(recognizer: 
 
     hook = recognizer.model.get_decoder().register_forward_pre_hook(look, with_kwargs=True)
     try:
-        recognized(recognizer, features_of(recognizer), recognizer.encode_labels(TEXTS), Decoding(LIMIT, 3, nbest=2))
+        recognized(recognizer, features_of(recognizer), recognizer.encode_labels(TEXTS), how(3, nbest=2))
     finally:
         hook.remove()
     assert {ids for ids, _ in rows} == {4, 8, 12}
@@ -121,13 +126,13 @@ def test_the_decoder_is_given_one_encoded_clip_for_each_of_its_rows(recognizer: 
 
 def test_asking_for_more_changes_no_hypothesis(recognizer: WhisperRecognizer) -> None:
     features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
-    one, all_four = (recognized(recognizer, features, labels, Decoding(LIMIT, 4, nbest=count)) for count in (None, 4))
+    one, all_four = (recognized(recognizer, features, labels, how(4, nbest=count)) for count in (None, 4))
     assert [(item.text, item.loss, item.avg_logprob) for item in one] == [
         (item.text, item.loss, item.avg_logprob) for item in all_four
     ]
 
 
-@pytest.mark.parametrize("decoding", [Decoding(LIMIT, num_beams=1), Decoding(LIMIT, num_beams=4, nbest=3)])
+@pytest.mark.parametrize("decoding", [how(1), how(4, nbest=3)])
 def test_a_cache_of_fixed_length_as_on_gpus_gives_the_same(
     recognizer: WhisperRecognizer, monkeypatch: pytest.MonkeyPatch, decoding: Decoding
 ) -> None:
@@ -150,7 +155,7 @@ def test_a_cache_of_fixed_length_as_on_gpus_gives_the_same(
 
 def test_an_utterance_s_numbers_do_not_depend_on_its_batch(recognizer: WhisperRecognizer) -> None:
     features, labels = features_of(recognizer), recognizer.encode_labels(TEXTS)
-    decoding = Decoding(LIMIT, num_beams=4, nbest=2)
+    decoding = how(4, nbest=2)
     together = recognized(recognizer, features, labels, decoding)
     for index, item in enumerate(together):
         alone = recognized(recognizer, features[index : index + 1], labels[index : index + 1], decoding)[0]
@@ -161,7 +166,7 @@ def test_an_utterance_s_numbers_do_not_depend_on_its_batch(recognizer: WhisperRe
         )
 
 
-@pytest.mark.parametrize("decoding", [Decoding(LIMIT, num_beams=1), Decoding(LIMIT, num_beams=3, nbest=2)])
+@pytest.mark.parametrize("decoding", [how(1), how(3, nbest=2)])
 def test_each_utterance_of_a_batch_is_generated_in_the_language_of_its_labels(
     recognizer: WhisperRecognizer, decoding: Decoding
 ) -> None:

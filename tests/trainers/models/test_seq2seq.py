@@ -27,6 +27,7 @@ from transformers import (
 )
 
 from tests.trainers.synthetic import config, speechlike, write_corpus
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.data.features.model_input import LENGTHS
 from trainers.errors import ConfigError
@@ -153,7 +154,9 @@ def test_the_shortest_input_is_recognized_and_a_shorter_one_is_not(folder: Path)
     features, samples = recognizer.new_features(), torch.from_numpy(speechlike(0.1, 1))
 
     def loss(count: int) -> float:
-        return recognizer.recognize(features.inputs([samples[:count]], None), [[3, END]], Decoding(4, 1))[0].loss
+        return recognizer.recognize(
+            features.inputs([samples[:count]], None), [[3, END]], Decoding(GenerationPart(max_length=4))
+        )[0].loss
 
     assert math.isfinite(loss(recognizer.limits.least_samples))
     try:
@@ -169,7 +172,7 @@ def test_nothing_is_masked_or_skipped_that_no_field_asks_for(folder: Path) -> No
 
 
 def test_it_says_what_it_has_learned(learned: Seq2SeqRecognizer) -> None:
-    found = learned.recognize(batch(learned), learned.encode_labels(TEXTS), Decoding(30, num_beams=1))
+    found = learned.recognize(batch(learned), learned.encode_labels(TEXTS), Decoding(GenerationPart(max_length=30)))
     assert [item.text for item in found] == TEXTS
     for item, ids in zip(found, learned.encode_labels(TEXTS), strict=True):
         assert item.avg_logprob == pytest.approx(-item.loss / len(ids), rel=1e-3)
@@ -178,7 +181,7 @@ def test_it_says_what_it_has_learned(learned: Seq2SeqRecognizer) -> None:
 
 def test_the_first_of_the_n_best_is_the_hypothesis(learned: Seq2SeqRecognizer) -> None:
     labels = learned.encode_labels(TEXTS)
-    found = learned.recognize(batch(learned), labels, Decoding(30, num_beams=3, nbest=2))
+    found = learned.recognize(batch(learned), labels, Decoding(GenerationPart(max_length=30, num_beams=3), nbest=2))
     assert [item.text for item in found] == TEXTS
     for item in found:
         assert item.nbest is not None and len(item.nbest) == 2
@@ -190,7 +193,9 @@ def test_what_was_saved_opens_as_the_same(learned: Seq2SeqRecognizer, tmp_path: 
     learned.processor.save_pretrained(tmp_path)
     again = family_of_folder(tmp_path).open_exported(tmp_path)
     inputs, labels = batch(learned), learned.encode_labels(TEXTS)
-    assert again.recognize(inputs, labels, Decoding(30, 1)) == learned.recognize(inputs, labels, Decoding(30, 1))
+    assert again.recognize(inputs, labels, Decoding(GenerationPart(max_length=30))) == learned.recognize(
+        inputs, labels, Decoding(GenerationPart(max_length=30))
+    )
 
 
 def test_weights_of_a_checkpoint_begin_a_run_unless_they_are_of_another_model(
@@ -260,7 +265,7 @@ def test_a_run_trains_scores_and_exports_one(folder: Path, tmp_path: Path) -> No
                 "model": {"name_or_path": str(folder), "language": "English"},
                 "training.max_steps": 4,
                 "training.save_steps": 2,
-                "training.generation_max_length": 8,
+                "decode.max_length": 8,
                 "training.report_to": [],
             }
         ),

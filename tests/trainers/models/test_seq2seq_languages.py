@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from tests.trainers.multilingual import TEXTS, write_multilingual, write_tokenizer
 from tests.trainers.synthetic import config, speechlike
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.family import Family
@@ -57,7 +58,7 @@ def written(recognizer: Seq2SeqRecognizer, *codes: str, num_beams: int = 1) -> l
         labels = recognizer.encode_labels(TEXTS)
         for ids, code in zip(labels, codes, strict=False):
             ids[0] = recognizer.processor.tokenizer.lang_code_to_id[code]
-        found = recognizer.recognize(inputs, labels, Decoding(6, num_beams))
+        found = recognizer.recognize(inputs, labels, Decoding(GenerationPart(max_length=6, num_beams=num_beams)))
     assert all("<lang:" not in item.text and item.avg_logprob < 0 for item in found)
     return [row[1:] for row in made[0].tolist()]
 

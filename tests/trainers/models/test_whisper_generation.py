@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig, WhisperProcessor
 
 from tests.trainers.synthetic import config
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.recognizer import Decoding
@@ -111,7 +112,7 @@ class TestAsTheHubShipsIt:
         labels = recognizer.encode_labels(['"'])
         said = {
             as_written: recognizer.recognize(
-                {"input_features": features}, labels, Decoding(4, 1, as_written=as_written)
+                {"input_features": features}, labels, Decoding(GenerationPart(max_length=4), as_written=as_written)
             )
             for as_written in (False, True)
         }

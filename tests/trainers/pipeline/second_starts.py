@@ -7,10 +7,10 @@ from enum import Enum
 from typing import Any
 
 from tests.trainers.synthetic import config
-from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.strategy.strategy_part import StrategyPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 
 
 class Outcome(Enum):
@@ -129,8 +129,8 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "training.bf16": (Outcome.REFUSED, (True,)),
     "training.gradient_checkpointing": (Outcome.ROUNDED, (True,)),
     "training.torch_compile": (Outcome.ROUNDED, (True,)),
-    "training.generation_max_length": (Outcome.REFUSED, (60,)),
-    "training.generation_num_beams": (Outcome.REFUSED, (2,)),
+    "decode.max_length": (Outcome.REFUSED, (60,)),
+    "decode.num_beams": (Outcome.REFUSED, (2,)),
     "training.full_context_fraction": (Outcome.REFUSED, (0.5,)),
     "training.full_context_eval": (Outcome.EXACT, (False,)),
     "training.report_to": (Outcome.EXACT, ([],)),
@@ -176,7 +176,7 @@ ALONE: Mapping[str, str] = {
     "augment.time_mask_s": "with augment.time_masks",
     "augment.time_mask_fraction": "with augment.time_masks",
     "augment.frequency_mask_fraction": "with augment.frequency_masks",
-    **{f"decode.{name}": "with decode.method" for name in DecodePart.model_fields if name != "method"},
+    **{f"decode.{name}": "with decode.method" for name in CtcDecodePart.model_fields if name != "method"},
     "adapt.n": "with adapt.method",
     "adapt.r": "with adapt.method",
     "adapt.alpha": "with adapt.method",

@@ -161,7 +161,7 @@ class TestDecodedFiles:
         for name in ("lexicon", "lm"):
             (files / name).write_text(f"a {name}")
         decode = {"method": "beam", "lexicon": str(files / "lexicon"), "lm": str(files / "lm")}
-        return config({"decode": decode})
+        return config({"model": {"init": "scratch", "family": "ctc"}, "decode": decode})
 
     def _scored(self, files: Path) -> State:
         decode = self._wanted(files).decode

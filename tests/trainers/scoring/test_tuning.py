@@ -1,10 +1,11 @@
-"""Which weights are chosen."""
+"""Which setting of a search is chosen."""
 
 import random
 from collections.abc import Sequence
 
-from trainers.config.parts.decode_part import Weights
+from trainers.config.parts.decode_part import Setting
 from trainers.metrics.metric import EditCounts
+from trainers.models.ctc.ctc_decode_part import Weights
 from trainers.scoring.error_rate import Score
 from trainers.scoring.tuning import Trial, choose
 
@@ -15,9 +16,9 @@ def trial(weights: Weights, wer: float, cer: float = 10.0) -> Trial:
     return Trial(weights, Score(1, 1, 0, counts))
 
 
-def chosen(trials: Sequence[Trial], rate: str = "wer") -> Weights:
+def chosen(trials: Sequence[Trial], rate: str = "wer") -> Setting:
     """The choice, whatever the order of the trials."""
-    found = {choose(random.Random(seed).sample(trials, len(trials)), rate).weights for seed in range(10)}
+    found = {choose(random.Random(seed).sample(trials, len(trials)), rate).setting for seed in range(10)}
     assert len(found) == 1
     return found.pop()
 

@@ -16,8 +16,8 @@ LIMITS = Limits(context_s=30.0, label_tokens=448, prefix_tokens=0, new_tokens=44
     ("wanted", "said"),
     [
         ([10, 225], None),
-        ([10, 226, 300], "2 references are longer than the 225 tokens .* raise training.generation_max_length to 300"),
-        ([500], "1 reference is .* raise training.generation_max_length to 444"),
+        ([10, 226, 300], "2 references are longer than the 225 tokens .* raise decode.max_length to 300"),
+        ([500], "1 reference is .* raise decode.max_length to 444"),
     ],
 )
 def test_references_longer_than_a_hypothesis_are_reported(wanted: list[int], said: str | None) -> None:
@@ -30,7 +30,7 @@ def test_references_longer_than_a_hypothesis_are_reported(wanted: list[int], sai
 
 
 def test_where_the_model_itself_is_the_bound_no_setting_helps() -> None:
-    found = cut_references(config({"training.generation_max_length": 444}), LIMITS, np.array([445]))
+    found = cut_references(config({"decode.max_length": 444}), LIMITS, np.array([445]))
     assert found is not None and found.endswith("shorten or split them")
 
 

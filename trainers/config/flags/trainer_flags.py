@@ -81,8 +81,8 @@ FIELDS = (
     _training("save_steps", STEPS, "checkpoint this often"),
     _training("eval_steps", STEPS, "score the validation set this often"),
     _training("logging_steps", STEPS, "report the loss this often"),
-    _training("generation_max_length", WHOLE, "most tokens of a hypothesis"),
-    _training("generation_num_beams", WHOLE, "beams of a hypothesis"),
+    Flag("generation_max_length", WHOLE, "decode.max_length", help="most tokens of a hypothesis"),
+    Flag("generation_num_beams", WHOLE, "decode.num_beams", help="beams of a hypothesis"),
     _training("fp16", SWITCH, "16-bit floats"),
     _training("bf16", SWITCH, "bfloat16"),
     _training("gradient_checkpointing", SWITCH, "recompute activations to save memory"),
@@ -123,7 +123,7 @@ DECIDED = (
     Flag("save_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("save_steps")),
     Flag("logging_strategy", TEXT, always=("steps",), reason=_BY_STEPS.format("logging_steps")),
     *on(
-        "hypotheses are always generated, training.generation_max_length tokens at most: a loss is no score",
+        "hypotheses are always generated, decode.max_length tokens at most: a loss is no score",
         "predict_with_generate",
     ),
     *off("a checkpoint is ranked by an error rate: checkpoint.checkpoint_score_attribute", "prediction_loss_only"),
@@ -205,7 +205,7 @@ DECIDED = (
     Flag("include_for_metrics", WORDS, reason="metrics are error rates of transcripts, see docs/scoring.md"),
     *off("metrics are error rates of transcripts, see docs/scoring.md", "include_inputs_for_metrics"),
     *off("clips, not tokens, are counted per second", "include_tokens_per_second"),
-    Flag("generation_config", TEXT, reason="the weights' own is used; training.generation_max_length and _num_beams"),
+    Flag("generation_config", TEXT, reason="the weights' own is used; decode.max_length and decode.num_beams"),
     Flag(
         "debug",
         SWITCH_OR_TEXT,

@@ -1,129 +1,74 @@
-"""The config's decode part: how the outputs of a CTC model become its scored hypotheses. See `schema`."""
+"""The config's decode part: how hypotheses are generated. See `schema`.
 
-from itertools import product
-from typing import Annotated, Any, Literal, NamedTuple, Self
+Each family names the one that it has, with fields of its own: `family_table` lists them.
+"""
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
 
-from trainers.config.parts.part import Location, ModelLocation, Part, Positive, PositiveFloat, rule
+from pydantic import Field
 
-# Fields that name a file.
-FILE_FIELDS = ("lexicon", "lm")
-# What says nothing while the first is not set.
-_FIELDS_OF = {"lm": ("lm_weight", "lm_unit"), "rescoring_model": ("rescoring_weight",)}
+from trainers.config.parts.part import Part, Positive
 
 
-class Weights(NamedTuple):
-    """What the parts of a hypothesis's score weigh, next to the acoustic one's 1; all of them are natural logarithms.
+class Setting(Protocol):
+    """One of several ways to run a search, of which the best on the validation set is chosen."""
 
-    Attributes:
-        lm: Of the n-gram language model.
-        word: Added for each word.
-        rescoring: Of the model that scores the hypotheses of the beam again.
-    """
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Of settings with equal scores the least is chosen."""
 
-    lm: float = 0.0
-    word: float = 0.0
-    rescoring: float = 0.0
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, int | float | str) else value
-
-
-def _each_once(values: list[float]) -> list[float]:
-    if len(set(values)) < len(values):
-        raise ValueError("names a value twice: leave one out")
-    return values
-
-
-Choices = Annotated[list[float], Field(min_length=1), BeforeValidator(_as_list), AfterValidator(_each_once)]
-NotNegativeChoices = Annotated[
-    list[Annotated[float, Field(ge=0)]], Field(min_length=1), BeforeValidator(_as_list), AfterValidator(_each_once)
-]
+    def to_json_dict(self) -> dict[str, float]:
+        """Its numbers, by the names under which scores record them."""
 
 
 class DecodePart(Part):
-    """How a CTC model is decoded for its final scores; scores while training goes on are of the best path.
+    """How hypotheses are generated; a family without fields of its own generates one of each utterance."""
 
-    Where a weight has several values, the best on the validation set is chosen, and never by another set.
-    """
-
-    method: Literal["greedy", "beam"] = Field(
-        "greedy", description="greedy: the best path. beam: a beam search; needs Rayscribe's extra `lm`."
-    )
-    beam_size: Positive = Field(50, description="beam: hypotheses that are kept after each output of the model.")
-    beam_size_token: Positive = Field(50, description="beam: the best so many tokens of each output are tried.")
-    beam_threshold: PositiveFloat = Field(
-        25.0, description="beam: hypotheses that are this much worse than the best one are dropped. Natural logarithm."
-    )
-    lexicon: Location | None = Field(
-        None,
-        description="beam: a file of the words that hypotheses are made of, one a line, by itself or followed by its "
-        "spelling in the model's tokens. null: the words of lm, or any text.",
-    )
-    lm: Location | None = Field(
-        None, description="beam: an n-gram language model, ARPA or a KenLM binary, of lm_unit. null: none."
-    )
-    lm_unit: Literal["words", "tokens"] = Field(
-        "words",
-        description="What lm is of. words: of a binary, lexicon says which. tokens: of the model's tokens, as its "
-        "vocabulary writes them; hypotheses are any text.",
-    )
-    rescoring_model: ModelLocation | None = Field(
-        None,
-        description="beam: a causal language model that scores the hypotheses of the beam again, a Hub id or folder. "
-        "null: none.",
-    )
-    lm_weight: NotNegativeChoices = Field(
-        [0.0, 0.25, 0.5, 1.0, 1.5], description="lm: weight of its logarithm, or several to choose from."
-    )
-    word_score: Choices = Field(
-        [-1.0, 0.0, 1.0, 2.0],
-        description="lexicon, lm, rescoring_model: added for each word; one, or several to choose from.",
-    )
-    rescoring_weight: NotNegativeChoices = Field(
-        [0.0, 0.25, 0.5, 1.0], description="rescoring_model: weight of its logarithm, or several to choose from."
-    )
-
-    @rule
-    def _fields_are_of_something(self) -> Self:
-        fields = type(self).model_fields
-        given = [name for name in fields if getattr(self, name) != fields[name].default]
-        if not self.is_on and given:
-            raise ValueError(f"{', '.join(given)} set, but method is greedy: set method: beam, or leave them out")
-        for switch, names in _FIELDS_OF.items():
-            idle = [name for name in names if name in given and getattr(self, switch) is None]
-            if idle:
-                raise ValueError(f"{', '.join(idle)} set, but {switch} is null: set {switch}, or leave them out")
-        if "word_score" in given and not self._counts_words:
-            raise ValueError(
-                "word_score set, but lexicon, lm and rescoring_model are null: set one of them, or leave it out"
-            )
-        if self.lm_unit == "tokens" and self.lexicon is not None:
-            raise ValueError("lm_unit is tokens, and lexicon is of words: set lexicon: null, or give an lm of words")
-        return self
+    # Module and class of the `models.family.Decoder` of its searches.
+    decoder: ClassVar[str | None] = None
+    # Rayscribe's extra that searches need installed.
+    extra: ClassVar[str | None] = None
+    # Fields that name a file, and those that name a model, which a search reads.
+    files: ClassVar[tuple[str, ...]] = ()
+    models: ClassVar[tuple[str, ...]] = ()
+    # Fields that may have several values, of which the best on the validation set is chosen.
+    tuned: ClassVar[tuple[str, ...]] = ()
+    # Fields that scores in training, which choose the best checkpoint, depend on; the others are of final scores alone.
+    ranking: ClassVar[tuple[str, ...]] = ()
+    # By which name records have the score without a search.
+    greedy: ClassVar[str] = "greedy"
 
     @property
-    def is_on(self) -> bool:
-        return self.method == "beam"
-
-    @property
-    def grid(self) -> list[Weights]:
-        """Every combination of weights to choose from, those of what there is; without anything of them, zeros."""
-        return [
-            Weights(*each)
-            for each in product(
-                self.lm_weight if self.lm is not None else [0.0],
-                self.word_score if self._counts_words else [0.0],
-                self.rescoring_weight if self.rescoring_model is not None else [0.0],
-            )
-        ]
+    def settings(self) -> Sequence[Setting]:
+        """The settings of the search of a model's outputs that it asks for; none: it asks for no search."""
+        return ()
 
     @property
     def is_tuned(self) -> bool:
-        return len(self.grid) > 1
+        return len(self.settings) > 1
 
     @property
-    def _counts_words(self) -> bool:
-        return any(each is not None for each in (self.lexicon, self.lm, self.rescoring_model))
+    def beams(self) -> str | None:
+        """The field that says how many hypotheses of an utterance there are; None: there is one."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """What stands as `decoding` in the record of a score that was made without a search of outputs."""
+        return {"method": "greedy"}
+
+
+class GenerationPart(DecodePart):
+    """How a model with a decoder generates its hypotheses, token by token."""
+
+    ranking: ClassVar[tuple[str, ...]] = ("max_length", "num_beams")
+
+    max_length: Positive = Field(225, description="Most tokens of a hypothesis.")
+    num_beams: Positive = Field(1, description="Beams. 1: greedy.")
+
+    @property
+    def beams(self) -> str:
+        return "num_beams"
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() if self.num_beams == 1 else {"method": "beam", "beam_size": self.num_beams}

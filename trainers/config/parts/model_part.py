@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, ValidationInfo
 
 from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_source import ModelSource, SourceText
 from trainers.config.parts.part import Part, Positive, rule, trains
 from trainers.config.parts.strategy.strategy_part import StrategyPart
@@ -31,6 +32,8 @@ class ModelPart(Part):
 
     # Module and class of the family, see `models.family.Family`.
     implementation: ClassVar[str]
+    # The family's part of the config that says how hypotheses are generated.
+    decode_part: ClassVar[type[DecodePart]] = DecodePart
     # Dotted names of fields of other parts that mean nothing to the family.
     unsupported: ClassVar[tuple[str, ...]] = ()
     # Fields that name a file whose content is trained with.

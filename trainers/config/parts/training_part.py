@@ -69,8 +69,6 @@ class TrainingPart(Part):
         description="Compile the model's layers for each shape of a batch; where that fails, training continues "
         "without it, and a line says why. Labels are padded to a multiple of 32 tokens then.",
     )
-    generation_max_length: Positive = Field(225, description="Most tokens of a hypothesis when scoring.")
-    generation_num_beams: Positive = Field(1, description="Beams when scoring. 1: greedy.")
     full_context_fraction: float = Field(
         0.0,
         ge=0,

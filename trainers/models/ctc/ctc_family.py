@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import transformers
 from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
@@ -24,8 +24,7 @@ from trainers.models.ctc.ctc_scratch import (
     regularization,
     unknown_characters,
 )
-from trainers.models.ctc.decoding.beam_decoder import BeamDecoder
-from trainers.models.family import Decoder, Family
+from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import from_pretrained, refuse_without_processor
@@ -52,7 +51,6 @@ class CtcFamily(Family[CtcPart]):
         *("wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2vec-audio"),
         *("unispeech", "unispeech-sat"),
     )
-    decoders: ClassVar[Mapping[str, Decoder]] = {"beam": BeamDecoder()}
 
     def context_s(self, model: CtcPart) -> float:
         return float(model.max_context_s or CONTEXT_S)

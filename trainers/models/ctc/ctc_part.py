@@ -4,8 +4,10 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field
 
+from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import Dropout, NewModelPart
 from trainers.config.parts.part import Positive, refuse_url, rule
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 
 # It is read where the recipe is.
 VocabularyFile = Annotated[str, AfterValidator(lambda file: refuse_url(file, "a file on a disk: copy it there"))]
@@ -16,8 +18,8 @@ class CtcPart(NewModelPart):
     """A CTC model: pretrained weights, or sizes of a new one."""
 
     implementation: ClassVar[str] = f"{__package__}.ctc_family:CtcFamily"
+    decode_part: ClassVar[type[DecodePart]] = CtcDecodePart
     unsupported: ClassVar[tuple[str, ...]] = (
-        "training.generation_num_beams",
         "training.full_context_fraction",
         "training.training_args.label_smoothing_factor",
     )

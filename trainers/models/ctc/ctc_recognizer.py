@@ -11,7 +11,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCTC, set_seed
 
 from trainers.config.optional_packages import BEAM_SEARCH
-from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.features.extractor_features import ExtractorFeatures
@@ -19,6 +18,7 @@ from trainers.data.features.model_input import LENGTHS
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_alignment import align
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import regularization
 from trainers.models.ctc.decoding.decode_files import local_files
@@ -31,12 +31,12 @@ from trainers.models.pretrained import network_options
 from trainers.models.recognizer import (
     IGNORED_LABEL,
     Alternative,
-    Beam,
-    BeamSearcher,
     Decoding,
     LabelCollator,
     Recognition,
     Recognizer,
+    Search,
+    Searcher,
     Target,
     Word,
 )
@@ -77,12 +77,11 @@ class CtcRecognizer(Recognizer):
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        """Takes the best path, or searches; a ConfigError, if beams of a decoder are requested."""
-        if decoding.num_beams > 1:
-            raise ConfigError(
-                f"training.generation_num_beams is {decoding.num_beams}, and a CTC model has no decoder: set it to 1; "
-                "decode.method: beam searches its outputs"
-            )
+        """Takes the best path, or searches.
+
+        `avg_logprob` is a mean over the clip's outputs: of ln p(symbol) along the best path; of a beam search, of
+        ln p(labels | utterance), summed over the alignments that the beam has kept, without language models.
+        """
         device, audible = self.model.device, self._frames(inputs[LENGTHS]) > 0
         if not bool(audible.all()):
             return self._among(inputs, labels, audible, decoding)
@@ -95,8 +94,8 @@ class CtcRecognizer(Recognizer):
         losses = self._losses(logprobs, targets, lengths, zero_infinity=True).tolist()
         own = [row[:size] for row, size in zip(logprobs, self._frames(lengths).tolist(), strict=True)]
         found = [self._best_path(row, loss) for row, loss in zip(own, losses, strict=True)]
-        if (beam := decoding.beam) is not None:
-            found = [_searched(row, item, beam, decoding.nbest) for row, item in zip(own, found, strict=True)]
+        if (search := decoding.search) is not None:
+            found = [_searched(row, item, search, decoding.nbest) for row, item in zip(own, found, strict=True)]
         return [self._with_words(*each) for each in zip(found, own, strict=True)] if decoding.word_times else found
 
     def _with_words(self, item: Recognition, logprobs: torch.Tensor) -> Recognition:
@@ -125,10 +124,10 @@ class CtcRecognizer(Recognizer):
     ) -> list[Recognition]:
         """The same where clips are too short for one output: they have the empty hypothesis, and cost nothing."""
         rows = torch.nonzero(audible).flatten().tolist()
-        others = ("",) * (len(how.beam.weights) - 1) if how.beam is not None else ()
-        best_path = None if how.beam is None else ""
+        others = ("",) * (len(how.search.settings) - 1) if how.search is not None else ()
+        best_path = None if how.search is None else ""
         words = () if how.word_times else None
-        empty = Recognition("", 0.0, 0.0, best_path=best_path, alternative_hypotheses=others, words=words)
+        empty = Recognition("", 0.0, 0.0, greedy=best_path, by_other_settings=others, words=words)
         found = [empty] * len(labels)
         if rows:
             part = {name: value[audible] for name, value in inputs.items()}
@@ -137,9 +136,7 @@ class CtcRecognizer(Recognizer):
         return found
 
     @contextmanager
-    def open_search(
-        self, part: DecodePart, storage_options: StorageOptions, session: Session
-    ) -> Iterator[BeamSearcher]:
+    def open_search(self, part: CtcDecodePart, storage_options: StorageOptions, session: Session) -> Iterator[Searcher]:
         try:
             # Only now: it needs an optional package.
             from trainers.models.ctc.decoding.beam_search import BeamSearch  # noqa: PLC0415
@@ -173,17 +170,17 @@ class CtcRecognizer(Recognizer):
             )
 
 
-def _searched(logprobs: torch.Tensor, greedy: Recognition, beam: Beam, nbest: int | None) -> Recognition:
+def _searched(logprobs: torch.Tensor, best_path: Recognition, search: Search, nbest: int | None) -> Recognition:
     """The best of a beam search of the clip's own outputs, (T, V), with the best path and its loss."""
-    ranked = beam.search.search(logprobs.cpu().numpy(), beam.weights)
+    ranked = search.searcher.search(logprobs.cpu().numpy(), search.settings)
     found = [Alternative(each.text, each.acoustic / len(logprobs)) for each in ranked[0]]
     return Recognition(
         found[0].text,
-        greedy.loss,
+        best_path.loss,
         found[0].avg_logprob,
         tuple(found[:nbest]) if nbest is not None else None,
-        best_path=greedy.text,
-        alternative_hypotheses=tuple(each[0].text for each in ranked[1:]),
+        greedy=best_path.text,
+        by_other_settings=tuple(each[0].text for each in ranked[1:]),
     )
 
 

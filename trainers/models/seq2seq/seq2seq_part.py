@@ -4,6 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field
 
+from trainers.config.parts.decode_part import DecodePart, GenerationPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.model_source import SourceText
 from trainers.config.parts.part import rule
@@ -13,7 +14,8 @@ class Seq2SeqPart(ModelPart):
     """An encoder-decoder model other than Whisper, which begins with weights."""
 
     implementation: ClassVar[str] = f"{__package__}.seq2seq_family:Seq2SeqFamily"
-    unsupported: ClassVar[tuple[str, ...]] = ("decode.method", "training.full_context_fraction")
+    decode_part: ClassVar[type[DecodePart]] = GenerationPart
+    unsupported: ClassVar[tuple[str, ...]] = ("training.full_context_fraction",)
 
     encoder: SourceText | None = Field(
         None,

@@ -52,19 +52,19 @@ class Seq2SeqRecognizer(Recognizer):
     ) -> list[Recognition]:
         given = {name: value for name, value in inputs.items() if name != LENGTHS}
         device, size = self.model.device, len(labels)
-        most = min(decoding.max_length, self.limits.new_tokens or decoding.max_length)
+        most = min(decoding.part.max_length, self.limits.new_tokens or decoding.part.max_length)
         with decoding.precision(device):
             losses = row_losses(self.model, given, self.collate_labels(labels, ()))
             tokens = self.model.generate(
                 **given,
                 max_new_tokens=most,
-                num_beams=decoding.num_beams,
+                num_beams=decoding.part.num_beams,
                 num_return_sequences=decoding.nbest or 1,
                 do_sample=False,
                 decoder_start_token_id=self.processor.start_id,
                 eos_token_id=self.processor.end_id,
                 pad_token_id=self.processor.pad_id,
-                logits_processor=self._languages(labels, decoding.num_beams),
+                logits_processor=self._languages(labels, decoding.part.num_beams),
             )
             each = len(tokens) // size
             repeated = {name: value.repeat_interleave(each, dim=0) for name, value in given.items()}

@@ -20,21 +20,21 @@ _OPENED = (*DESCRIPTION, "*.safetensors", *PICKLED_WEIGHTS)
 
 
 def contents_of(config: TrainConfig, model: str) -> dict[str, str]:
-    """What the model and the files of its beam search are now, see `content_of`, by name.
+    """What the model and the files that it is decoded with are now, see `content_of`, by name.
 
     Raises:
         ConfigError: something is not there.
         StorageError: it cannot be read.
     """
     part, options = config.decode, config.run.storage_options
-    named = {"lexicon": part.lexicon, "lm": part.lm, "rescoring_model": part.rescoring_model}
-    of_search = {
+    named = {name: getattr(part, name) for name in (*part.files, *part.models)}
+    of_decoding = {
         f"{name}_content": content_of(f"decode.{name}:", location, options)
         for name, location in named.items()
         if location is not None
     }
     revision = config.model.revision if model == config.model.name_or_path else None
-    return {"model_content": content_of("MODEL", model, options, revision), **of_search}
+    return {"model_content": content_of("MODEL", model, options, revision), **of_decoding}
 
 
 def content_of(field: str, location: str, storage_options: StorageOptions, revision: str | None = None) -> str:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.decode_part import DecodePart, GenerationPart
 from trainers.config.parts.model_part import Dropout, NewModelPart, SizeEstimate
 from trainers.config.parts.part import Positive, rule, trains
 from trainers.config.parts.strategy.strategy_part import StrategyPart
@@ -42,7 +43,7 @@ class WhisperPart(NewModelPart):
     """A Whisper: released weights, or sizes of a new one."""
 
     implementation: ClassVar[str] = f"{__package__}.whisper_family:WhisperFamily"
-    unsupported: ClassVar[tuple[str, ...]] = ("decode.method",)
+    decode_part: ClassVar[type[DecodePart]] = GenerationPart
     released: ClassVar[Mapping[str, str]] = {size: f"openai/whisper-{size}" for size in RELEASED}
     sizes: ClassVar[tuple[str, ...]] = (*NewModelPart.sizes, "decoder_layers", "num_mel_bins", "max_label_tokens")
 

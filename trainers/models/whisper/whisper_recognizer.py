@@ -86,20 +86,20 @@ class WhisperRecognizer(Recognizer):
             given = {"encoder_outputs": encoded, "past_key_values": cache}
             losses = row_losses(model, given, self.collate_labels(labels, ()))
             options: dict[str, Any] = {
-                "max_new_tokens": max(1, min(decoding.max_length, most)),
-                "num_beams": decoding.num_beams,
+                "max_new_tokens": max(1, min(decoding.part.max_length, most)),
+                "num_beams": decoding.part.num_beams,
                 "do_sample": False,
                 "logits_processor": [NoTimestamps(model.generation_config.no_timestamps_token_id + 1), recorder],
                 **self._languages(labels),
                 **cache_options(model.device),
             }
-            is_greedy = decoding.num_beams == 1
+            is_greedy = decoding.part.num_beams == 1
             with recorder.listening(model.get_output_embeddings()) if is_greedy else nullcontext():
                 # Each call has an output of its own: a beam search repeats the clips in the one that it is given.
                 output = BaseModelOutput(encoded.last_hidden_state)
                 known = keys_and_values(cache) if is_greedy and "cache_implementation" not in options else {}
                 tokens = model.generate(encoder_outputs=output, **options, **known)
-            prompts = recorder.prompts[:: decoding.num_beams]
+            prompts = recorder.prompts[:: decoding.part.num_beams]
             if is_greedy:
                 texts, ended = self._hypotheses(tokens, options["max_new_tokens"])
                 best = [Alternative(*each) for each in zip(texts, recorder.mean_logprobs(ended), strict=True)]

@@ -15,6 +15,7 @@ import torch
 from transformers import TrainerCallback
 
 from trainers.config.overrides import apply_overrides
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
@@ -249,12 +250,13 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "training.per_device_eval_batch_size": min(training.per_device_eval_batch_size, BATCH),
         "training.gradient_accumulation_steps": min(training.gradient_accumulation_steps, 2),
         "training.global_batch_size": None,
-        "training.generation_max_length": min(training.generation_max_length, MAX_TOKENS),
         "training.fp16": False,
         "training.torch_compile": False,
         "training.report_to": [name for name in training.report_to if name == "tensorboard"],
         "training.training_args": arguments,
     }
+    if isinstance(config.decode, GenerationPart):
+        changes["decode.max_length"] = min(config.decode.max_length, MAX_TOKENS)
     overrides = [(tuple(name.split(".")), value) for name, value in changes.items()]
     return TrainConfig.model_validate(apply_overrides(config.model_dump(), overrides))
 

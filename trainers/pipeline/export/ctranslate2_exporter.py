@@ -56,7 +56,7 @@ class _Whisper:
         self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
         self._start = int(source.recognizer.model.config.decoder_start_token_id)
         self._prefix = source.recognizer.limits.prefix_tokens
-        self._most, self._beams = source.most_new_tokens, source.decoding.num_beams
+        self._most, self._beams = source.most_new_tokens, source.decoding.part.num_beams
         recognizer, as_written = source.recognizer, source.decoding.as_written
         self._suppressed = suppressed_tokens(recognizer.model, recognizer.processor.tokenizer, as_written=as_written)
 

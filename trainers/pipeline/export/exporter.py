@@ -29,7 +29,7 @@ class Source:
         """The most tokens of a hypothesis, its end token among them; of a model with a decoder."""
         most = self.recognizer.limits.new_tokens
         assert most is not None, "it generates"
-        return max(1, min(self.decoding.max_length, most))
+        return max(1, min(self.decoding.part.max_length, most))
 
     def refusal_unless(self, family: str, named: str) -> str | None:
         """Why a format that takes one family alone does not take the model; None: it does."""

@@ -12,13 +12,14 @@ from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.errors import ConfigError, DataError
-from trainers.models.families import family_of_folder
+from trainers.models.families import decoded_by, family_of_folder
 from trainers.models.recognizer import Decoding
 from trainers.pipeline.export.exporter import Source
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import CONFIG, EVALUATION, MODEL, RunFolder
 from trainers.scoring.comparison.systems import rows_of
 from trainers.scoring.normalizers import NORMALIZERS, Normalizer
+from trainers.scoring.ranking import greedy_score
 from trainers.scoring.report.prepared_clips import clip_sets
 
 TEST = "test"
@@ -30,7 +31,7 @@ class ScoredRun:
 
     Attributes:
         model: Folder of its model in the run folder.
-        totals: Its own score, which other runtimes can come to: at the model's full context, and of the best path.
+        totals: Its own score, which other runtimes can come to: at the model's full context, and without a search.
         rows: The utterances that it scored, as evaluation/test.jsonl has them.
         prepared: Their recordings.
         normalizer: What its texts were compared with.
@@ -68,7 +69,7 @@ class ScoredRun:
             folder,
             config,
             f"{finish.outputs}/{MODEL}",
-            totals.get("full_context") or totals.get("best_path") or totals,
+            totals.get("full_context") or greedy_score(totals)[1],
             rows_of(outputs, f"{EVALUATION}/{TEST}.jsonl"),
             _prepared(folder, content, finish.result["test_data"]),
             _normalizer(folder, totals),
@@ -81,18 +82,13 @@ class ScoredRun:
         Raises:
             ConfigError: it cannot be opened. StorageError: it cannot be read.
         """
-        training = self.config.training
-        decoding = Decoding(
-            max_length=training.generation_max_length,
-            num_beams=training.generation_num_beams,
-            as_written=self.normalizer.name == "none",
-        )
         with TemporaryDirectory(prefix="rayscribe-export-") as temporary:
             local = Path(temporary) / MODEL
             self.folder.storage.download_folder(self.model, local)
             recognizer = family_of_folder(local, self.folder.storage.url(self.model)).open_exported(local)
             recognizer.model.eval()
-            yield Source(local, recognizer, decoding)
+            part = decoded_by(self.config, recognizer.codec).decode
+            yield Source(local, recognizer, Decoding(part, as_written=self.normalizer.name == "none"))
 
 
 def _prepared(folder: RunFolder, config: Mapping[str, Any], key: str) -> PreparedSet:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from trainers.config.config_scope import AUGMENT_FIELDS, LM_FIELDS
+from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.locations import storage_path_of
 from trainers.config.parts.data_location import path_in
 from trainers.config.parts.model_source import ModelSource, SourceKind
@@ -60,7 +60,7 @@ def _refuse_missing_rows(config: TrainConfig, split: str) -> None:
 
 def _files(config: TrainConfig) -> Iterator[tuple[str, str]]:
     """Fields and paths of what else is on a disk of this machine, or should be."""
-    for part, name in (*AUGMENT_FIELDS, *LM_FIELDS):
+    for part, name in (*AUGMENT_FIELDS, *(("decode", field) for field in config.decode.files)):
         value = getattr(getattr(config, part), name)
         if value is not None:
             yield f"{part}.{name}", path_in(value)

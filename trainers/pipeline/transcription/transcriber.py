@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from trainers.config.parts.decode_part import Weights
+from trainers.config.parts.decode_part import Setting
 from trainers.config.schema import TrainConfig
 from trainers.data.audio import RECORDING_VALUES, SAMPLING_RATE_HZ, to_int16
 from trainers.data.preparation import decoded
@@ -17,8 +17,9 @@ from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.distributed.console import Event, ProgressCounter
 from trainers.distributed.session import Session
 from trainers.errors import AudioError, ResumeError
+from trainers.models.families import decoded_by
 from trainers.models.labels import empty_labels
-from trainers.models.recognizer import Beam, Recognition, Recognizer, Word
+from trainers.models.recognizer import Recognition, Recognizer, Search, Word
 from trainers.models.sources.content_hash import contents_of
 from trainers.pipeline.transcription.transcript import Segment, Transcript
 from trainers.pipeline.transcription.voice_activity import cut_recording
@@ -57,7 +58,7 @@ class TranscribeTask:
     Attributes:
         config: Model, decoding and precision, resolved.
         model: Folder or URL with the model, or a Hub id.
-        weights: Of the beam search that the config asks for.
+        setting: Of the search that the config asks for. None: it asks for none.
         words: Whether times of words are wanted.
         reader: Reads the recordings of rows.
         contents: What the model and its files were when the request began, see `contents_of`. None: it does not matter.
@@ -65,7 +66,7 @@ class TranscribeTask:
 
     config: TrainConfig
     model: str
-    weights: Weights
+    setting: Setting | None
     cutting: Cutting
     words: bool
     reader: RecordingReader
@@ -238,8 +239,8 @@ def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None
         ConfigError: there is no such model, or the config does not fit it.
         StorageError: it cannot be read.
     """
-    config = task.config
-    recognizer = open_model(config, task.model, session)
+    recognizer = open_model(task.config, task.model, session)
+    config = decoded_by(task.config, recognizer.codec)
     # Only now, so that what was replaced while it was opened is noticed, too.
     if task.contents is not None and contents_of(config, task.model) != task.contents:
         raise ResumeError(
@@ -251,8 +252,8 @@ def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None
     for note in recognizer.notes:
         session.show_from_main(f"model: {note}")
 
-    def transcriber(beam: Beam | None) -> Transcriber:
-        options = scoring_options(config, recognizer.limits, beam=beam)
+    def transcriber(search: Search | None) -> Transcriber:
+        options = scoring_options(config, recognizer.limits, search=search)
         # float16 is of GPUs.
         half = options.decoding.autocast is torch.float16 and device == "cpu"
         decoding = replace(
@@ -262,8 +263,8 @@ def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None
         )
         return Transcriber(task, recognizer, replace(options, decoding=decoding), show)
 
-    if not config.decode.is_on:
+    if task.setting is None:
         yield transcriber(None)
         return
-    with recognizer.open_search(config.decode, config.run.storage_options, session) as search:
-        yield transcriber(Beam(search, (task.weights,)))
+    with recognizer.open_search(config.decode, config.run.storage_options, session) as searcher:
+        yield transcriber(Search(searcher, (task.setting,)))

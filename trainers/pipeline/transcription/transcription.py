@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.locations import cache_url_of
-from trainers.config.parts.decode_part import Weights
+from trainers.config.parts.decode_part import Setting
 from trainers.config.schema import TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import in_home, is_absolute
@@ -95,7 +95,7 @@ class BlockTranscriber:
         resolve_secrets(os.environ)
         silence_libraries()
         self._folder = folder
-        # A beam search has files that are there as long as it is open: until the process ends.
+        # A search has files that are there as long as it is open: until the process ends.
         self._open = ExitStack()
         session = LocalSession.of_this_process()
         self._transcriber = self._open.enter_context(opened_transcriber(task, session))
@@ -142,7 +142,7 @@ def transcribe(
         config = config.model_copy(
             update={"model": config.model.model_copy(update={"revision": contents["model_content"]})}
         )
-    task = TranscribeTask(config, model, _weights(config, model), cutting, request.words, rows.reader, contents)
+    task = TranscribeTask(config, model, _setting(config, model), cutting, request.words, rows.reader, contents)
     if request.folder is None:
         return _in_memory(request, task, rows)
     return _into_folder(request, task, rows, run)
@@ -242,26 +242,25 @@ def _tell_words(task: TranscribeTask, *, gives: bool) -> None:
         )
 
 
-def _weights(config: TrainConfig, model: str) -> Weights:
-    """Those of the config's beam search; of several, those that the run has chosen.
+def _setting(config: TrainConfig, model: str) -> Setting | None:
+    """That of the config's search; of several, the one that the run has chosen; None: there is no search.
 
     Raises:
-        ConfigError: they were never chosen.
+        ConfigError: none was ever chosen.
     """
     part = config.decode
     if not part.is_tuned:
-        return part.grid[0]
+        return next(iter(part.settings), None)
     home, _, name = model.rpartition("/")
     chosen = None
     if home.startswith("/") or "://" in home:
         folder = RunFolder(open_storage(home, config.run.storage_options))
         chosen = folder.read_json(f"{layout.EVALUATION}/{layout.DECODING}") if name == layout.MODEL else None
-    if chosen is not None:
-        best = chosen["chosen"]
-        weights = Weights(best["lm_weight"], best["word_score"], best["rescoring_weight"])
-        if weights in part.grid:
-            return weights
+    for setting in part.settings:
+        if chosen is not None and setting.to_json_dict().items() <= chosen["chosen"].items():
+            return setting
+    fields = ", ".join(f"decode.{name}" for name in part.tuned)
     raise ConfigError(
-        "decode: several weights are given, and this model's run has chosen none of them on a validation set: give one "
-        "value each for decode.lm_weight, decode.word_score and decode.rescoring_weight (--set)"
+        "decode: there are several settings, and this model's run has chosen none of them on a validation set: give "
+        f"one value each for {fields} (--set)"
     )

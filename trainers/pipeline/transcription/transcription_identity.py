@@ -33,7 +33,7 @@ def identity_of(task: TranscribeTask, rows: LocatedRows, transcript_format: str)
         "max_segment_s": task.cutting.max_segment_s,
         "pause_s": task.cutting.pause_s,
         "words": task.words,
-        "weights": task.weights._asdict(),
+        "setting": task.setting.to_json_dict() if task.setting is not None else None,
         **fields,
     }
     return dict(json.loads(to_json(content, "the request")))

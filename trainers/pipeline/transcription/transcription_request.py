@@ -25,7 +25,7 @@ KEPT: Mapping[str, Sequence[str] | None] = {
     "model": None,
     "decode": None,
     "run": tuple(StorageOptions.__dataclass_fields__),
-    "training": ("generation_max_length", "generation_num_beams", "per_device_eval_batch_size", "bf16", "fp16"),
+    "training": ("per_device_eval_batch_size", "bf16", "fp16"),
     "data": ("normalizer", "do_normalize_eval"),
 }
 # Of a file's name: letters, so that a folder may be named after a version or a date.

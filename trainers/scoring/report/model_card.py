@@ -8,18 +8,17 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from trainers.config.parts.data_part import HubDatasetPart
-from trainers.config.parts.decode_part import FILE_FIELDS
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.data.prepared_set import PreparedSet
 from trainers.metrics.known_metrics import known_metrics
+from trainers.models.families import decoder_of
 from trainers.models.family import Family
 from trainers.models.labels import NOT_NAMED
 from trainers.models.language_names import code_or_name
@@ -29,6 +28,7 @@ from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import EVALUATION, RunFolder
 from trainers.scoring.comparison.systems import rows_of
 from trainers.scoring.normalizers import normalizer_named
+from trainers.scoring.ranking import greedy_score
 from trainers.scoring.report.score_section import rate_of
 
 TASK = "automatic-speech-recognition"
@@ -144,8 +144,8 @@ def _eval_results(config: TrainConfig, measured: Measured) -> Iterator[EvalResul
     totals = measured.totals.get(split)
     if totals is None:
         return
-    # What a beam search with files of its own, or a shortened context, came to is not what others will see.
-    scored = beyond(config.model, totals) or totals.get("best_path") or totals
+    # What a search with files of its own, or a shortened context, came to is not what others will see.
+    scored = beyond(config.model, totals) or greedy_score(totals)[1]
     part = next(_data_sets(config), None) if not config.data.mix else None
     key = measured.sets[split].key if split in measured.sets else None
     for name in known_metrics():
@@ -181,8 +181,9 @@ def _scores(config: TrainConfig, checkpoint: Checkpoint, measured: Measured) -> 
         full = beyond(config.model, test)
         if full is not None:
             rows.append(f"| test, at the full context ({full['context_s']:g} s) | {_rates(full)} |")
-        if "best_path" in test:
-            rows.append(f"| test, the best path | {_rates(test['best_path'])} |")
+        name, greedy = greedy_score(test)
+        if name is not None:
+            rows.append(f"| test, the {name} | {_rates(greedy)} |")
     return _table(["split", *(f"{name.upper()} %" for name in known_metrics())], rows)
 
 
@@ -198,8 +199,8 @@ def _notes(config: TrainConfig, measured: Measured) -> Iterator[str]:
     part = config.model
     if part.token_language != part.language:
         yield f"The model has no token for {part.language}, and was given that of {part.token_language}."
-    if measured.test is not None and "best_path" in measured.test:
-        yield _searched(measured.test["decoding"])
+    if measured.test is not None and (decoder := decoder_of(config.decode)) is not None:
+        yield decoder.note(measured.test["decoding"])
     if part.max_context_s is not None:
         yield f"Clips were padded to length buckets of at most {part.max_context_s} s in training."
 
@@ -215,22 +216,6 @@ def _data(measured: Measured) -> str:
         rows.append(f"| {split} | {used} | {prepared} | {hours:.2f} | `{item.key}` |")
     columns = ["split", "clips used", "clips prepared", "hours prepared", "hash of manifest and preparation"]
     return f"## Data\n\n{_table(columns, rows)}\n\n"
-
-
-def _searched(decoding: Mapping[str, Any]) -> str:
-    """How the scores of test were made, which `pipeline` does not repeat."""
-    parts = [f"beam_size {decoding['beam_size']}"]
-    for name in FILE_FIELDS:
-        if name in decoding:
-            parts.append(f"{name} {Path(decoding[name]['path']).name} (SHA-256 {decoding[name]['sha256']})")
-    if "rescoring_model" in decoding:
-        name = decoding["rescoring_model"]["name_or_path"]
-        parts.append(f"rescoring_model {Path(name).name if Path(name).is_absolute() else name}")
-    parts += [f"{name} {decoding[name]:g}" for name in ("lm_weight", "word_score", "rescoring_weight")]
-    return (
-        f"The score on test is of a beam search, whose files are not part of this folder: {', '.join(parts)}. "
-        "`pipeline` takes the best path, as do the scores on validation."
-    )
 
 
 def _rates(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None = None, prefix: str = "") -> str:

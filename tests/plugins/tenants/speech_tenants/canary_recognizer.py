@@ -37,13 +37,13 @@ class CanaryRecognizer(Recognizer):
             tokens = self.model.generate(
                 **given,
                 decoder_input_ids=prompts,
-                max_new_tokens=decoding.max_length,
-                num_beams=decoding.num_beams,
+                max_new_tokens=decoding.part.max_length,
+                num_beams=decoding.part.num_beams,
                 do_sample=False,
             )
             ends = {config.pad_token_id, config.eos_token_id}
             rows = [without_end(row, ends) for row in tokens[:, size + 1 :].tolist()]
-            ended = [row if len(row) == decoding.max_length else [*row, config.eos_token_id] for row in rows]
+            ended = [row if len(row) == decoding.part.max_length else [*row, config.eos_token_id] for row in rows]
             prompted = [[*row[:size], *own] for row, own in zip(labels, ended, strict=True)]
             sums = row_losses(self.model, given, self.collate_labels(prompted, ()), size)
         texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)

@@ -135,12 +135,12 @@ class Qwen3AsrRecognizer(Recognizer):
                 **inputs,
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
-                max_new_tokens=decoding.max_length,
-                num_beams=decoding.num_beams,
+                max_new_tokens=decoding.part.max_length,
+                num_beams=decoding.part.num_beams,
                 do_sample=False,
             )[:, width:]
             rows = [without_end(row, {end_id, self._chat.pad_id}) for row in tokens.tolist()]
-            ended = [row if len(row) == decoding.max_length else [*row, end_id] for row in rows]
+            ended = [row if len(row) == decoding.part.max_length else [*row, end_id] for row in rows]
             given = [[*row[:prefix], *own] for row, own in zip(labels, ended, strict=True)]
             sums = self._losses(inputs, given, frames, prefix)
         texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)

@@ -65,7 +65,7 @@ class TdtRecognizer(Recognizer):
         tokens = GreedyTokens(self.model.config.vocab_size)
         with decoding.precision(self.model.device):
             losses = self._losses(self.model(**given, **collated).logits, targets, lengths)
-            found = self.model.generate(**given, logits_processor=[tokens], max_new_tokens=decoding.max_length)
+            found = self.model.generate(**given, logits_processor=[tokens], max_new_tokens=decoding.part.max_length)
         # transformers goes on with clips that have ended until the longest of the batch has.
         starts = found.durations.cumsum(dim=-1) - found.durations
         beyond = starts >= self.model._get_subsampling_output_length(lengths)[:, None]

@@ -15,13 +15,13 @@ from transformers import Wav2Vec2CTCTokenizer
 
 from tests.trainers.models.decoding.ngrams import SENTENCES, Ngrams, binary, every_text, random_logprobs, tokenizer_of
 from tests.trainers.models.test_ctc import build, clip, part
-from trainers.config.parts.decode_part import DecodePart, Weights
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart, Weights
 from trainers.models.ctc.decoding.beam_search import BeamSearch, Hypothesis
 from trainers.models.ctc.decoding.decode_files import DecodeFiles, local_files
-from trainers.models.recognizer import Beam, Decoding, Recognition
+from trainers.models.recognizer import Decoding, Recognition, Search
 from trainers.storage import sha256_of
 
 NOTHING = DecodeFiles(None, None)
@@ -33,7 +33,7 @@ WORDS = ("ab", "ba", "a", "b", "abba")
 
 def searching(tokenizer: Any, files: DecodeFiles = NOTHING, **fields: Any) -> BeamSearch:
     """A search that drops nothing."""
-    wanted = DecodePart.model_validate({"method": "beam", **WIDE, **fields})
+    wanted = CtcDecodePart.model_validate({"method": "beam", **WIDE, **fields})
     return BeamSearch(tokenizer, wanted, files, len(tokenizer))
 
 
@@ -235,20 +235,18 @@ class TestRecognizer:
     ) -> None:
         recognizer = build(tmp_path, part(architecture="wav2vec2"))
         word_list.write_text("one\ntwo")
-        wanted = DecodePart(method="beam", lexicon=str(word_list))
+        wanted = CtcDecodePart(method="beam", lexicon=str(word_list))
         with recognizer.open_search(wanted, DEFAULT_STORAGE_OPTIONS, LocalSession(0, 1, 0)) as opened:
             search = opened
         inputs = recognizer.new_features().inputs([clip(0.8), clip(0.8)[:100]], None)
-        labels, beam = recognizer.encode_labels(["one", ""]), Beam(search, (Weights(), Weights(word=90.0)))
-        greedy = recognizer.recognize(inputs, labels, Decoding(10, 1))
-        found, nothing = recognizer.recognize(inputs, labels, Decoding(10, 1, nbest=2, beam=beam))
-        assert (found.best_path, found.loss) == (greedy[0].text, greedy[0].loss)
-        assert len(found.alternative_hypotheses) == 1 and len(found.alternative_hypotheses[0].split()) > len(
-            found.text.split()
-        )
+        labels, both = recognizer.encode_labels(["one", ""]), Search(search, (Weights(), Weights(word=90.0)))
+        greedy = recognizer.recognize(inputs, labels, Decoding(wanted))
+        found, nothing = recognizer.recognize(inputs, labels, Decoding(wanted, nbest=2, search=both))
+        assert (found.greedy, found.loss) == (greedy[0].text, greedy[0].loss)
+        assert len(found.by_other_settings) == 1 and len(found.by_other_settings[0].split()) > len(found.text.split())
         assert found.nbest is not None and 1 <= len(found.nbest) <= 2 and found.nbest[0].text == found.text
         assert found.nbest[0].avg_logprob == found.avg_logprob < 0
-        assert nothing == Recognition("", 0.0, 0.0, best_path="", alternative_hypotheses=("",))
+        assert nothing == Recognition("", 0.0, 0.0, greedy="", by_other_settings=("",))
 
 
 class TestEdges:
@@ -296,7 +294,7 @@ class TestEdges:
 
 def test_the_record_names_files_by_their_content_when_they_were_opened(tmp_path: Path, word_list: Path) -> None:
     arpa = Ngrams(SENTENCES).write(tmp_path / "lm.arpa")
-    wanted = DecodePart(method="beam", lm=str(arpa), lexicon=str(word_list))
+    wanted = CtcDecodePart(method="beam", lm=str(arpa), lexicon=str(word_list))
 
     def said() -> dict[str, Any]:
         with local_files(wanted, DEFAULT_STORAGE_OPTIONS, LocalSession(0, 1, 0)) as files:

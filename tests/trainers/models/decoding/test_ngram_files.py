@@ -9,11 +9,11 @@ import pytest
 
 from tests.trainers.models.decoding.ngrams import Ngrams, binary, tokenizer_of
 from tests.trainers.run_folder.test_checkpoint_parts import ThreadSession
-from trainers.config.parts.decode_part import DecodePart
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
 from trainers.data.sources.located_files import read_start
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.decoding import decode_files
 from trainers.models.ctc.decoding.decode_files import DecodeFiles, check_files, local_files
 from trainers.models.ctc.decoding.lexicon import read_entries, spell
@@ -23,8 +23,8 @@ from trainers.storage import open_storage
 MAGIC = b"mmap lm http://kheafield.com/code "
 
 
-def beam(**fields: object) -> DecodePart:
-    return DecodePart.model_validate({"method": "beam", **fields})
+def beam(**fields: object) -> CtcDecodePart:
+    return CtcDecodePart.model_validate({"method": "beam", **fields})
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreT
 
 from tests.trainers.models.decoding.ngrams import random_logprobs, tokenizer_of
 from tests.trainers.run_folder.test_checkpoint_parts import ThreadSession
-from trainers.config.parts.decode_part import DecodePart, Weights
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart, Weights
 from trainers.models.ctc.decoding import rescoring
 from trainers.models.ctc.decoding.beam_search import BeamSearch
 from trainers.models.ctc.decoding.causal_lm import open_tokenizer
@@ -106,7 +106,7 @@ def test_ranks_open_one_commit_of_the_hub_and_the_same_weights(
 
 def test_its_weight_ranks_the_hypotheses_of_the_beam(folder: Path) -> None:
     tokenizer, scorer = tokenizer_of("ab ba"), CausalScorer.open(str(folder), ALONE, CPU)
-    part = DecodePart(method="beam", rescoring_model=str(folder), beam_size=20)
+    part = CtcDecodePart(method="beam", rescoring_model=str(folder), beam_size=20)
     search = BeamSearch(tokenizer, part, DecodeFiles(None, None), len(tokenizer), scorer)
     logprobs = random_logprobs(8, len(tokenizer), 0)
     without, words, heavy = search.search(logprobs, [Weights(), Weights(word=3.0), Weights(rescoring=50.0)])

@@ -27,6 +27,7 @@ from tests.trainers.models.sources.test_sources import opened, wanted, weights_o
 from tests.trainers.run_folder.writers import begin, group_of, staged
 from tests.trainers.synthetic import config, speechlike
 from tests.web import WebServer, publish_repository
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ConfigError
@@ -165,7 +166,7 @@ class TestWarmStart:
         recognizer = family.load_recognizer(found.applied_to(resolved.model), None, seed=1)
         assert family.encode_labels(recognizer.processor, ["two one"]) == [[2, 1, 0]]
         inputs = recognizer.new_features().inputs([torch.from_numpy(speechlike(1.0))], None)
-        (hypothesis,) = recognizer.recognize(inputs, [[2, 1, 0]], Decoding(5, num_beams=1))
+        (hypothesis,) = recognizer.recognize(inputs, [[2, 1, 0]], Decoding(GenerationPart(max_length=5)))
         assert hypothesis.loss > 0
         decoder = GPT2LMHeadModel.from_pretrained(decoder_folder)
         assert torch.equal(recognizer.model.decoder.transformer.wte.weight, decoder.transformer.wte.weight)

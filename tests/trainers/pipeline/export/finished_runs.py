@@ -8,6 +8,7 @@ from typing import Any
 from tests.trainers.run_folder.writers import begin, group_of
 from tests.trainers.synthetic import config, write_corpus
 from trainers.config.locations import cache_url_of
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.experiment import resolve_fields
@@ -18,7 +19,6 @@ from trainers.storage import open_storage
 
 # The longest bucket, which is the full context; and shorter ones, which a Whisper recognizes otherwise at that.
 FULL_S, SHORT_S = (2.85, 2.9, 2.95, 3.0), (0.4, 0.6, 0.9, 1.3)
-GREEDY = {"training.generation_max_length": 12}
 
 
 def finished_run(
@@ -29,10 +29,12 @@ def finished_run(
 ) -> RunFolder:
     """A run with a score of 0%: what the model writes of each clip is the clip's transcript."""
     texts = ["one"] * len(durations_s)
+    decodes_by_token = isinstance(config(changes).decode, GenerationPart)
+    own = {"decode.max_length": 12} if decodes_by_token else {}
     for name in ("first", "test"):
         manifest = write_corpus(storage / "speech", texts, durations_s=durations_s, name=name)
         content = {"run.name": "tiny", "run.storage_path": str(storage), "data.test": str(manifest)}
-        wanted = config({**GREEDY, "data.normalizer": "none", **(changes or {}), **content})
+        wanted = config({**own, "data.normalizer": "none", **(changes or {}), **content})
         scored = evaluate(wanted, LocalEngine(), model=str(model), split="test")
         rows = [json.loads(line) for line in Path(scored.folder, "evaluation/test.jsonl").read_text().splitlines()]
         texts = [row["hypothesis"] for row in rows]

@@ -17,6 +17,7 @@ from tests.trainers.pipeline.transcription.tiny_models import CTC, write_ctc, wr
 from tests.trainers.run_folder.hub.finished_runs import finish
 from tests.trainers.run_folder.writers import begin
 from tests.trainers.synthetic import config
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.errors import ConfigError, ExportError
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Decoding
@@ -206,7 +207,7 @@ def test_a_run_that_cannot_be_compared_with_is_refused(ctc: RunFolder, tmp_path:
 
 def source_of(folder: Path, **decoding: Any) -> Source:
     recognizer = family_of_folder(folder).open_exported(folder)
-    return Source(folder, recognizer, Decoding(**{"max_length": 8, "num_beams": 1, **decoding}))
+    return Source(folder, recognizer, Decoding(GenerationPart(max_length=8), **decoding))
 
 
 def test_a_format_that_does_not_fit_a_model_is_refused_by_name(

@@ -21,6 +21,7 @@ from tests.trainers.synthetic import RATE_HZ, config, speechlike, write_corpus, 
 from trainers.config.storage_location import StorageOptions
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError, Interruption, QuarantinedError, ResumeError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
@@ -35,7 +36,7 @@ from trainers.pipeline.transcription.transcription_request import TranscriptionR
 
 DURATIONS_S = [0.5, 0.7, 1.0]
 # Of a model without a run, whose config would say it.
-OF_WHISPER = {"model.language": "English", "model.max_context_s": 3, "training.generation_max_length": 8}
+OF_WHISPER = {"model.language": "English", "model.max_context_s": 3, "decode.max_length": 8}
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +93,12 @@ class TestAsInScoring:
         assert means == pytest.approx([row["avg_logprob"] for row in expected], abs=1e-5)
 
     def test_a_runs_recipe_says_how_its_model_decodes(self, tmp_path: Path) -> None:
-        run = config({"model": CTC, "training.generation_max_length": 9, "decode.method": "beam", "scoring": {}})
+        run = config({"model": CTC, "decode.method": "beam", "decode.beam_size_token": 9, "scoring": {}})
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(run.model_dump(mode="json")))
         found = transcription_config(
             TranscriptionRequest(str(tmp_path), ["a.wav"], ["decode.beam_size=7", "run.s3_region=eu-west-1"])
         )
-        assert (found.decode.method, found.decode.beam_size) == ("beam", 7)
-        assert found.training.generation_max_length == 9
+        assert found.decode == CtcDecodePart(method="beam", beam_size=7, beam_size_token=9)
         assert (found.model.family, found.run.s3_region, found.run.name) == ("ctc", "eu-west-1", None)
         assert (found.data.train, found.data.validation) == (None, None)
 

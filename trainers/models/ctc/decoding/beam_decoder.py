@@ -1,17 +1,17 @@
 """The beam search: what would otherwise stop a run when its model is scored, or quietly find no words."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainers.config.optional_packages import BEAM_SEARCH
-from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.sources.located_files import read_location
 from trainers.errors import ConfigError, StorageError
 from trainers.findings import Finding, named, ok, problem, warning
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.decoding.causal_lm import open_tokenizer
 from trainers.models.ctc.decoding.decode_files import check_files, local_words
 from trainers.models.ctc.decoding.ngram_files import NgramFile, words_of
@@ -21,17 +21,17 @@ from trainers.storage import sha256_of
 class BeamDecoder:
     """The beam search of CTC outputs, before a model is open; see `Decoder`."""
 
-    def check(self, part: DecodePart, storage_options: StorageOptions) -> None:
+    def check(self, part: CtcDecodePart, storage_options: StorageOptions) -> None:
         if not BEAM_SEARCH.is_installed:
             raise ConfigError(BEAM_SEARCH.problem)
         check_files(part, storage_options)
         if part.rescoring_model is not None:
             open_tokenizer(part.rescoring_model)
 
-    def content_hashes(self, part: DecodePart, storage_options: StorageOptions) -> dict[str, str]:
+    def content_hashes(self, part: CtcDecodePart, storage_options: StorageOptions) -> dict[str, str]:
         """SHA-256 of each file, without those that are gone and language models in a bucket, which are large."""
         found = {}
-        for name in FILE_FIELDS:
+        for name in part.files:
             location = getattr(part, name)
             if location is None or (name == "lm" and is_url(location)):
                 continue
@@ -43,7 +43,11 @@ class BeamDecoder:
         return found
 
     def inspect(
-        self, part: DecodePart, processor: Any, storage_options: StorageOptions, unreachable: Callable[[str], Finding]
+        self,
+        part: CtcDecodePart,
+        processor: Any,
+        storage_options: StorageOptions,
+        unreachable: Callable[[str], Finding],
     ) -> Iterator[Finding]:
         """Opens word list, the start of the language model, and config and tokenizer of the model that scores again."""
         if not BEAM_SEARCH.is_installed:
@@ -60,8 +64,22 @@ class BeamDecoder:
                 yield ok(f"decode.rescoring_model: {part.rescoring_model} is a causal language model")
             except (ConfigError, StorageError) as error:
                 yield _unread(error, unreachable)
-        count = len(part.grid)
+        count = len(part.settings)
         yield ok(f"decode: {count} weights are tried on validation" if count > 1 else "decode: the weights are given")
+
+    def note(self, decoding: Mapping[str, Any]) -> str:
+        parts = [f"beam_size {decoding['beam_size']}"]
+        for name in CtcDecodePart.files:
+            if name in decoding:
+                parts.append(f"{name} {Path(decoding[name]['path']).name} (SHA-256 {decoding[name]['sha256']})")
+        if "rescoring_model" in decoding:
+            name = decoding["rescoring_model"]["name_or_path"]
+            parts.append(f"rescoring_model {Path(name).name if Path(name).is_absolute() else name}")
+        parts += [f"{name} {decoding[name]:g}" for name in CtcDecodePart.tuned]
+        return (
+            f"The score on test is of a beam search, whose files are not part of this folder: {', '.join(parts)}. "
+            "`pipeline` takes the best path, as do the scores on validation."
+        )
 
 
 def _unread(error: ConfigError | StorageError, unreachable: Callable[[str], Finding]) -> Finding:
@@ -71,7 +89,7 @@ def _unread(error: ConfigError | StorageError, unreachable: Callable[[str], Find
 
 
 def _words(
-    part: DecodePart, processor: Any, lm: NgramFile | None, storage_options: StorageOptions
+    part: CtcDecodePart, processor: Any, lm: NgramFile | None, storage_options: StorageOptions
 ) -> Iterator[Finding]:
     """What the model's vocabulary cannot spell, and what the language model does not know."""
     if lm is not None:

@@ -24,8 +24,8 @@ from flashlight.lib.text.decoder import (
 from flashlight.lib.text.decoder.kenlm import KenLM
 from flashlight.lib.text.dictionary import Dictionary
 
-from trainers.config.parts.decode_part import DecodePart, Weights
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart, Weights
 from trainers.models.ctc.decoding.decode_files import DecodeFiles
 from trainers.models.ctc.decoding.lexicon import Lexicon, delimiter_of
 from trainers.models.ctc.decoding.rescoring import CausalScorer
@@ -59,7 +59,7 @@ class BeamSearch:
     def __init__(
         self,
         tokenizer: Any,
-        part: DecodePart,
+        part: CtcDecodePart,
         files: DecodeFiles,
         vocabulary_size: int,
         rescorer: CausalScorer | None = None,
@@ -85,6 +85,12 @@ class BeamSearch:
         self._trie = self._new_trie(self.words) if self.words is not None else None
 
     def search(self, logprobs: npt.NDArray[np.float32], choices: Sequence[Weights]) -> list[list[Hypothesis]]:
+        """The hypotheses of one utterance under each of several weights, the best first; at least one each.
+
+        Args:
+            logprobs: Log-softmax of the utterance's outputs without padding, (T, V), T at least 1.
+            choices: The weights.
+        """
         pairs = dict.fromkeys((weights.lm, weights.word) for weights in choices)
         emissions = self._emissions(logprobs)
         found = {pair: self._beam(emissions, len(logprobs), *pair) for pair in pairs}
@@ -194,7 +200,7 @@ class BeamSearch:
         return LexiconDecoder(options, self._trie, self._lm, between, self._blank, unknown, [], False)
 
 
-def _load(files: DecodeFiles, part: DecodePart, names: Sequence[str]) -> Any:
+def _load(files: DecodeFiles, part: CtcDecodePart, names: Sequence[str]) -> Any:
     if files.lm is None:
         return ZeroLM()
     dictionary = Dictionary()

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from trainers.config.parts.decode_part import FILE_FIELDS, DecodePart
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.sources.located_files import read_location, read_start, reason_of
 from trainers.errors import ConfigError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.decoding.lexicon import Lexicon, read_entries, spell
 from trainers.models.ctc.decoding.ngram_files import NgramFile, recognize, words_of
 from trainers.storage import open_storage, sha256_of
@@ -31,7 +31,7 @@ class DecodeFiles:
     lm: Path | None
     sha256: Mapping[str, str] = field(default_factory=dict)
 
-    def words(self, part: DecodePart, tokenizer: Any) -> Lexicon | None:
+    def words(self, part: CtcDecodePart, tokenizer: Any) -> Lexicon | None:
         """The words that hypotheses are made of: of the word list, else of a model of words; None: any text.
 
         Raises:
@@ -44,11 +44,11 @@ class DecodeFiles:
         return spell(((word, []) for word in words_of(self.lm)), tokenizer, f"decode.lm: {part.lm}")
 
 
-def _listed(part: DecodePart, tokenizer: Any, content: bytes) -> Lexicon:
+def _listed(part: CtcDecodePart, tokenizer: Any, content: bytes) -> Lexicon:
     return spell(read_entries(content, str(part.lexicon)), tokenizer, f"decode.lexicon: {part.lexicon}")
 
 
-def local_words(part: DecodePart, tokenizer: Any, storage_options: StorageOptions) -> Lexicon | None:
+def local_words(part: CtcDecodePart, tokenizer: Any, storage_options: StorageOptions) -> Lexicon | None:
     """See `DecodeFiles.words`; None, too, where they are in a language model in a bucket, which is large."""
     if part.lexicon is not None:
         return _listed(part, tokenizer, read_location(part.lexicon, storage_options))
@@ -56,7 +56,7 @@ def local_words(part: DecodePart, tokenizer: Any, storage_options: StorageOption
     return DecodeFiles(None, Path(str(part.lm))).words(part, tokenizer) if local else None
 
 
-def check_files(part: DecodePart, storage_options: StorageOptions) -> NgramFile | None:
+def check_files(part: CtcDecodePart, storage_options: StorageOptions) -> NgramFile | None:
     """Finds in seconds what would stop the search; gives what the language model is, or None where there is none.
 
     Raises:
@@ -89,7 +89,7 @@ def _read(
 
 
 @contextmanager
-def local_files(part: DecodePart, storage_options: StorageOptions, session: "Session") -> Iterator[DecodeFiles]:
+def local_files(part: CtcDecodePart, storage_options: StorageOptions, session: "Session") -> Iterator[DecodeFiles]:
     """The files, those of a bucket copied once a node, and deleted at the end. Every rank calls it.
 
     The main process alone hashes them, once.
@@ -100,7 +100,7 @@ def local_files(part: DecodePart, storage_options: StorageOptions, session: "Ses
     """
     with session.failing_together("opening the files of decode"):
         check_files(part, storage_options)
-    locations = {name: location for name in FILE_FIELDS if (location := getattr(part, name)) is not None}
+    locations = {name: location for name in part.files if (location := getattr(part, name)) is not None}
     remote = {name: location for name, location in locations.items() if is_url(location)}
     token = session.broadcast(lambda: uuid4().hex, "naming the folder of the files of decode")
     # Nodes may share their temporary folder.
