@@ -304,6 +304,11 @@ class S3Storage(BucketStorage):
             if error_code(error) in ("404", "NoSuchKey", "NotFound"):
                 return None
             raise
+        if "LastModified" not in head:
+            raise StorageError(
+                f"cannot look for s3://{self.bucket}/{name}: what responds is no S3 service, such as a "
+                "proxy or a login page; check s3_endpoint_url and AWS_ENDPOINT_URL"
+            )
         return head
 
     def _explain(self, error: BaseException) -> Explanation | None:

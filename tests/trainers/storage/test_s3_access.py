@@ -1,12 +1,13 @@
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import boto3
 import pytest
 
-from tests.s3 import FAST_RETRY, FaultProxy, fails
+from tests.s3 import FAST_RETRY, FaultProxy, fails, serving
 from trainers.config.parts.run_part import RunPart
 from trainers.config.storage_location import S3Access, StorageOptions
 from trainers.storage import Storage, open_storage
@@ -130,3 +131,16 @@ def test_options_of_an_older_run_are_the_defaults() -> None:
 def test_what_contradicts_itself_or_names_no_bucket_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"anonymous|pattern|forbidden|not permitted"):
         RunPart.model_validate(fields)
+
+
+def test_a_login_page_in_place_of_the_service_is_named(bucket: str) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    with serving(server):
+        storage = open_storage(bucket, StorageOptions(f"http://127.0.0.1:{server.server_port}"))
+        assert "what responds is no S3 service" in fails(lambda: storage.exists("x"))
