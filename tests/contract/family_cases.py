@@ -52,6 +52,7 @@ class FamilyCase:
         trained: By `adapt.method`, which weights it trains, as a regular expression of their names; None: it is
             refused. Of lora, those that the merged adapter changes.
         model: What a recipe says of the model besides its weights.
+        decode: What a recipe says of how hypotheses are generated.
         loudness: By how much matrices of random weights, which are near 0, are enlarged.
     """
 
@@ -60,6 +61,7 @@ class FamilyCase:
     stock_words: Callable[[Any, Any, Any], str]
     trained: Mapping[str, str | None]
     model: Mapping[str, Any] = field(default_factory=dict)
+    decode: Mapping[str, Any] = field(default_factory=lambda: {"max_length": MAX_TOKENS})
     loudness: float = 25.0
 
 
@@ -234,6 +236,7 @@ CASES = {
             "last_n_layers": r"wav2vec2\.encoder\.layers\.1\.|lm_head\.",
             "lora": rf"{ATTENTION}|lm_head\.",
         },
+        decode={},
     ),
     "seq2seq": FamilyCase(
         write=write_seq2seq,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.contract.family_cases import MAX_TOKENS, plug_in
+from tests.contract.family_cases import plug_in
 from tests.metrics_lines import metrics_of
 from tests.trainers.synthetic import config
 from tests.trainers.training.rank_processes import run_ranks
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        return Path(self.changes["run.storage_path"]) / self.changes["run.name"]
+        return Path(self.changes["run.storage_path"], self.changes["run.name"])
 
     def here(self) -> None:
         """Trains in this process."""
@@ -114,7 +114,6 @@ def run_of(folder: Path, corpus: Path, model: Mapping[str, Any], name: str, **ch
             "training.global_batch_size": GLOBAL_BATCH,
             "training.per_device_train_batch_size": 4,
             "training.per_device_eval_batch_size": 4,
-            "training.generation_max_length": MAX_TOKENS,
             "training.report_to": [],
             "checkpoint.num_to_keep": None,
             **{key.replace("__", "."): value for key, value in changes.items()},

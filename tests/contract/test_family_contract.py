@@ -16,6 +16,7 @@ from tests.contract.family_cases import CASES, FamilyCase, chosen, class_of, plu
 from tests.contract.family_runs import SAVE_STEPS, Run, run_of
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.data.features.model_input import INT16_RANGE, LENGTHS
 from trainers.errors import ConfigError
 from trainers.models.adaptation.trained_weights import describe_trained, trained_names
@@ -23,7 +24,7 @@ from trainers.models.families import resolve_model
 from trainers.models.recognizer import IGNORED_LABEL, Decoding, Recognizer, Target
 
 TEXTS, DURATIONS_S = ["one two", "a", "three four"], [1.0, 0.7, 1.5]
-HOW = Decoding(max_length=20, num_beams=1)
+HOW = Decoding(GenerationPart(max_length=20))
 SAYINGS = ("a", "one two three four five", "no", "the quick fox", "up")
 SPLITS = {"train": 14, "validation": 2, "test": 5}
 # A family's runs are made by one process.
@@ -78,9 +79,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(model: dict[str, Any], corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def runs(case: FamilyCase, model: dict[str, Any], corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("runs")
-    return lambda name, **changes: run_of(folder, corpus, model, name, **changes)
+    return lambda name, **changes: run_of(folder, corpus, model, name, decode=dict(case.decode), **changes)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
                 "training.save_steps": 1,
                 "training.logging_steps": 1,
                 "training.learning_rate": 1e-2,
-                "training.generation_max_length": 8,
+                "decode.max_length": 8,
                 "training.report_to": ["tensorboard"],
             }
         )
@@ -52,7 +52,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainConfig]:
 
 
 def folder_of(finished: TrainConfig) -> Path:
-    return Path(finished.run.storage_path) / "run"
+    return Path(str(finished.run.storage_path)) / "run"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def part_for(content: Mapping[str, Any]) -> tuple[type[ModelPart], dict[str, Any
     parts, family = family_parts(), content.get("family")
     if family is None and content.get("init") == "scratch":
         family = next(iter(parts))
-    return _first_that_knows("model", content, [parts[family]] if family in parts else [*parts.values()])
+    own = parts.get(str(family))
+    return _first_that_knows("model", content, [own] if own is not None else [*parts.values()])
 
 
 def decode_parts() -> Mapping[str, type[DecodePart]]:

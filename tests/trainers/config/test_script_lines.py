@@ -62,7 +62,7 @@ def annotation_of(field: str) -> Any:
     for name in field.split("."):
         if not isinstance(model, type) or not hasattr(model, "model_fields"):
             return model
-        of_families = {ModelPart: family_parts, DecodePart: decode_parts}
+        of_families: dict[Any, Any] = {ModelPart: family_parts, DecodePart: decode_parts}
         parts = of_families[model]().values() if model in of_families else [model]
         annotation = next(part.model_fields[name].annotation for part in parts if name in part.model_fields)
         model = next((each for each in get_args(annotation) if hasattr(each, "model_fields")), annotation)

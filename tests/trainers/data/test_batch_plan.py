@@ -181,7 +181,7 @@ class TestAnyPlan:
         self, selection: Selection, shape: BatchShape, seed: int
     ) -> None:
         assert shape.max_batch_duration_s is not None
-        costs = np.random.default_rng(seed).integers(1, 40, len(selection.rows))
+        costs = np.random.default_rng(seed).integers(1, 40, len(selection.rows)).astype(np.float64)
         cost_of_row = dict(zip(selection.rows.tolist(), costs.tolist(), strict=True))
         plan = BatchPlan(
             selection, shape, edges_s=EDGES_S, seed=seed, costs_of=lambda edge_s, positions: edge_s * costs[positions]

@@ -90,11 +90,6 @@ class TestSegments:
         assert made.index["id"].to_pylist() == ["a.wav", "a.wav#2", "a.wav#3"]
         assert {row["reason"].partition(":")[0] for row in made.quarantine} == {"ends in the middle"}
 
-    def test_a_set_that_was_prepared_from_complete_recordings_is_not_theirs(self, segments: Path) -> None:
-        data = DataPart(train=str(segments), validation="/v.csv", audio_column_name="audio_filepath")
-        (source,) = open_sources(data, storage_options=StorageOptions(), splits=("train",))
-        assert source.fingerprint != source.former
-
     def test_a_recording_of_another_length_than_declared_is_not_taken_for_a_segment_or_complete(
         self, folder: Cache, segments: Path
     ) -> None:

@@ -384,7 +384,7 @@ def test_a_clip_too_short_for_one_output_is_heard_as_nothing(recognizer: CtcReco
     assert found == Recognition("", 0.0, 0.0)
     both = recognizer.new_features().inputs([blip, clip(1.0)], 1.0)
     _, other = recognizer.recognize(both, labels, Decoding(CtcDecodePart()))
-    assert other.loss > 0 and np.isfinite(other.avg_logprob)
+    assert other.loss is not None and other.loss > 0 and np.isfinite(other.avg_logprob)
 
 
 def test_the_shortest_input_is_recognized(recognizer: CtcRecognizer) -> None:

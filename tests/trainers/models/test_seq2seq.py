@@ -154,9 +154,10 @@ def test_the_shortest_input_is_recognized_and_a_shorter_one_is_not(folder: Path)
     features, samples = recognizer.new_features(), torch.from_numpy(speechlike(0.1, 1))
 
     def loss(count: int) -> float:
-        return recognizer.recognize(
-            features.inputs([samples[:count]], None), [[3, END]], Decoding(GenerationPart(max_length=4))
-        )[0].loss
+        inputs = features.inputs([samples[:count]], None)
+        (found,) = recognizer.recognize(inputs, [[3, END]], Decoding(GenerationPart(max_length=4)))
+        assert found.loss is not None
+        return found.loss
 
     assert math.isfinite(loss(recognizer.limits.least_samples))
     try:
@@ -175,6 +176,7 @@ def test_it_says_what_it_has_learned(learned: Seq2SeqRecognizer) -> None:
     found = learned.recognize(batch(learned), learned.encode_labels(TEXTS), Decoding(GenerationPart(max_length=30)))
     assert [item.text for item in found] == TEXTS
     for item, ids in zip(found, learned.encode_labels(TEXTS), strict=True):
+        assert item.loss is not None
         assert item.avg_logprob == pytest.approx(-item.loss / len(ids), rel=1e-3)
         assert item.nbest is None
 

@@ -194,7 +194,7 @@ def load(
         if weights is not None:
             # Into a new network: from_pretrained forgets that the encoder's positions are not trained.
             loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=model.dtype)
-            network.to(loaded.dtype).load_state_dict(loaded.state_dict())
+            network.to(dtype=loaded.dtype).load_state_dict(loaded.state_dict())
         network.generation_config = GenerationConfig.from_pretrained(description)
         return WhisperRecognizer(network, processor, codec)
     options = {**regularization(model), **network_options(model)}

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from trainers.config.parts.decode_part import GenerationPart
 from trainers.models.recognizer import Decoding, Recognizer
 
 
@@ -28,7 +29,7 @@ class Source:
     def most_new_tokens(self) -> int:
         """The most tokens of a hypothesis, its end token among them; of a model with a decoder."""
         most = self.recognizer.limits.new_tokens
-        assert most is not None, "it generates"
+        assert most is not None and isinstance(self.decoding.part, GenerationPart), "it generates"
         return max(1, min(self.decoding.part.max_length, most))
 
     def refusal_unless(self, family: str, named: str) -> str | None:

@@ -77,10 +77,8 @@ class TestManifestInABucket:
         listed = {corpus.url(entry.key): (entry.size_bytes, entry.modified_s) for entry in corpus.list_files()}
         stats = [listed.get(path) for path in source.table["audio"].to_pylist()]
         content = corpus.read_bytes("train.csv")
-        former = hash_of(content, ("path", "text"), stats)
-        assert source.former == former
         places = fingerprint.hash_of_places(source.table["audio"].to_pylist(), stats)
-        assert source.fingerprint == hash_of(former, places)
+        assert source.fingerprint == hash_of(content, ("path", "text"), "metadata", places, False)
         assert not source.note
 
     def test_of_very_many_a_part_is_asked_for_and_said(

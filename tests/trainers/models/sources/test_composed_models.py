@@ -167,7 +167,7 @@ class TestWarmStart:
         assert family.encode_labels(recognizer.processor, ["two one"]) == [[2, 1, 0]]
         inputs = recognizer.new_features().inputs([torch.from_numpy(speechlike(1.0))], None)
         (hypothesis,) = recognizer.recognize(inputs, [[2, 1, 0]], Decoding(GenerationPart(max_length=5)))
-        assert hypothesis.loss > 0
+        assert hypothesis.loss is not None and hypothesis.loss > 0
         decoder = GPT2LMHeadModel.from_pretrained(decoder_folder)
         assert torch.equal(recognizer.model.decoder.transformer.wte.weight, decoder.transformer.wte.weight)
         encoder = Wav2Vec2Model.from_pretrained(encoder_folder)
