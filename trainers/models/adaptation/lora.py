@@ -48,7 +48,8 @@ class Adapter:
         if network.dtype != torch.float32:
             for name in heads(network):
                 # Adapters of such a network peft makes float32 by itself.
-                network.get_submodule(name).float().register_forward_pre_hook(_in_float32)
+                head = network.get_submodule(name).float()
+                head.register_forward_pre_hook(lambda _, given: tuple(each.float() for each in given))
         set_seed(seed)
         peft = get_peft_model(network, config)
         config.base_model_name_or_path, config.revision = base.name_or_path, base.revision
@@ -97,11 +98,6 @@ class Adapter:
         # Without "auto", which asks the Hub whether the vocabulary has grown.
         weights = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
         return {name: weight.contiguous() for name, weight in weights.items()}
-
-
-def _in_float32(module: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """A hook before the forward pass of a module of float32, of whose inputs others may be."""
-    return tuple(each.float() for each in inputs)
 
 
 def holds_adapter(folder: Path) -> bool:
