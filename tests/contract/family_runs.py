@@ -108,7 +108,7 @@ def run_of(folder: Path, corpus: Path, model: Mapping[str, Any], name: str, **ch
             "training.max_steps": STEPS,
             "training.save_steps": SAVE_STEPS,
             "training.logging_steps": 1,
-            "training.learning_rate": 1e-3,
+            "training.learning_rate": 3e-4,
             # By default AdamW moves a weight whose gradient is rounding alone as far as any other.
             "training.training_args": {"adam_epsilon": 1e-2},
             "training.global_batch_size": GLOBAL_BATCH,

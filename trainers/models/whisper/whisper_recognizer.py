@@ -190,7 +190,7 @@ def load(
     if description is not None:
         set_seed(seed)
         config = WhisperConfig.from_pretrained(description, **network_options(model))
-        network = WhisperForConditionalGeneration(config)
+        network: Any = WhisperForConditionalGeneration(config)
         if weights is not None:
             # Into a new network: from_pretrained forgets that the encoder's positions are not trained.
             loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=model.dtype)
