@@ -1,4 +1,4 @@
-"""A Ray cluster as the service uses it: its jobs, and what it can hold. `ray_jobs` and `fake_cluster` implement it."""
+"""A Ray cluster as the service uses it: its jobs, and what it can hold. `ray_jobs` implements it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

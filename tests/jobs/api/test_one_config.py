@@ -13,13 +13,13 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from jobs.api.protocol import IDEMPOTENCY_KEY
-from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger.database import parse
 from jobs.model import Run
 from jobs.service.controller import Controller
 from jobs.submission.ray_request import SubmitRequest
 from tests.jobs.api.backend_harness import QUEUES, BackendHarness, config_of
+from tests.jobs.clusters.fake_cluster import FakeCluster
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import CONFIG_VARIABLE, OVERRIDES_RECORD, read_record, read_submitted
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from jobs.cli import main
-from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.managed import ray_up_cluster
 from jobs.clusters.managed.cluster_record import LocalRecord, RayUpRecord, SshTarget, find_record
 from jobs.clusters.managed.ray_up_cluster import RayUpCluster
@@ -15,6 +14,7 @@ from jobs.ledger import Ledger
 from jobs.model import Gang
 from jobs.paths import default_database
 from jobs.service import standalone
+from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.sample import sample_run
 
 

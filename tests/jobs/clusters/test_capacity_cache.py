@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import CACHE_TTL_S, MAX_STALE_S, CachingClusters
 from jobs.errors import ClusterError
 from jobs.scheduler.feasibility import Capacity
+from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.ledger.builders import TIMEOUT_S, wait_until
 
 ADDRESS = "http://head:8265"

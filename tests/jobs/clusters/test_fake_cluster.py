@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jobs.clusters.fake_cluster import FakeCluster
 from jobs.submission.ray_request import SubmitRequest
 from tests.jobs.clusters.cluster_contract import FAILS, RUNS, ClusterContract, contract_request
+from tests.jobs.clusters.fake_cluster import FakeCluster
 
 NEVER = 10**9
 

@@ -4,12 +4,12 @@ from typing import NoReturn
 import pytest
 
 from jobs.clusters.cluster import JobInfo
-from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.managed.cluster_record import LocalRecord, RayUpRecord
 from jobs.clusters.registry import MAX_PAUSE_S, PAUSE_S, Clusters, growth_of, has_release
 from jobs.errors import ClusterError
 from jobs.submission.ray_request import SubmitRequest, build_request
 from runtime_env.own_code import VERSION
+from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.sample import sample_run
 from tests.test_architecture import ROOT
 

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.model import Run
@@ -15,6 +14,7 @@ from jobs.service.package_store import PackageStore
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
 from tests.integration.ledger_history import check_each_run
+from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.sample import sample_run
 
 ADDRESS = "http://127.0.0.1:8265"

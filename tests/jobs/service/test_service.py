@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
@@ -15,6 +14,7 @@ from jobs.service.service import Service
 from jobs.submission.run_request import RunRequest
 from runtime_env.package import pack
 from runtime_env.tree import list_tree
+from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.sample import CONTENT
 from trainers.errors import ConfigError, ResourceError
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from jobs.cli.train import continue_run
-from jobs.clusters.fake_cluster import FakeCluster
 from jobs.clusters.registry import Clusters
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
@@ -26,6 +25,7 @@ from jobs.service.direct import all_runs
 from jobs.service.direct.all_runs import AllRuns
 from jobs.service.package_store import PackageStore
 from jobs.service.service import Service
+from tests.jobs.clusters.fake_cluster import FakeCluster
 from tests.jobs.ledger.builders import make_run, wait_until
 from tests.jobs.service.direct.registry import register, train
 from tests.trainers.run_folder.writers import begin, group_of, staged
