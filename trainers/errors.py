@@ -31,6 +31,15 @@ Interruption                   a stop was requested, and there is nothing to wai
 Each takes one string, so that it survives pickling between Ray processes unchanged.
 """
 
+import errno
+
+# What a disk, or the rights on it, refuse: packages, the ledger, records of clusters, logs, temporary files and the
+# output of a command are all written on this machine's disks.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+# Of Python's tempfile, where every folder that it knows is full or read-only.
+NO_TEMPORARY_FOLDER = "No usable temporary directory found"
+
 
 class RayscribeError(Exception):
     """Base of all errors that Rayscribe raises itself.
@@ -215,3 +224,15 @@ class Interruption(KeyboardInterrupt):
         """Nothing is known yet of what is left."""
         super().__init__("stopped")
         self.left = "the same command continues from what is there"
+
+
+def refused_by_disk(error: OSError) -> str | None:
+    """What a person can do where a disk is full, or may not be written; None: it is another error."""
+    what = error.filename or "a file of this machine, or the output of this command"
+    if error.errno in FULL:
+        return f"{what} cannot be written: {error.strerror}: free some, or choose another disk (RAYSCRIBE_HOME, TMPDIR)"
+    if error.errno in FORBIDDEN:
+        return f"{what} cannot be used: {error.strerror}: change its rights, or choose another folder (RAYSCRIBE_HOME)"
+    if (error.strerror or "").startswith(NO_TEMPORARY_FOLDER):
+        return f"{error.strerror}: each is full or read-only: free some, or set TMPDIR to a folder on another disk"
+    return None

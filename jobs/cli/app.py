@@ -23,8 +23,7 @@ from jobs.cli.results import (
 from jobs.printable import printable
 from runtime_env.own_code import VERSION
 from trainers.distributed.console import print_line
-from trainers.distributed.exit_code import refused_by_disk
-from trainers.errors import ConfigError, RayscribeError, StorageError
+from trainers.errors import ConfigError, RayscribeError, StorageError, refused_by_disk
 
 app = typer.Typer(
     help="Fine-tune speech recognizers on a Ray cluster.",

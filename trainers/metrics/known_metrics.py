@@ -6,18 +6,12 @@ Other distributions add theirs by entry points `rayscribe.metrics`; docs/scoring
 from collections.abc import Mapping
 from functools import cache
 
-from trainers.metrics.character_error_rate import CharacterErrorRate
+from trainers.metrics.error_rates import CharacterErrorRate, SentenceErrorRate, WordErrorRate
 from trainers.metrics.metric import Metric
-from trainers.metrics.sentence_error_rate import SentenceErrorRate
-from trainers.metrics.word_error_rate import WordErrorRate
 from trainers.plugins import with_plugins
 
 WER, CER = WordErrorRate(), CharacterErrorRate()
-OURS = (
-    WER,
-    CER,
-    SentenceErrorRate(),
-)
+OURS = (WER, CER, SentenceErrorRate())
 
 
 @cache

@@ -1,1 +1,1 @@
-"""What programs run on: a file per accelerator, a line each in `known_accelerators`."""
+"""What programs run on: a line per accelerator in `known_accelerators`."""
