@@ -224,15 +224,6 @@ class TestMix:
         assert second.exact
         assert second.changes[0].startswith("data.mix: ") and "/mounted/one.csv" in second.changes[0]
 
-    def test_a_run_of_before_there_were_mixes_goes_on_without_a_word(self) -> None:
-        first = config(FIRST)
-        state, previous = started(first), first.model_dump(mode="json")
-        for name in ("mix", "mix_temperature"):
-            del previous["data"][name]
-            assert state.experiment is not None
-            del state.experiment["experiment"][f"data.{name}"]
-        assert decide(URL, state, previous, first, keys(first)).changes == ()
-
 
 class TestShards:
     ZERO: ClassVar[dict[str, Any]] = {
@@ -266,17 +257,6 @@ class TestShards:
     def test_the_same_shards_go_on(self) -> None:
         before = config(self.ZERO)
         assert again(started(before), before, before).exact
-
-    def test_a_run_begun_before_strategies_existed_is_ddp(self) -> None:
-        before = config(FIRST)
-        state = started(before)
-        assert state.experiment is not None
-        known = state.experiment["experiment"]
-        for name in [name for name in known if name.startswith("strategy.")]:
-            del known[name]
-        previous = before.model_dump(mode="json")
-        del previous["strategy"], previous["scaling"]["backend"]
-        assert decide(URL, state, previous, before, keys(before)).exact
 
     def test_one_that_was_staged_under_another_strategy_is_not_taken_over(self) -> None:
         first = decide(URL, State(), None, config(self.ZERO), keys(config(self.ZERO)))
