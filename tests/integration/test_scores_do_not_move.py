@@ -14,6 +14,7 @@ from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus
 from trainers.distributed.ray_connection import connected
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.families import family_of
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
@@ -88,7 +89,7 @@ def babbling(request: pytest.FixtureRequest, half_trained: TrainConfig) -> Train
     recognizer.model.save_pretrained(folder)
     family.export_processor(folder)
     run = half_trained.run.model_copy(update={"name": request.param})
-    return half_trained.model_copy(update={"model": model, "run": run})
+    return half_trained.model_copy(update={"model": model, "run": run, "decode": CtcDecodePart()})
 
 
 @ways_of_scoring

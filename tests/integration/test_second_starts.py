@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import random
 import shutil
@@ -20,6 +19,7 @@ from tests.trainers.pipeline.second_starts import FIELDS, Outcome, second_start
 from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, ResumeError, StoppedError
+from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.seq2seq import seq2seq_processor
 from trainers.models.whisper.whisper_part import WhisperPart
@@ -35,6 +35,7 @@ from trainers.training.trainer import compiling
 NOT_HERE = {
     *WhisperPart.unsupported,
     *(f"model.{name}" for name in CtcPart.model_fields.keys() - WhisperPart.model_fields.keys()),
+    *(f"decode.{name}" for name in CtcDecodePart.model_fields),
     "run.s3_endpoint_url",
     "scaling.num_workers",
     "scaling.use_gpu",
@@ -217,23 +218,6 @@ def test_a_vocabulary_that_is_no_file_is_refused_with_the_fix(tones: Path, tmp_p
     model = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
     with pytest.raises(ConfigError, match=r"cannot be read: .*; give a JSON object of tokens and their ids"):
         fit(small(tones, tmp_path, {"model": {**model, "vocabulary_file": str(tmp_path)}, "decode": {}}), LocalEngine())
-
-
-def test_a_loss_that_is_not_finite_in_an_older_journal_does_not_stop_the_end(
-    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = small(tones, tmp_path, {"training.max_steps": 4})
-    stop_after(wanted, 4, monkeypatch)
-    path = sorted((run_folder(wanted) / "journal").iterdir())[-1]
-    entry = json.loads(path.read_text())
-    # Entries of that version had no checksum.
-    del entry["sha256"]
-    entry["checkpoint"]["metrics"]["eval_loss"] = math.nan
-    path.write_text(json.dumps(entry))
-    fit(wanted, LocalEngine())
-    ended = Journal(RunFolder.of(wanted)).read().finished
-    assert ended is not None
-    assert ended.result["validation"] == {**entry["checkpoint"]["metrics"], "eval_loss": None}
 
 
 class TestRecordings:
