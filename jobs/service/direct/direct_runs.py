@@ -204,8 +204,16 @@ def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
         gone = f"it has written nothing to {known.url}, or that folder is gone" if never else None
         return _state_by_code(known), gone or f"its folder is gone: {known.url}"
     if state.finished is not None and state.finished.attempt == found.attempt:
-        return RunState.SUCCEEDED, (progress.detail if progress is not None else "") or "finished"
+        return RunState.SUCCEEDED, _finished(known, progress)
     return _state_elsewhere(known, found) if known.is_running is None else _state_ended(known, found)
+
+
+def _finished(known: Registered, progress: Progress | None) -> str:
+    """What is said of a run that has finished, whose driver may have been stopped or killed after it."""
+    detail = progress.detail if progress is not None and progress.phase == ENDED else ""
+    if detail.startswith("stopped") or (not detail and known.is_running is False):
+        return f"finished; its driver ended before it wrote the report: `rayscribe report {known.name}` writes it"
+    return detail or "finished"
 
 
 def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:

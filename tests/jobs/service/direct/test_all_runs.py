@@ -371,9 +371,10 @@ def test_an_attempt_that_is_refused_hides_none_that_trains_and_finishes(runs: Al
     assert [attempt.state for attempt in runs.attempts("sr")] == [AttemptState.SUBMITTED, AttemptState.ENDED]
     finished = {"kind": "finished", "attempt": 1, "outputs": "attempts/1", "files": [], "result": {}}
     Journal(folder).append(lambda _: finished)
-    with StatusWriter(folder, 1) as status:
-        status.update(Phase.ENDED, detail="WER 4%")
-    assert (runs.run("sr").state, runs.run("sr").reason) == (RunState.SUCCEEDED, "WER 4%")
+    for detail, shown in (("stopped; the same command continues", "finished; its driver ended"), ("WER 4%", "WER 4%")):
+        with StatusWriter(folder, 1) as status:
+            status.update(Phase.ENDED, detail=detail)
+        assert runs.run("sr").state == RunState.SUCCEEDED and runs.run("sr").reason.startswith(shown)
 
 
 def test_a_driver_elsewhere_is_not_stopped_and_it_is_said_how(runs: AllRuns, tmp_path: Path) -> None:
