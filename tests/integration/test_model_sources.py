@@ -21,7 +21,12 @@ from trainers.storage import sha256_of
 def small(tones: Path, folder: Path, source: str, **changes: Any) -> TrainConfig:
     """A few steps of an adapter on a very small CTC model."""
     length = {"training.max_steps": 4, "training.save_steps": 2, "training.eval_steps": 2, "training.warmup_steps": 0}
-    options = {"adapt.method": "lora", "data.do_lower_case": True, "training.lr_scheduler_type": "constant"}
+    options = {
+        "adapt.method": "lora",
+        "decode": {},
+        "data.do_lower_case": True,
+        "training.lr_scheduler_type": "constant",
+    }
     return config(first(tones, folder) | length | options | {"model": {"name_or_path": source}} | changes)
 
 
