@@ -20,7 +20,7 @@ from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
 CONFIG_VARIABLE = "RAYSCRIBE_CONFIG"
-# A checkpoint that the service knows the run has. Not an argument, which packages of before would refuse.
+# A checkpoint that the service knows the run has. A variable, as the config is.
 CHECKPOINT_VARIABLE = "RAYSCRIBE_CHECKPOINT"
 # Of the head of a cluster and of its jobs: `CPU=64,GPU=16`. Ray has no call for what its autoscaler may add.
 GROWTH_VARIABLE = "RAYSCRIBE_GROWS_TO"

@@ -72,7 +72,7 @@ class RetentionPolicy:
         return [item for item in checkpoints if item.name not in stays and item != last]
 
     def _ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-        # One that was saved on a request to stop has no score, and one of an earlier version perhaps a loss that is not
+        # One that was saved on a request to stop has no score, and one of another program perhaps a number that is not
         # finite: neither is ever the best.
         scored = [item for item in checkpoints if item.finite_metrics.get(self.score_attribute) is not None]
         sign = -1 if self.score_order == "max" else 1
@@ -108,7 +108,7 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
     files = store_files(staged, checkpoint.files, target)
     for index in range(1, part.total):
         files |= _await_part(target, index, writer)
-    # Scores of this group are finite; another's may be of an earlier version.
+    # Scores of this group are finite; what another group staged may not be.
     metrics = checkpoint.metrics if name == checkpoint.name else checkpoint.finite_metrics
     complete = replace(checkpoint, name=name, metrics=metrics, files=dict(sorted(files.items())))
     enter(complete, writer, retention)

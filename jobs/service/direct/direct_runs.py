@@ -178,7 +178,7 @@ def _look(known: Registered, folder: RunFolder) -> _Found:
         if other is not None and other.at_s > progress.at_s:
             attempt, progress = trains, other
     began = (folder.read_json(f"{ATTEMPTS}/{attempt}/{ATTEMPT}") or {}) if known.is_running else {}
-    # Earlier versions did not write it.
+    # A driver enters the attempt in the journal before it writes this file.
     is_later = progress is not None and progress.at_s >= known.started_s
     return _Found(state, attempt, progress, began["process"] == known.process if "process" in began else is_later)
 
@@ -209,7 +209,7 @@ def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
 
 
 def _finished(known: Registered, progress: Progress | None) -> str:
-    """What is said of a run that has finished, whose driver may have been stopped or killed after it."""
+    """Gives the reason of a finished run, whose driver may have been stopped or killed after it."""
     detail = progress.detail if progress is not None and progress.phase == ENDED else ""
     if detail.startswith("stopped") or (not detail and known.is_running is False):
         return f"finished; its driver ended before it wrote the report: `rayscribe report {known.name}` writes it"

@@ -64,7 +64,7 @@ class System:
             {row["id"]: row["hypothesis"] for row in rows},
             {row["id"]: row["reference"] for row in rows},
             normalizer,
-            # Scores of earlier versions name none.
+            # The score of a validation names none; the config next to it does.
             totals.get("language") or (config.get("model") or {}).get("language"),
             totals.get("full_context"),
             _settings_of(folder),
