@@ -1,9 +1,9 @@
-"""The first tables: runs, what was asked, attempts, events, the lease, tokens."""
+"""The tables: runs, what was asked, attempts, events, the lease, tokens. It stands for the steps up to 0004."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0004"
 down_revision = None
 branch_labels = None
 depends_on = None
