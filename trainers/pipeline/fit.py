@@ -62,7 +62,7 @@ def fit(
 
 
 def _report(folder: RunFolder) -> None:
-    """Writes the run's page; a run without it is as good."""
+    """Writes the run's page; a failure is a warning and never fails the run."""
     try:
         # Imported here: what draws is slow to load, and needed once.
         from trainers.scoring.report.page import write_report  # noqa: PLC0415
@@ -76,7 +76,7 @@ def _report(folder: RunFolder) -> None:
 def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
     """Pushes the run's model to the Hub, unless it is there; gives what is to be said of a run whose model is not.
 
-    A run without it is as good.
+    A failed push never fails the run.
     """
     try:
         if is_pushed(Journal(folder).read(), config.hub, folder.name):

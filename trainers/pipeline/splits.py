@@ -191,7 +191,7 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
 
 
 def _write_page(prepared: PreparedSet) -> None:
-    """Writes the page of a set that has none, as some of a mix may; one without it is as good."""
+    """Writes the page of a set that has none, as some of a mix may; a failure is a warning."""
     try:
         if prepared.storage.exists(REPORT):
             return

@@ -180,7 +180,7 @@ def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
             _write_in_fresh_process(unfinished, options)
             unfinished.rename(folder)
         except OSError:
-            # Another process was first: a folder with content cannot be renamed over. Its corpus is as good.
+            # Another process was first: a folder with content cannot be renamed over. Its corpus is the same.
             if not _is_made(folder):
                 raise
         finally:
