@@ -70,3 +70,13 @@ def is_full_disk(error: BaseException, free_bytes: int | None) -> bool:
         return False
     nearly_full = free_bytes is not None and free_bytes < NEARLY_FULL_BYTES
     return any(item in text for item in TEXTS) or (WRITER_TEXT in text and nearly_full)
+
+
+def refuse_full(folder: Path, size_bytes: int, name: str) -> None:
+    """Refuses, with a FullDiskError, what a disk has no room for."""
+    free_bytes = shutil.disk_usage(folder).free
+    if size_bytes > free_bytes:
+        raise FullDiskError(
+            f"{name}: needs {size_bytes / 2**30:.1f} GiB, and the disk of {folder} has {free_bytes / 2**30:.1f} GiB "
+            "free: free space on it, or set TMPDIR to a folder on a larger one"
+        )

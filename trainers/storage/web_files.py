@@ -1,8 +1,10 @@
-"""Files of web servers, which are read complete or in ranges."""
+"""Files of web servers: read complete or in ranges, or downloaded in as many parts as it takes."""
 
 import os
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -10,9 +12,9 @@ from typing import TypeVar
 import httpx
 
 from trainers.config.storage_location import without_password
-from trainers.errors import StorageError
+from trainers.errors import ConfigError, NoAccessError, StorageError
 from trainers.storage.base import Entry
-from trainers.storage.full_disk import naming_full_disk
+from trainers.storage.full_disk import naming_full_disk, refuse_full
 from trainers.storage.retry import TRANSIENT_STATUSES, Explanation, RetryPolicy
 
 T = TypeVar("T")
@@ -20,87 +22,204 @@ T = TypeVar("T")
 # Seconds: to connect, and without a byte.
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _CONNECTIONS = httpx.Limits(max_connections=32, max_keepalive_connections=32)
+_MAX_REDIRECTS = 10
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _RETRY = RetryPolicy()
 # Of a recording or a manifest, which are read at once.
 MOST_BYTES = 2**31
 
 
-class _NoRangeError(Exception):
-    """A server gives a file complete where a range of it was asked for."""
+class _ResponseError(Exception):
+    """A response that is not what was asked for, or is not to be trusted."""
+
+    def __init__(self, explanation: Explanation):
+        super().__init__(explanation.cause)
+        self.explanation = explanation
 
 
-class _TooLargeError(Exception):
-    """A file has more than MOST_BYTES."""
+_BY_HAND = "download it, and name the file"
+_NO_RANGE = Explanation("its server sends no ranges of it", _BY_HAND)
+_TOO_LARGE = Explanation(f"it has more than {MOST_BYTES} bytes", _BY_HAND)
+_NO_LENGTH = Explanation(
+    "its server does not say how long it is, so that a cut one could be taken for whole",
+    f"{_BY_HAND}; or of a model, write #sha256=<64 hex digits> behind the URL",
+    kind=NoAccessError,
+)
+_CUT = Explanation("the connection failed (other bytes than asked for)", "check the network", transient=True)
 
 
-class _CutError(Exception):
-    """A response has other bytes than were asked for."""
+@dataclass(frozen=True)
+class WebVersion:
+    """What a server says of a file's content; "" for what it does not say, None for its size."""
+
+    etag: str
+    modified: str
+    size_bytes: int | None
+
+    @classmethod
+    def of(cls, response: httpx.Response) -> "WebVersion":
+        part, length = _range_of(response), response.headers.get("Content-Length")
+        size = part[2] if part is not None else int(length) if length is not None else None
+        return cls(response.headers.get("ETag", ""), response.headers.get("Last-Modified", ""), size)
+
+    @property
+    def mark(self) -> str:
+        """What changes with the content."""
+        return self.etag or self.modified
+
+    @property
+    def validator(self) -> str:
+        """What asks for the rest of the same content; a weak ETag does not."""
+        return self.modified if self.etag.startswith("W/") else self.mark
 
 
-def read_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> bytes:
+def read_web_file(url: str) -> bytes:
     """The content of a file.
 
     Raises:
         FileNotFoundError: there is none at the URL.
+        NoAccessError: its server refuses it.
         StorageError: it cannot be read.
     """
-    return _run(url, retry, lambda: _get(url))
+    return _run(url, lambda: _get(url))
 
 
-def read_web_range(url: str, start: int, length: int, *, retry: RetryPolicy = _RETRY) -> bytes:
+def read_web_range(url: str, start: int, length: int) -> bytes:
     """Bytes of a file from `start` on; fewer than `length` only at its end. Raises as `read_web_file`."""
-    return _run(url, retry, lambda: _get_range(url, start, length)) if length else b""
+    return _run(url, lambda: _get_range(url, start, length)) if length else b""
 
 
-def download_web_file(url: str, local: Path, *, retry: RetryPolicy = _RETRY) -> None:
-    """Copies a file of any size to `local`, whose folder is there; it is complete, or raises as `read_web_file`."""
-
-    def download() -> None:
-        with _client().stream("GET", url) as response, naming_full_disk(), local.open("wb") as file:
-            _refuse_error(response)
-            # As they are stored, whatever encoding is said of them.
-            for part in response.iter_raw():
-                file.write(part)
-
-    _run(url, retry, download)
-
-
-def describe_web_file(url: str, *, retry: RetryPolicy = _RETRY) -> Entry:
+def describe_web_file(url: str) -> Entry:
     """Size of a file, and what its server marks its content by: its ETag, or when it was changed. Raises as above."""
 
     def read() -> Entry:
         with _client().stream("GET", url, headers={"Range": "bytes=0-0"}) as response:
-            _refuse_error(response)
-            given = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            size = given[3] if given is not None else response.headers.get("Content-Length", 0)
-            mark = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-        return Entry(without_password(url), int(size), 0.0, mark)
+            response.raise_for_status()
+            version = WebVersion.of(response)
+        return Entry(without_password(url), version.size_bytes or 0, 0.0, version.mark)
 
-    return _run(url, retry, read)
+    return _run(url, read)
+
+
+def download_web_file(
+    url: str,
+    target: Path,
+    *,
+    name: str | None = None,
+    tls_only: bool = False,
+    hashed: bool = False,
+    known: WebVersion | None = None,
+) -> WebVersion | None:
+    """Downloads a file; one that is cut off goes on where it was cut.
+
+    Args:
+        url: Its URL.
+        target: Is made, and only there when it is complete; its folder is there.
+        name: What messages name. None: the URL without its password.
+        tls_only: Follow no redirect to a URL that is not of https.
+        hashed: A hash of the content is compared with later, so that its server need not say how long it is.
+        known: Of an earlier download: where the server surely has the same, nothing is downloaded.
+
+    Returns:
+        What the server says of it; None where it is what is known.
+
+    Raises:
+        ConfigError: a redirect is not of https.
+        FullDiskError: the disk has no room for it.
+        FileNotFoundError, NoAccessError, StorageError: as `read_web_file`.
+    """
+    part, versions = target.with_name(f".{target.name}.part"), list[WebVersion]()
+    part.unlink(missing_ok=True)
+    shown = name or without_password(url)
+
+    def attempt() -> bool:
+        with _new_client(_refuse_plain) if tls_only else nullcontext(_client()) as client:
+            return _download(client, url, part, versions, known, shown, hashed=hashed)
+
+    if _run(url, attempt, action="download", name=shown):
+        return None
+    part.replace(target)
+    return versions[-1]
+
+
+def _download(
+    client: httpx.Client,
+    url: str,
+    part: Path,
+    versions: list[WebVersion],
+    known: WebVersion | None,
+    name: str,
+    *,
+    hashed: bool,
+) -> bool:
+    """Downloads what is missing; gives whether it is what is known. `versions` ends with that of the part."""
+    before = versions[-1] if versions and part.exists() else None
+    done = part.stat().st_size if before is not None and before.validator else 0
+    headers = {"Range": f"bytes={done}-", "If-Range": before.validator} if before is not None and done else {}
+    with client.stream("GET", url, headers=headers) as response:
+        if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+            part.unlink()
+            raise _ResponseError(_CUT)
+        response.raise_for_status()
+        version, given = WebVersion.of(response), _range_of(response)
+        if given is None or response.status_code != httpx.codes.PARTIAL_CONTENT:
+            done = 0
+        elif before is None or given[0] != done or version.size_bytes != before.size_bytes:
+            part.unlink(missing_ok=True)
+            raise _ResponseError(_CUT)
+        if not done and version == known and version.validator:
+            return True
+        if not hashed:
+            _refuse_without_length(response)
+        versions.append(version)
+        refuse_full(part.parent, (version.size_bytes or 0) - done, name)
+        with naming_full_disk(), part.open("ab" if done else "wb") as file:
+            # As they are stored, whatever encoding is said of them.
+            for block in response.iter_raw():
+                file.write(block)
+    if version.size_bytes is not None and part.stat().st_size != version.size_bytes:
+        raise _ResponseError(_CUT)
+    return False
+
+
+def _new_client(on_request: Callable[[httpx.Request], None] | None = None) -> httpx.Client:
+    return httpx.Client(
+        timeout=_TIMEOUT,
+        limits=_CONNECTIONS,
+        follow_redirects=True,
+        max_redirects=_MAX_REDIRECTS,
+        # Bytes as they are stored: a server's compression would change sizes and ranges.
+        headers={"Accept-Encoding": "identity"},
+        event_hooks={"request": [on_request] if on_request is not None else []},
+    )
 
 
 @cache
 def _client() -> httpx.Client:
-    # Bytes as they are stored: a server's compression would change sizes and ranges.
-    return httpx.Client(
-        timeout=_TIMEOUT, limits=_CONNECTIONS, follow_redirects=True, headers={"Accept-Encoding": "identity"}
-    )
+    return _new_client()
 
 
 # A forked process would read from its parent's connections what that one is sent.
 os.register_at_fork(after_in_child=_client.cache_clear)
 
 
+def _refuse_plain(request: httpx.Request) -> None:
+    if request.url.scheme != "https":
+        raise ConfigError(
+            f"{request.url.host}: is redirected to over {request.url.scheme}, and not https: name another"
+        )
+
+
 def _get(url: str) -> bytes:
     with _client().stream("GET", url) as response:
-        _refuse_error(response)
+        response.raise_for_status()
+        _refuse_without_length(response)
         parts, left = [], MOST_BYTES
         for part in response.iter_bytes():
             parts.append(part)
             left -= len(part)
             if left < 0:
-                raise _TooLargeError
+                raise _ResponseError(_TOO_LARGE)
     return b"".join(parts)
 
 
@@ -108,30 +227,37 @@ def _get_range(url: str, start: int, length: int) -> bytes:
     with _client().stream("GET", url, headers={"Range": f"bytes={start}-{start + length - 1}"}) as response:
         if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
             return b""
-        _refuse_error(response)
-        given = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        response.raise_for_status()
+        given = _range_of(response)
         # Of a server that sends all, nothing is read.
         if response.status_code != httpx.codes.PARTIAL_CONTENT or given is None:
-            raise _NoRangeError
-        wanted = min(length, int(given[3]) - start)
-        if int(given[1]) != start or int(given[2]) - start + 1 != wanted:
-            raise _CutError
+            raise _ResponseError(_NO_RANGE)
+        first, last, size = given
+        wanted = min(length, size - start)
+        if first != start or last - start + 1 != wanted:
+            raise _ResponseError(_CUT)
         # As they are stored, whatever encoding is said of them.
         data = b"".join(response.iter_raw())
     if len(data) != wanted:
-        raise _CutError
+        raise _ResponseError(_CUT)
     return data
 
 
-def _refuse_error(response: httpx.Response) -> None:
-    if response.is_error:
-        response.raise_for_status()
+def _refuse_without_length(response: httpx.Response) -> None:
+    if "Content-Length" not in response.headers and "chunked" not in response.headers.get("Transfer-Encoding", ""):
+        raise _ResponseError(_NO_LENGTH)
 
 
-def _run(url: str, retry: RetryPolicy, call: Callable[[], T]) -> T:
-    shown = without_password(url)
+def _range_of(response: httpx.Response) -> tuple[int, int, int] | None:
+    """First and last place of the bytes that a response has of a file, and the file's size; None: not said."""
+    found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    return (int(found[1]), int(found[2]), int(found[3])) if found is not None else None
+
+
+def _run(url: str, call: Callable[[], T], *, action: str = "read", name: str | None = None) -> T:
+    shown = name or without_password(url)
     try:
-        return retry.run(call, action="read", url=shown, explain=_explain)
+        return _RETRY.run(call, action=action, url=shown, explain=_explain)
     except StorageError as error:
         status = getattr(getattr(error.__cause__, "response", None), "status_code", None)
         if status in (httpx.codes.NOT_FOUND, httpx.codes.GONE):
@@ -142,15 +268,15 @@ def _run(url: str, retry: RetryPolicy, call: Callable[[], T]) -> T:
 def _explain(error: BaseException) -> Explanation | None:
     if isinstance(error, httpx.HTTPStatusError):
         status = error.response.status_code
+        transient = status in {*TRANSIENT_STATUSES, httpx.codes.TOO_EARLY}
+        kind = NoAccessError if error.response.is_client_error and not transient else StorageError
         fix = "check the URL, and whether it needs a login" if status in (401, 403) else "check the URL, or try later"
-        return Explanation(
-            f"its server answers {status}", fix, transient=status in {*TRANSIENT_STATUSES, httpx.codes.TOO_EARLY}
-        )
-    if isinstance(error, _NoRangeError):
-        return Explanation("its server sends no ranges of it", "download it, and name the file")
-    if isinstance(error, _TooLargeError):
-        return Explanation(f"it has more than {MOST_BYTES} bytes", "download it, and name the file")
-    if isinstance(error, _CutError | httpx.TransportError):
+        return Explanation(f"its server responds with status {status}", fix, transient=transient, kind=kind)
+    if isinstance(error, _ResponseError):
+        return error.explanation
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return Explanation(str(error), "set SSL_CERT_FILE to the certificates of who signed the server's")
+    if isinstance(error, httpx.TransportError):
         return Explanation(f"the connection failed ({error or 'cut off'})", "check the network", transient=True)
     if isinstance(error, httpx.InvalidURL | httpx.TooManyRedirects | httpx.DecodingError):
         return Explanation(str(error), "check the URL")

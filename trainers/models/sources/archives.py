@@ -21,9 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from trainers.data.sources.archives.joined_streams import JoinedStreams
-from trainers.errors import ConfigError, FullDiskError, StorageError
+from trainers.errors import ConfigError, StorageError
 from trainers.models.sources.model_files import CONFIG, description_files, is_zip, weight_files
-from trainers.storage.full_disk import naming_full_disk
+from trainers.storage.full_disk import naming_full_disk, refuse_full
 
 MAX_MEMBERS = 10_000
 # All members together: the largest recognizers have a tenth of it.
@@ -103,16 +103,6 @@ def unpack_model(file: Path, target: Path, origin: str, *, allow_pickle: bool) -
     except _UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise StorageError(f"{origin}: cannot be unpacked; it is cut or damaged ({reason}): copy it again") from error
-
-
-def refuse_full(folder: Path, size_bytes: int, origin: str) -> None:
-    """Refuses, with a FullDiskError, what a disk has no room for."""
-    free_bytes = shutil.disk_usage(folder).free
-    if size_bytes > free_bytes:
-        raise FullDiskError(
-            f"{origin}: needs {size_bytes / 2**30:.1f} GiB, and the disk of {folder} has {free_bytes / 2**30:.1f} GiB "
-            "free: free space on it, or set TMPDIR to a folder on a larger one"
-        )
 
 
 def _chosen(members: list[Member], origin: str, *, allow_pickle: bool) -> list[Member]:

@@ -14,7 +14,7 @@ from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.node_cache import NodeCache
 from trainers.errors import ConfigError, StorageError
-from trainers.models.sources.archives import is_archive, is_checkpoint, refuse_full, unpack_model
+from trainers.models.sources.archives import is_archive, is_checkpoint, unpack_model
 from trainers.models.sources.damaged_files import (
     StoredTensor,
     refuse_damaged_description,
@@ -37,7 +37,7 @@ from trainers.models.sources.model_files import (
 from trainers.models.sources.run_models import model_of_run
 from trainers.models.sources.source_pin import SourcePin
 from trainers.storage import Entry, Storage, open_storage, sha256_of
-from trainers.storage.full_disk import naming_full_disk
+from trainers.storage.full_disk import naming_full_disk, refuse_full
 
 # In the folder that it is unpacked to, until that is done.
 _DOWNLOAD = ".download"

@@ -16,8 +16,7 @@ from transformers import (
 )
 
 from tests.web import WebServer, publish_repository, serving
-from trainers.models.sources import https_download
-from trainers.storage import RetryPolicy, hub_errors
+from trainers.storage import RetryPolicy, hub_errors, web_files
 
 HUB_ID = "somebody/speech"
 
@@ -26,7 +25,7 @@ HUB_ID = "somebody/speech"
 def quick_and_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node of its own for each test, that tries again at once."""
     retries = RetryPolicy(attempts=4, first_delay_s=0.0)
-    monkeypatch.setattr(https_download, "RETRIES", retries)
+    monkeypatch.setattr(web_files, "_RETRY", retries)
     monkeypatch.setattr(hub_errors, "HUB_RETRIES", retries)
     (tmp_path / "node").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "node"))

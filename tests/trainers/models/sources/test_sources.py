@@ -170,7 +170,7 @@ class TestAnHttpsUrl:
         assert pin.record["source"] == url
         with pytest.raises(ConfigError) as caught:
             pin_sources(wanted(f"{web.url}/none.zip?signature=secret"))
-        assert f"{web.url}/none.zip: the server responds with status 404" in str(caught.value)
+        assert f"{web.url}/none.zip: no file is there" in str(caught.value)
         assert "secret" not in str(caught.value)
 
 
