@@ -6,6 +6,7 @@ Errors are recognized by the names of their classes, so that neither Ray nor tor
 import contextlib
 from collections.abc import Iterator, Mapping
 
+from trainers.distributed.broken_connection import is_broken_connection
 from trainers.distributed.out_of_memory import ADVICE, CLASSES, is_out_of_memory
 from trainers.errors import (
     FollowingError,
@@ -36,13 +37,6 @@ WORKER_CLASSES = {
 # Connection errors, which are all that is seen if a worker or a node is lost without a report: a failed call to it, and
 # the other ranks' broken connections to it, over gloo or NCCL.
 CONNECTION_CLASSES = {"ActorUnavailableError", "DistNetworkError", "DistBackendError"}
-CONNECTION_TEXTS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "remote process exited",
-    "NCCL communicator",
-    "Timed out waiting",
-)
 # Of pyarrow's filesystems, through which Ray Train and Ray Data write: S3's and Google's.
 STORAGE_TEXTS = ("AWS Error ", "google::cloud::Status(")
 # Ray Train has waited in vain for room for the workers: after a lost node, for that.
@@ -194,9 +188,8 @@ def _is_preempted(error: BaseException) -> bool:
 
 def is_connection_error(error: BaseException) -> bool:
     """Whether it is a broken connection, without the reason for it."""
-    return name(error) in CONNECTION_CLASSES or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in CONNECTION_TEXTS)
-    )
+    is_broken = isinstance(error, RuntimeError) and is_broken_connection(str(error))
+    return is_broken or name(error) in CONNECTION_CLASSES
 
 
 def name(error: BaseException) -> str:

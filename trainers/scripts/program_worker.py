@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from runtime_env.secret_arguments import secret_references, with_secrets
 from trainers.config.secrets import add_secrets, resolve_secrets
+from trainers.distributed.broken_connection import is_broken_connection
 from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
 from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
@@ -57,18 +58,6 @@ KEPT_TIMEOUT_S = 1800.0
 START, FAILED, KEPT = "start", "failed", "kept-{}"
 # The keeper of a node is ready for its programs; those of a node that shares the main node's output folder have ended.
 READY, ENDED = "node-{}", "ended-{}"
-# Of torch's collectives, where the other end is gone.
-BROKEN_CONNECTION = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Connection closed by remote peer",
-    "remote process exit",
-    "Socket Timeout",
-    "NCCL communicator was aborted",
-    "failed to recv, got 0 bytes",
-    "client socket has timed out",
-)
 
 
 class _Output(NamedTuple):
@@ -278,19 +267,19 @@ class _Rank:
             return self.board.posted(KEPT.format(node)) is not None or not self.board.is_alive(nodes[node])
 
         return OutputSync(
-            output,
-            layouts_for(script.checkpoints),
-            self._writer() if context.node_number == 0 else None,
-            self.folder,
-            self.task.attempt,
-            self.board,
-            context.node_number,
-            tuple(node for node in range(1, context.node_count) if node not in shared),
-            NewestAndBest(script.num_to_keep),
-            self._say,
-            show,
-            is_gone,
-            node,
+            folder=output,
+            layouts=layouts_for(script.checkpoints),
+            writer=self._writer() if context.node_number == 0 else None,
+            run_folder=self.folder,
+            attempt=self.task.attempt,
+            board=self.board,
+            node_number=context.node_number,
+            others=tuple(node for node in range(1, context.node_count) if node not in shared),
+            retention=NewestAndBest(script.num_to_keep),
+            say=self._say,
+            on_progress=show,
+            is_gone=is_gone,
+            node=node,
         )
 
     def _write_result(self, progress: ScriptProgress) -> None:
@@ -404,7 +393,7 @@ class _Run:
             return None
         last = _indented(program.last_lines)
         has_others = self._rank.member.context.world_size > 1
-        if has_others and any(words in last for words in BROKEN_CONNECTION):
+        if has_others and is_broken_connection(last):
             return FollowingError(f"{self._rank.name}: the program lost its connection to another rank:\n{last}")
         if code < 0:
             advice = "; its node may have run out of memory: check its kernel log" if -code == SIGKILL else ""

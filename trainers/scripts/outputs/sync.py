@@ -47,7 +47,7 @@ END_TRIES, END_PAUSE_S = 3, 10.0
 END_TIMEOUT_S = 1800.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class OutputSync:
     """Keeps what a program writes on this node.
 

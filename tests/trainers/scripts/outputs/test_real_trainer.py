@@ -103,19 +103,19 @@ def test_only_complete_checkpoints_are_kept_and_the_best_is_found_again(
     run, out, said = RunFolder(open_storage(str(tmp_path / "run"))), tmp_path / "out", list[str]()
     first_group(run)
     kept = OutputSync(
-        out,
-        KNOWN,
-        GroupWriter.of(run, 1, "x"),
-        run,
-        1,
-        DictBoard(),
-        0,
-        (),
-        retention,
-        said.append,
-        lambda progress: None,
-        lambda node: False,
-        NodeFolder(tmp_path, tmp_path, None, None),
+        folder=out,
+        layouts=KNOWN,
+        writer=GroupWriter.of(run, 1, "x"),
+        run_folder=run,
+        attempt=1,
+        board=DictBoard(),
+        node_number=0,
+        others=(),
+        retention=retention,
+        say=said.append,
+        on_progress=lambda progress: None,
+        is_gone=lambda node: False,
+        node=NodeFolder(tmp_path, tmp_path, None, None),
     )
     kept.start()
     trainer(out, iter(WERS), len(WERS), Waiting(run)).train()

@@ -55,19 +55,19 @@ class Node:
         others, retention = tuple(range(1, count)), RetentionPolicy(None, "eval_wer")
         self.lost = set[int]()
         self.sync = OutputSync(
-            self.out,
-            layouts_for("auto"),
-            writer,
-            run,
-            1,
-            board,
-            number,
-            others,
-            retention,
-            self.said.append,
-            self.told,
-            self.lost.__contains__,
-            NodeFolder(folder, folder, None, None),
+            folder=self.out,
+            layouts=layouts_for("auto"),
+            writer=writer,
+            run_folder=run,
+            attempt=1,
+            board=board,
+            node_number=number,
+            others=others,
+            retention=retention,
+            say=self.said.append,
+            on_progress=self.told,
+            is_gone=self.lost.__contains__,
+            node=NodeFolder(folder, folder, None, None),
         )
 
     def told(self, progress: ScriptProgress) -> None:
