@@ -1,5 +1,8 @@
 """What the ledger keeps and everybody shows: runs, attempts, events. Frozen; times are seconds since 1970, UTC."""
 
+import base64
+import binascii
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.lifecycle import RunState
+from trainers.errors import ConfigError
 
 DEFAULT_QUEUE = "default"
 # Exit code of a stopped entrypoint, 128 + SIGTERM: Ray reports none for a job that it stopped.
@@ -252,6 +256,40 @@ class Page(Record):
 
     runs: list[Run]
     next_cursor: str | None
+
+
+# Lists are newest first: by when a run was submitted, and then by its id.
+Position = tuple[float, str]
+
+
+def position_of(run: Run) -> Position:
+    """The place of a run in all lists."""
+    return run.submitted_s, run.id
+
+
+def cursor_after(position: Position) -> str:
+    """The cursor of the page that begins behind a position."""
+    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str | None) -> Position | None:
+    """The position behind which a page begins; None: the first page.
+
+    Raises:
+        ConfigError: no page has ended with this cursor.
+    """
+    if text is None:
+        return None
+    try:
+        position: Any = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        # No database takes half of a surrogate pair, which JSON can hold.
+        json.dumps(position, ensure_ascii=False).encode()
+    except (binascii.Error, ValueError, RecursionError):
+        position = None
+    match position:
+        case [int() | float() as submitted_s, str() as run_id] if abs(submitted_s) < LATEST_S:
+            return float(submitted_s), run_id
+    raise ConfigError(f"cursor {text!r} is not one that a list has ended with: copy it, or leave it out")
 
 
 class LogLine(Record):

@@ -4,16 +4,13 @@ Each requested state is a branch of its own, which reads one index in its order 
 are merged. An `IN` over states would have to sort all runs in them.
 """
 
-import base64
-import binascii
-import json
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, select, tuple_, union_all
 
 from jobs.ledger import records, tables
 from jobs.lifecycle import RunState
-from jobs.model import ALL_RUNS, LATEST_S, Page, Run, RunFilter
+from jobs.model import ALL_RUNS, Page, Position, Run, RunFilter, cursor_after, position_of, read_cursor
 from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
 
@@ -30,7 +27,7 @@ def page_of(connection: Connection, wanted: RunFilter, limit: int, cursor: str |
         ConfigError: the limit is less than 1, or the cursor is not one that a page returned.
     """
     limit = checked_limit(limit)
-    before = None if cursor is None else _read_cursor(cursor)
+    before = read_cursor(cursor)
     found = _newest(wanted, limit + 1, before).subquery()
     statement = records.select_runs().join(found, found.c.id == tables.runs.c.id)
     statement = statement.order_by(found.c.submitted_s.desc(), found.c.id.desc())
@@ -42,7 +39,7 @@ def page_of(connection: Connection, wanted: RunFilter, limit: int, cursor: str |
                 break
             runs.append(records.record_of(Run, row))
             characters += len(config_text(runs[-1].config))
-    return Page(runs=runs, next_cursor=_cursor_after(runs[-1]) if more else None)
+    return Page(runs=runs, next_cursor=cursor_after(position_of(runs[-1])) if more else None)
 
 
 def checked_limit(limit: int) -> int:
@@ -52,7 +49,7 @@ def checked_limit(limit: int) -> int:
     return min(limit, MAX_ROWS)
 
 
-def _newest(wanted: RunFilter, limit: int, before: tuple[float, str] | None) -> Select[Any]:
+def _newest(wanted: RunFilter, limit: int, before: Position | None) -> Select[Any]:
     if wanted == ALL_RUNS:
         return _branch(wanted, None, limit, before)
     branches = [_branch(wanted, state, limit, before).subquery() for state in sorted(set(wanted.states or RunState))]
@@ -60,7 +57,7 @@ def _newest(wanted: RunFilter, limit: int, before: tuple[float, str] | None) -> 
     return select(merged).order_by(merged.c.submitted_s.desc(), merged.c.id.desc()).limit(limit)
 
 
-def _branch(wanted: RunFilter, state: RunState | None, limit: int, before: tuple[float, str] | None) -> Select[Any]:
+def _branch(wanted: RunFilter, state: RunState | None, limit: int, before: Position | None) -> Select[Any]:
     """The newest runs in one state (None: in any)."""
     runs, tags = tables.runs, tables.run_tags
     conditions: list[ColumnElement[bool]] = []
@@ -80,23 +77,3 @@ def _branch(wanted: RunFilter, state: RunState | None, limit: int, before: tuple
         conditions.append(tuple_(submitted_s, run_id) < tuple_(*before))
     statement = select(run_id.label("id"), submitted_s.label("submitted_s")).where(*conditions)
     return statement.order_by(submitted_s.desc(), run_id.desc()).limit(limit)
-
-
-def _cursor_after(run: Run) -> str:
-    position = json.dumps([run.submitted_s, run.id]).encode()
-    return base64.urlsafe_b64encode(position).decode().rstrip("=")
-
-
-def _read_cursor(text: str) -> tuple[float, str]:
-    try:
-        position = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        # No database takes half of a surrogate pair, which JSON can hold.
-        json.dumps(position, ensure_ascii=False).encode()
-    except (binascii.Error, ValueError, RecursionError):
-        position = None
-    match position:
-        case [int() | float() as submitted_s, str() as run_id] if abs(submitted_s) < LATEST_S:
-            return float(submitted_s), run_id
-    raise ConfigError(
-        f"cursor {text!r} is not one that a page returned: send next_cursor unchanged, or none for the first page"
-    )

@@ -6,8 +6,7 @@ Errors are recognized by the names of their classes, so that neither Ray nor tor
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from trainers.distributed.broken_connection import is_broken_connection
-from trainers.distributed.out_of_memory import ADVICE, CLASSES, is_out_of_memory
+from trainers.distributed.failure_texts import ADVICE, CLASSES, is_broken_connection, is_out_of_memory
 from trainers.errors import (
     FollowingError,
     LostNodeError,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from runtime_env.secret_arguments import secret_references, with_secrets
 from trainers.config.secrets import add_secrets, resolve_secrets
-from trainers.distributed.broken_connection import is_broken_connection
 from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
+from trainers.distributed.failure_texts import is_broken_connection
 from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
 from trainers.errors import FencedError, FollowingError, LostWorkerError, RayscribeError, RegroupError, ScriptError
 from trainers.run_folder.attempt_status import Phase, StatusWriter, restarts_of

@@ -3,16 +3,36 @@
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ConflictError, NotFoundError
 from jobs.lifecycle import RunState
-from jobs.model import Attempt, AttemptState, Cause, Gang, LogPage, Progress, Run
+from jobs.model import (
+    ALL_RUNS,
+    Attempt,
+    AttemptState,
+    Cause,
+    Event,
+    Gang,
+    LogPage,
+    Page,
+    Progress,
+    Run,
+    RunFilter,
+    Usage,
+    UsageBy,
+    cursor_after,
+    position_of,
+    read_cursor,
+)
 from jobs.paths import current_user
+from jobs.service.direct.run_events import events_of
 from jobs.service.logs import read_logs
 from jobs.service.run_folders import MAX_JOURNAL_BYTES, UNREADABLE, RunFolders, progress_of
 from jobs.service.run_status import ENDED, PHASES, STALE_S, describe
@@ -20,15 +40,20 @@ from jobs.submission.job_spec import gang_of
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.wording import format_duration
 from trainers.distributed.machine import host_of
+from trainers.errors import StorageError
 from trainers.run_folder.attempt_status import read_status, restarts_of, scores_of
 from trainers.run_folder.journal import Journal, State, fold
-from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, RunFolder, seconds_of
-from trainers.run_folder.run_register import Registered
+from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, CONFIG, RunFolder, seconds_of
+from trainers.run_folder.run_register import Registered, all_registered, find_registered
+from trainers.storage import open_storage
 
 # Exit codes of a driver that was asked to stop: 128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM.
 STOPPED_CODES = (129, 130, 143)
 # Of a run that was started again and again, the newest are shown.
 MAX_ATTEMPTS = 50
+# A storage of which nothing is known: what may pass is tried for 20 s there.
+NAMED_TIMEOUT_S = 60.0
+READ_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -45,14 +70,61 @@ class _Found:
 
 
 class DirectRuns:
-    """Reads runs without a queue; a storage that does not respond in the time of `folders` is left out for a while."""
+    """The runs of this user's register, as `RunOperations` by the URLs of their folders.
 
-    def __init__(self, folders: RunFolders):
+    A storage that does not respond in time is left out for a while.
+    """
+
+    def __init__(self, *, timeout_s: float):
         """Reads nothing yet."""
-        self._folders = folders
+        self._folders = RunFolders(timeout_s=timeout_s)
+        self._unregistered: dict[str, Registered] = {}
 
-    def run(self, known: Registered) -> Run:
+    def known(self, url: str) -> Registered:
+        """What is known of the last start of a run, also of one that somebody else has started, or elsewhere.
+
+        Raises:
+            NotFoundError: no run is in the folder.
+            StorageError: its storage does not respond.
+        """
+        known = find_registered(url) or self._unregistered.get(url)
+        if known is None:
+            known = self._unregistered[url] = _unregistered(url)
+        return known
+
+    def runs(
+        self,
+        wanted: RunFilter = ALL_RUNS,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        is_listed: Callable[[Registered], bool] = lambda _: True,
+    ) -> Page:
+        """A page of the runs that are wanted and listed, newest first."""
+        before = read_cursor(cursor)
+        waiting = [
+            known
+            for known in all_registered()
+            if _is_wanted(known, wanted) and (before is None or (known.created_s, known.name) < before)
+        ]
+
+        def read(known: Registered) -> Run | None:
+            run = self._run(known) if is_listed(known) else None
+            return None if run is None or (wanted.states and run.state not in wanted.states) else run
+
+        runs: list[Run] = []
+        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+            for start in range(0, len(waiting), READ_AT_ONCE):
+                runs += [run for run in pool.map(read, waiting[start : start + READ_AT_ONCE]) if run is not None]
+                if len(runs) > limit:
+                    return Page(runs=runs[:limit], next_cursor=cursor_after(position_of(runs[limit - 1])))
+        return Page(runs=runs, next_cursor=None)
+
+    def run(self, url: str) -> Run:
         """The run as it is now. Its queue and its cluster are empty."""
+        return self._run(self.known(url))
+
+    def _run(self, known: Registered) -> Run:
         run = _described(known)
         try:
             found = self._folders.read(run, partial(_look, known))
@@ -74,17 +146,24 @@ class DirectRuns:
         }
         return run.model_copy(update=shown)
 
-    def is_gone(self, known: Registered) -> bool:
-        """Whether nothing is in its folder, and nobody is about to write there."""
-        try:
-            found = self._folders.read(_described(known), partial(_look, known))
-        except UNREADABLE:
-            return False
-        return found.state.number == 0 and not known.is_running
+    def gone(self) -> list[str]:
+        """Folders of registered runs in which nothing is, and where nobody is about to write."""
 
-    def attempts(self, known: Registered) -> list[Attempt]:
+        def is_gone(known: Registered) -> bool:
+            try:
+                found = self._folders.read(_described(known), partial(_look, known))
+            except UNREADABLE:
+                return False
+            return found.state.number == 0 and not known.is_running
+
+        with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+            known = all_registered()
+            return [run.url for run, is_gone in zip(known, pool.map(is_gone, known), strict=True) if is_gone]
+
+    def attempts(self, url: str) -> list[Attempt]:
         """The newest attempts, by number; none where the folder cannot be read."""
-        return self._attempts_of(self.run(known), known)
+        known = self.known(url)
+        return self._attempts_of(self._run(known), known)
 
     def _attempts_of(self, run: Run, known: Registered) -> list[Attempt]:
         try:
@@ -92,14 +171,23 @@ class DirectRuns:
         except UNREADABLE:
             return []
 
-    def logs(self, known: Registered, *, attempt: int | None, source: str | None, cursor: str | None) -> LogPage:
+    def events(self, url: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
+        """The entries of its journal."""
+        run = self.run(url)
+        entries = self._folders.read(run, lambda folder: [*Journal(folder, most_bytes=MAX_JOURNAL_BYTES).entries()])
+        return [*events_of(run, entries)][after : after + limit]
+
+    def logs(
+        self, url: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
+    ) -> LogPage:
         """The lines of the workers since the cursor; the driver's were printed where it was started.
 
         Raises:
             ConflictError: there is no attempt yet.
             NotFoundError: there is no such attempt.
         """
-        run = self.run(known)
+        known = self.known(url)
+        run = self._run(known)
         if run.attempt == 0:
             raise ConflictError(f"{run.id} has no attempt yet ({run.state}: {run.reason})")
         number = attempt if attempt is not None else run.attempt
@@ -108,13 +196,14 @@ class DirectRuns:
             raise NotFoundError(f"{run.id} has no attempt {number}: it has {run.attempt}")
         return read_logs(self._folders, run, chosen, source=source, cursor=cursor, driver_log=_no_driver_log)
 
-    def stop(self, known: Registered) -> Run:
+    def stop(self, url: str) -> Run:
         """Asks the driver to stop, which saves a last checkpoint first; a run that has ended is left as it is.
 
         Raises:
             ConflictError: its process is not seen from this machine.
         """
-        run = self.run(known)
+        known = self.known(url)
+        run = self._run(known)
         if run.state.ended:
             return run
         if known.is_running is None:
@@ -128,10 +217,27 @@ class DirectRuns:
             os.kill(known.process_id, signal.SIGTERM)
         return run.model_copy(update={"stop_requested_s": time.time(), "reason": f"stopping · {run.reason}"})
 
+    def resume(self, url: str) -> Run:
+        """Raises ConflictError: no service starts it."""
+        name = self.known(url).name
+        raise ConflictError(
+            f"{name} was started without a queue, and is continued where a command runs: rayscribe resume {url}"
+        )
 
-def tags_of(known: Registered) -> list[str]:
+    def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
+        """Nothing: nobody accounts for runs without a queue."""
+        return []
+
+
+def _tags_of(known: Registered) -> list[str]:
     """The words by which it is found, which training carries and does not read."""
     return sorted((known.config.get("job") or {}).get("tags") or ())
+
+
+def _is_wanted(known: Registered, wanted: RunFilter) -> bool:
+    """Whether it is listed, whatever its state."""
+    of_user = wanted.user in (None, current_user())
+    return of_user and wanted.queue is None and (wanted.tag is None or wanted.tag in _tags_of(known))
 
 
 def _no_driver_log(start: int, size: int) -> bytes:
@@ -154,7 +260,7 @@ def _described(known: Registered) -> Run:
         config=dict(known.config),
         package="",
         gang=gang,
-        tags=tags_of(known),
+        tags=_tags_of(known),
         depends_on=[],
         max_retries=0,
         run_folder=known.url,
@@ -306,3 +412,31 @@ def _attempt(folder: RunFolder, state: State, steps: _Steps, number: int, run: R
         message="" if lives else detail.partition("\n")[0],
         last_step=steps.last_step.get(number),
     )
+
+
+def _unregistered(url: str) -> Registered:
+    """A run that somebody else has started, or elsewhere, by its folder.
+
+    Raises:
+        NotFoundError: there is none in the folder.
+    """
+
+    def read() -> tuple[Any, State, float]:
+        folder = RunFolder(open_storage(url, confined=True))
+        config = folder.read_yaml(CONFIG)
+        state = Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read()
+        first = folder.read_json(f"{ATTEMPTS}/1/{ATTEMPT}") or {}
+        return config, state, seconds_of(first["started"]) if first else 0.0
+
+    try:
+        config, state, began_s = call_with_timeout(read, NAMED_TIMEOUT_S)
+    except CallTimeoutError:
+        raise StorageError(
+            f"no run can be read in {url}: its storage has not responded in {NAMED_TIMEOUT_S:g} s; check the network "
+            "and the service"
+        ) from None
+    except UNREADABLE as error:
+        raise NotFoundError(f"no run can be read in {url}: {error}") from None
+    if not isinstance(config, dict) or state.number == 0:
+        raise NotFoundError(f"no run is in {url}: give its folder, or a name that `rayscribe list` shows")
+    return Registered(url, config, "", began_s, began_s, "", attempt=state.attempt)

@@ -21,7 +21,7 @@ from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Run, RunFilter
 from jobs.scheduler.limits import QueuesConfig
-from jobs.service.direct import all_runs
+from jobs.service.direct import direct_runs
 from jobs.service.direct.all_runs import AllRuns
 from jobs.service.package_store import PackageStore
 from jobs.service.service import Service
@@ -226,8 +226,8 @@ def test_the_pages_of_a_list_have_every_run_once_newest_first(runs: AllRuns, led
                 break
         assert shown == expected
     numbers = ("1" + "0" * 400, "NaN", "-Infinity")
-    for wrong in ("nonsense", *(urlsafe_b64encode(f'[{each}, "a", null]'.encode()).decode() for each in numbers)):
-        with pytest.raises(ConfigError, match=f"--cursor {wrong}: it is not one that a list has ended with"):
+    for wrong in ("nonsense", *(urlsafe_b64encode(f'[{each}, "a"]'.encode()).decode() for each in numbers)):
+        with pytest.raises(ConfigError, match=f"cursor '{wrong}' is not one that a list has ended with"):
             runs.runs(cursor=wrong)
 
 
@@ -418,7 +418,7 @@ def test_a_run_of_a_queue_is_not_forgotten(runs: AllRuns, ledger: Ledger, tmp_pa
 def test_a_named_folder_whose_storage_hangs_is_said_not_to_respond(
     runs: AllRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(all_runs, "NAMED_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(all_runs, "open_storage", lambda *_, **__: threading.Event().wait())
+    monkeypatch.setattr(direct_runs, "NAMED_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(direct_runs, "open_storage", lambda *_, **__: threading.Event().wait())
     with pytest.raises(StorageError, match=r"s3://bucket/runs/x: its storage has not responded in 0.01 s"):
         runs.run("s3://bucket/runs/x")
