@@ -15,15 +15,14 @@ from trainers.distributed.session import Session
 from trainers.errors import DivergedError, FencedError, RayscribeError, RegroupError, StoppedError
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.adaptation.lora import merge_once_a_node
-from trainers.models.export import export_model
 from trainers.models.families import family_of_folder
 from trainers.models.sources.origins import origin_of
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, StatusWriter
-from trainers.run_folder.checkpoints import newest
+from trainers.run_folder.checkpoints import TRAINING_STATE, newest
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, accepted_metrics, deduplicate, publish
-from trainers.run_folder.layout import RunFolder
+from trainers.run_folder.layout import MODEL, RunFolder
 from trainers.run_folder.resume import fetch_best, fetch_weights, starting_point, take_over
 from trainers.run_folder.staging import Staging
 from trainers.scoring.normalizers import normalizer_named
@@ -41,6 +40,8 @@ from trainers.training.trackers.tracker import TrackedRun
 from trainers.training.trackers.tracker_feed import Trackers
 from trainers.training.trackers.tracker_files import TrackerFiles
 from trainers.training.worker_context import ResumePoint, WorkerContext
+
+NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}
 
 
 def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:
@@ -231,3 +232,12 @@ def _result(task: TrainTask, best: Checkpoint, test: dict[str, Any] | None) -> d
         "attempt": task.attempt,
         "finished": layout.now(),
     }
+
+
+def export_model(folder: RunFolder, local: Path, card: str) -> None:
+    """Writes model/ of a worker group's outputs, from the best checkpoint's files here, and its model card."""
+    target = folder.storage.sub(MODEL)
+    family_of_folder(local).export_processor(local)
+    for name in sorted({str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()} - NOT_EXPORTED):
+        target.upload_file(local / name, name)
+    target.write_bytes("README.md", card.encode())

@@ -1,8 +1,10 @@
 """rayscribe serve: one process with the HTTP API and, while it holds the ledger's lease, the controller."""
 
 import logging
+import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,18 +20,18 @@ from jobs.api.server.app import make_app
 from jobs.api.server.auth import check_loopback
 from jobs.api.server.connection_limits import BACKLOG, LimitedProtocol
 from jobs.api.server.dependencies import Backend
-from jobs.api.server.first_token import create_first_token
 from jobs.api.server.uploads import remove_stale_uploads
 from jobs.clusters.managed.cluster_record import default_address
 from jobs.clusters.registry import CachingClusters, Clusters
+from jobs.errors import ConflictError
 from jobs.ledger import Lease, Ledger
-from jobs.paths import current_user, default_database
+from jobs.paths import current_user, default_database, token_hosts_file
 from jobs.service.controller import LEASE_S, POLL_S, Controller
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
 from jobs.service.service import Service
 from trainers.config.storage_location import without_password
-from trainers.distributed.machine import home, process_has_ended, process_name
+from trainers.distributed.machine import home, make_private_folder, process_has_ended, process_name
 from trainers.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -246,3 +248,45 @@ def _log_to_stderr() -> None:
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger(__name__.partition(".api.")[0]).setLevel(logging.INFO)
+
+
+def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float, hosts: Sequence[str] = ()) -> str | None:
+    """Creates a token if the ledger has none, and writes it to a file that only its owner can read.
+
+    An existing file is renamed, since it may be for another service. The `hosts` are names and addresses of the host
+    where the service runs: clients send the token to no other.
+
+    Returns:
+        A message, without the token: where it is, or how to create one if the ledger only has other users' tokens.
+        None: no message is needed.
+
+    Raises:
+        ConfigError: the file cannot be written; no token was created.
+    """
+    names = [token.name for token in ledger.tokens.all()]
+    if names:
+        others_only = user not in names and not path.exists()
+        fix = f"create yours with `rayscribe token add {user}` and set RAYSCRIBE_TOKEN"
+        return f"there are tokens for {', '.join(names[:10])}; {fix}" if others_only else None
+    backup = path.with_name(f"{path.name}.before")
+    try:
+        make_private_folder(path.parent)
+        # Created first: a token whose file cannot be written would be lost. Only its owner can read it.
+        descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(ledger.tokens.add(user, now_s) + "\n")
+            renamed = path.exists()
+            if renamed:
+                path.replace(backup)
+            # Before the token: until then, what it names are the hosts of no token.
+            token_hosts_file(path).write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
+            Path(new).replace(path)
+        finally:
+            Path(new).unlink(missing_ok=True)
+    except ConflictError:  # another service, started at the same time, has created it
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: the first token cannot be written: {error.strerror}; set RAYSCRIBE_HOME") from None
+    note = f"; the previous file is now {backup.name}" if renamed else ""
+    return f"created the first token, for {user}, in {path}, where `rayscribe` on this machine finds it{note}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.api.server.first_token import create_first_token
+from jobs.api.server.process import create_first_token
 from jobs.ledger import Ledger
 from jobs.paths import hosts_of_token
 from trainers.errors import ConfigError

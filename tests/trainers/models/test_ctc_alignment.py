@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.models.ctc.ctc_alignment import align
+from trainers.models.ctc.ctc_recognizer import align
 
 BLANK, SYMBOLS = 0, 3
 

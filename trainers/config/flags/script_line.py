@@ -5,14 +5,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from trainers.config.flags.bucket_keys import with_urls
-from trainers.config.flags.corpus_flags import with_corpus
 from trainers.config.flags.flag import SWITCH, Flag
-from trainers.config.flags.gaudi_flags import GAUDI
-from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, LAUNCHER, MODEL, RUN, SCORE_ALONE
+from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, LAUNCHER, MODEL, RUN, SCORE_ALONE
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
 from trainers.config.overrides import Override, apply_overrides
+from trainers.config.parts.data_location import FORMATS, WITH_SPLITS, DataLocation
 from trainers.errors import ConfigError
 
 # Of the widely used recipe for Whisper; with fewer steps, a tenth of them warm up.
@@ -32,6 +32,8 @@ SECTIONS: Mapping[str, tuple[Flag, ...]] = {
 }
 FLAGS = tuple(flag for flags in SECTIONS.values() for flag in flags)
 BY_KEY = {flag.key: flag for flag in FLAGS}
+_DATASET, _LANGUAGE = ("dataset", "dataset_name"), ("name", "dataset_config_name")
+_SPLIT_FLAGS = {"train": "train_split_name", "validation": "eval_split_name", "test": None}
 
 
 def add_sections(parser: argparse.ArgumentParser) -> None:
@@ -166,3 +168,35 @@ def storage_override(environment: Mapping[str, str]) -> list[Override]:
     """`BUCKET_URI`, where it is set, is the storage."""
     value = environment.get(STORAGE_VARIABLE)
     return [(("run", "storage_path"), value)] if value else []
+
+
+def with_corpus(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Override]]:
+    """The values of flags without those that name a corpus, and the fields which these mean.
+
+    Raises:
+        ConfigError: the format has one split a location, or the location is wrong.
+    """
+    given = next((values[flag] for flag in _DATASET if values.get(flag) is not None), None)
+    name, colon, path = str(given).partition(":")
+    if given is None or not colon or name not in FORMATS:
+        return dict(values), []
+    if name not in WITH_SPLITS:
+        raise ConfigError(
+            f"--dataset {given}: {name}: is one split: give each as --set data.train={name}:…, --set "
+            f"data.validation={name}:…"
+        )
+    language = next((values[flag] for flag in _LANGUAGE if values.get(flag) is not None), None)
+    fields: list[Override] = []
+    for field, flag in _SPLIT_FLAGS.items():
+        options = {"language": language, "split": values.get(flag) if flag is not None else None}
+        query = "&".join(
+            f"{option}={quote(str(value), safe='+')}" for option, value in options.items() if value is not None
+        )
+        location = f"{given}{'&' if '?' in path else '?'}{query}" if query else given
+        try:
+            DataLocation.parse(location)
+        except ValueError as error:
+            raise ConfigError(f"--dataset {given}: {error}") from None
+        fields.append((("data", field), location))
+    taken = (*_DATASET, *_LANGUAGE, *filter(None, _SPLIT_FLAGS.values()))
+    return {flag: value for flag, value in values.items() if flag not in taken}, fields

@@ -3,8 +3,7 @@
 Loads nothing but the standard library, so that the first line comes before anything slow is imported.
 """
 
-from trainers.distributed.console.counter import ProgressCounter
-from trainers.distributed.console.events import Event
+from trainers.distributed.console.events import Event, ProgressCounter
 from trainers.distributed.console.screen import is_main_process, listened, opened_for, opened_screen, print_line, show
 
 __all__ = [

@@ -5,17 +5,22 @@ output.
 """
 
 import contextlib
+import json
+import math
 import os
 import select
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
-from trainers.distributed.console.events import Event, Stage
-from trainers.distributed.console.plain_lines import line_of
+from trainers.distributed.console.events import Event, Finished, Stage, content_of
+from trainers.distributed.console.plain_lines import line_of, spent_line, still_line
 from trainers.distributed.console.view import View
+
+# Seconds between two JSON lines that say that a stage goes on.
+STILL_S = 10.0
 
 
 class Output(Protocol):
@@ -105,6 +110,83 @@ def _is_unread(file: TextIO) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in found.poll(0))
 
 
+class LogOutput:
+    """Prints each line at once, and one now and then while a stage goes on without any."""
+
+    tick_s = 1.0
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._last_s: float | None = None
+        # Lines since any other, or since the stage began, that it goes on.
+        self._stills = 0
+
+    def show(self, event: Event, before: View, now_s: float) -> None:
+        line = line_of(event, now_s - before.began_s)
+        if isinstance(event, Finished):
+            line = f"{spent_line(before, now_s)}\n{line}"
+        if line is not None or isinstance(event, Stage):
+            self._stills, self._last_s = 0, now_s
+        if line is not None:
+            print(line, file=self._file, flush=True)
+
+    def show_error(self, line: str, view: View, now_s: float) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    def tick(self, view: View, now_s: float) -> None:
+        quiet_s = now_s - (view.began_s if self._last_s is None else self._last_s)
+        line = still_line(view, now_s, quiet_s=quiet_s, stills=self._stills)
+        if line is not None:
+            self._stills, self._last_s = self._stills + 1, now_s
+            print(line, file=self._file, flush=True)
+
+    def close(self) -> None:
+        """Nothing was changed."""
+
+
+def json_line(content: Any, since_start_s: float) -> str:
+    """An event as a line; a number that is not finite is null there."""
+    event, *fields = content.items()
+    timed = dict([event, ("after_s", round(since_start_s, 3)), *fields])
+    return json.dumps(_finite(timed), ensure_ascii=False, allow_nan=False)
+
+
+class JsonLines:
+    """Prints each event at once; what else prints to standard output meanwhile goes to standard error."""
+
+    tick_s = STILL_S
+
+    def __init__(self, file: TextIO):
+        self._file = file
+        self._redirect = contextlib.redirect_stdout(sys.stderr)
+        self._redirect.__enter__()
+
+    def show(self, event: Event, before: View, now_s: float) -> None:
+        self._print(content_of(event), now_s - before.began_s)
+
+    def show_error(self, line: str, view: View, now_s: float) -> None:
+        """For programs and, on standard error, for people."""
+        self._print({"event": "error", "text": line.removeprefix("error: ")}, now_s - view.began_s)
+        print(line, file=sys.stderr, flush=True)
+
+    def tick(self, view: View, now_s: float) -> None:
+        if view.stage is not None:
+            content = {"event": "still", "name": view.stage.name, "took_s": round(view.stage_took_s(now_s), 3)}
+            self._print(content, now_s - view.began_s)
+
+    def close(self) -> None:
+        self._redirect.__exit__(None, None, None)
+
+    def _print(self, content: dict[str, Any], since_start_s: float) -> None:
+        print(json_line(content, since_start_s), file=self._file, flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 UNREAD = "nobody reads the output any more: the command goes on without it"
 START, READING = "start", "reading the recipe"
 # Help, and findings of checks, which another process reads.
@@ -141,17 +223,13 @@ def opened_for(words: Sequence[str], *, to_stderr: bool = False) -> Iterator[Non
 
 
 def _output(file: TextIO, *, as_json: bool) -> Output:
-    # Imported here: a terminal's library takes longer to load than all else that the first line needs.
     if as_json:
-        from trainers.distributed.console.json_lines import JsonLines  # noqa: PLC0415
-
         return JsonLines(file)
     if file.isatty() and os.environ.get("TERM") != "dumb" and os.environ.get("WORLD_SIZE", "1") == "1":
+        # Its library takes longer to load than all else that the first line needs.
         from trainers.distributed.console.terminal import Terminal  # noqa: PLC0415
 
         return Terminal(file)
-    from trainers.distributed.console.log_output import LogOutput  # noqa: PLC0415
-
     return LogOutput(file)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.console.events import Counted, Event, Finished, Logged, Stage, StageEnded, Stepped, Validated
-from trainers.distributed.console.log_output import LogOutput
 from trainers.distributed.console.plain_lines import line_of, spent_line, still_line
+from trainers.distributed.console.screen import LogOutput
 from trainers.distributed.console.view import View
 
 RAY = Stage("Ray", "starting on this machine")

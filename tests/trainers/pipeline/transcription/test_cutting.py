@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.pipeline.transcription.cutting import cut
-from trainers.pipeline.transcription.voice_activity import FRAME_SAMPLES, cut_recording
+from trainers.pipeline.transcription.voice_activity import FRAME_SAMPLES, cut, cut_recording
 
 # Runs of speech and of silence, in turn.
 RUNS = st.lists(st.integers(1, 60), min_size=1, max_size=12)
