@@ -1,9 +1,10 @@
 """An attempt up to its training: resolve the plan, prepare its data, commit it to the journal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainers.config.parts.hub_part import HubPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
@@ -33,41 +34,18 @@ from trainers.pipeline.continuation import (
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.splits import OpenedData, check_languages, check_storage
 from trainers.run_folder import layout
+from trainers.run_folder.attempt_request import AttemptRequest, enter_prepared
 from trainers.run_folder.attempt_status import Phase, StatusWriter
-from trainers.run_folder.fencing import Driver, refuse_superseded
+from trainers.run_folder.fencing import Driver
 from trainers.run_folder.hub.repository import repository_of
 from trainers.run_folder.journal import Journal, State, publish
 from trainers.run_folder.layout import RunFolder
-from trainers.run_folder.refusals import (
-    TRAINING,
-    refuse_another_trainer,
-    refuse_without_checkpoint,
-    refuse_without_journal,
-)
 from trainers.run_folder.resume import named_checkpoint
 from trainers.run_folder.staging import refuse_second_training
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.training.mix_report import describe_mix, mix_lines
 from trainers.training.planning import bounds_of, cut_references, label_sizes
 from trainers.training.tasks import TrainTask
-
-
-@dataclass(frozen=True)
-class AttemptRequest:
-    """The request for an attempt.
-
-    Attributes:
-        overrides: What the command line changed, for the record.
-        number: The attempt's number where a service counts; it takes the run over from all before. None: the next.
-        expected: A checkpoint that a service knows the run has. None: it knows of none.
-    """
-
-    config: TrainConfig
-    engine: Engine
-    folder: RunFolder
-    overrides: Sequence[str]
-    number: int | None
-    expected: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,15 +80,16 @@ class AttemptPlan:
         return self.model.applied_to(self.config.model)
 
 
-def begin(request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
+def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
     """Begins an attempt; None where the run has finished already.
 
     Raises:
         RayscribeError: the attempt cannot be begun, or cannot succeed.
     """
+    check_storage(config)
     journal = Journal(request.folder)
     while True:
-        plan = resolve(request, journal, status)
+        plan = resolve(config, engine, request, journal.read(), status)
         if plan.has_finished:
             url = request.folder.url
             more = "raise training.max_steps or num_train_epochs, with training.extend, to train on"
@@ -118,47 +97,40 @@ def begin(request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
             # The attempt that finished may have died, or may be paused, before all of it was to be seen.
             publish(request.folder, journal)
             return None
-        sets = plan.data.prepare(
-            request.config, request.engine, lambda detail: status.update(Phase.PREPARING_DATA, detail=detail)
-        )
+        sets = plan.data.prepare(config, engine, lambda detail: status.update(Phase.PREPARING_DATA, detail=detail))
         driver = commit(plan, journal)
         if driver is not None:
             with plan.model.named_in_errors():
                 return _write_attempt(plan, driver, sets)
 
 
-def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> AttemptPlan:
-    """Plans an attempt; what would stop it after hours of preparing is found here.
+def resolve(
+    config: TrainConfig, engine: Engine, request: AttemptRequest, state: State, status: StatusWriter
+) -> AttemptPlan:
+    """Plans an attempt on a state of the journal; what would stop it after hours of preparing is found here.
 
     Raises:
         RayscribeError: the attempt cannot be begun, or cannot succeed.
     """
-    config = request.config
-    check_storage(config)
-    state = journal.read()
-    refuse_superseded(request.folder, state, request.number)
-    refuse_another_trainer(state, request.folder, TRAINING)
-    refuse_without_journal(state, request.folder)
-    refuse_without_checkpoint(state, request.folder, request.expected)
-    if request.number is None and state.experiment is not None:
+    request.check(state)
+    if not request.is_managed and state.experiment is not None:
         # Its workers would find it, too, but only once readers take this attempt for the run's.
         refuse_second_training(state.experiment["id"])
-    _check_cluster(request)
+    _check_cluster(config, engine, request)
     trains = not has_ended(state, config)
     if trains and config.hub.push:
-        _check_hub(request)
+        _check_hub(config.hub, request.folder.name)
     status.update(Phase.PREPARING_DATA, detail="opening the data")
     show(Stage("data", "reading manifests, and what describes the model"))
     began_with = known_sources(state)
     model = open_sources(config, pin_sources(config, began_with, hashed=trains), weights=False)
     with model.named_in_errors():
         config, family = resolve_model(config, model)
-        request = replace(request, config=config)
         refuse_unsupported(config, family)
         if not state.has_begun:
             refuse_unused_fields(config)
         processor = _check_model(config, model, family, state) if trains else None
-    data, continuation = _decide(request, state, trains=trains)
+    data, continuation = _decide(config, request, state, trains=trains)
     continuation = continuation.with_sources(began_with, model.pins)
     if trains:
         check_languages(config, family, data.sources, processor)
@@ -168,17 +140,18 @@ def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> 
     return AttemptPlan(request, state, continuation, family, data, processor, has_finished, model)
 
 
-def _decide(request: AttemptRequest, state: State, *, trains: bool) -> tuple[OpenedData, Continuation]:
+def _decide(
+    config: TrainConfig, request: AttemptRequest, state: State, *, trains: bool
+) -> tuple[OpenedData, Continuation]:
     """Opens the data as the run began with it, and decides on the hashes of it."""
-    config, folder, begun = request.config, request.folder, state
-    retried = request.number is not None and request.number > 1
+    folder, begun = request.folder, state
     previous = previous_config(folder, state)
     while True:
         resolved = resolve_config(begun, config)
         data = OpenedData.of(resolved, trains=trains)
         try:
             keys = data.keys(config.data)
-            continuation = decide(folder.url, begun, previous, config, keys, retried=retried)
+            continuation = decide(folder.url, begun, previous, config, keys, retried=request.is_retry)
         except ResumeError as error:
             raise ResumeError(f"{error}{data.changed_recordings(config, state)}") from None
         if continuation.config.data == resolved.data:
@@ -187,20 +160,20 @@ def _decide(request: AttemptRequest, state: State, *, trains: bool) -> tuple[Ope
         begun = replace(state, experiment=None)
 
 
-def _check_cluster(request: AttemptRequest) -> None:
+def _check_cluster(config: TrainConfig, engine: Engine, request: AttemptRequest) -> None:
     try:
-        request.engine.check(request.config, trains=True)
+        engine.check(config, trains=True)
     except ResourceError as error:
-        if request.number is None:
+        if not request.is_managed:
             raise
         # Nodes that join again come and go; the queue starts the run when there is room again.
         raise LostNodeError(f"the cluster has lost a node since the queue found room there: {error}") from None
 
 
-def _check_hub(request: AttemptRequest) -> None:
+def _check_hub(part: HubPart, run_name: str) -> None:
     """Finds what would keep the model from being pushed; a Hub that is not there now may be at the end."""
     try:
-        repository = repository_of(request.config.hub, request.folder.name, make=True)
+        repository = repository_of(part, run_name, make=True)
     except StorageError as error:
         print_line(f"warning: {error}; training goes on, and the model is pushed at its end")
     else:
@@ -250,17 +223,13 @@ def commit(plan: AttemptPlan, journal: Journal) -> Driver | None:
 def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, PreparedSet]) -> TrainTask:
     """Writes what an attempt begins with into its own folder, then has the run folder show it."""
     own, continuation, config = driver.own, plan.continuation, plan.config
-    own.write_json(layout.ATTEMPT, {**layout.describe_start(), "changes": continuation.changes})
-    own.write_request(config, plan.request.overrides)
-    own.write_json(layout.ENVIRONMENT, layout.describe_environment({split: item.key for split, item in sets.items()}))
-    own.write_json(layout.EXPERIMENT, continuation.experiment)
+    keys = {split: item.key for split, item in sets.items()}
+    plan.request.write_start(driver, config, continuation.experiment, changes=continuation.changes, data=keys)
     if config.data.slice_columns:
         own.write_jsonl(layout.SLICES, plan.data.slices(config.data.slice_columns))
     processor, holder = _resolve_processor(plan, driver, sets)
     mix = _check_utterances(plan, processor, own, sets)
-    prepared = {"kind": "prepared", "attempt": driver.attempt, "processor": holder}
-    driver.append(lambda _: {**prepared, "mix": mix} if mix is not None else prepared)
-    publish(driver.folder, driver.journal)
+    enter_prepared(driver, holder, mix)
     return TrainTask(
         config=config,
         sets=sets,
@@ -269,7 +238,7 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
         processor=f"{layout.ATTEMPTS}/{holder}/{layout.PROCESSOR}" if holder is not None else None,
         weights=continuation.began_from,
         lengths=continuation.lengths,
-        managed_by_service=plan.request.number is not None,
+        managed_by_service=plan.request.is_managed,
         sources=plan.model.pins,
     )
 

@@ -8,10 +8,11 @@ from trainers.config.schema import TrainConfig
 from trainers.distributed.console import is_main_process, print_line, show
 from trainers.distributed.console.events import Stage
 from trainers.errors import RayscribeError
-from trainers.pipeline.attempt import AttemptRequest, begin
+from trainers.pipeline.attempt import begin
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.evaluate import RunResult
 from trainers.run_folder import layout
+from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
 from trainers.run_folder.driver_log import DriverLog
 from trainers.run_folder.hub.push import is_pushed, push_run
@@ -43,8 +44,8 @@ def fit(
         # Of a service's attempt, it keeps the log of the job.
         log = stack.enter_context(DriverLog(folder)) if attempt is None and is_main_process() else None
         with StatusWriter(folder, attempt) as status:
-            request = AttemptRequest(config, engine, folder, overrides, attempt, expected)
-            task = engine.run_on_main_process(lambda: begin(request, status))
+            request = AttemptRequest(folder, overrides=overrides, number=attempt, expected=expected)
+            task = engine.run_on_main_process(lambda: begin(config, engine, request, status))
         if task is not None:
             final.attempt = task.attempt
             if log is not None:

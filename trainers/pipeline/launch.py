@@ -11,17 +11,12 @@ from trainers.config.schema import ScriptConfig
 from trainers.distributed.console import print_line
 from trainers.errors import ResumeError
 from trainers.run_folder import layout
+from trainers.run_folder.attempt_request import TRAINER, AttemptRequest, enter_prepared
 from trainers.run_folder.attempt_status import FinalStatus
 from trainers.run_folder.checkpoints import newest
-from trainers.run_folder.fencing import Driver, refuse_superseded
+from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Journal, State, publish
 from trainers.run_folder.layout import RunFolder
-from trainers.run_folder.refusals import (
-    TRAINER,
-    refuse_another_trainer,
-    refuse_without_checkpoint,
-    refuse_without_journal,
-)
 from trainers.scripts.inputs.prepare import hash_of_files
 from trainers.scripts.script_task import ScriptTask
 from trainers.storage import open_storage
@@ -77,24 +72,24 @@ def launch(
     """
     folder = RunFolder.of(config)
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()
-    journal = Journal(folder)
+    journal, request = Journal(folder), AttemptRequest(folder, config.trainer, overrides, attempt, expected)
     with FinalStatus(config, folder, attempt) as final:
         state = journal.read()
-        refuse_superseded(folder, state, attempt)
-        refuse_without_journal(state, folder)
-        refuse_without_checkpoint(state, folder, expected)
-        refuse_another_trainer(state, folder, config.trainer)
-        _refuse_a_second(config, state, folder, retried=attempt is not None and attempt > 1)
+        request.check(state)
+        if config.run.resume == "never" and state.number and not request.is_retry:
+            raise ResumeError(f"{folder.url}: is there already, and run.resume is never: give it another run.name")
         if state.finished is None:
             driver = Driver.open(folder, journal, attempt, lambda state: state.experiment or _experiment(config))
             assert driver is not None, "an experiment is given for each state"
             final.attempt = driver.attempt
-            _write_attempt(config, driver, overrides)
+            request.write_start(driver, config, driver.check().experiment or {})
+            driver.own.write_jsonl(layout.QUARANTINE, [])
+            enter_prepared(driver)
             _say_what_changes(config, state)
             if package is None and base is not None and config.script.prepare is not None:
                 package = hash_of_files(config.script, base)
             task = ScriptTask(config, driver.attempt, base, package or "")
-            run(task, folder, managed_by_service=attempt is not None)
+            run(task, folder, managed_by_service=request.is_managed)
             _finish(driver)
         else:
             _refuse_other_command(config, state, folder)
@@ -109,11 +104,6 @@ def launch(
 
 def _experiment(config: ScriptConfig) -> dict[str, Any]:
     return {"id": uuid.uuid4().hex, TRAINER: config.trainer, "command": list(config.script.command)}
-
-
-def _refuse_a_second(config: ScriptConfig, state: State, folder: RunFolder, *, retried: bool) -> None:
-    if config.run.resume == "never" and state.number and not retried:
-        raise ResumeError(f"{folder.url}: is there already, and run.resume is never: give it another run.name")
 
 
 def _refuse_other_command(config: ScriptConfig, state: State, folder: RunFolder) -> None:
@@ -131,18 +121,6 @@ def _say_what_changes(config: ScriptConfig, state: State) -> None:
     last = newest(state.checkpoints)
     if last is not None:
         print_line(f"{last.name} is there to continue from, if the program looks for it in its output folder")
-
-
-def _write_attempt(config: ScriptConfig, driver: Driver, overrides: Sequence[str]) -> None:
-    """Writes what the attempt begins with, and has the root of the run folder show it."""
-    own = driver.own
-    own.write_json(layout.ATTEMPT, layout.describe_start())
-    own.write_request(config, overrides)
-    own.write_json(layout.ENVIRONMENT, layout.describe_environment({}))
-    own.write_json(layout.EXPERIMENT, driver.check().experiment)
-    own.write_jsonl(layout.QUARANTINE, [])
-    driver.append(lambda _: {"kind": "prepared", "attempt": driver.attempt, "processor": None})
-    publish(driver.folder, driver.journal)
 
 
 def _finish(driver: Driver) -> None:

@@ -14,13 +14,14 @@ from trainers.distributed.session import LocalSession
 from trainers.errors import LostNodeError, ResourceError, ResumeError, StorageError
 from trainers.models.families import family_of
 from trainers.pipeline import attempt
-from trainers.pipeline.attempt import AttemptPlan, AttemptRequest
+from trainers.pipeline.attempt import AttemptPlan
 from trainers.pipeline.continuation import Continuation
-from trainers.pipeline.engine import LocalEngine
+from trainers.pipeline.engine import Engine, LocalEngine
 from trainers.run_folder import staging as staging_module
+from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import StatusWriter
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
-from trainers.run_folder.journal import Journal
+from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.staging import Staging
 
@@ -43,7 +44,7 @@ def test_a_cluster_that_is_too_small_has_lost_a_node_where_a_queue_found_it_larg
     wanted = config({"run.name": "mine", "run.storage_path": str(tmp_path)})
     folder = RunFolder.of(wanted)
     with pytest.raises(error, match="4 CPU, but the cluster has 3") as caught:
-        attempt.begin(AttemptRequest(wanted, TooSmall(), folder, [], number), StatusWriter(folder, None))
+        attempt.begin(wanted, TooSmall(), AttemptRequest(folder, number=number), StatusWriter(folder, None))
     assert type(caught.value) is error
 
 
@@ -63,7 +64,8 @@ def begin_mine(storage_path: Path, number: int | None, expected: str | None = No
     """Begins an attempt of the run `mine`."""
     wanted = config({"run.name": "mine", "run.storage_path": str(storage_path)})
     folder = RunFolder.of(wanted)
-    attempt.begin(AttemptRequest(wanted, Stops(), folder, [], number, expected), StatusWriter(folder, None))
+    request = AttemptRequest(folder, number=number, expected=expected)
+    attempt.begin(wanted, Stops(), request, StatusWriter(folder, None))
 
 
 def test_a_retry_that_finds_nothing_of_its_run_says_what_was_there_and_trains_nothing(tmp_path: Path) -> None:
@@ -130,19 +132,21 @@ def test_where_the_journal_moves_while_data_is_prepared_the_plan_is_resolved_aga
 ) -> None:
     wanted = config({"run.name": "mine", "run.storage_path": str(tmp_path)})
     folder = RunFolder.of(wanted)
-    request = AttemptRequest(wanted, LocalEngine(), folder, [], None)
+    request = AttemptRequest(folder)
     waiting: list[Callable[[], object]] = [lambda: other_driver(folder), lambda: None]
     plans: list[AttemptPlan] = []
 
-    def resolve(request: AttemptRequest, journal: Journal, status: StatusWriter) -> AttemptPlan:
+    def resolve(
+        config: TrainConfig, engine: Engine, request: AttemptRequest, state: State, status: StatusWriter
+    ) -> AttemptPlan:
         continuation = Continuation(wanted, {"id": f"plan {len(plans) + 1}", "experiment": {}})
         family, data = family_of(wanted.model), cast(Any, Data(waiting.pop(0)))
-        plans.append(AttemptPlan(request, journal.read(), continuation, family, data, None, has_finished=False))
+        plans.append(AttemptPlan(request, state, continuation, family, data, None, has_finished=False))
         return plans[-1]
 
     monkeypatch.setattr(attempt, "resolve", resolve)
     monkeypatch.setattr(attempt, "_write_attempt", lambda plan, driver, sets: (plan, driver))
-    begun: Any = attempt.begin(request, StatusWriter(folder, None))
+    begun: Any = attempt.begin(wanted, LocalEngine(), request, StatusWriter(folder, None))
     plan, driver = begun
     assert plans == [plans[0], plan]
     state = Journal(folder).read()

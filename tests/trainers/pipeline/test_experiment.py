@@ -11,11 +11,11 @@ from trainers.config.schema import TrainConfig
 from trainers.errors import ResumeError
 from trainers.pipeline.continuation import decide, finished
 from trainers.pipeline.experiment import describe, resolve_fields
+from trainers.run_folder.attempt_request import refuse_another_trainer, refuse_without_journal
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Finished, Journal, State
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
-from trainers.run_folder.refusals import refuse_another_trainer, refuse_without_journal
 from trainers.storage import open_storage, sha256_of
 
 DATA = {"train": "a", "validation": "b", "test": "c"}

@@ -11,9 +11,10 @@ from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, DataError
 from trainers.pipeline import fit as fit_module
-from trainers.pipeline.attempt import AttemptRequest, begin
+from trainers.pipeline.attempt import begin
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
+from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import Phase, StatusWriter, read_status
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
@@ -28,14 +29,14 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
     """A run that has its result, in which nothing is left to train."""
     recipe = wanted(tmp_path)
     finish(RunFolder.of(recipe))
-    monkeypatch.setattr(fit_module, "begin", lambda request, status: None)
+    monkeypatch.setattr(fit_module, "begin", lambda *_: None)
     return recipe
 
 
 def begin_attempt(recipe: TrainConfig) -> None:
     """Begins an attempt, whose data is not there."""
     folder = RunFolder.of(recipe)
-    begin(AttemptRequest(recipe, LocalEngine(), folder, [], None), StatusWriter(folder, None))
+    begin(recipe, LocalEngine(), AttemptRequest(folder), StatusWriter(folder, None))
 
 
 class TestBeforeTraining:

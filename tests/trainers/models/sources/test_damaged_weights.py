@@ -46,9 +46,9 @@ from trainers.models.families import family_of
 from trainers.models.sources.loaded_weights import weights_from_pretrained
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.pipeline import attempt
-from trainers.pipeline.attempt import AttemptRequest
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
+from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import StatusWriter
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
@@ -187,7 +187,7 @@ def test_an_attempt_ends_before_anything_is_prepared(damage: str, whisper_folder
     recipe = subject_of(tmp_path, {"model": weights}).config
     run = RunFolder.of(recipe)
     with pytest.raises(ConfigError, match=text):
-        attempt.begin(AttemptRequest(recipe, Prepares(), run, [], None), StatusWriter(run, None))
+        attempt.begin(recipe, Prepares(), AttemptRequest(run), StatusWriter(run, None))
 
 
 class TestValues:

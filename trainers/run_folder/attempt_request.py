@@ -1,0 +1,129 @@
+"""A request for an attempt of a run, of a training or a program, and where none may begin. Imports no torch."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.config.schema import AnyConfig
+from trainers.errors import ResumeError, StorageError
+from trainers.run_folder import layout
+from trainers.run_folder.fencing import Driver, refuse_superseded
+from trainers.run_folder.journal import State, publish
+from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
+from trainers.run_folder.staging import staged_checkpoints_of_run
+
+# In an experiment: the kind of run that it is of. Of a training nothing says it.
+TRAINER, TRAINING = "trainer", "huggingface"
+
+
+@dataclass(frozen=True)
+class AttemptRequest:
+    """A request for the next attempt of a run.
+
+    Attributes:
+        trainer: The kind of run.
+        overrides: What the command line changed, for the record.
+        number: The attempt's number where a service counts; it takes the run over from all before. None: the next.
+        expected: A checkpoint that a service knows the run has. None: it knows of none.
+    """
+
+    folder: RunFolder
+    trainer: str = TRAINING
+    overrides: Sequence[str] = ()
+    number: int | None = None
+    expected: str | None = None
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether a service counts the attempts."""
+        return self.number is not None
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether a service starts this very run again."""
+        return self.number is not None and self.number > 1
+
+    def check(self, state: State) -> None:
+        """Refuses a state of the run's journal on which no attempt may begin.
+
+        Raises:
+            FencedError: an attempt of this number or a later one has begun.
+            ResumeError: the folder holds a run of another kind, or checkpoints that no journal names.
+            StorageError: a checkpoint is missing that the run is known to have, as where nothing is mounted; it is
+                tried again.
+        """
+        refuse_superseded(self.folder, state, self.number)
+        refuse_another_trainer(state, self.folder, self.trainer)
+        refuse_without_journal(state, self.folder)
+        _refuse_without_checkpoint(state, self.folder, self.expected)
+
+    def write_start(
+        self,
+        driver: Driver,
+        config: AnyConfig,
+        experiment: Mapping[str, Any],
+        *,
+        changes: Sequence[str] = (),
+        data: Mapping[str, str] | None = None,
+    ) -> None:
+        """Writes what the attempt begins with into its own folder; `data` has the hashes of its prepared sets."""
+        driver.own.write_json(layout.ATTEMPT, {**layout.describe_start(), "changes": changes})
+        driver.own.write_request(config, self.overrides)
+        driver.own.write_json(layout.ENVIRONMENT, layout.describe_environment(data or {}))
+        driver.own.write_json(layout.EXPERIMENT, experiment)
+
+
+def enter_prepared(driver: Driver, processor: int | None = None, mix: Mapping[str, Any] | None = None) -> None:
+    """Has the run folder show an attempt all of whose files are written; `processor` is the attempt that has it."""
+    prepared = {"kind": "prepared", "attempt": driver.attempt, "processor": processor}
+    driver.append(lambda _: {**prepared, "mix": mix} if mix is not None else prepared)
+    publish(driver.folder, driver.journal)
+
+
+def refuse_another_trainer(state: State, folder: RunFolder, trainer: str) -> None:
+    """Refuses a folder of a run of another kind.
+
+    Raises:
+        ResumeError: it holds a training where a program is to run, or the other way round.
+    """
+    if state.experiment is not None and (known := state.experiment.get(TRAINER, TRAINING)) != trainer:
+        raise ResumeError(
+            f"{folder.url}: holds a run with trainer: {known}, and this recipe has trainer: {trainer}: name another "
+            "run (--set run.name=…)"
+        )
+
+
+def refuse_without_journal(state: State, folder: RunFolder) -> None:
+    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew next to them.
+
+    Raises:
+        ResumeError: it holds checkpoints or a result, and no journal.
+    """
+    if state.number == 0 and (folder.storage.exists(RESULT) or folder.storage.list_folders(CHECKPOINTS)):
+        raise ResumeError(
+            f"{folder.url}: holds checkpoints or a result but no journal, so it is not known which of them count; "
+            "name another run (--set run.name=…), starting from one of them where wanted (--set run.resume=from:…)"
+        )
+
+
+def _refuse_without_checkpoint(state: State, folder: RunFolder, expected: str | None) -> None:
+    """Refuses a folder in which a checkpoint that the run is known to have is missing, as where nothing is mounted.
+
+    Raises:
+        StorageError: a checkpoint is missing; it is tried again, since the storage may be mounted meanwhile.
+    """
+    if state.has_begun:
+        return
+    start_over = "give the run another name (run.name)"
+    if expected is None and state.number == 0:
+        staged = next(staged_checkpoints_of_run(folder.url), None)
+        if staged is None:
+            return
+        expected = staged.name
+        start_over = f"{start_over}, or delete {staged}, where it was left to be uploaded"
+    if expected is not None:
+        raise StorageError(
+            f"{folder.url}: this run has {expected}, but no checkpoint was found there from {platform.node()}: mount "
+            f"the storage on this node, and the run continues; to start over on purpose, {start_over}"
+        )
