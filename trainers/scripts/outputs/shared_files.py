@@ -25,13 +25,20 @@ from trainers.scripts.outputs.output_files import OutputFiles
 from trainers.storage import Storage
 
 SHARED = "shared"
+# Set to 0 in script.env: the program's barriers stay torch's own, and files are not shared.
+SHARE_FILES = "RAYSCRIBE_SHARE_FILES"
 POLL_S = 0.05
 # How long the main node waits for another one, which may fetch large files.
 TIMEOUT_S = 900.0
 
 
 def program_variables(output: Path, requests: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Makes the folder of requests; gives the variables with which the main process's program makes them."""
+    """Makes the folder of requests; gives the variables with which the main process's program makes them.
+
+    None where the program's environment turns that off.
+    """
+    if environment.get(SHARE_FILES) == "0":
+        return {}
     code = requests / "code"
     code.mkdir(parents=True, exist_ok=True)
     shutil.copy2(sitecustomize.__file__, code)

@@ -127,6 +127,12 @@ def test_a_program_s_new_files_are_on_the_other_node_when_it_leaves_the_barrier(
     assert nodes.storage.list_files() == []
 
 
+def test_a_program_that_shares_nothing_has_torch_s_own_barriers(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": "", "RAYSCRIBE_SHARE_FILES": "0"}
+    assert program_variables(tmp_path / "out", tmp_path / "requests", environment) == {}
+    assert not (tmp_path / "requests").exists()
+
+
 def test_what_is_there_already_is_not_sent(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in nodes.folders:
         folder.mkdir(parents=True)
