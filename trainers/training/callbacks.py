@@ -21,7 +21,7 @@ from trainers.errors import FencedError, StorageError
 from trainers.metrics.known_metrics import known_metrics
 from trainers.models.recognizer import Regularizer
 from trainers.run_folder.attempt_status import MAX_WERS, Phase, StatusWriter, Wers, best_of
-from trainers.run_folder.checkpoints import Uploader
+from trainers.run_folder.checkpoints import UNWRITTEN_METRICS, Uploader
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import METRICS, now
 from trainers.run_folder.staging import ONLY_PART, NodePart, stage
@@ -42,8 +42,9 @@ def validation_metrics(result: SplitScore) -> dict[str, float]:
 class MetricsLog:
     """Writes a worker group's metrics in a thread: a slow or unavailable storage delays no step, and is reported once.
 
-    A line that could not be written is tried again with the next one. After each line it asks whether the group still
-    holds the run, so that a stale one ends soon.
+    A line that could not be written is tried again with the next one; until it is, checkpoints have it (`keep`) for a
+    group that goes on from there. After each line it asks whether the group still holds the run, so that a stale one
+    ends soon.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class MetricsLog:
         self._writer, self._log, self._accepted = writer, log, accepted
         self.attempt = writer.attempt
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
-        # Only the thread reads and changes it.
+        # Only the thread changes it; what waits for the thread reads it.
         self._unwritten: list[str] = []
         self._told = False
+        self._failed: StorageError | None = None
         self._fenced: FencedError | None = None
 
     def write(self, line: dict[str, Any]) -> None:
@@ -78,12 +80,41 @@ class MetricsLog:
         self._pool.submit(self._append).result()
         self._refuse_if_fenced()
 
+    def keep(self, checkpoint: Path) -> None:
+        """Writes all lines, those that the storage does not take into the folder of a checkpoint; raises as `flush`."""
+        self.flush()
+        if self._unwritten:
+            (checkpoint / UNWRITTEN_METRICS).write_text("".join(f"{line}\n" for line in self._unwritten))
+
+    def take_over(self, checkpoint: Path) -> None:
+        """Writes the lines that an earlier group has kept in the checkpoint that this one goes on from.
+
+        Raises:
+            FencedError: another attempt has taken over.
+        """
+        kept = checkpoint / UNWRITTEN_METRICS
+        if kept.is_file():
+            self._pool.submit(self._append, *kept.read_text().splitlines())
+            self.flush()
+
+    def complete(self) -> None:
+        """Writes all lines of a group that has come to the last step.
+
+        Raises:
+            FencedError: another attempt has taken over.
+            StorageError: the storage does not take them; the last checkpoint has them.
+        """
+        self.flush()
+        if self._failed is not None:
+            raise self._failed
+
     def _refuse_if_fenced(self) -> None:
         if self._fenced is not None:
             raise self._fenced
 
     def _append(self, *lines: str) -> None:
         self._unwritten += lines
+        self._failed = None
         try:
             while self._unwritten:
                 # One that failed may be there; `deduplicate` leaves it once.
@@ -93,6 +124,7 @@ class MetricsLog:
         except FencedError as error:
             self._fenced = error
         except StorageError as error:
+            self._failed = error
             if not self._told:
                 self._log(
                     f"{METRICS} cannot be written now; training continues, and the lines are written later: {error}"
@@ -166,8 +198,8 @@ class ProgressReport(TrainerCallback):
         self._restart()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leaves saving out of the training speed; a checkpoint never has more steps than the log."""
-        self._log.flush()
+        """Leaves saving out of the training speed; log and checkpoint together have every line up to its step."""
+        self._log.keep(Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self._restart()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -70,6 +70,7 @@ class Loop:
     last_step: int
     trainer: SpeechTrainer
     stop: LastStep
+    log: MetricsLog
     progress: ProgressReport
     keeper: KeepCheckpoints
     reports: CheckpointReports
@@ -98,7 +99,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
     uploader = Uploader(context.writer, context.retention, also=after_upload)
     keeper = KeepCheckpoints(session, uploader, task.attempt, context.staging.group, sharded=config.strategy.is_sharded)
     durations_s = task.sets["train"].index["duration_s"].to_numpy()
-    log = MetricsLog(context.writer, session.show_from_main, context.show_metrics)
+    log = _metrics_log(context, start)
     first_step = start.checkpoint.step if start is not None else 0
     progress = ProgressReport(
         session,
@@ -138,7 +139,15 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
         trainer.add_callback(LoadFullStates(trainer))
     trainer.add_callback(StepGauges(session, trainer.times, trainer.exchange, plan, durations_s))
     last_step = schedule.last_step
-    return Loop(context, start, weights, recognizer, plan, last_step, trainer, stop, progress, keeper, reports)
+    return Loop(context, start, weights, recognizer, plan, last_step, trainer, stop, log, progress, keeper, reports)
+
+
+def _metrics_log(context: WorkerContext, start: ResumePoint | None) -> MetricsLog:
+    """That of this group, with the lines that the one before left in the checkpoint."""
+    log = MetricsLog(context.writer, context.session.show_from_main, context.show_metrics)
+    if start is not None and context.session.is_main_process:
+        log.take_over(start.local)
+    return log
 
 
 def _earlier_wers(context: WorkerContext, first_step: int) -> list[Wers]:
@@ -176,6 +185,8 @@ def train(loop: Loop) -> str | None:
             loop.keeper.finish()
             raise
     loop.keeper.finish()
+    if loop.stop.stopped_at is None:
+        loop.context.session.broadcast(loop.log.complete, "writing the last metrics")
     loop.reports.report_new()
     return _describe_stop(loop)
 
