@@ -163,11 +163,12 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
     """Runs a run without a queue again, as it was started, or a new one of a config; gives the exit code.
 
     Raises:
-        ConflictError: it runs, or has succeeded. ConfigError: the working directory of its program is gone.
+        ConflictError: it runs, or all of it is done. ConfigError: the working directory of its program is gone.
     """
-    if config is None and (not run.state.ended or run.state == RunState.SUCCEEDED):
-        done = run.state == RunState.SUCCEEDED
-        fix = "nothing is left to do" if done else f"stop it first: `rayscribe stop {run.id}`"
+    # One whose driver ended before all of it was to be seen is completed.
+    is_done = run.state == RunState.SUCCEEDED and (known.exit_code == 0 or known.is_running is None)
+    if config is None and (not run.state.ended or is_done):
+        fix = "nothing is left to do" if is_done else f"stop it first: `rayscribe stop {run.id}`"
         raise ConflictError(f"run {run.id} is {run.state}; only a failed or stopped run is resumed: {fix}")
     folder = Path(known.folder)
     if folder.is_dir():

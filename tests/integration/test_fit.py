@@ -228,10 +228,11 @@ def test_a_finished_run_says_its_score_again_and_does_nothing(
 def test_a_finished_run_that_was_not_shown_whole_is_shown_whole_when_asked_again(finished_run: TrainConfig) -> None:
     folder = run_folder(finished_run)
     before = {path: path.read_bytes() for path in (folder / "result.json", folder / "model/model.safetensors")}
-    for path in before:
+    for path in (*before, folder / "report.html"):
         path.unlink()
     fit(finished_run, LocalEngine())
     assert {path: path.read_bytes() for path in before} == before
+    assert (folder / "report.html").is_file()
 
 
 def test_an_attempt_that_another_has_passed_is_refused_before_it_prepares(

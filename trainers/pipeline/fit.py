@@ -57,7 +57,8 @@ def fit(
             log.add(result.headline)
         if config.hub.push and is_main_process():
             final.headline += _push(config, folder, final.attempt)
-    if task is not None and is_main_process():
+    # One that has finished before may have ended without it.
+    if is_main_process() and (task is not None or not folder.storage.exists(layout.REPORT)):
         _report(folder)
     return result
 

@@ -133,8 +133,8 @@ class DirectRuns:
             return run.model_copy(update={"state": state, "reason": f"not reachable: {error}"})
         state, reason = _state_of(known, found)
         progress = found.progress or Progress(phase="")
-        best = (progress.best_wer, progress.best_full_context_wer)
-        validated = [(wer, full) for wer, full in (best,) if wer is not None]
+        best = progress.best_wer
+        validated = [(best, progress.best_full_context_wer)] if best is not None else []
         scores = {**scores_of(found.state, validated), **restarts_of(found.state, found.attempt)}
         shown: dict[str, Any] = {
             "uid": str((found.state.experiment or {}).get("id", "")),
@@ -317,8 +317,9 @@ def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
 def _finished(known: Registered, progress: Progress | None) -> str:
     """Gives the reason of a finished run, whose driver may have been stopped or killed after it."""
     detail = progress.detail if progress is not None and progress.phase == ENDED else ""
-    if detail.startswith("stopped") or (not detail and known.is_running is False):
-        return f"finished; its driver ended before it wrote the report: `rayscribe report {known.name}` writes it"
+    if detail.startswith("stopped") or (known.is_running is False and known.exit_code != 0):
+        again = f"the same command, or `rayscribe resume {known.name}`, completes it"
+        return f"finished; its driver ended before all of it was in the run folder: {again}"
     return detail or "finished"
 
 

@@ -377,6 +377,20 @@ def test_an_attempt_that_is_refused_hides_none_that_trains_and_finishes(runs: Al
         assert runs.run("sr").state == RunState.SUCCEEDED and runs.run("sr").reason.startswith(shown)
 
 
+@pytest.mark.parametrize(("code", "refused"), [(None, False), (4, False), (143, False), (0, True)])
+def test_a_finished_run_is_completed_where_its_driver_did_not_end_well(
+    runs: AllRuns, tmp_path: Path, code: int | None, *, refused: bool
+) -> None:
+    known = register(tmp_path, ended_s=None if code is None else 1100.0, exit_code=code, attempt=1)
+    train(known, tmp_path)
+    folder = RunFolder(open_storage(known.url))
+    Journal(folder).append(lambda _: {"kind": "finished", "attempt": 1, "outputs": "o", "files": [], "result": {}})
+    run = runs.run("sr")
+    assert run.state == RunState.SUCCEEDED
+    assert ("`rayscribe resume sr`, completes it" in run.reason) is not refused
+    assert (continue_refused(runs, run) is not None) is refused
+
+
 def test_a_driver_elsewhere_is_not_stopped_and_it_is_said_how(runs: AllRuns, tmp_path: Path) -> None:
     known = register(tmp_path, process="gpu-box/0000/pid:[1]/77/123")
     train(known, tmp_path)
