@@ -29,9 +29,8 @@ from trainers.config.wording import counted, format_bytes, format_duration
 from trainers.distributed.console import opened_screen, print_line, show
 from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.console.screen import READING, START
-from trainers.distributed.exit_code import exit_code_of
 from trainers.distributed.machine import cpus_of_this_machine
-from trainers.distributed.signals import STOP_SIGNAL
+from trainers.distributed.signals import STOP_SIGNAL, exit_code_of
 from trainers.errors import ConfigError
 from trainers.pipeline import demo_run
 from trainers.pipeline.next_steps import next_steps
@@ -419,14 +418,11 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
 
     with connected(config, given.address), STOP_SIGNAL.on_signals():
         from trainers.pipeline.launch import launch  # noqa: PLC0415
-        from trainers.pipeline.on_ray.script_run import run_program  # noqa: PLC0415
 
         package = package_of_job()
         base = Path.cwd() if package is None else None
         expected = os.environ.get(CHECKPOINT_VARIABLE)
-        result = launch(
-            config, run_program, base=base, package=package, overrides=changed, attempt=given.attempt, expected=expected
-        )
+        result = launch(config, base=base, package=package, overrides=changed, attempt=given.attempt, expected=expected)
     show(Finished(result.headline, result.folder))
     return 0
 

@@ -15,12 +15,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from jobs.errors import LedgerError
-from jobs.ledger import migrate, tables
+from jobs.errors import LedgerError, ServiceError
+from jobs.ledger import tables
 from trainers.config.storage_location import in_home
 from trainers.distributed.machine import make_private_folder
 from trainers.errors import ConfigError
@@ -49,6 +53,9 @@ POSTGRES_DRIVER = "postgresql+psycopg"
 _POSTGRES_NAMES = {"postgres", "postgresql", POSTGRES_DRIVER}
 _SECRET_PARAMETERS = {"password", "sslpassword"}
 _MASK = "***"
+_FOLDER = Path(__file__).with_name("migrations")
+# `alembic.context`, which the steps speak to, is one for the process.
+_one_at_a_time = threading.Lock()
 
 
 def parse(text: str) -> URL:
@@ -149,13 +156,13 @@ class Database:
 
     def _migrate(self) -> None:
         with self.reading() as connection:
-            if migrate.is_newest(connection):
+            if is_newest(connection):
                 return
         with self._ledger_errors(), self._writing_engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 # The lease's row, which writers lock, is not there yet.
                 connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-            migrate.upgrade(connection)
+            upgrade(connection)
 
     @contextmanager
     def _ledger_errors(self) -> Iterator[None]:
@@ -228,3 +235,30 @@ def _prepare_file(path: Path) -> None:
                 time.sleep(_RETRY_S)
     if mode != "wal":
         raise OSError(f"SQLite cannot keep a write-ahead log there (journal mode {mode})")
+
+
+def is_newest(connection: Connection) -> bool:
+    """Whether nothing is to be done; ServiceError where a later version has written the database."""
+    steps = ScriptDirectory.from_config(_config())
+    at = MigrationContext.configure(connection).get_current_revision()
+    if at is not None and at not in {step.revision for step in steps.walk_revisions()}:
+        raise ServiceError(
+            f"a newer Rayscribe has written this ledger (its tables are at step {at}, this version knows steps "
+            f"up to {steps.get_current_head()}): install that version"
+        )
+    return at == steps.get_current_head()
+
+
+def upgrade(connection: Connection) -> None:
+    """Takes all missing steps in the transaction that `connection` has open: all of them happen, or none."""
+    config = _config()
+    config.attributes["connection"] = connection
+    with _one_at_a_time:
+        command.upgrade(config, "head")
+
+
+def _config() -> Config:
+    config = Config()
+    # The value is a template of configparser's, in which % is special.
+    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    return config

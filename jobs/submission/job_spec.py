@@ -175,32 +175,7 @@ def load_spec(
     path: Path,
     overrides: Sequence[str],
     *,
-    here: Path | None = None,
-    environment: Mapping[str, str] | None = None,
-    now: datetime,
-    is_local: Callable[[str | None], bool] = lambda address: False,
-    say: Callable[[str], None] | None = None,
-) -> JobSpec:
-    """Resolves the recipe of a file, see `resolve_spec`."""
-    return resolve_spec(
-        read_yaml(path),
-        path,
-        overrides,
-        base=shipped(path).absolute().parent,
-        here=here,
-        environment=environment,
-        now=now,
-        is_local=is_local,
-        say=say,
-    )
-
-
-def resolve_spec(  # noqa: PLR0913
-    recipe: Mapping[str, Any],
-    path: Path,
-    overrides: Sequence[str],
-    *,
-    base: Path | None = None,
+    recipe: Mapping[str, Any] | None = None,
     here: Path | None = None,
     environment: Mapping[str, str] | None = None,
     now: datetime,
@@ -209,9 +184,9 @@ def resolve_spec(  # noqa: PLR0913
 ) -> JobSpec:
     """Resolves a recipe and its `key=value` overrides into the one config that is submitted.
 
-    `path` is where the recipe is from: a run without a name has its name, and messages name it.
-    Relative paths in it count from `base`, those of overrides from `here`, the current folder unless it is given; so do
-    those of a recipe without a base.
+    `path` is where the recipe is read from: a run without a name has its name, and messages name it. Relative paths in
+    it count from its folder, those of overrides from `here`, the current folder unless it is given; so do those of a
+    `recipe` that is given, and not read.
     A path that names a variable, `${SPEECH}/train.csv`, takes its value here if it is set here; otherwise it must be
     one that the job will have, from `job.runtime_env.env_vars` or `secrets`, and is resolved on the node. A generated
     run name carries the time. Where the cluster of an address (None: the recipe names none) `is_local`, `~` and the
@@ -222,9 +197,11 @@ def resolve_spec(  # noqa: PLR0913
         ConfigError: one message with every problem.
     """
     known = os.environ if environment is None else environment
-    here = here or Path.cwd()
+    here = base = here or Path.cwd()
+    if recipe is None:
+        recipe, base = read_yaml(path), shipped(path).absolute().parent
     given = [parse_override(text) for text in overrides]
-    content, root = _anchored(recipe, given, base or here, here, is_local)
+    content, root = _anchored(recipe, given, base, here, is_local)
     content, unread = read_ds_config(resolve_program(content, known, say, base=root))
     content, missing = _resolve_variables(content, known)
     kind = RUN_CONFIGS[trainer_of(content)]

@@ -5,8 +5,8 @@ from typing import Any
 
 from jobs.model import Progress
 from trainers.config.family_table import part_for
-from trainers.config.parts.checkpoint_part import BYTES_PER_NUMBER, BYTES_PER_WEIGHT
 from trainers.config.parts.model_part import SizeEstimate
+from trainers.config.parts.run_part import BYTES_PER_NUMBER, BYTES_PER_WEIGHT
 
 LEAST_S, MOST_S = 120, 3600
 # What an unmodified program leaves, which may be of any size.

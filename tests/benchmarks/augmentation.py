@@ -26,7 +26,7 @@ from tests.trainers.synthetic import config, speechlike, write_recording
 from trainers.config.parts.data_part import DataPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
-from trainers.data.augmentation.spec_augment import mask_features
+from trainers.data.augmentation.augmenter import mask_features
 from trainers.data.features.log_mel import LogMel
 from trainers.data.preparation import prepare, run_in_process
 from trainers.data.prepared_set import ClipReader, PreparedSet

@@ -14,11 +14,10 @@ from pydantic import Field, ValidationInfo
 from trainers.config.family_table import AnyDecodePart, AnyModelPart
 from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
-from trainers.config.parts.checkpoint_part import CheckpointPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.hub_part import HubPart
 from trainers.config.parts.part import Part, Settings, is_new, rule, trains
-from trainers.config.parts.run_part import RunPart
+from trainers.config.parts.run_part import CheckpointPart, RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.scoring_part import ScoringPart
 from trainers.config.parts.script_part import ScriptPart, is_python

@@ -19,6 +19,9 @@ PID_NAMESPACE = Path("/proc/self/ns/pid")
 FOR_ITS_OWNER, FOR_OTHERS = 0o700, 0o077
 # Where a job has a part of the machine: how many CPUs that is.
 CPUS = "RAYSCRIBE_CPUS"
+# Read by torch's gloo when a group is made. Without it, gloo asks for the address of the host's own name, which
+# /etc/hosts often gives as 127.0.1.1 or not at all; the ranks of other hosts then cannot connect.
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 def this_machine() -> str:
@@ -126,3 +129,11 @@ def cpus_of_this_machine() -> int:
     if not given.isdecimal() or int(given) < 1:
         raise ConfigError(f"{CPUS} must be a number of CPUs from 1 (got {given!r}); unset it for all of this machine")
     return int(given)
+
+
+def interface_of(address: str) -> str | None:
+    """Name of this machine's network interface with an address; None where none has it, as behind a NAT."""
+    import psutil  # noqa: PLC0415 -- a client loads this module and has no use for it
+
+    found = (name for name, items in psutil.net_if_addrs().items() if address in (item.address for item in items))
+    return next(found, None)

@@ -7,11 +7,13 @@ Signals belong to a process as a whole, and so does the only instance, `STOP_SIG
 
 import contextlib
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-from trainers.errors import Interruption
+from trainers.distributed.console import print_line
+from trainers.errors import Interruption, RayscribeError, StoppedError, StorageError, refused_by_disk
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # Shown by a driver whose workers train, or run a program.
@@ -84,3 +86,26 @@ class StopSignal:
 
 
 STOP_SIGNAL = StopSignal()
+
+
+def exit_code_of(work: Callable[[], int]) -> int:
+    """Does the work of a command; prints one message for what can go wrong, and returns the exit code."""
+    STOP_SIGNAL.reset()
+    with STOP_SIGNAL.on_signals():
+        try:
+            return work()
+        except StoppedError as stopped:
+            print_line(str(stopped), sys.stderr)
+            return STOP_SIGNAL.exit_code
+        except KeyboardInterrupt as stopped:
+            left = (stopped if isinstance(stopped, Interruption) else Interruption()).left
+            print_line(f"stopped; {left}", sys.stderr)
+            return STOP_SIGNAL.exit_code
+        except RayscribeError as error:
+            print_line(f"error: {error}", sys.stderr)
+            return error.exit_code
+        except OSError as error:
+            if (text := refused_by_disk(error)) is None:
+                raise
+            print_line(f"error: {text}", sys.stderr)
+            return StorageError.exit_code

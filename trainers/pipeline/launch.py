@@ -4,12 +4,17 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from ray.train import RunConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from trainers.config.locations import storage_path_of
 from trainers.config.schema import ScriptConfig
 from trainers.distributed.console import print_line
+from trainers.distributed.ray_connection import check_capacity
 from trainers.errors import ResumeError
+from trainers.pipeline.on_ray.ray_fit import fit_to_end, scaling_config
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_request import TRAINER, AttemptRequest, enter_prepared
 from trainers.run_folder.attempt_status import FinalStatus
@@ -17,15 +22,12 @@ from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Journal, State, publish
 from trainers.run_folder.layout import RunFolder
+from trainers.scripts.accelerators.known_accelerators import accelerator_of
+from trainers.scripts.backend import ScriptBackendConfig
 from trainers.scripts.inputs.prepare import hash_of_files
+from trainers.scripts.program_worker import run_program_per_worker
 from trainers.scripts.script_task import ScriptTask
 from trainers.storage import open_storage
-
-
-class RunProgram(Protocol):
-    """Runs a program on all workers, see `script_run.run_program`."""
-
-    def __call__(self, task: ScriptTask, folder: RunFolder, *, managed_by_service: bool) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,6 @@ class LaunchResult:
 
 def launch(
     config: ScriptConfig,
-    run: RunProgram,
     *,
     base: Path | None,
     package: str | None,
@@ -60,7 +61,6 @@ def launch(
 
     Args:
         config: It has `run.name`.
-        run: Runs the program.
         base: Where the program lies, if not in a package that each worker has.
         package: What identifies its files. None: what is in them, as it lies in `base`.
         overrides: What the command line changed, for the record.
@@ -89,7 +89,7 @@ def launch(
             if package is None and base is not None and config.script.prepare is not None:
                 package = hash_of_files(config.script, base)
             task = ScriptTask(config, driver.attempt, base, package or "")
-            run(task, folder, managed_by_service=request.is_managed)
+            _run_program(task, folder, managed_by_service=request.is_managed)
             _finish(driver)
         else:
             _refuse_other_command(config, state, folder)
@@ -138,3 +138,24 @@ def _finish(driver: Driver) -> None:
             "result": result,
         }
     )
+
+
+def _run_program(task: ScriptTask, folder: RunFolder, *, managed_by_service: bool) -> None:
+    """Runs a program on all workers to its end.
+
+    Raises:
+        RayscribeError: as of `fit_to_end`; a ResourceError where the workers never fit.
+    """
+    config = task.config
+    check_capacity(config)
+
+    def make(coordinator: Any, ray_run: RunConfig) -> DataParallelTrainer:
+        return DataParallelTrainer(
+            run_program_per_worker,
+            train_loop_config={"task": task, "coordinator": coordinator, "folder": folder},
+            backend_config=ScriptBackendConfig(accelerator_of(config.scaling).resource),
+            scaling_config=scaling_config(config.scaling),
+            run_config=ray_run,
+        )
+
+    fit_to_end(make, config, folder, task.attempt, managed_by_service=managed_by_service)

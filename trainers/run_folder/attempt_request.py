@@ -82,11 +82,7 @@ def enter_prepared(driver: Driver, processor: int | None = None, mix: Mapping[st
 
 
 def refuse_another_trainer(state: State, folder: RunFolder, trainer: str) -> None:
-    """Refuses a folder of a run of another kind.
-
-    Raises:
-        ResumeError: it holds a training where a program is to run, or the other way round.
-    """
+    """Refuses a folder of a run of another kind."""
     if state.experiment is not None and (known := state.experiment.get(TRAINER, TRAINING)) != trainer:
         raise ResumeError(
             f"{folder.url}: holds a run with trainer: {known}, and this recipe has trainer: {trainer}: name another "
@@ -95,11 +91,7 @@ def refuse_another_trainer(state: State, folder: RunFolder, trainer: str) -> Non
 
 
 def refuse_without_journal(state: State, folder: RunFolder) -> None:
-    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew next to them.
-
-    Raises:
-        ResumeError: it holds checkpoints or a result, and no journal.
-    """
+    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew next to them."""
     if state.number == 0 and (folder.storage.exists(RESULT) or folder.storage.list_folders(CHECKPOINTS)):
         raise ResumeError(
             f"{folder.url}: holds checkpoints or a result but no journal, so it is not known which of them count; "
@@ -108,11 +100,7 @@ def refuse_without_journal(state: State, folder: RunFolder) -> None:
 
 
 def _refuse_without_checkpoint(state: State, folder: RunFolder, expected: str | None) -> None:
-    """Refuses a folder in which a checkpoint that the run is known to have is missing, as where nothing is mounted.
-
-    Raises:
-        StorageError: a checkpoint is missing; it is tried again, since the storage may be mounted meanwhile.
-    """
+    """Refuses a folder in which a checkpoint that the run is known to have is missing, as where nothing is mounted."""
     if state.has_begun:
         return
     start_over = "give the run another name (run.name)"

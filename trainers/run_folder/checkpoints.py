@@ -56,7 +56,7 @@ _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """Which checkpoints stay, see `checkpoint_part.CheckpointPart`."""
+    """Which checkpoints stay, see `run_part.CheckpointPart`."""
 
     num_to_keep: int | None
     score_attribute: str

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.config.parts.checkpoint_part import BYTES_PER_NUMBER
+from trainers.config.parts.run_part import BYTES_PER_NUMBER
 from trainers.config.wording import format_bytes
 
 # On the node's own disk: one checkpoint is uploaded while the next is written.

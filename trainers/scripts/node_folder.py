@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from errno import ENOSPC
 from pathlib import Path
@@ -14,7 +14,6 @@ from pathlib import Path
 from trainers.errors import StorageError
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.backend import GroupMember
-from trainers.scripts.node_paths import replace_paths
 from trainers.scripts.script_task import ScriptTask
 from trainers.storage.own_folder import locked, own_temporary_folder
 
@@ -29,6 +28,8 @@ _PATH_OF_NODE = re.compile(
 )
 # Ray's folder of unpacked working directories.
 UNPACKED = "working_dir_files"
+# Of texts that name files.
+SUFFIXES = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -155,3 +156,13 @@ def _name_of(folder: RunFolder) -> str:
 
 def _node_of(member: GroupMember) -> str:
     return member.nodes[member.context.rank][:12]
+
+
+def replace_paths(file: Path, paths: re.Pattern[bytes], here: Callable[[re.Match[bytes]], bytes]) -> None:
+    """Replaces what matches `paths` in a text by what it is `here`; other files stay as they are."""
+    if file.suffix.lower() not in SUFFIXES:
+        return
+    content = file.read_bytes()
+    changed = paths.sub(here, content)
+    if changed != content:
+        file.write_bytes(changed)

@@ -15,7 +15,7 @@ from trainers.config.secrets import add_secrets, resolve_secrets
 from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
 from trainers.distributed.failure_texts import is_broken_connection
-from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
+from trainers.distributed.machine import GLOO_INTERFACE, interface_of
 from trainers.errors import FencedError, FollowingError, LostWorkerError, RayscribeError, RegroupError, ScriptError
 from trainers.run_folder.attempt_status import Phase, StatusWriter, restarts_of
 from trainers.run_folder.checkpoints import newest, sweep
@@ -27,21 +27,19 @@ from trainers.scripts.accelerators.build_check import check_build
 from trainers.scripts.accelerators.known_accelerators import accelerator_of
 from trainers.scripts.backend import GroupMember, release_port, this_member
 from trainers.scripts.board_on_ray import CoordinatorBoard
-from trainers.scripts.environment import DATA, program_environment, program_words
 from trainers.scripts.inputs.fetch import InputFetcher
 from trainers.scripts.inputs.placeholders import Known, resolve
 from trainers.scripts.inputs.prepare import key_of, prepared_data
 from trainers.scripts.node_folder import INPUTS, NodeFolder
+from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
 from trainers.scripts.outputs.layouts import layouts_for
 from trainers.scripts.outputs.output_folder import output_folder_of
 from trainers.scripts.outputs.overwrite_option import LEFT_OUT, without_overwriting
 from trainers.scripts.outputs.progress import ScriptProgress, read_progress
 from trainers.scripts.outputs.restore import give_back_files, restore
-from trainers.scripts.outputs.retention import NewestAndBest
 from trainers.scripts.outputs.shared_files import program_variables
-from trainers.scripts.outputs.shared_folder import sharing_nodes
-from trainers.scripts.outputs.sync import OutputSync
-from trainers.scripts.program import Program
+from trainers.scripts.outputs.sync import OutputSync, sharing_nodes
+from trainers.scripts.program import DATA, Program, program_environment, program_words
 from trainers.scripts.script_task import GroupStart, ScriptTask
 from trainers.storage.own_folder import own_temporary_folder
 

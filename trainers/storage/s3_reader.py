@@ -16,7 +16,7 @@ from obstore.auth.boto3 import Boto3CredentialProvider
 from obstore.store import S3Store
 
 from trainers.config.storage_location import ENDPOINT_VARIABLES, S3Access
-from trainers.storage.obstore_process import is_forked
+from trainers.storage.objects.forked_client import is_forked
 from trainers.storage.retry import RetryPolicy
 
 _CONNECT_TIMEOUT = timedelta(seconds=10)

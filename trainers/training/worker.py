@@ -36,9 +36,8 @@ from trainers.training.scoring_worker import LOADING, opened_search, score_split
 from trainers.training.strategies.sharding import sharding_process
 from trainers.training.tasks import TrainTask
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
-from trainers.training.trackers.tracker import TrackedRun
+from trainers.training.trackers.tracker import TrackedRun, TrackerFiles
 from trainers.training.trackers.tracker_feed import Trackers
-from trainers.training.trackers.tracker_files import TrackerFiles
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}

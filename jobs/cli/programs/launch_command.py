@@ -13,7 +13,7 @@ from jobs.cli.connect import JsonOption, ServiceOption
 from jobs.cli.output import ForceOption, write_file
 from jobs.cli.submit import AddressOption, ClusterOption, FollowOption, Submission, named_address, submit_spec
 from jobs.cli.train import Overrides, joined
-from jobs.submission.job_spec import ScriptRunConfig, resolve_spec
+from jobs.submission.job_spec import ScriptRunConfig, load_spec
 from runtime_env.recipe_secrets import find_literal_secrets
 from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override, apply_overrides, parse_override
@@ -108,10 +108,10 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
         _write(dict(as_written_to(write, placed)), write, force=force)
     elif submit or dry_run:
         chosen = [f"job.address={at}"] if at is not None else []
-        submit_spec(resolve_spec(recipe, _origin(recipe), chosen, now=datetime.now(UTC), is_local=how.is_local), how)
+        spec = load_spec(_origin(recipe), chosen, recipe=recipe, now=datetime.now(UTC), is_local=how.is_local)
+        submit_spec(spec, how)
     else:
-        arguments = TaskArguments(_origin(recipe), recipe=recipe, address=joined(address, cluster))
-        raise typer.Exit(run_task(arguments))
+        raise typer.Exit(run_task(TaskArguments(_origin(recipe), recipe=recipe, address=joined(address, cluster))))
 
 
 def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from jobs.service.run_folders import folder_of
 from trainers.config.wording import counted, format_bytes
 from trainers.distributed.console import opened_screen, show
 from trainers.distributed.console.events import Stage
-from trainers.distributed.exit_code import exit_code_of
+from trainers.distributed.signals import exit_code_of
 from trainers.errors import ExportError
 from trainers.pipeline.export.export_request import TOLERANCE, ExportRequest
 from trainers.pipeline.export.known_exports import KNOWN_EXPORTS

@@ -4,7 +4,7 @@ import tempfile
 
 import pytest
 
-from trainers.distributed.exit_code import exit_code_of
+from trainers.distributed.signals import exit_code_of
 from trainers.errors import StorageError
 
 

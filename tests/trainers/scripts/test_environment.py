@@ -2,7 +2,7 @@ import sys
 from pathlib import Path
 
 from trainers.config.parts.script_part import ScriptPart
-from trainers.scripts.environment import program_environment, program_words
+from trainers.scripts.program import program_environment, program_words
 
 WORK = Path("/node/package")
 UNPACKED = "/tmp/ray/session_1/runtime_resources/py_modules_files/_ray_pkg_1"

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from trainers.config.family_table import family_parts
-from trainers.config.flags.bucket_keys import BUCKET, MANIFEST_KEYS
 from trainers.config.flags.flag import (
     NUMBER,
     RANGE,
@@ -27,6 +26,8 @@ from trainers.config.flags.flag import (
 )
 from trainers.config.flags.ignored_characters import ignored_characters, ranges_note
 from trainers.config.flags.trainer_flags import TOKEN
+from trainers.config.storage_location import S3_SCHEME, is_url
+from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import known_metrics
 
 DEFAULT_DATASET = "google/fleurs"
@@ -36,6 +37,13 @@ SCORE_ALONE = "--verb evaluate --model MODEL scores a model"
 _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or give a shorter manifest, data.{0}"
 _ADAPTERS = "adapters for a language are not trained; adapt.method: lora trains low-rank ones"
 _MASKING = "model.apply_spec_augment"
+BUCKET = "s3_bucket"
+# Field and split of each key.
+MANIFEST_KEYS = {
+    "s3_train_csv_key": ("data.train", "training"),
+    "s3_valid_csv_key": ("data.validation", "validation"),
+    "s3_test_csv_key": ("data.test", "test"),
+}
 
 
 def _model_of_size(size: str) -> Mapping[str, Any]:
@@ -251,3 +259,27 @@ GAUDI = (
     *off("it is about attention on HPUs; model.attn_implementation says how it is computed here", "sdp_on_bf16"),
     *off("training is in training.bf16 or training.fp16, or in 32 bits", "fp8"),
 )
+
+
+def with_urls(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of flags with the URL of a manifest in place of each key.
+
+    Raises:
+        ConfigError: the bucket is missing, or all keys are; or a key is a URL itself.
+    """
+    bucket, keys = values.get(BUCKET), {name: values[name] for name in MANIFEST_KEYS if values.get(name) is not None}
+    if bucket is None and not keys:
+        return dict(values)
+    if bucket is None:
+        name, key = next(iter(keys.items()))
+        raise ConfigError(f"--{BUCKET} is missing: --{name} {key} is the key of a manifest in it")
+    if not keys:
+        raise ConfigError(
+            f"--{BUCKET} {bucket}: name the manifests in it, by {', '.join(f'--{key}' for key in MANIFEST_KEYS)}"
+        )
+    for name, key in keys.items():
+        if is_url(key):
+            field, _ = MANIFEST_KEYS[name]
+            raise ConfigError(f"--{name} {key}: give the key in --{BUCKET} alone, or the URL by --set {field}={key}")
+    root = bucket.removeprefix(S3_SCHEME).strip("/")
+    return {**values, **{name: f"{S3_SCHEME}{root}/{key.lstrip('/')}" for name, key in keys.items()}}

@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from trainers.config.flags.bucket_keys import with_urls
 from trainers.config.flags.flag import SWITCH, Flag
-from trainers.config.flags.script_flags import DATA, DEFAULT_DATASET, GAUDI, LAUNCHER, MODEL, RUN, SCORE_ALONE
+from trainers.config.flags.script_flags import (
+    DATA,
+    DEFAULT_DATASET,
+    GAUDI,
+    LAUNCHER,
+    MODEL,
+    RUN,
+    SCORE_ALONE,
+    with_urls,
+)
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
 from trainers.config.overrides import Override, apply_overrides
 from trainers.config.parts.data_location import FORMATS, WITH_SPLITS, DataLocation

@@ -1,10 +1,10 @@
 """The config's run part: name, storage and failures. See `schema`."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from trainers.config.parts.part import MAX_INTEGER, Location, Part, refuse_unsupported, rule
+from trainers.config.parts.part import MAX_INTEGER, Location, Part, Positive, refuse_unsupported, rule
 from trainers.config.storage_location import StorageOptions
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -13,6 +13,10 @@ BUCKET = r"^[a-zA-Z0-9._-]+$"
 # These become parts of AWS's and Azure's host names.
 REGION, ACCOUNT = r"^[a-z0-9-]+$", r"^[a-z0-9]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
+# float32.
+BYTES_PER_NUMBER = 4
+# Of a weight in a checkpoint that is trained: itself and AdamW's two moments.
+BYTES_PER_WEIGHT = 3 * BYTES_PER_NUMBER
 
 
 class S3BucketPart(Part):
@@ -119,3 +123,25 @@ class RunPart(Part):
 def _refuse_two_identities(profile: str | None, name: str, *, anonymous: bool) -> None:
     if anonymous and profile is not None:
         raise ValueError(f"{name} is {profile}, but anonymous access sends no credentials: leave one of them out")
+
+
+class CheckpointPart(Part):
+    """Which checkpoints are kept, over all attempts of a run."""
+
+    num_to_keep: Positive | None = Field(3, description="Keep this many of the best, and the newest. null: keep all.")
+    checkpoint_score_attribute: str | None = Field(
+        None,
+        description="The score on the validation set that ranks checkpoints: `eval_<name>` of a metric that is "
+        "always scored (eval_wer, eval_cer, eval_ser), or of scoring.metrics. A loss does not rank recognizers. null: "
+        "eval_cer for a language that is written without spaces between words (model.language), else eval_wer.",
+    )
+    checkpoint_score_order: Literal["min", "max"] = Field(
+        "min",
+        description="Which score is better. min: the smaller, as of error rates. max: the larger.",
+    )
+
+    @property
+    def score_attribute(self) -> str:
+        """The attribute, of a config whose run has begun."""
+        assert self.checkpoint_score_attribute is not None, "the run's beginning gives it a value"
+        return self.checkpoint_score_attribute

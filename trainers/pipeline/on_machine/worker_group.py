@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from trainers.config.schema import TrainConfig
 from trainers.distributed.console import Event, show
 from trainers.distributed.local_ray import LOOPBACK
-from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
+from trainers.distributed.machine import GLOO_INTERFACE, interface_of
 from trainers.distributed.session import LocalSession, Session
 from trainers.distributed.signals import SIGNALS, STOP_SIGNAL, STOPPING
 from trainers.errors import FollowingError, Interruption, RayscribeError

@@ -17,8 +17,7 @@ from trainers.pipeline.on_ray.ray_fit import fit_to_end, scaling_config
 from trainers.pipeline.on_ray.worker_checks import WorkerCheck, refuse_unread_recordings, refuse_unshared_folders
 from trainers.pipeline.root_cause import root_cause_of
 from trainers.run_folder.layout import RunFolder
-from trainers.training.on_ray.process_group import NodeAddressTorchConfig
-from trainers.training.on_ray.ray_workers import evaluate_per_worker, train_loop_per_worker
+from trainers.training.on_ray.ray_workers import NodeAddressTorchConfig, evaluate_per_worker, train_loop_per_worker
 from trainers.training.tasks import ScoreTask, TrainTask
 
 Made = TypeVar("Made")

@@ -17,7 +17,7 @@ from trainers.models.recognizer import Word
 from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcriber import Part
 from trainers.pipeline.transcription.transcript import Segment, Transcript
-from trainers.pipeline.transcription.transcription_identity import refuse_others
+from trainers.pipeline.transcription.transcription_folder import refuse_others
 from trainers.pipeline.transcription.transcription_request import progress_of
 from trainers.storage.json_files import to_json
 

@@ -34,8 +34,8 @@ from trainers.pipeline.transcription.transcription_folder import (
     OUTCOMES,
     ROWS_PER_SHARD,
     TranscriptionFolder,
+    identity_of,
 )
-from trainers.pipeline.transcription.transcription_identity import identity_of
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest
 from trainers.run_folder import layout
 from trainers.run_folder.layout import RunFolder

@@ -9,8 +9,7 @@ from trainers.config.secrets import resolve_secrets
 from trainers.config.wording import counted
 from trainers.distributed.console import opened_screen, show
 from trainers.distributed.console.events import Finished, Stage
-from trainers.distributed.exit_code import exit_code_of
-from trainers.distributed.signals import STOP_SIGNAL
+from trainers.distributed.signals import STOP_SIGNAL, exit_code_of
 from trainers.errors import Interruption, QuarantinedError
 from trainers.models.sources.run_models import find_model
 from trainers.pipeline.on_machine.waiting_threads import wait_asleep

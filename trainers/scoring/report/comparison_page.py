@@ -7,7 +7,7 @@ from typing import Any
 
 from trainers.config.wording import counted
 from trainers.scoring.comparison.comparison import Comparison
-from trainers.scoring.comparison.nist_alignment import Pair, align
+from trainers.scoring.comparison.matched_pairs import Pair, align
 from trainers.scoring.report.rendering import rendered
 
 # Of each side of a pair of systems.

@@ -10,7 +10,7 @@ import numpy as np
 from trainers.metrics.known_metrics import CER, WER
 from trainers.metrics.metric import EditCounts, Metric
 from trainers.scoring.comparison.bootstrap import Interval, rate_interval, sums_by
-from trainers.scoring.comparison.nist_alignment import Pair, align
+from trainers.scoring.comparison.matched_pairs import Pair, align
 from trainers.scoring.normalizers import NORMALIZERS, Normalizer
 from trainers.scoring.ranking import ranking_rate
 

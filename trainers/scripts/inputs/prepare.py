@@ -20,7 +20,7 @@ from trainers.config.parts.script_part import ScriptPart
 from trainers.errors import DamagedError, ProgramError, RayscribeError, StorageError
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.board import Board
-from trainers.scripts.node_paths import replace_paths
+from trainers.scripts.node_folder import replace_paths
 from trainers.scripts.outputs.output_folder import output_folder_of
 from trainers.storage import Storage, sha256_of
 from trainers.storage.base import clean_key, in_parallel

@@ -7,10 +7,16 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from trainers.errors import ConfigError
-from trainers.scripts.launchers.known_launchers import LAUNCHERS
+from trainers.scripts.launchers.accelerate_launch import ACCELERATE
+from trainers.scripts.launchers.deepspeed_runner import DEEPSPEED
+from trainers.scripts.launchers.gaudi_spawn import GAUDI_SPAWN
 from trainers.scripts.launchers.launch_line import PLAIN, Device, LaunchLine, Program
 from trainers.scripts.launchers.launch_option import DEVICES
 from trainers.scripts.launchers.launcher import Launcher, OptionsRead, Reading, Surroundings, read_options
+from trainers.scripts.launchers.mpirun import MPIRUN
+from trainers.scripts.launchers.python_command import PYTHON
+from trainers.scripts.launchers.srun import SRUN
+from trainers.scripts.launchers.torchrun import TORCH_LAUNCH, TORCHRUN
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # Variables that name the devices of a process, by the kind of device.
@@ -40,6 +46,17 @@ PLACES = (
     "NODE_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",
+)
+# To add one: a file with its `Launcher`, and its line here.
+LAUNCHERS: tuple[Launcher, ...] = (
+    TORCHRUN,
+    TORCH_LAUNCH,
+    ACCELERATE,
+    DEEPSPEED,
+    GAUDI_SPAWN,
+    MPIRUN,
+    SRUN,
+    PYTHON,
 )
 
 

@@ -10,6 +10,7 @@ from trainers.errors import DamagedError, ResumeError
 from trainers.run_folder.checkpoints import fetch_files, newest
 from trainers.run_folder.journal import Checkpoint, State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
+from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
 from trainers.scripts.outputs.layouts import (
     CheckpointLayout,
     FoundCheckpoint,
@@ -18,7 +19,6 @@ from trainers.scripts.outputs.layouts import (
     remove_checkpoint,
 )
 from trainers.scripts.outputs.output_files import OUTPUTS
-from trainers.scripts.outputs.retention import NewestAndBest
 from trainers.scripts.outputs.snapshot import snapshots_of
 from trainers.storage import Storage
 from trainers.storage.base import in_parallel

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trainers.errors import FencedError, RayscribeError, StorageError
 from trainers.run_folder.checkpoints import RetentionPolicy
@@ -45,6 +46,7 @@ SMALL_FILES_S = 30.0
 END_TRIES, END_PAUSE_S = 3, 10.0
 # How long another node waits for the main node to want nothing more.
 END_TIMEOUT_S = 1800.0
+MARKED, SEEN, SHARING = "outputs/marked", "outputs/seen/{}", "outputs/sharing"
 
 
 @dataclass(kw_only=True)
@@ -257,3 +259,35 @@ class OutputSync:
         """Below the attempt's folder, of this node alone."""
         of_node = f"/node-{self.node_number}" if self.node_number else ""
         return self.run_folder.storage.sub(f"{ATTEMPTS}/{self.attempt}/{OUTPUTS}{of_node}")
+
+
+def sharing_nodes(
+    output: Path | None, group: str, number: int, count: int, board: Board, wait_for: Callable[[str], Any]
+) -> frozenset[int]:
+    """The nodes that share the main node's output folder; the first process of each node calls it.
+
+    Args:
+        output: The folder on this node. None: it is not known.
+        group: Id of the worker group.
+        number: Of this node; 0 is the main node.
+        count: Nodes of the group.
+        board: Of the group.
+        wait_for: Gives what is posted about a topic, once it is.
+    """
+    if count == 1:
+        return frozenset()
+    mark = None if output is None else Path(f"{snapshots_of(output)}-{group}")
+    if number:
+        wait_for(MARKED)
+        board.post(SEEN.format(number), mark is not None and mark.exists())
+        sharing: frozenset[int] = wait_for(SHARING)
+        return sharing
+    if mark is not None:
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    board.post(MARKED, True)
+    found = frozenset(node for node in range(1, count) if wait_for(SEEN.format(node)))
+    if mark is not None:
+        mark.unlink(missing_ok=True)
+    board.post(SHARING, found)
+    return found

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from trainers.storage.objects.object_client import Bucket, client_of
-from trainers.storage.obstore_process import is_forked
 
 _HELPERS: "dict[int, Helper]" = {}
 _LOCKS: dict[int, threading.Lock] = {}
+_PROCESS = os.getpid()
 
 
 def call(bucket: Bucket, method: str, *arguments: Any) -> Any:
@@ -78,3 +78,8 @@ def serve(descriptor: int) -> None:
         except Exception as error:
             answer = (False, error)
         connection.send(answer)
+
+
+def is_forked() -> bool:
+    """Whether the process was forked from one that has loaded this module, as all that load obstore do."""
+    return os.getpid() != _PROCESS

@@ -3,11 +3,16 @@
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import ray
+from ray.train.torch import TorchConfig
+from ray.train.torch.config import _TorchBackend
 from ray.train.v2._internal.execution import context
 
 from trainers.config.secrets import resolve_secrets
+from trainers.distributed.machine import GLOO_INTERFACE, interface_of
 from trainers.distributed.ray_session import RaySession
 from trainers.distributed.session import Session
 from trainers.errors import StoppedError
@@ -15,6 +20,10 @@ from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk
 from trainers.training.scoring_worker import score_task
 from trainers.training.worker import run_training_worker
+
+# Ray Train shares the GPUs of a node's workers by the first, and counts devices by it; where both are set, HIP reads
+# the second, in which Ray has left each worker its own GPU alone (Ray 2.60, train/v2/_internal/callbacks).
+VISIBLE, VISIBLE_TO_HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
 
 
 def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
@@ -47,3 +56,45 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
     except StoppedError as stopped:
         return str(stopped)
     return None
+
+
+@dataclass
+class NodeAddressTorchConfig(TorchConfig):
+    """Ray's TorchConfig, whose workers talk gloo over the network of their Ray.
+
+    Attributes:
+        check: Called on each worker first: a node that cannot train says so before NCCL fails there.
+    """
+
+    check: Callable[[], None] | None = None
+
+    @property
+    def backend_cls(self) -> type["_NodeAddressBackend"]:
+        return _NodeAddressBackend
+
+
+class _NodeAddressBackend(_TorchBackend):
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        worker_group.execute(share_devices)
+        if backend_config.check is not None:
+            worker_group.execute(run_check, backend_config.check)
+        worker_group.execute(choose_interface)
+        super().on_start(worker_group, backend_config)
+
+
+def share_devices() -> None:
+    """Has a worker on AMD's GPUs see those of all workers of its node, as one on NVIDIA's does."""
+    if VISIBLE in os.environ and VISIBLE_TO_HIP in os.environ:
+        os.environ[VISIBLE_TO_HIP] = os.environ[VISIBLE]
+
+
+def run_check(check: Callable[[], None]) -> None:
+    """Calls it: Ray sends functions with a name only."""
+    check()
+
+
+def choose_interface() -> None:
+    """Has gloo use the interface with the node's address, unless the user has chosen one."""
+    name = interface_of(ray.util.get_node_ip_address())
+    if name is not None:
+        os.environ.setdefault(GLOO_INTERFACE, name)

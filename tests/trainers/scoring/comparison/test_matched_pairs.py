@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.scoring.comparison.matched_pairs import MatchedPairs, matched_pairs, segments_of
-from trainers.scoring.comparison.nist_alignment import DELETION, INSERTION, SUBSTITUTION, Pair, align
+from trainers.scoring.comparison.matched_pairs import (
+    DELETION,
+    INSERTION,
+    SUBSTITUTION,
+    MatchedPairs,
+    Pair,
+    align,
+    matched_pairs,
+    segments_of,
+)
 
 few_words = st.lists(st.sampled_from("abcd"), max_size=8)
 # As sclite's report marks them.

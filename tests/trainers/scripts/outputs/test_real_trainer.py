@@ -19,9 +19,9 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.node_folder import NodeFolder
 from trainers.scripts.outputs import layouts, sync
+from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
 from trainers.scripts.outputs.layouts import layouts_for
 from trainers.scripts.outputs.restore import restore
-from trainers.scripts.outputs.retention import NewestAndBest
 from trainers.scripts.outputs.sync import OutputSync
 from trainers.storage import open_storage
 

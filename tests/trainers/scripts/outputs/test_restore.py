@@ -18,9 +18,9 @@ from trainers.run_folder.checkpoints import RetentionPolicy, enter, store_files
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
+from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
 from trainers.scripts.outputs.layouts import FoundCheckpoint, files_of, layouts_for
 from trainers.scripts.outputs.restore import give_back_files, restore
-from trainers.scripts.outputs.retention import NewestAndBest
 from trainers.storage import Storage, open_storage
 
 KNOWN = layouts_for("auto")

@@ -1,7 +1,7 @@
 """The newest checkpoints of a program stay, and those that it may load at its end as its best."""
 
 from trainers.run_folder.journal import Checkpoint
-from trainers.scripts.outputs.retention import NewestAndBest
+from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
 
 
 def checkpoint(step: int, **scores: float) -> Checkpoint:

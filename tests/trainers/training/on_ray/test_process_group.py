@@ -9,8 +9,8 @@ import pytest
 import ray
 from ray.train.torch.config import _TorchBackend
 
-from trainers.distributed.network_interface import GLOO_INTERFACE, interface_of
-from trainers.training.on_ray.process_group import NodeAddressTorchConfig, choose_interface, share_devices
+from trainers.distributed.machine import GLOO_INTERFACE, interface_of
+from trainers.training.on_ray.ray_workers import NodeAddressTorchConfig, choose_interface, share_devices
 
 UNUSED = "192.0.2.99"
 

@@ -18,8 +18,7 @@ from trainers.run_folder.journal import Position
 from trainers.run_folder.layout import TENSORBOARD, RunFolder
 from trainers.storage import Storage, open_storage
 from trainers.training.trackers import tracker_feed
-from trainers.training.trackers.tracker import TrackedLine, TrackedRun
-from trainers.training.trackers.tracker_files import TrackerFiles
+from trainers.training.trackers.tracker import TrackedLine, TrackedRun, TrackerFiles
 
 
 class Server:
