@@ -53,7 +53,7 @@ POSTGRES_DRIVER = "postgresql+psycopg"
 _POSTGRES_NAMES = {"postgres", "postgresql", POSTGRES_DRIVER}
 _SECRET_PARAMETERS = {"password", "sslpassword"}
 _MASK = "***"
-_FOLDER = Path(__file__).with_name("migrations")
+_MIGRATIONS = Path(__file__).with_name("migrations")
 # `alembic.context`, which the steps speak to, is one for the process.
 _one_at_a_time = threading.Lock()
 
@@ -156,13 +156,13 @@ class Database:
 
     def _migrate(self) -> None:
         with self.reading() as connection:
-            if is_newest(connection):
+            if _is_newest(connection):
                 return
         with self._ledger_errors(), self._writing_engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 # The lease's row, which writers lock, is not there yet.
                 connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-            upgrade(connection)
+            _upgrade(connection)
 
     @contextmanager
     def _ledger_errors(self) -> Iterator[None]:
@@ -237,7 +237,7 @@ def _prepare_file(path: Path) -> None:
         raise OSError(f"SQLite cannot keep a write-ahead log there (journal mode {mode})")
 
 
-def is_newest(connection: Connection) -> bool:
+def _is_newest(connection: Connection) -> bool:
     """Whether nothing is to be done; ServiceError where a later version has written the database."""
     steps = ScriptDirectory.from_config(_config())
     at = MigrationContext.configure(connection).get_current_revision()
@@ -249,7 +249,7 @@ def is_newest(connection: Connection) -> bool:
     return at == steps.get_current_head()
 
 
-def upgrade(connection: Connection) -> None:
+def _upgrade(connection: Connection) -> None:
     """Takes all missing steps in the transaction that `connection` has open: all of them happen, or none."""
     config = _config()
     config.attributes["connection"] = connection
@@ -260,5 +260,5 @@ def upgrade(connection: Connection) -> None:
 def _config() -> Config:
     config = Config()
     # The value is a template of configparser's, in which % is special.
-    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config

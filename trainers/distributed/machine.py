@@ -1,4 +1,4 @@
-"""The machine that something was started on, and the folder in which this user's state is kept there.
+"""The machine that something was started on, its network, and the folder of this user's state there.
 
 Hosts and containers may share a home folder, not its processes. Imports no torch.
 """

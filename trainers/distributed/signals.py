@@ -2,7 +2,7 @@
 
 Ray's `job stop` sends SIGTERM to the driver and kills it after RAY_JOB_STOP_WAIT_TIME_S; a user presses Ctrl-C, or
 closes the terminal, which sends SIGHUP. Where that one is ignored, as under nohup, it stays so.
-Signals belong to a process as a whole, and so does the only instance, `STOP_SIGNAL`.
+Signals belong to a process as a whole, and so does the only instance, `STOP_SIGNAL`. A command ends by `exit_code_of`.
 """
 
 import contextlib

@@ -141,11 +141,7 @@ def _finish(driver: Driver) -> None:
 
 
 def _run_program(task: ScriptTask, folder: RunFolder, *, managed_by_service: bool) -> None:
-    """Runs a program on all workers to its end.
-
-    Raises:
-        RayscribeError: as of `fit_to_end`; a ResourceError where the workers never fit.
-    """
+    """Runs a program on all workers to its end; errors as of `fit_to_end`, and of `check_capacity`."""
     config = task.config
     check_capacity(config)
 

@@ -32,10 +32,7 @@ DAMAGED = "DAMAGED.json"
 # Lines of metrics up to its step that the run folder's storage had not taken when it was written.
 UNWRITTEN_METRICS = "unwritten-metrics.jsonl"
 # What training needs to go on, and nobody else; the optimizer's is twice the model.
-TRAINING_STATE = {
-    *("optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json", "original.json"),
-    UNWRITTEN_METRICS,
-}
+TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json", "original.json", UNWRITTEN_METRICS}
 # In an adapter's checkpoint: the weights that it was trained on; in one of a model whose loss compares it with those
 # that the run began with: these. Its `folder` names a run's own, which are a folder next to the checkpoints.
 BASE, ORIGINAL = "base.json", "original.json"

@@ -1,4 +1,4 @@
-"""A program in a process group of its own: started, followed, asked to end, ended."""
+"""A program in a process group of its own: its words and environment; started, followed, asked to end, ended."""
 
 import contextlib
 import ctypes

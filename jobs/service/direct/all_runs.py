@@ -43,7 +43,7 @@ class AllRuns:
 
     def _of(self, text: str) -> tuple[RunOperations, str]:
         """Who knows a run, and by which key."""
-        found = self.find(text)
+        found = self._known(text)
         return (self._queued, found) if isinstance(found, str) else (self._direct, found.url)
 
     def run(self, text: str) -> Run:
@@ -129,11 +129,14 @@ class AllRuns:
 
     def find(self, text: str) -> str | Registered:
         """The name in the queue, or what is registered of a run without one; see `run`."""
-        known = self._found.get(text)
-        if known is None:
-            known = self._found[text] = self._find(text)
+        known = self._known(text)
         # What it was started as may have changed since.
         return known if isinstance(known, str) else self._direct.known(known.url)
+
+    def _known(self, text: str) -> str | Registered:
+        if text not in self._found:
+            self._found[text] = self._find(text)
+        return self._found[text]
 
     def _find(self, text: str) -> str | Registered:
         if is_url(text) or "/" in text or text.startswith("~"):

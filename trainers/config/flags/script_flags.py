@@ -38,7 +38,7 @@ _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or
 _ADAPTERS = "adapters for a language are not trained; adapt.method: lora trains low-rank ones"
 _MASKING = "model.apply_spec_augment"
 BUCKET = "s3_bucket"
-# Field and split of each key.
+# Field and split of each key of a manifest in it, as in `--s3_bucket b --s3_train_csv_key speech/train.csv`.
 MANIFEST_KEYS = {
     "s3_train_csv_key": ("data.train", "training"),
     "s3_valid_csv_key": ("data.validation", "validation"),

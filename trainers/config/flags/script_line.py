@@ -181,6 +181,8 @@ def storage_override(environment: Mapping[str, str]) -> list[Override]:
 def with_corpus(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Override]]:
     """The values of flags without those that name a corpus, and the fields which these mean.
 
+    As `--dataset common_voice:/data/cv --name sr`, a corpus with splits in its own format.
+
     Raises:
         ConfigError: the format has one split a location, or the location is wrong.
     """

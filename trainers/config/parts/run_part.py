@@ -1,4 +1,4 @@
-"""The config's run part: name, storage and failures. See `schema`."""
+"""The config's run part: name, storage and failures; and its checkpoint part. See `schema`."""
 
 from typing import Annotated, Literal
 

@@ -19,7 +19,7 @@ Stretch = tuple[float, float]
 
 @dataclass(frozen=True)
 class Masks:
-    """The masks of one clip: stretches of time in seconds, and bands as fractions of the bins."""
+    """The masks of one clip by SpecAugment (Park et al. 2019): times in seconds, bands as fractions of the bins."""
 
     duration_s: float
     times_s: tuple[Stretch, ...]

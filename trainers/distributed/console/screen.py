@@ -111,7 +111,7 @@ def _is_unread(file: TextIO) -> bool:
 
 
 class LogOutput:
-    """Prints each line at once, and one now and then while a stage goes on without any."""
+    """For a log: prints each line at once, and one now and then while a stage goes on without any."""
 
     tick_s = 1.0
 
@@ -152,7 +152,7 @@ def json_line(content: Any, since_start_s: float) -> str:
 
 
 class JsonLines:
-    """Prints each event at once; what else prints to standard output meanwhile goes to standard error."""
+    """For programs: prints each event at once; what else prints to standard output meanwhile goes to standard error."""
 
     tick_s = STILL_S
 

@@ -132,7 +132,7 @@ def shard_key(shard: int) -> str:
 
 
 def identity_of(task: TranscribeTask, rows: LocatedRows, transcript_format: str) -> dict[str, Any]:
-    """By name, as JSON would have it: model with its content, rows, recordings, cutting, and all fields that decide."""
+    """What decides about transcripts, by name, as JSON has it; a later start knows by it whether they are its own."""
     settings = task.config.model_dump(mode="json", include=set(KEPT) - {"run"})
     fields = {
         f"{part}.{name}": value

@@ -15,6 +15,7 @@ import numpy as np
 GOOD_UNITS = 2
 # Of a p that is shown as a number.
 LEAST_P = 0.001
+# Costs of an alignment by NIST's sclite: SCTK, doc/sclite.htm, "DP alignment"; src/sclite/net_dp.c and word.c.
 INSERTION = DELETION = 3
 SUBSTITUTION = 4
 Pair = tuple[str | None, str | None]
@@ -93,7 +94,10 @@ def _by_unit(pairs: Sequence[Pair]) -> Iterator[tuple[int, bool | None]]:
 
 
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Pair]:
-    """Pairs of a unit of the reference and one of the hypothesis, in order; None where the other has none."""
+    """Pairs of a unit of the reference and one of the hypothesis, in order; None where the other has none.
+
+    As sclite aligns them: by its costs, and by its choice among equal ones.
+    """
     # Units at the end that are equal are always aligned with each other; those at the beginning not always.
     rows, columns = len(reference), len(hypothesis)
     while rows and columns and reference[rows - 1] == hypothesis[columns - 1]:

@@ -1,4 +1,4 @@
-"""The main node's side: stores each new complete checkpoint of a program, and enters it in the run's journal last."""
+"""The main node's side: stores each new complete checkpoint of a program, enters it in the journal, keeps some."""
 
 import contextlib
 import re

@@ -266,6 +266,8 @@ def sharing_nodes(
 ) -> frozenset[int]:
     """The nodes that share the main node's output folder; the first process of each node calls it.
 
+    The main node alone puts back and keeps what is there: two would be in each other's way, and store all of it twice.
+
     Args:
         output: The folder on this node. None: it is not known.
         group: Id of the worker group.

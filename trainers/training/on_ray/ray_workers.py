@@ -1,4 +1,4 @@
-"""What Ray Train starts in each worker: its secrets, its session and its log around the work of a rank."""
+"""What Ray Train starts in each worker: process group, secrets, session and log around the work of a rank."""
 
 import logging
 import os

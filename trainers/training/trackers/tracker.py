@@ -19,7 +19,10 @@ _ORIGIN = ("step", "attempt", "time")
 
 @dataclass(frozen=True)
 class TrackerFiles:
-    """Folders of trackers: in the run folder itself, or where that is in a bucket, below `staging` until uploaded."""
+    """Folders of trackers without a server: in the run folder, or of one in a bucket, below `staging` until uploaded.
+
+    They are derived: each worker group writes them anew, complete.
+    """
 
     folder: RunFolder
     staging: Path
