@@ -1,15 +1,12 @@
 """A rank's training loop: everything that it is built of, and running it to its last step or to a request to stop."""
 
 import json
-from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import dataclass
 from typing import Any
 
 from transformers import set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainers.config.parts.model_source import SourceKind
 from trainers.config.storage_location import is_url
 from trainers.config.wording import counted
 from trainers.data.batch_plan import BatchPlan
@@ -17,22 +14,17 @@ from trainers.distributed.console.events import TrainingBegan
 from trainers.distributed.coordinated_stop import LastStep
 from trainers.distributed.session import Session
 from trainers.errors import DivergedError, FullDiskError
-from trainers.models.adaptation.base_weights import BaseWeightsReference, store_own
-from trainers.models.adaptation.lora import Adapter
-from trainers.models.adaptation.trained_weights import count, train_only
-from trainers.models.families import family_of, family_of_folder
-from trainers.models.processor import fetch_processor
+from trainers.models.adaptation.trained_weights import count
+from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Recognizer
-from trainers.models.sources.opened_model import OpenedModel, open_once_a_node
-from trainers.models.sources.source_pin import WEIGHTS
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import Phase, Wers, validated_wers
-from trainers.run_folder.checkpoints import BASE, ORIGINAL, Uploader
+from trainers.run_folder.checkpoints import Uploader
 from trainers.run_folder.disk_space import DiskEstimate, checkpoint_bytes
 from trainers.run_folder.journal import Checkpoint
 from trainers.scoring.recipe_metrics import RecipeMetrics
 from trainers.scoring.scorer import CutShortError, Scorer, ScoringOptions, SplitScore, show_rates
-from trainers.training.arguments import autocast_dtype, training_arguments
+from trainers.training.arguments import training_arguments
 from trainers.training.callbacks import (
     VALIDATION,
     DeleteResumeFiles,
@@ -44,11 +36,11 @@ from trainers.training.callbacks import (
 )
 from trainers.training.on_ray.checkpoint_reports import CheckpointReports
 from trainers.training.on_ray.step_gauges import StepGauges
-from trainers.training.planning import cache_bytes, plan_training, scored_clips, small_set_note, validation_options
+from trainers.training.planning import cache_bytes, scored_clips, small_set_note, validation_options
 from trainers.training.schedule import ApplyConfig, Schedule
 from trainers.training.strategies.full_weights import FULL_STATE, LoadFullStates
-from trainers.training.strategies.sharding import nvme_optimizer, run_every_layer
-from trainers.training.trainer.planned_batches import PlannedBatches
+from trainers.training.strategies.sharding import nvme_optimizer
+from trainers.training.trainer.planned_batches import Clips, PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
@@ -59,12 +51,10 @@ class Loop:
 
     Attributes:
         start: Where training goes on; None: at step 0.
-        weights: The checkpoint whose weights it began with; None: the model's own, or it goes on.
     """
 
     context: WorkerContext
     start: ResumePoint | None
-    weights: ResumePoint | None
     recognizer: Recognizer
     plan: BatchPlan
     last_step: int
@@ -81,13 +71,11 @@ class Loop:
         return self.start.checkpoint.step if self.start is not None else 0
 
 
-def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None) -> Loop:
-    """Loads the model, plans the batches, and ties the Trainer to both. Every rank calls it."""
+def build(
+    context: WorkerContext, start: ResumePoint | None, recognizer: Recognizer, plan: BatchPlan, clips: Clips
+) -> Loop:
+    """Ties the Trainer to the model, the batch plan and the clips that it means. Every rank calls it."""
     config, session, task = context.config, context.session, context.task
-    recognizer = _load_model(context, start, weights)
-    if config.strategy.shards_weights:
-        recognizer = replace(recognizer, notes=(*recognizer.notes, *run_every_layer(recognizer.model)))
-    plan, clips = plan_training(config, task.sets["train"], recognizer, session.world_size)
     reports = CheckpointReports(session, context.writer, config.checkpoint.score_attribute)
 
     def after_upload(checkpoint: Checkpoint, seconds: float) -> None:
@@ -139,7 +127,7 @@ def build(context: WorkerContext, start: ResumePoint | None, weights: ResumePoin
         trainer.add_callback(LoadFullStates(trainer))
     trainer.add_callback(StepGauges(session, trainer.times, trainer.exchange, plan, durations_s))
     last_step = schedule.last_step
-    return Loop(context, start, weights, recognizer, plan, last_step, trainer, stop, log, progress, keeper, reports)
+    return Loop(context, start, recognizer, plan, last_step, trainer, stop, log, progress, keeper, reports)
 
 
 def _metrics_log(context: WorkerContext, start: ResumePoint | None) -> MetricsLog:
@@ -191,80 +179,6 @@ def train(loop: Loop) -> str | None:
     return _describe_stop(loop)
 
 
-def _load_model(context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None) -> Recognizer:
-    """The model with what is trained of it; what training has made of the weights comes with the checkpoint."""
-    part, model = context.config.adapt, context.config.model
-    adapts = part.method == "lora"
-    if not adapts and not model.is_regularized:
-        recognizer = _load_weights(context, _open_model(context), weights.local if weights is not None else None)
-        train_only(recognizer.model, part)
-        return recognizer
-    recognizer, base = _load_base(context, start, weights, BASE if adapts else ORIGINAL)
-    regularizer = recognizer.new_regularizer(model, autocast_dtype(context.config))
-    recognizer = replace(recognizer, base=base, regularizer=regularizer)
-    if adapts:
-        return replace(recognizer, adapter=Adapter.added(recognizer.model, part, context.config.run.seed, base))
-    train_only(recognizer.model, part)
-    return recognizer
-
-
-def _load_base(
-    context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None, file: str
-) -> tuple[Recognizer, BaseWeightsReference]:
-    """The model as the run began with it, at each of its starts; a checkpoint's `file` says which weights those are."""
-    if start is None:
-        opened = _open_model(context)
-        recognizer = _load_weights(context, opened, weights.local if weights is not None else None)
-        is_own = context.config.model.init == "scratch" or weights is not None or opened.is_own
-        base = _new_base(context, recognizer, None if is_own else opened)
-    else:
-        base = BaseWeightsReference.of_checkpoint(start.local, file)
-        own = start.local.parent / base.folder if base.folder is not None else None
-        recognizer = _load_weights(context, _open_model(context, base.revision), own)
-    with context.session.failing_together("checking the weights that the run began with"):
-        # DDP gives all ranks the main process's weights to train, but not those that a regularizer compares them with.
-        if context.config.model.is_regularized or (start is not None and context.session.is_main_process):
-            base.check(recognizer.model)
-    return recognizer, base
-
-
-def _new_base(context: WorkerContext, recognizer: Recognizer, named: OpenedModel | None) -> BaseWeightsReference:
-    """What the run begins with, which is named; where only the run has it (None), it is stored for its checkpoints."""
-
-    def resolve() -> BaseWeightsReference:
-        if named is not None:
-            model = named.named_in(context.config.model)
-            return BaseWeightsReference.pretrained(recognizer.model, model, context.config.run.seed)
-        base = BaseWeightsReference.of_run(recognizer.model)
-        store_own(base, recognizer.model, context.folder.storage.sub(layout.CHECKPOINTS), context.staging.folder)
-        return base
-
-    made: BaseWeightsReference = context.session.broadcast(resolve, "resolving the weights that the run begins with")
-    return made
-
-
-def _open_model(context: WorkerContext, revision: str | None = None) -> OpenedModel:
-    """Has the model's files on this node. `revision` is that of the Hub that a checkpoint says. Every rank calls it."""
-    sources = dict(context.task.sources)
-    weights = sources.get(WEIGHTS)
-    if revision is not None and weights is not None and weights.kind is SourceKind.HUB:
-        sources[WEIGHTS] = replace(weights, revision=revision)
-    return open_once_a_node(context.config, sources, context.session)
-
-
-def _load_weights(context: WorkerContext, opened: OpenedModel, weights: Path | None) -> Recognizer:
-    processor = context.task.processor
-    with TemporaryDirectory(prefix="rayscribe-processor-") as folder:
-        description = Path(folder) if processor is not None else None
-        if processor is not None:
-            fetch_processor(context.folder.storage, processor, Path(folder))
-        part, seed = opened.applied_to(context.config.model), context.config.run.seed
-        # Of weights that the files lack, see `BaseWeightsReference.seed`.
-        set_seed(seed)
-        with opened.named_in_errors():
-            return family_of(part).load_recognizer(part, description, seed, weights=weights)
-
-
 def _log_start(loop: Loop) -> None:
     session, shape = loop.context.session, loop.plan.shape
     if not session.is_main_process:
@@ -278,7 +192,7 @@ def _log_start(loop: Loop) -> None:
     begin = "from scratch" if loop.context.config.model.init == "scratch" else "from pretrained weights"
     if loop.start is not None:
         begin = f"resuming from {loop.start.checkpoint.name}, step {loop.start.checkpoint.step}"
-    elif loop.weights is not None:
+    elif loop.context.task.weights is not None:
         begin = f"from the weights of {loop.context.task.weights}, with a new optimizer, schedule and step count"
     strategy, size = loop.context.config.strategy, shape.global_batch_size
     stage = f" ZeRO-{strategy.stage}" if strategy.stage else ""

@@ -31,7 +31,9 @@ from trainers.scoring.report.model_card import Measured, model_card
 from trainers.storage.json_files import to_json
 from trainers.training.arguments import check_trackers, silence_libraries
 from trainers.training.callbacks import VALIDATION
+from trainers.training.initial_model import load_model
 from trainers.training.loop import Loop, build, train
+from trainers.training.planning import plan_training
 from trainers.training.scoring_worker import LOADING, opened_search, score_split
 from trainers.training.strategies.sharding import sharding_process
 from trainers.training.tasks import TrainTask
@@ -61,7 +63,7 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
         start = resume(context)
         weights = begin_from(context) if start is None else None
         with sharding_process(config.strategy, on_gpu=config.scaling.use_gpu), session.stoppable():
-            stopped = _train(build(context, start, weights), watch)
+            stopped = _train(context, start, weights, watch)
             if stopped is not None:
                 reason = session.broadcast(session.regroup_reason, "asking why training ends")
                 if reason is not None:
@@ -75,7 +77,13 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
         finish(context)
 
 
-def _train(loop: Loop, watch: Callable[[Loop], None]) -> str | None:
+def _train(
+    context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None, watch: Callable[[Loop], None]
+) -> str | None:
+    """Loads, plans and trains, see `loop.train`; what it has made is free at its end."""
+    recognizer = load_model(context, start, weights)
+    plan, clips = plan_training(context.config, context.task.sets["train"], recognizer, context.session.world_size)
+    loop = build(context, start, recognizer, plan, clips)
     watch(loop)
     return train(loop)
 
