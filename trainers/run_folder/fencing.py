@@ -6,7 +6,8 @@ its own, and is read only once the journal names it, to which it can no longer a
 
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -42,6 +43,20 @@ class Writer(ABC):
             FencedError: it names another; nothing was added.
         """
         return self.journal.append(lambda state: decide(self._checked(state)))
+
+    @contextmanager
+    def naming_successor(self) -> Iterator[None]:
+        """A block that reads what this writer has written, which a later attempt deletes.
+
+        Raises:
+            FencedError: instead of a StorageError, where the journal names another.
+        """
+        try:
+            yield
+        except StorageError:
+            with suppress(StorageError):
+                self.check()
+            raise
 
     def _checked(self, state: State) -> State:
         if not self.holds(state):

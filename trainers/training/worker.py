@@ -74,7 +74,8 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        finish(context)
+        with context.writer.naming_successor():
+            finish(context)
 
 
 def _train(

@@ -236,6 +236,19 @@ def test_results_that_the_journal_does_not_name_are_swept(storage: Storage) -> N
     assert storage.list_folders("attempts/1") == [old.group.outputs, own.group.outputs, "attempts/1/tensorboard"]
 
 
+def test_a_group_whose_results_a_later_one_has_deleted_says_that_it_was_overtaken(storage: Storage) -> None:
+    folder = RunFolder(storage)
+    driver = begin(folder)
+    paused = group_of(driver, "x")
+    scores = f"{paused.group.outputs}/scores"
+    storage.write_bytes(scores, b"written before the pause")
+    with pytest.raises(StorageError), paused.naming_successor():
+        storage.read_bytes(f"{scores}-that-nobody-wrote")
+    sweep(group_of(driver, "y"))
+    with pytest.raises(FencedError), paused.naming_successor():
+        storage.read_bytes(scores)
+
+
 def test_damage_is_told_from_trouble(tmp_path: Path, storage: Storage) -> None:
     folder = RunFolder(storage)
     writer = first_group(folder)
