@@ -14,6 +14,7 @@ from trainers.data.preparation import ShardTask
 from trainers.distributed.console import print_line, show
 from trainers.distributed.console.events import Stage
 from trainers.distributed.machine import cpus_of_this_machine
+from trainers.distributed.restart_policy import RestartPolicy
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import StoppedError
 from trainers.pipeline.on_machine.process_server import (
@@ -73,8 +74,8 @@ class MachineEngine:
 
 
 def run_to_end(work: Work) -> None:
-    """Runs a worker group, and another one as often as `run.max_failures` lets it; for the rest see `train`."""
-    most, failures = work.config.run.max_failures, 0
+    """Runs a worker group, and another one as often as the restart policy lets it; for the rest see `train`."""
+    policy = RestartPolicy.of(work.config)
     with STOP_SIGNAL.deferred():
         while True:
             show(Stage("workers", f"starting {counted(work.config.scaling.max_workers, 'worker')}"))
@@ -84,8 +85,7 @@ def run_to_end(work: Work) -> None:
             if STOP_SIGNAL.received and not isinstance(ended.error, StoppedError):
                 STOP_SIGNAL.end()
             assert ended.error is not None
-            failures += 1
-            if ended.error.final or 0 <= most < failures:
+            line = None if policy.is_final(ended.error) else policy.count(ended.error)
+            if line is None:
                 raise ended.error
-            count = f"{failures} of at most {most}" if most >= 0 else f"{failures}"
-            print_line(f"the workers restart from the last checkpoint ({count}): {ended.error}")
+            print_line(line)

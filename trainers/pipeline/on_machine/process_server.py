@@ -1,6 +1,7 @@
 """Processes of this machine that begin with everything imported: forked from one that has nothing but imported it.
 
-Python's fork server, which a program that calls us in its own `__main__` needs no guard for.
+Python's fork server, which a program that calls us in its own `__main__` needs no guard for. Its process id, by which
+it is waited for and ended, Python keeps to itself: it is read here alone, from `multiprocessing.forkserver`.
 """
 
 import contextlib

@@ -10,14 +10,13 @@ from ray.train import WorkerGroupError
 from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.state import ReschedulingState, RestartingState
 
-from trainers.config.schema import AnyConfig, ScriptConfig
+from trainers.config.schema import AnyConfig
 from trainers.distributed.coordinator import RESTART, WAITING
 from trainers.distributed.ray_connection import LOST_NODE_TIMEOUT_S, lost_nodes, stop_requested
-from trainers.errors import LostNodeError, LostWorkerError, ProgramError, RegroupError, ScriptError, StoppedError
+from trainers.distributed.restart_policy import RestartPolicy
+from trainers.errors import LostWorkerError, ProgramError, StoppedError
 from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, is_start_timeout, root_cause_of
 
-# Nodes that an elastic run may lose before it comes to another checkpoint.
-MAX_LOSSES = 20
 # Of a reason in the journal.
 LONGEST_REASON = 500
 
@@ -26,10 +25,7 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
     """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
 
     def __init__(self, coordinator: Any, config: AnyConfig):
-        self._coordinator, self._max_failures, self._count = coordinator, config.run.max_failures, 0
-        # After a program has failed by itself.
-        self._restarts_left = config.script.max_restarts if isinstance(config, ScriptConfig) else 0
-        self._is_elastic, self._failed_starts, self._losses = config.scaling.is_elastic, 0, 0
+        self._coordinator, self._policy, self._failed_starts = coordinator, RestartPolicy.of(config), 0
         self._nodes: set[str] = set()
         self._decided = False
         self._controller = b""
@@ -46,7 +42,7 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
 
     def after_report(self, training_report: Any, metrics: Any) -> None:
         """The workers have come further than the group before, to another checkpoint."""
-        self._losses = 0
+        self._policy.note_progress()
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         """Decides once per group: Ray polls those that a drained node has left until its deadline.
@@ -76,31 +72,22 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         # An error of Python's own may be one of Ray's start, which passes.
         if isinstance(current_state, ReschedulingState) and cause.final and type(cause) is not ProgramError:
             raise cause
-        if isinstance(current_state, ReschedulingState) and self._is_elastic and not is_start_timeout(error):
+        if isinstance(current_state, ReschedulingState) and self._policy.is_elastic and not is_start_timeout(error):
             self._failed_starts += 1
-            if 0 <= self._max_failures < self._failed_starts:
+            if 0 <= self._policy.max_failures < self._failed_starts:
                 raise error
 
     def _decide(self, worker_exceptions: dict[int, Exception]) -> None:
         combined = WorkerGroupError("", worker_exceptions)
         error = root_cause_of(combined)
-        if self._is_elastic and isinstance(error, LostWorkerError):
+        if self._policy.is_elastic and isinstance(error, LostWorkerError):
             error = root_cause_of(combined, lost_nodes=lost_nodes(self._nodes, wait_s=LOST_NODE_TIMEOUT_S))
-        has_failed_itself = isinstance(error, ScriptError)
-        if error.final or (has_failed_itself and not self._restarts_left):
+        if self._policy.is_final(error):
             raise error
         if stop_requested(self._coordinator):
             raise StoppedError(f"stopped without a new checkpoint, since the workers failed meanwhile: {error}")
-        is_left = isinstance(error, RegroupError)
-        is_loss = self._is_elastic and isinstance(error, LostNodeError) and not is_left
-        # They left with a checkpoint.
-        self._losses = 0 if is_left else self._losses + is_loss
-        self._restarts_left -= has_failed_itself
-        counts = not (is_preemption(combined) or is_left or is_loss or has_failed_itself)
-        self._count += counts
-        if self._max_failures >= 0 and (self._max_failures < self._count or self._losses > MAX_LOSSES):
+        line = self._policy.count(error, is_preempted=is_preemption(combined))
+        if line is None:
             raise TooManyFailuresError(worker_exceptions)
-        of_all = f"{self._count} of at most {self._max_failures}" if self._max_failures >= 0 else f"{self._count}"
-        count = of_all if counts else "not counted"
-        self._coordinator.add_event.remote(f"the workers restart from the last checkpoint ({count}): {error}")
+        self._coordinator.add_event.remote(line)
         self._coordinator.post.remote(RESTART, str(error).partition("\n")[0].rstrip(":")[:LONGEST_REASON])

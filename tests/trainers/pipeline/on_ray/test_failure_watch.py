@@ -19,6 +19,7 @@ from tests.trainers.pipeline.on_ray.fake_coordinator import FakeCoordinator
 from tests.trainers.synthetic import config
 from trainers.config.schema import ScriptConfig
 from trainers.distributed.coordinator import RESTART
+from trainers.distributed.restart_policy import MAX_LOSSES
 from trainers.errors import (
     ConfigError,
     LostNodeError,
@@ -30,7 +31,7 @@ from trainers.errors import (
     StoppedError,
 )
 from trainers.pipeline.on_ray import failure_watch
-from trainers.pipeline.on_ray.failure_watch import MAX_LOSSES, FailureWatch
+from trainers.pipeline.on_ray.failure_watch import FailureWatch
 from trainers.pipeline.root_cause import TooManyFailuresError
 
 DIED = LostWorkerError("rank 1 died")
@@ -170,7 +171,7 @@ def test_an_elastic_group_that_does_not_start_has_a_limit_and_a_wait_for_room_ha
         does_not_start(WorkerGroupStartupTimeoutError(2))
     for _ in range(starts):
         does_not_start(WorkerGroupStartupFailedError("a worker failed to initialize"))
-    if failures._is_elastic:
+    if failures._policy.is_elastic:
         with pytest.raises(ControllerError):
             does_not_start(WorkerGroupStartupFailedError("a worker failed to initialize"))
 

@@ -1,0 +1,63 @@
+"""Whether workers that failed start again from the last checkpoint, and which failures are counted. Pure."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from trainers.config.schema import AnyConfig, ScriptConfig
+from trainers.errors import LostNodeError, RayscribeError, RegroupError, ScriptError
+
+# Nodes that an elastic run may lose before it comes to another checkpoint.
+MAX_LOSSES = 20
+
+
+@dataclass
+class RestartPolicy:
+    """Decides after each failure of a worker group; one for all groups of an attempt.
+
+    Attributes:
+        max_failures: Failures after which workers start again. -1: any number.
+        is_elastic: Whether lost nodes are not counted, since the next group may be a smaller one.
+        restarts_left: How often a program that has failed by itself still starts again.
+    """
+
+    max_failures: int
+    is_elastic: bool
+    restarts_left: int
+    _failures: int = 0
+    _losses: int = 0
+
+    @classmethod
+    def of(cls, config: AnyConfig) -> Self:
+        restarts = config.script.max_restarts if isinstance(config, ScriptConfig) else 0
+        return cls(config.run.max_failures, config.scaling.is_elastic, restarts)
+
+    def is_final(self, error: RayscribeError) -> bool:
+        """Whether the error would recur, or its program may not start again."""
+        return error.final or (isinstance(error, ScriptError) and not self.restarts_left)
+
+    def note_progress(self) -> None:
+        """The workers have come further than the group before, to another checkpoint."""
+        self._losses = 0
+
+    def count(self, error: RayscribeError, *, is_preempted: bool = False) -> str | None:
+        """Counts a failure that is not final.
+
+        Args:
+            error: Its cause.
+            is_preempted: Whether the node was preempted, which is never counted.
+
+        Returns:
+            The line that says that the workers restart. None: there were more failures than may be.
+        """
+        has_failed_itself = isinstance(error, ScriptError)
+        # They left with a checkpoint.
+        is_left = isinstance(error, RegroupError)
+        is_loss = self.is_elastic and isinstance(error, LostNodeError) and not is_left
+        self._losses = 0 if is_left else self._losses + is_loss
+        self.restarts_left -= has_failed_itself
+        counts = not (is_preempted or is_left or is_loss or has_failed_itself)
+        self._failures += counts
+        if self.max_failures >= 0 and (self.max_failures < self._failures or self._losses > MAX_LOSSES):
+            return None
+        of_all = f"{self._failures} of at most {self.max_failures}" if self.max_failures >= 0 else f"{self._failures}"
+        return f"the workers restart from the last checkpoint ({of_all if counts else 'not counted'}): {error}"
