@@ -29,13 +29,12 @@ from trainers.config.wording import counted, format_bytes, format_duration
 from trainers.distributed.console import opened_screen, print_line, show
 from trainers.distributed.console.events import Finished, Stage
 from trainers.distributed.console.screen import READING, START
-from trainers.distributed.machine import cpus_of_this_machine
+from trainers.distributed.machine import cpus_of_this_machine, wait_asleep
 from trainers.distributed.signals import STOP_SIGNAL, exit_code_of
 from trainers.errors import ConfigError
 from trainers.pipeline import demo_run
 from trainers.pipeline.next_steps import next_steps
 from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, crowding, engine_line, reason_for_ray
-from trainers.pipeline.on_machine.waiting_threads import wait_asleep
 from trainers.run_folder.run_register import registered
 from trainers.scripts.recipe import resolve_program
 
@@ -51,7 +50,7 @@ means here, or why it is refused. Dashes and underscores are the same, and --x=F
 VERBS = ("train", "prepare", "evaluate", "check")
 LIBRARIES = "loading torch and transformers"
 # What a worker of this machine imports, by itself or by accelerate where it is there.
-WORKERS_IMPORT = (f"{__package__}.pipeline.on_machine.machine_engine", "deepspeed")
+WORKERS_IMPORT = (f"{__package__}.pipeline.on_machine.worker_group", "deepspeed")
 
 
 @dataclass(frozen=True)
@@ -393,7 +392,7 @@ def _run_on_machine(given: TaskArguments, config: TrainConfig, changed: Sequence
         print_line(f"warning: {crowded}")
     start_server(WORKERS_IMPORT, threads)
     _load(given, config)
-    from trainers.pipeline.on_machine.machine_engine import MachineEngine  # noqa: PLC0415
+    from trainers.pipeline.on_machine.worker_group import MachineEngine  # noqa: PLC0415
 
     return _run(given, config, changed, MachineEngine())
 

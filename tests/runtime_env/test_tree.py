@@ -12,8 +12,17 @@ from ray._private import ray_constants
 from ray._private.runtime_env.packaging import create_package
 
 from runtime_env import tree
-from runtime_env.ignore import ALWAYS, BY_ALWAYS, BY_EXCLUDES, BY_SECRECY
-from runtime_env.tree import Tree, TreeFile, find_root, list_tree, package_size
+from runtime_env.tree import (
+    ALWAYS,
+    BY_ALWAYS,
+    BY_EXCLUDES,
+    BY_SECRECY,
+    Tree,
+    TreeFile,
+    find_root,
+    list_tree,
+    package_size,
+)
 from tests.settings import examples
 from trainers.errors import ConfigError
 

@@ -22,6 +22,10 @@ CPUS = "RAYSCRIBE_CPUS"
 # Read by torch's gloo when a group is made. Without it, gloo asks for the address of the host's own name, which
 # /etc/hosts often gives as 127.0.1.1 or not at all; the ranks of other hosts then cannot connect.
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+# Read when torch is loaded; what a user has set stays. By default the threads of a computation spin while they wait for
+# each other. Where anything else works on the machine, one then spins for another that has no core: a step takes five
+# times as long (docs/speed.md).
+ASLEEP = {"OMP_WAIT_POLICY": "passive"}
 
 
 def this_machine() -> str:
@@ -137,3 +141,9 @@ def interface_of(address: str) -> str | None:
 
     found = (name for name, items in psutil.net_if_addrs().items() if address in (item.address for item in items))
     return next(found, None)
+
+
+def wait_asleep() -> None:
+    """Has the threads of torch, which is not loaded yet, sleep while they wait."""
+    for name, value in ASLEEP.items():
+        os.environ.setdefault(name, value)

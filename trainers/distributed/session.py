@@ -1,4 +1,4 @@
-"""Rank and world size of a process, and how it reports; with torchrun or alone. On Ray, see `ray_session`.
+"""Rank and world size of a process, and how it reports; with torchrun or alone. On Ray, see `ray_workers`.
 
 The training core needs nothing else from its environment, so that the same code runs with and without Ray.
 """

@@ -43,8 +43,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import named_checkpoint
 from trainers.run_folder.staging import refuse_second_training
 from trainers.scoring.recipe_metrics import RecipeMetrics
-from trainers.training.mix_report import describe_mix, mix_lines
-from trainers.training.planning import bounds_of, cut_references, label_sizes
+from trainers.training.planning import bounds_of, cut_references, describe_mix, label_sizes, mix_lines
 from trainers.training.tasks import TrainTask
 
 

@@ -196,7 +196,7 @@ def _write_page(prepared: PreparedSet) -> None:
         if prepared.storage.exists(REPORT):
             return
         # Imported here: what draws is slow to load, and needed once a set.
-        from trainers.scoring.report.prepared_page import prepared_html  # noqa: PLC0415
+        from trainers.scoring.report.data_section import prepared_html  # noqa: PLC0415
 
         prepared.storage.write_bytes(REPORT, prepared_html(prepared).encode())
     except Exception as error:

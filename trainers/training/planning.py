@@ -1,8 +1,9 @@
 """From a config to the batch plan of its training set, and to how its splits are scored."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
 from trainers.data.joined_set import JoinedSet
-from trainers.data.mixing import Mixture
+from trainers.data.mixing import Group, Mixture
 from trainers.data.prepared_set import PreparedSet
 from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
 from trainers.data.sources.manifest_source import locate_mixed
@@ -249,3 +250,54 @@ def validation_options(config: TrainConfig, limits: Limits) -> ScoringOptions:
     """How the validation set is scored during training: a shortened model at its own context, too, if asked for."""
     is_shortened = has_full_context(config, limits) and context_of(config, limits.context_s) < limits.context_s
     return scoring_options(config, limits, full_context=config.training.full_context_eval and is_shortened)
+
+
+def describe_mix(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> dict[str, Any]:
+    """What the journal has of a mix: counts are of clips that are trained on, hours of them as they are stored.
+
+    Raises:
+        DataError: none of a member's clips is left to train on.
+    """
+    groups, durations_s = mixture_of(config, joined, rows).groups, rows.selection.durations_s
+    members = [
+        {
+            "name": member.name,
+            "key": joined.members[number].prepared.key,
+            "language": member.language,
+            "weight": member.weight,
+            **_counts([group for group in groups if group.member == number], durations_s),
+        }
+        for number, member in enumerate(config.data.mix)
+    ]
+    names = sorted({group.language for group in groups})
+    languages = {name: _counts([group for group in groups if group.language == name], durations_s) for name in names}
+    draws = sum(group.draws for group in groups)
+    temperature = config.data.mix_temperature
+    return {"temperature": temperature, "draws_per_epoch": draws, "members": members, "languages": languages}
+
+
+def _counts(groups: list[Group], durations_s: np.ndarray) -> dict[str, Any]:
+    seconds = sum(float(durations_s[group.rows].sum()) for group in groups)
+    return {
+        "clips": sum(len(group.rows) for group in groups),
+        "hours": round(seconds / 3600, 4),
+        "share": round(sum(group.share for group in groups), 6),
+        "draws_per_epoch": sum(group.draws for group in groups),
+    }
+
+
+def mix_lines(mix: dict[str, Any]) -> Iterator[str]:
+    """The same for people, a line for each member, and for each language where there are several."""
+    temperature = f", languages by temperature {mix['temperature']:g}" if mix["temperature"] is not None else ""
+    yield f"mix: {mix['draws_per_epoch']} draws an epoch{temperature}"
+    for member in mix["members"]:
+        weight = f", weight {member['weight']:g}" if member["weight"] is not None else ""
+        yield f"mix: {member['name']}{weight}: {_line(member)}"
+    if len(mix["languages"]) > 1:
+        yield from (f"mix: language {name}: {_line(counts)}" for name, counts in mix["languages"].items())
+
+
+def _line(counts: dict[str, Any]) -> str:
+    clips, draws = counts["clips"], counts["draws_per_epoch"]
+    share = f"{counts['share']:.1%}, {draws} draws, each clip {draws / clips:.2f} times"
+    return f"{counted(clips, 'clip')} ({counts['hours']:.2f} h) · {share}"

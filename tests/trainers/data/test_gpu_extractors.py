@@ -8,8 +8,7 @@ import torch
 from transformers import SeamlessM4TFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 from tests.trainers.synthetic import RATE_HZ, speechlike
-from trainers.data.features.extractor_features import ExtractorFeatures
-from trainers.data.features.gpu_extractors import gpu_extractor
+from trainers.data.features.extractor_features import ExtractorFeatures, gpu_extractor
 from trainers.data.features.model_input import LENGTHS
 
 TOLERANCE = 1e-4

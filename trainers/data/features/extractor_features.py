@@ -1,22 +1,34 @@
-"""A model's input as its own feature extractor gives it."""
+"""A model's input as its own feature extractor gives it.
 
-from collections.abc import Sequence
+On the CPU the extractors compute clip by clip, that of wav2vec2-bert frame by frame: a GPU would wait for them. So two
+of them are written here for a whole batch where it lies, equal up to rounding; sums are made in float64.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.data.features.gpu_extractors import GpuExtractor, gpu_extractor
 from trainers.data.features.model_input import INT16_RANGE, LENGTHS
+from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
+
+# Added to a variance; from both extractors' normalization.
+VARIANCE_FLOOR = 1e-7
+# From SeamlessM4TFeatureExtractor._extract_fbank_features, which follows Kaldi.
+FFT_LENGTH = 512
+PREEMPHASIS = 0.97
+MEL_FLOOR = 1.192092955078125e-07
 
 
 class ExtractorFeatures:
     """Input that is what a model's own extractor gives for each clip alone, and padding behind it.
 
     On a CPU the extractor itself runs, one clip at a time: padding moves none of its values. A GPU computes a batch at
-    once, where `gpu_extractors` knows the extractor. Where it is `masked`, the model is given an attention mask.
+    once, where one is written for the extractor. Where it is `masked`, the model is given an attention mask.
     """
 
     def __init__(self, extractor: Any, *, masked: bool):
@@ -71,3 +83,92 @@ class ExtractorFeatures:
         )
         values: torch.Tensor = found[self._extractor.model_input_names[0]][0]
         return values[: int(found["attention_mask"][0].sum())]
+
+
+class GpuExtractor(Protocol):
+    """Computes a batch's input."""
+
+    def to(self, device: Any) -> "GpuExtractor":
+        """Moves it to the device of the clips."""
+
+    def lengths(self, samples: Sequence[int]) -> list[int]:
+        """Elements of the input of clips of so many samples."""
+
+    def __call__(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Float32 (B, most of `lengths`, …) of int16 clips (T_i,); behind a clip's own length is anything."""
+
+
+class NormalizedSamples(torch.nn.Module):
+    """Samples of wav2vec2 and its relatives, of mean zero and variance one in each clip where the extractor says so."""
+
+    def __init__(self, extractor: Any):
+        super().__init__()
+        self._normalizes = bool(extractor.do_normalize)
+
+    def lengths(self, samples: Sequence[int]) -> list[int]:
+        return list(samples)
+
+    @torch.no_grad()
+    def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+        waveforms = _together(clips) / INT16_RANGE
+        if self._normalizes:
+            waveforms = _normalized(waveforms, [len(clip) for clip in clips], correction=0)
+        return waveforms.float()
+
+
+class MelFramePairs(torch.nn.Module):
+    """Kaldi's log-mel frames, each bin of a clip of mean zero and variance one, `stride` of them side by side."""
+
+    window: torch.Tensor
+    mel_filters: torch.Tensor
+
+    def __init__(self, extractor: Any):
+        super().__init__()
+        self._stride = int(extractor.stride)
+        self._frames = FrameCount((MEL_WINDOW,))
+        self._pairs = FrameCount((MEL_WINDOW, Convolution(self._stride, self._stride)))
+        self.register_buffer("window", torch.from_numpy(extractor.window).double(), persistent=False)
+        self.register_buffer("mel_filters", torch.from_numpy(extractor.mel_filters).double(), persistent=False)
+
+    def lengths(self, samples: Sequence[int]) -> list[int]:
+        return [int(count) for count in self._pairs(samples)]
+
+    @torch.no_grad()
+    def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+        waveforms = _together(clips)
+        least, hop = MEL_WINDOW.kernel, MEL_WINDOW.stride
+        frames = pad(waveforms, (0, max(0, least - waveforms.shape[1]))).unfold(1, least, hop)
+        frames = frames - frames.mean(dim=-1, keepdim=True)
+        # Of the first sample of a frame as if it came twice.
+        frames = frames - PREEMPHASIS * torch.cat((frames[..., :1], frames[..., :-1]), dim=-1)
+        power = torch.fft.rfft(frames * self.window, FFT_LENGTH).abs() ** 2
+        log_mel = (power @ self.mel_filters).clamp_(min=MEL_FLOOR).log_()
+        normalized = _normalized(log_mel, self._frames([len(clip) for clip in clips]).tolist(), correction=1)
+        kept = normalized.shape[1] // self._stride * self._stride
+        return normalized[:, :kept].float().reshape(len(clips), kept // self._stride, -1)
+
+
+# By the extractor's class, which is not imported for it.
+KINDS: dict[str, Callable[[Any], GpuExtractor]] = {
+    "Wav2Vec2FeatureExtractor": NormalizedSamples,
+    "SeamlessM4TFeatureExtractor": MelFramePairs,
+}
+
+
+def gpu_extractor(extractor: Any) -> GpuExtractor | None:
+    """Computes what an extractor does; None where there is only the extractor itself."""
+    kind = KINDS.get(type(extractor).__name__)
+    return kind(extractor) if kind is not None else None
+
+
+def _together(clips: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True).double()
+
+
+def _normalized(values: torch.Tensor, lengths: Sequence[int], *, correction: int) -> torch.Tensor:
+    """Of values (B, T, …), by the mean and the variance of each clip's first `lengths`."""
+    counts = torch.tensor(lengths, device=values.device).view(-1, *[1] * (values.ndim - 1))
+    own = torch.arange(values.shape[1], device=values.device).view(1, -1, *[1] * (values.ndim - 2)) < counts
+    centered = values - (values * own).sum(dim=1, keepdim=True) / counts
+    variance = (centered.square() * own).sum(dim=1, keepdim=True) / (counts - correction)
+    return centered / (variance + VARIANCE_FLOOR).sqrt()

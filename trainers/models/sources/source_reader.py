@@ -1,9 +1,10 @@
 """Reads sources of models: what each is now, and its files in a folder of this node, fetched by one process."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from trainers.models.sources.damaged_files import (
     tensors_of_file,
     tensors_of_remote,
 )
-from trainers.models.sources.https_download import KnownDownload, download
 from trainers.models.sources.hub_models import folder_of, tensors_on_hub, version_of
 from trainers.models.sources.model_files import (
     description_files,
@@ -38,6 +38,7 @@ from trainers.models.sources.run_models import model_of_run
 from trainers.models.sources.source_pin import SourcePin
 from trainers.storage import Entry, Storage, open_storage, sha256_of
 from trainers.storage.full_disk import naming_full_disk, refuse_full
+from trainers.storage.web_files import WebVersion, download_web_file
 
 # In the folder that it is unpacked to, until that is done.
 _DOWNLOAD = ".download"
@@ -280,3 +281,60 @@ def made_once(url: str, key: str, name: str, make: Callable[[Path], None]) -> Pa
     # What nobody has used for days is removed.
     os.utime(path)
     return path
+
+
+@dataclass(frozen=True)
+class KnownDownload:
+    """A file that was downloaded from a URL before: what the server said of it, and its SHA-256."""
+
+    version: WebVersion
+    sha256: str
+
+    @classmethod
+    def read(cls, file: Path) -> "KnownDownload | None":
+        try:
+            content = json.loads(file.read_bytes())
+            return cls(WebVersion(**content["version"]), str(content["sha256"]))
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def write(self, file: Path) -> None:
+        part = file.with_name(f".{file.name}.part")
+        part.write_text(json.dumps(asdict(self)))
+        part.replace(file)
+
+
+def download(
+    url: str, target: Path, origin: str, *, sha256: str | None, known: KnownDownload | None = None
+) -> KnownDownload | None:
+    """Downloads a file, see `download_web_file`.
+
+    Args:
+        url: Of https.
+        target: Is made; its folder is there.
+        origin: What messages name, since the URL may hold a secret.
+        sha256: Of the file. None: what the server says of its length has to do.
+        known: Of an earlier download: where the server still has the same, nothing is downloaded.
+
+    Returns:
+        What was downloaded; None where it is what is known.
+
+    Raises:
+        ConfigError: there is no such file, it is not served over TLS, or it has another SHA-256.
+        StorageError: the server or the network does not respond, or the disk has no room for it.
+    """
+    before = known.version if known is not None else None
+    try:
+        version = download_web_file(url, target, name=origin, tls_only=True, hashed=sha256 is not None, known=before)
+    except FileNotFoundError:
+        raise ConfigError(f"{origin}: no file is there: check the URL") from None
+    if version is None:
+        return None
+    found = sha256_of(target)
+    if sha256 not in (None, found):
+        target.unlink()
+        raise ConfigError(
+            f"{origin}: its SHA-256 is {found}, and #sha256={sha256} is asked for: another file is there; correct the "
+            "hash if you trust it"
+        )
+    return KnownDownload(version, found)

@@ -16,9 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from trainers.config.parts.scaling_part import ScalingPart
-from trainers.distributed.machine import end_with_parent
+from trainers.distributed.machine import ASLEEP, end_with_parent
 from trainers.distributed.signals import SIGNALS
-from trainers.pipeline.on_machine.waiting_threads import ASLEEP
 
 # Ray sets it for its workers, too, unless the user has.
 THREADS = "OMP_NUM_THREADS"

@@ -1,5 +1,6 @@
-"""The workers of a run in processes of this machine: started together, followed, and ended together.
+"""Preparing, training and scoring in processes of this machine alone.
 
+Preparing takes a pool; training and scoring a worker group: started together, followed, and ended together.
 Their ranks find each other at a store of the driver's, as torchrun's do at its agent's.
 """
 
@@ -9,23 +10,30 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pyarrow as pa
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from trainers.config.schema import TrainConfig
-from trainers.distributed.console import Event, show
+from trainers.config.wording import counted
+from trainers.data.preparation import ShardTask
+from trainers.distributed.console import Event, print_line, show
+from trainers.distributed.console.events import Stage
 from trainers.distributed.local_ray import LOOPBACK
-from trainers.distributed.machine import GLOO_INTERFACE, interface_of
+from trainers.distributed.machine import GLOO_INTERFACE, cpus_of_this_machine, interface_of
+from trainers.distributed.restart_policy import RestartPolicy
 from trainers.distributed.session import LocalSession, Session
 from trainers.distributed.signals import SIGNALS, STOP_SIGNAL, STOPPING
-from trainers.errors import FollowingError, Interruption, RayscribeError
+from trainers.errors import FollowingError, Interruption, RayscribeError, StoppedError
 from trainers.pipeline.on_machine.process_server import (
     LOST_CODE,
     PROCESSES,
@@ -37,14 +45,18 @@ from trainers.pipeline.on_machine.process_server import (
     starting_processes,
     threads_of,
 )
-from trainers.pipeline.root_cause import TooManyFailuresError, is_connection_error, root_cause_of
+from trainers.pipeline.root_cause import TooManyFailuresError, converting_errors, is_connection_error, root_cause_of
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk
+from trainers.training.scoring_worker import score_task
+from trainers.training.tasks import ScoreTask, TrainTask
+from trainers.training.worker import run_training_worker
 
 POLL_S = 0.2
 # Once a worker has failed, the others end by the broken connections to it; one that does not is killed after this.
 GRACE_S = 5.0
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -217,3 +229,61 @@ def _read(worker: _Worker) -> None:
         of_server = how_server_ended() if code == LOST_CODE else None
         how = describe_end(code) if of_server is None else f"the process that started it: {of_server}"
         worker.ended = Ended(root_cause_of(WorkerCrashedError(f"{worker.process.name}: {how}.")))
+
+
+class MachineEngine:
+    """Processes of this machine, see `process_server`, which is to be started before."""
+
+    def run_shard_tasks(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
+        """Runs preparing tasks, one on each CPU.
+
+        Raises:
+            LostWorkerError: a process died.
+            RayscribeError: what stopped a task.
+        """
+        processes = min(cpus_of_this_machine(), len(blocks))
+        start: dict[str, Any] = {"initializer": become_part_of_driver, "initargs": (dict(os.environ),)}
+        with converting_errors(), ProcessPoolExecutor(processes, mp_context=PROCESSES, **start) as pool:
+            try:
+                with starting_processes():
+                    results = pool.map(task, blocks)
+                yield from results
+            except (BrokenProcessPool, WorkerCrashedError) as error:
+                raise root_cause_of(error, doing="preparing") from error
+
+    def run_on_main_process(self, make: Callable[[], Made]) -> Made:
+        return make()
+
+    def check(self, config: TrainConfig, *, trains: bool) -> None:
+        """A machine has room for any number of processes; it only gets slower."""
+
+    def train(self, task: TrainTask, folder: RunFolder) -> None:
+        """Runs a worker group, and another one where it fails and that may pass.
+
+        Raises:
+            RayscribeError: what stopped the workers.
+            Interruption: a stop was requested while there was nothing to wait for.
+        """
+        run_to_end(Work(run_training_worker, task, folder, task.attempt))
+
+    def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
+        """Scores in a worker group; for the rest see `train`."""
+        run_to_end(Work(score_task, task, folder, 1))
+
+
+def run_to_end(work: Work) -> None:
+    """Runs a worker group, and another one as often as the restart policy lets it; for the rest see `train`."""
+    policy = RestartPolicy.of(work.config)
+    with STOP_SIGNAL.deferred():
+        while True:
+            show(Stage("workers", f"starting {counted(work.config.scaling.max_workers, 'worker')}"))
+            ended = run_group(work)
+            if ended.error is None and not ended.was_interrupted:
+                return
+            if STOP_SIGNAL.received and not isinstance(ended.error, StoppedError):
+                STOP_SIGNAL.end()
+            assert ended.error is not None
+            line = None if policy.is_final(ended.error) else policy.count(ended.error)
+            if line is None:
+                raise ended.error
+            print_line(line)

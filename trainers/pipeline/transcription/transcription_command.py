@@ -9,10 +9,10 @@ from trainers.config.secrets import resolve_secrets
 from trainers.config.wording import counted
 from trainers.distributed.console import opened_screen, show
 from trainers.distributed.console.events import Finished, Stage
+from trainers.distributed.machine import wait_asleep
 from trainers.distributed.signals import STOP_SIGNAL, exit_code_of
 from trainers.errors import Interruption, QuarantinedError
 from trainers.models.sources.run_models import find_model
-from trainers.pipeline.on_machine.waiting_threads import wait_asleep
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
 
 if TYPE_CHECKING:

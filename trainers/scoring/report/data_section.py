@@ -1,18 +1,24 @@
 """Prepared clips as a page shows them: durations, characters, and what was left out by reason. Pure."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from trainers.config.wording import format_bytes, format_duration
+from trainers.data.prepared_set import PreparedSet
+from trainers.run_folder.layout import now, version_of
 from trainers.scoring.report.charts import durations
 from trainers.scoring.report.prepared_clips import ClipSet
+from trainers.scoring.report.rendering import rendered
 
 MOST_CHARACTERS = 200
 REASONS = 50
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+# A set is a split of any number of runs.
+NAME = "this set"
 
 
 @dataclass(frozen=True)
@@ -60,3 +66,31 @@ def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[ReasonCount]:
         for (split, reason), rows in found.items()
     ]
     return sorted(counts, key=lambda item: -item.rows)[:REASONS]
+
+
+def prepared_html(prepared: PreparedSet) -> str:
+    """The page of one prepared set.
+
+    Raises:
+        RayscribeError: a file of it is missing or damaged.
+    """
+    clips = ClipSet.of(NAME, prepared)
+    return rendered(
+        "prepared.html.j2",
+        title=prepared.url.rpartition("/")[2],
+        url=prepared.url,
+        read=now(),
+        version=version_of("rayscribe") or "",
+        sections=[("data", "Data")],
+        numbers=[*_numbers(clips)],
+        duration=format_duration,
+        **data_section([clips], [{"split": NAME, **row} for row in prepared.quarantine]),
+    )
+
+
+def _numbers(clips: ClipSet) -> Iterator[tuple[str, str, str]]:
+    stored = format_bytes(clips.prepared.summary.stored_bytes)
+    yield "Audio", format_duration(sum(clips.durations_s)), f"{stored} of 16-bit FLAC"
+    yield "Clips", f"{len(clips.durations_s):,}", f"of {clips.rows:,} rows"
+    yield "Quarantined", f"{clips.quarantined:,}", ""
+    yield "Characters", f"{clips.characters.total():,}", f"{len(clips.characters):,} different"

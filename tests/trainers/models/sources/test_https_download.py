@@ -7,7 +7,7 @@ import pytest
 
 from tests.web import WebServer, serving
 from trainers.errors import ConfigError, StorageError
-from trainers.models.sources.https_download import KnownDownload, download
+from trainers.models.sources.source_reader import KnownDownload, download
 
 CONTENT = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -16,8 +16,8 @@ from tests.trainers.pipeline.on_machine.test_worker_group import kill_server_at
 from tests.trainers.synthetic import write_corpus
 from trainers.data.preparation import PrepareOptions, Runner, ShardTask, run_in_process
 from trainers.errors import LostWorkerError
-from trainers.pipeline.on_machine.machine_engine import MachineEngine
 from trainers.pipeline.on_machine.process_server import start_server
+from trainers.pipeline.on_machine.worker_group import MachineEngine
 
 
 @pytest.fixture(autouse=True)

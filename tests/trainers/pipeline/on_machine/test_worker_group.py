@@ -19,9 +19,8 @@ from tests.trainers.synthetic import config
 from trainers.distributed.signals import STOP_SIGNAL, STOPPING
 from trainers.errors import DataError, Interruption, LostWorkerError, ProgramError, StoppedError
 from trainers.pipeline.on_machine import worker_group
-from trainers.pipeline.on_machine.machine_engine import run_to_end
 from trainers.pipeline.on_machine.process_server import start_server
-from trainers.pipeline.on_machine.worker_group import Work
+from trainers.pipeline.on_machine.worker_group import Work, run_to_end
 from trainers.run_folder.attempt_status import worker_logs
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage

@@ -5,7 +5,7 @@ import pytest
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.models.recognizer import Word
-from trainers.pipeline.transcription.word_edges import MOMENT_S, REACH_S, reach_to_pauses
+from trainers.pipeline.transcription.transcriber import MOMENT_S, REACH_S, reach_to_pauses
 
 
 def clip(*sounds: tuple[float, float], duration_s: float = 2.0, noise: float = 0.0) -> np.ndarray:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from ray.util import metrics
 
-from trainers.distributed import ray_session
 from trainers.distributed.coordinator import Coordinator, EndRequest
 from trainers.distributed.gauges import LOSS, error_rate
-from trainers.distributed.ray_session import RaySession
+from trainers.training.on_ray import ray_workers
+from trainers.training.on_ray.ray_workers import RaySession
 
 
 def test_a_number_is_labeled_and_repeated_as_it_was_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_a_number_is_labeled_and_repeated_as_it_was_last(monkeypatch: pytest.Mon
 
 def test_a_regroup_stays_one_when_the_coordinator_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[EndRequest | None] = [None, EndRequest("a node goes"), None]
-    monkeypatch.setattr(ray_session, "end_request", lambda coordinator: said.pop(0))
+    monkeypatch.setattr(ray_workers, "end_request", lambda coordinator: said.pop(0))
     session = RaySession(0, 2, 0)
     assert [session.stop_requested() for _ in range(2)] == [False, True]
     assert session.regroup_reason() == "a node goes"
