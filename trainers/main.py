@@ -301,7 +301,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
         show(Stage("imports", LIBRARIES))
-        from trainers.pipeline.debug.debug_run import debug  # noqa: PLC0415
+        from trainers.pipeline.debug_run import debug  # noqa: PLC0415
 
         return debug(config)
     if given.verb == "check":

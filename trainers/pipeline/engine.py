@@ -5,9 +5,9 @@ from typing import Protocol, TypeVar
 
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import Runner, run_in_process
+from trainers.distributed.root_cause import converting_errors
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
-from trainers.pipeline.root_cause import converting_errors
 from trainers.run_folder.layout import RunFolder
 from trainers.storage.full_disk import naming_full_disk
 from trainers.training.scoring_worker import score_task

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from trainers.data.batch_plan import bucket_of
-from trainers.distributed.failure_texts import is_out_of_memory
+from trainers.distributed.root_cause import is_out_of_memory
 from trainers.models.recognizer import Decoding, Recognition, Recognizer
 
 

@@ -14,8 +14,8 @@ from runtime_env.secret_arguments import secret_references, with_secrets
 from trainers.config.secrets import add_secrets, resolve_secrets
 from trainers.distributed.console.events import Stage
 from trainers.distributed.coordinator import STOPPABLE, EndRequest
-from trainers.distributed.failure_texts import is_broken_connection
 from trainers.distributed.machine import GLOO_INTERFACE, interface_of
+from trainers.distributed.root_cause import is_broken_connection
 from trainers.errors import FencedError, FollowingError, LostWorkerError, RayscribeError, RegroupError, ScriptError
 from trainers.run_folder.attempt_status import Phase, StatusWriter, restarts_of
 from trainers.run_folder.checkpoints import newest, sweep

@@ -31,6 +31,7 @@ from trainers.distributed.console.events import Stage
 from trainers.distributed.local_ray import LOOPBACK
 from trainers.distributed.machine import GLOO_INTERFACE, cpus_of_this_machine, interface_of
 from trainers.distributed.restart_policy import RestartPolicy
+from trainers.distributed.root_cause import TooManyFailuresError, converting_errors, is_connection_error, root_cause_of
 from trainers.distributed.session import LocalSession, Session
 from trainers.distributed.signals import SIGNALS, STOP_SIGNAL, STOPPING
 from trainers.errors import FollowingError, Interruption, RayscribeError, StoppedError
@@ -45,7 +46,6 @@ from trainers.pipeline.on_machine.process_server import (
     starting_processes,
     threads_of,
 )
-from trainers.pipeline.root_cause import TooManyFailuresError, converting_errors, is_connection_error, root_cause_of
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk

@@ -14,8 +14,8 @@ from trainers.config.schema import AnyConfig
 from trainers.distributed.coordinator import RESTART, WAITING
 from trainers.distributed.ray_connection import LOST_NODE_TIMEOUT_S, lost_nodes, stop_requested
 from trainers.distributed.restart_policy import RestartPolicy
+from trainers.distributed.root_cause import TooManyFailuresError, is_preemption, is_start_timeout, root_cause_of
 from trainers.errors import LostWorkerError, ProgramError, StoppedError
-from trainers.pipeline.root_cause import TooManyFailuresError, is_preemption, is_start_timeout, root_cause_of
 
 # Of a reason in the journal.
 LONGEST_REASON = 500

@@ -31,11 +31,11 @@ from trainers.distributed.ray_connection import (
     poll_coordinator,
     request_resource_reports,
 )
+from trainers.distributed.root_cause import only_connection_errors, root_cause_of
 from trainers.distributed.signals import STOP_SIGNAL, STOPPING
 from trainers.errors import LostNodeError, StoppedError
 from trainers.pipeline.on_ray.failure_watch import FailureWatch
 from trainers.pipeline.on_ray.resize_policy import LostCapacity, ResizePolicy, StaleNodes
-from trainers.pipeline.root_cause import only_connection_errors, root_cause_of
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs

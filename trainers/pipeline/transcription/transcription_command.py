@@ -79,7 +79,7 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
     if not on_ray:
         refuse_missing(rows.table["audio"].to_pylist())
     show(Stage("imports", "loading torch and transformers"))
-    from trainers.pipeline.root_cause import converting_errors  # noqa: PLC0415
+    from trainers.distributed.root_cause import converting_errors  # noqa: PLC0415
     from trainers.pipeline.transcription.transcription import transcribe, transcribe_in_process  # noqa: PLC0415
 
     if not on_ray:

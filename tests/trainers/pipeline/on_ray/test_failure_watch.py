@@ -20,6 +20,7 @@ from tests.trainers.synthetic import config
 from trainers.config.schema import ScriptConfig
 from trainers.distributed.coordinator import RESTART
 from trainers.distributed.restart_policy import MAX_LOSSES
+from trainers.distributed.root_cause import TooManyFailuresError
 from trainers.errors import (
     ConfigError,
     LostNodeError,
@@ -32,7 +33,6 @@ from trainers.errors import (
 )
 from trainers.pipeline.on_ray import failure_watch
 from trainers.pipeline.on_ray.failure_watch import FailureWatch
-from trainers.pipeline.root_cause import TooManyFailuresError
 
 DIED = LostWorkerError("rank 1 died")
 LEFT = RegroupError("the node of rank 1 is being drained")

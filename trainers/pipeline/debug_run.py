@@ -26,6 +26,7 @@ from trainers.config.unused_fields import refuse_unused_fields
 from trainers.config.wording import counted
 from trainers.data.sources.known_sources import source_of
 from trainers.distributed.console import print_line
+from trainers.distributed.root_cause import converting_errors
 from trainers.distributed.session import LocalSession
 from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import Interruption, RayscribeError, ResumeError, StoppedError
@@ -37,7 +38,6 @@ from trainers.models.sources.source_pin import FIELDS
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
-from trainers.pipeline.root_cause import converting_errors
 from trainers.pipeline.splits import prepare_all
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import FROM

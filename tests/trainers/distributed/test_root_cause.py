@@ -13,6 +13,13 @@ from ray.train.v2._internal.exceptions import (
 )
 from ray.train.v2.api.exceptions import ControllerError, WorkerGroupError
 
+from trainers.distributed.root_cause import (
+    TooManyFailuresError,
+    converting_errors,
+    is_preemption,
+    only_connection_errors,
+    root_cause_of,
+)
 from trainers.errors import (
     ConfigError,
     DataError,
@@ -25,13 +32,6 @@ from trainers.errors import (
     RayscribeError,
     ResourceError,
     StorageError,
-)
-from trainers.pipeline.root_cause import (
-    TooManyFailuresError,
-    converting_errors,
-    is_preemption,
-    only_connection_errors,
-    root_cause_of,
 )
 
 CLOSED = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:28874. Check the logs of the remote worker")

@@ -4,9 +4,9 @@ Errors are recognized by the names of their classes, so that neither Ray nor tor
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 
-from trainers.distributed.failure_texts import ADVICE, CLASSES, is_broken_connection, is_out_of_memory
 from trainers.errors import (
     FollowingError,
     LostNodeError,
@@ -59,6 +59,19 @@ PROGRAM_CLASSES = {
     "ValueError",
     "ZeroDivisionError",
 }
+# ray.exceptions.OutOfMemoryError is what calls to a worker raise that Ray's memory monitor has killed;
+# torch.OutOfMemoryError is CUDA's.
+MEMORY_CLASSES = {"OutOfMemoryError", "MemoryError"}
+MEMORY_TEXTS = ("CUDA out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+MEMORY_ADVICE = (
+    "lower training.per_device_train_batch_size and raise training.gradient_accumulation_steps by the same factor, "
+    "set training.gradient_checkpointing: true, or use larger nodes"
+)
+# Of gloo, NCCL and torch's store, where the other end is gone.
+_BROKEN = re.compile(
+    "Connection closed by (remote )?peer|Connection reset by peer|Broken pipe|remote process exit|Socket Timeout"
+    r"|NCCL communicator|failed to recv, got 0 bytes|client socket has timed out|Timed out waiting \d+ms"
+)
 
 
 class TooManyFailuresError(Exception):
@@ -82,7 +95,7 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
         return type(first)(_text(first)) if LOADER_TEXT in str(first) else first
     memory = next(filter(is_memory_error, found), None)
     if memory is not None:
-        return MemoryExhaustedError(f"{doing}: out of memory: {_first_line(memory)}; {ADVICE}")
+        return MemoryExhaustedError(f"{doing}: out of memory: {_first_line(memory)}; {MEMORY_ADVICE}")
     node = next(filter(_is_lost_node, found), None)
     if node is not None:
         return LostNodeError(f"{doing}: a node was lost: {last_line(node)}")
@@ -98,7 +111,7 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
         return LostNodeError(f"{doing}: a node was lost, and a worker with it: {last_line(gone)}")
     return LostWorkerError(
         f"{doing}: the process of a worker died: {last_line(gone)} "
-        f"If it was not killed on purpose, its node may have run out of memory: check its kernel log; {ADVICE}"
+        f"If it was not killed on purpose, its node may have run out of memory: check its kernel log; {MEMORY_ADVICE}"
     )
 
 
@@ -149,7 +162,7 @@ def root_errors(error: BaseException) -> Iterator[BaseException]:
 def is_memory_error(error: BaseException) -> bool:
     """Whether memory ran out, of the node or of a GPU."""
     # The text of an error that has causes may quote them.
-    return name(error) in CLASSES or (not _causes(error) and is_out_of_memory(error))
+    return name(error) in MEMORY_CLASSES or (not _causes(error) and is_out_of_memory(error))
 
 
 def _is_lost_node(error: BaseException) -> bool:
@@ -216,3 +229,13 @@ def _causes(error: BaseException) -> list[BaseException]:
     items = [getattr(error, attribute, None) for attribute in CAUSE_ATTRIBUTES]
     items += list(getattr(error, "worker_failures", {}).values())
     return [item for item in items if isinstance(item, BaseException)]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error itself says that memory ran out, of the node or of a GPU."""
+    return type(error).__name__ in MEMORY_CLASSES or any(text in str(error) for text in MEMORY_TEXTS)
+
+
+def is_broken_connection(text: str) -> bool:
+    """Whether a text, such as the last lines of a program, has such an error."""
+    return _BROKEN.search(text) is not None

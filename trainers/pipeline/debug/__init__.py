@@ -1,1 +1,0 @@
-"""`--debug`: two batches through every stage, with a tiny model in place of a large one."""
