@@ -29,11 +29,12 @@ from trainers.errors import RayscribeError
 
 if TYPE_CHECKING:
     from jobs.model import Run
+    from trainers.config.flags.task_line import TaskArguments
     from trainers.config.schema import TrainConfig
     from trainers.data.prepared_set import PreparedSet
-    from trainers.main import TaskArguments
     from trainers.pipeline.evaluate import RunResult
     from trainers.pipeline.transcription.transcription import TranscriptionResult
+    from trainers.pipeline.verbs import Result, Verb
 
 __all__ = [
     "RayscribeError",
@@ -69,16 +70,18 @@ def train(
         ray: Whether to run on Ray; False: all happens in this process. None: on Ray where something needs it, else in
             processes of this machine.
     """
-    result: RunResult = _call(recipe, overrides, address=address, ray=ray)
-    return result
+    from trainers.pipeline import verbs  # noqa: PLC0415
+
+    return _call(verbs.train, recipe, overrides, address=address, ray=ray)
 
 
 def prepare(
     recipe: Recipe, overrides: Overrides | None = None, *, address: str | None = None, ray: bool | None = None
 ) -> "dict[str, PreparedSet]":
     """Decodes and stores each split, or finds it stored; for the arguments see `train`."""
-    sets: dict[str, PreparedSet] = _call(recipe, overrides, verb="prepare", address=address, ray=ray)
-    return sets
+    from trainers.pipeline import verbs  # noqa: PLC0415
+
+    return _call(verbs.prepare, recipe, overrides, verb="prepare", address=address, ray=ray)
 
 
 def evaluate(
@@ -103,8 +106,9 @@ def evaluate(
         ray: Whether to run on Ray.
     """
     scored = {"model": model, "split": split, "nbest": nbest}
-    result: RunResult = _call(recipe, overrides, verb="evaluate", address=address, ray=ray, **scored)
-    return result
+    from trainers.pipeline import verbs  # noqa: PLC0415
+
+    return _call(verbs.evaluate, recipe, overrides, verb="evaluate", address=address, ray=ray, **scored)
 
 
 def transcribe(  # noqa: PLR0913 -- as the command
@@ -193,14 +197,14 @@ def main() -> int:
         return 130
 
 
-def _call(recipe: Recipe, overrides: Overrides | None, **options: Any) -> Any:
-    from trainers.main import call  # noqa: PLC0415
+def _call(run: "Verb[Result]", recipe: Recipe, overrides: Overrides | None, **options: Any) -> "Result":
+    from trainers.main import call_from_python  # noqa: PLC0415
 
-    return call(_arguments(recipe, overrides, **options))
+    return call_from_python(_arguments(recipe, overrides, **options), run)
 
 
 def _arguments(recipe: Recipe, overrides: Overrides | None, **options: Any) -> "TaskArguments":
-    from trainers.main import TaskArguments  # noqa: PLC0415
+    from trainers.config.flags.task_line import TaskArguments  # noqa: PLC0415
 
     sets = _sets(overrides)
     if isinstance(recipe, (str, os.PathLike)):

@@ -18,9 +18,10 @@ from jobs.clusters.managed.cluster_record import RayUpRecord, read_record, recor
 from jobs.errors import ConflictError, NotFoundError
 from jobs.lifecycle import RunState
 from jobs.model import Run
+from trainers.config.flags.task_line import TaskArguments
 from trainers.config.storage_location import in_home
 from trainers.errors import ConfigError
-from trainers.main import TaskArguments, run_task
+from trainers.main import run_task
 from trainers.run_folder.layout import CONFIG, MODEL
 from trainers.run_folder.run_register import Registered
 from trainers.scripts.recipe import resolve_program

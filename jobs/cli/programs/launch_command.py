@@ -15,13 +15,14 @@ from jobs.cli.submit import AddressOption, ClusterOption, FollowOption, Submissi
 from jobs.cli.train import Overrides, joined
 from jobs.submission.job_spec import ScriptRunConfig, load_spec
 from runtime_env.recipe_secrets import find_literal_secrets
+from trainers.config.flags.task_line import TaskArguments
 from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override, apply_overrides, parse_override
 from trainers.config.schema import trainer_of
 from trainers.config.strict_loading import load_yaml
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
-from trainers.main import TaskArguments, run_task
+from trainers.main import run_task
 from trainers.scripts.recipe import placement_note, resolve_program
 
 Line = Annotated[

@@ -14,12 +14,13 @@ from tests.trainers.config import public_arguments
 from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.flags.flag import MAPPING, NUMBER, SWITCH, TEXT, WHOLE, WORDS, Flag
 from trainers.config.flags.script_line import FLAGS
+from trainers.config.flags.task_line import parser
 from trainers.config.flags.trainer_flags import PASSED_ON
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
-from trainers.main import config_of, parse, parser
+from trainers.main import config_of, parse
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.training.arguments import OWNED, training_arguments
 

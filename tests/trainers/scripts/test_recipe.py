@@ -4,10 +4,11 @@ from typing import Any
 import pytest
 import yaml
 
+from trainers.config.flags.task_line import TaskArguments
 from trainers.config.loader import build_any_config
 from trainers.config.schema import ScriptConfig
 from trainers.errors import ConfigError
-from trainers.main import TaskArguments, config_of
+from trainers.main import config_of
 from trainers.scripts.outputs.output_folder import NOT_NAMED
 from trainers.scripts.recipe import resolve_program
 

@@ -1,0 +1,215 @@
+"""What the verbs of `task.py` do, each on the engine that its config needs.
+
+Libraries that take seconds to load are loaded here, once the config is known to be right.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainers.config.flags.task_line import TaskArguments
+from trainers.config.schema import ScriptConfig, TrainConfig
+from trainers.config.submitted import CHECKPOINT_VARIABLE
+from trainers.config.wording import counted, format_bytes, format_duration
+from trainers.distributed.console import print_line, show
+from trainers.distributed.console.events import Finished, Stage
+from trainers.distributed.machine import cpus_of_this_machine
+from trainers.distributed.signals import STOP_SIGNAL
+from trainers.errors import ConfigError
+from trainers.pipeline import demo_run
+from trainers.pipeline.next_steps import next_steps
+from trainers.pipeline.on_machine.engine_choice import crowding, engine_line
+
+if TYPE_CHECKING:
+    from trainers.data.prepared_set import PreparedSet
+    from trainers.pipeline.engine import Engine, LocalEngine
+    from trainers.pipeline.evaluate import RunResult
+
+LIBRARIES = "loading torch and transformers"
+# What a worker of this machine imports, by itself or by accelerate where it is there.
+WORKERS_IMPORT = (f"{__package__}.on_machine.worker_group", "deepspeed")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a verb.
+
+    Attributes:
+        changed: What was overridden in the config, for the record.
+    """
+
+    given: TaskArguments
+    config: TrainConfig
+    changed: Sequence[str] = ()
+
+
+Result = TypeVar("Result")
+Verb = Callable[[Call, "Engine"], Result]
+
+
+def train(call: Call, engine: "Engine") -> "RunResult":
+    """Trains, evaluates and exports, or continues what was interrupted."""
+    from trainers.pipeline.fit import fit  # noqa: PLC0415
+
+    expected = os.environ.get(CHECKPOINT_VARIABLE)
+    result = fit(call.config, engine, overrides=call.changed, attempt=call.given.attempt, expected=expected)
+    if result.warning is not None:
+        show(result.warning)
+    _show_result(call, result)
+    return result
+
+
+def evaluate(call: Call, engine: "Engine") -> "RunResult":
+    """Scores a model on a split."""
+    from trainers.pipeline import evaluate as evaluation  # noqa: PLC0415
+
+    given = call.given
+    assert given.model is not None
+    result = evaluation.evaluate(call.config, engine, model=given.model, split=given.split, nbest=given.nbest)
+    _show_result(call, result)
+    return result
+
+
+def prepare(call: Call, engine: "Engine") -> "dict[str, PreparedSet]":
+    """Decodes and stores each split, or finds it stored.
+
+    Raises:
+        ConfigError: the config names no data.
+    """
+    from trainers.data.text_report import report_of  # noqa: PLC0415
+    from trainers.pipeline.splits import prepare_all  # noqa: PLC0415
+
+    sets = prepare_all(call.config, engine)
+    if not sets:
+        raise ConfigError("data: names no data to prepare (--set data.train=my.csv)")
+    for split, prepared in sets.items():
+        counts = prepared.summary
+        stored = f"{format_duration(counts.duration_s)}, {format_bytes(counts.stored_bytes)}"
+        print_line(
+            f"{split}: {counted(counts.rows, 'row')} · {counts.prepared} prepared ({stored}) · "
+            f"{counts.quarantined} quarantined · {prepared.url}"
+        )
+        if call.given.texts:
+            for line in report_of(prepared.index).lines():
+                print_line(f"{split}: {line}")
+    _advise(call)
+    return sets
+
+
+VERBS: Mapping[str, Verb[Any]] = {"train": train, "prepare": prepare, "evaluate": evaluate}
+
+
+def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Result:
+    """Runs a verb on Ray where something needs it (`needs_ray` says what), else in processes of this machine.
+
+    Raises:
+        RayscribeError: what stopped it.
+    """
+    given, config = call.given, call.config
+    if given.ray is False:
+        _load(call)
+        return verb(call, _local_engine(config))
+    show(engine_line(needs_ray))
+    if needs_ray is None:
+        return verb(call, _machine_engine(call))
+    show(Stage("imports", "loading Ray"))
+    from trainers.distributed.ray_connection import (  # noqa: PLC0415
+        connected,
+        driver_node,
+        refuse_missing_accelerators,
+    )
+
+    def load() -> None:
+        _load(call)
+        from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
+
+    refuse_missing_accelerators(config, given.address)
+    # Again inside, since Ray takes SIGTERM for itself when it connects.
+    with connected(config, given.address, meanwhile=load), STOP_SIGNAL.on_signals():
+        from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
+
+        if not given.demo:
+            return verb(call, RayEngine())
+        placement = demo_run.place_demo(config, driver_node())
+        show(placement.message)
+        changed = [*call.changed, *(f"{'.'.join(path)}={value}" for path, value in placement.overrides)]
+        placed = replace(call, config=demo_run.apply_placement(config, placement), changed=changed)
+        engine = RayEngine(placement.node_resources) if placement.num_workers else _local_engine(config)
+        return verb(placed, engine)
+
+
+def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str]) -> None:
+    """Runs a program on Ray workers.
+
+    Raises:
+        RayscribeError: what stopped it.
+    """
+    if given.verb != "train" or given.debug or given.ray is False:
+        wrong = "--debug" if given.debug else "--no-ray" if given.ray is False else f"--verb {given.verb}"
+        raise ConfigError(f"{wrong}: a recipe with trainer: script runs a program on Ray, and does nothing else")
+    show(Stage("imports", "loading Ray"))
+    from trainers.distributed.ray_connection import (  # noqa: PLC0415
+        connected,
+        package_of_job,
+        refuse_missing_accelerators,
+    )
+
+    refuse_missing_accelerators(config, given.address)
+    with connected(config, given.address), STOP_SIGNAL.on_signals():
+        from trainers.pipeline.launch import launch  # noqa: PLC0415
+
+        package = package_of_job()
+        base = Path.cwd() if package is None else None
+        expected = os.environ.get(CHECKPOINT_VARIABLE)
+        result = launch(config, base=base, package=package, overrides=changed, attempt=given.attempt, expected=expected)
+    show(Finished(result.headline, result.folder))
+
+
+def _load(call: Call) -> None:
+    """Loads torch, transformers and what runs with them, and has a training's arguments checked by them.
+
+    Raises:
+        ConfigError: what they say of the arguments.
+    """
+    show(Stage("imports", LIBRARIES))
+    from trainers.training.arguments import check_arguments, check_trackers  # noqa: PLC0415
+
+    if call.given.verb == "train":
+        check_arguments(call.config)
+        check_trackers(call.config)
+    from trainers.pipeline import evaluate, fit  # noqa: F401, PLC0415
+
+
+def _local_engine(config: TrainConfig) -> "LocalEngine":
+    from trainers.pipeline.engine import LocalEngine  # noqa: PLC0415
+
+    return LocalEngine(config.scaling.backend)
+
+
+def _machine_engine(call: Call) -> "Engine":
+    """Processes of this machine, which import what they need while this one does."""
+    from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
+
+    scaling = call.config.scaling
+    threads = threads_of(scaling)
+    crowded = crowding(scaling.max_workers, threads, cpus_of_this_machine())
+    if crowded is not None and call.given.verb != "prepare":
+        print_line(f"warning: {crowded}")
+    start_server(WORKERS_IMPORT, threads)
+    _load(call)
+    from trainers.pipeline.on_machine.worker_group import MachineEngine  # noqa: PLC0415
+
+    return MachineEngine()
+
+
+def _show_result(call: Call, result: "RunResult") -> None:
+    show(Finished(result.headline, result.folder))
+    _advise(call, result.folder, result.split)
+
+
+def _advise(call: Call, folder: str = "", split: str = "") -> None:
+    if call.given.command is not None:
+        for line in next_steps(call.given.verb, call.given.command, call.config, folder, split):
+            show(line)
