@@ -71,35 +71,44 @@ def launch(
         RayscribeError: the attempt cannot begin, or what stopped the program.
     """
     folder = RunFolder.of(config)
-    open_storage(storage_path_of(config), config.run.storage_options).check_writable()
     journal, request = Journal(folder), AttemptRequest(folder, config.trainer, overrides, attempt, expected)
     with FinalStatus(config, folder, attempt) as final:
-        state = journal.read()
-        request.check(state)
-        if config.run.resume == "never" and state.number and not request.is_retry:
-            raise ResumeError(f"{folder.url}: is there already, and run.resume is never: give it another run.name")
-        if state.finished is None:
-            driver = Driver.open(folder, journal, attempt, lambda state: state.experiment or _experiment(config))
-            assert driver is not None, "an experiment is given for each state"
+        driver = _begin(config, journal, request)
+        if driver is not None:
             final.attempt = driver.attempt
-            request.write_start(driver, config, driver.check().experiment or {})
-            driver.own.write_jsonl(layout.QUARANTINE, [])
-            enter_prepared(driver)
-            _say_what_changes(config, state)
             if package is None and base is not None and config.script.prepare is not None:
                 package = hash_of_files(config.script, base)
             task = ScriptTask(config, driver.attempt, base, package or "")
             _run_program(task, folder, managed_by_service=request.is_managed)
             _finish(driver)
-        else:
-            _refuse_other_command(config, state, folder)
-            print_line(f"{folder.url}: this program has ended well already; name another run to run it again")
         publish(folder, journal)
-        finished = journal.read().finished
-        assert finished is not None
-        result = LaunchResult(folder.url, finished.result["metrics"])
+        result = _result_of(folder, journal)
         final.headline = result.headline
     return result
+
+
+def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> Driver | None:
+    """Begins an attempt; None where the run has finished already.
+
+    Raises:
+        RayscribeError: the attempt cannot begin.
+    """
+    open_storage(storage_path_of(config), config.run.storage_options).check_writable()
+    folder, state = request.folder, journal.read()
+    request.check(state)
+    if config.run.resume == "never" and state.number and not request.is_retry:
+        raise ResumeError(f"{folder.url}: is there already, and run.resume is never: give it another run.name")
+    if state.finished is not None:
+        _refuse_other_command(config, state, folder)
+        print_line(f"{folder.url}: this program has ended well already; name another run to run it again")
+        return None
+    driver = Driver.open(folder, journal, request.number, lambda state: state.experiment or _experiment(config))
+    assert driver is not None, "an experiment is given for each state"
+    request.write_start(driver, config, driver.check().experiment or {})
+    driver.own.write_jsonl(layout.QUARANTINE, [])
+    enter_prepared(driver)
+    _say_what_changes(config, state)
+    return driver
 
 
 def _experiment(config: ScriptConfig) -> dict[str, Any]:
@@ -138,6 +147,12 @@ def _finish(driver: Driver) -> None:
             "result": result,
         }
     )
+
+
+def _result_of(folder: RunFolder, journal: Journal) -> LaunchResult:
+    finished = journal.read().finished
+    assert finished is not None
+    return LaunchResult(folder.url, finished.result["metrics"])
 
 
 def _run_program(task: ScriptTask, folder: RunFolder, *, managed_by_service: bool) -> None:
