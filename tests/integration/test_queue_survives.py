@@ -27,15 +27,17 @@ POINTS = (
     "logs.archive:after/1",
     "ray.stop:after/0",
 )
-# Before and after each kind of side effect, each at another pass.
+# Before and after each kind of side effect, each at another pass; those of a stop one after the other, since a
+# controller that lives through it stops the run for good.
 ALL_POINTS = (
-    *POINTS,
+    *POINTS[:-1],
     "ray.submit:before/0",
     "ledger.submitted:after/1",
     "logs.archive:before/0",
     "ledger.end:after/1",
     "ledger.admit:after/0",
     "ray.stop:before/0",
+    "ray.stop:after/0",
 )
 QUEUES = QueuesConfig.model_validate(
     {"queues": {"default": {"max_cpus": 8, "max_running": 4, "per_user": {"max_cpus": 6}}, "small": {"max_cpus": 3}}}
