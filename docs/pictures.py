@@ -14,9 +14,8 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-from trainers.distributed.console.events import NAMES, Event, Stepped
+from trainers.distributed.console.events import NAMES, Event, Stepped, View
 from trainers.distributed.console.live_view import lasting_lines, live_lines
-from trainers.distributed.console.view import View
 
 TRANSCRIPTS = Path(__file__).parent / "transcripts"
 WIDTH = 110

@@ -20,7 +20,7 @@ from jobs.model import Attempt, AttemptState, Event, Run
 from jobs.printable import printable
 from trainers.config.storage_location import is_url
 from trainers.config.wording import both_contexts, counted, format_duration
-from trainers.distributed.console.live_view import sparkline
+from trainers.distributed.console.plain_lines import sparkline
 from trainers.errors import ConfigError
 from trainers.storage.json_files import to_json
 

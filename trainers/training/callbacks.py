@@ -14,8 +14,7 @@ import torch
 from transformers import TrainerCallback
 
 from trainers.data.batch_plan import BatchPlan
-from trainers.distributed.console.events import SHOWN_EVERY_S, Logged, Stage, Stepped, Validated
-from trainers.distributed.console.view import TRAIN
+from trainers.distributed.console.events import SHOWN_EVERY_S, TRAIN, Logged, Stage, Stepped, Validated
 from trainers.distributed.session import Session
 from trainers.errors import FencedError, StorageError
 from trainers.metrics.known_metrics import known_metrics

@@ -1,19 +1,20 @@
-"""Events on a terminal: lines that stay, and below them a few that change. Pure."""
+"""Events on a terminal: lines that stay, above a view of the stage that changes several times a second."""
 
 import math
-from collections.abc import Sequence
+import sys
+from typing import TextIO
 
+from rich.console import Console, Group
+from rich.live import Live
 from rich.text import Text
 
 from trainers.config.wording import counted, format_duration, format_rate
-from trainers.distributed.console.events import Counted, Event, Finished, Logged, Stage, StageEnded, Validated
-from trainers.distributed.console.plain_lines import line_of, spent_line
-from trainers.distributed.console.view import View
+from trainers.distributed.console.events import Counted, Event, Finished, Logged, Stage, StageEnded, Validated, View
+from trainers.distributed.console.plain_lines import line_of, sparkline, spent_line
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TURNS_PER_S = 8.0
-LEVELS = "▁▂▃▄▅▆▇█"
-BAR_CELLS, SPARK_CELLS = 20, 10
+BAR_CELLS = 20
 # Narrower than this, there is no bar.
 BAR_WIDTH = 72
 GOOD, ODD, BAD, PALE, MAIN = "green", "yellow", "bold red", "dim", "cyan"
@@ -53,17 +54,6 @@ def live_lines(view: View, now_s: float, width: int) -> list[Text]:
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
-
-
-def sparkline(values: Sequence[float], cells: int = SPARK_CELLS) -> str:
-    """The last values as bars, from the lowest of them to the highest; those that are not finite are gaps."""
-    shown = values[-cells:]
-    known = [value for value in shown if math.isfinite(value)]
-    if len(known) < 2:
-        return ""
-    low, high = min(known), max(known)
-    scale = (len(LEVELS) - 1) / ((high - low) or 1.0)
-    return "".join(LEVELS[round((value - low) * scale)] if math.isfinite(value) else " " for value in shown)
 
 
 def _ended(view: View, now_s: float) -> list[Text]:
@@ -115,3 +105,38 @@ def _numbers(view: View) -> list[Text]:
     for part in parts:
         part.rstrip()
     return parts
+
+
+class Terminal:
+    """Draws the view; what else prints meanwhile comes above it. rich respects NO_COLOR and the terminal's size."""
+
+    tick_s = 0.125
+
+    def __init__(self, file: TextIO) -> None:
+        self._console = Console(file=file, highlight=False)
+        # What goes to a file or a pipe stays there.
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),
+            redirect_stderr=sys.stderr.isatty(),
+        )
+        self._live.start()
+
+    def show(self, event: Event, before: View, now_s: float) -> None:
+        for line in lasting_lines(event, before, now_s):
+            self._console.print(line, soft_wrap=True)
+        self.tick(before.after(event, now_s), now_s)
+
+    def show_error(self, line: str, view: View, now_s: float) -> None:
+        if sys.stderr.isatty():
+            self._console.print(Text(line, style=BAD), soft_wrap=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def tick(self, view: View, now_s: float) -> None:
+        self._live.update(Group(*live_lines(view, now_s, self._console.width)), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()

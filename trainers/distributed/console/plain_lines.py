@@ -1,13 +1,15 @@
 """Events as lines of a log. Pure."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 from trainers.config.wording import format_duration, format_rate
-from trainers.distributed.console.events import Counted, Event, Logged, Stage, StageEnded, Stepped
-from trainers.distributed.console.view import View
+from trainers.distributed.console.events import Counted, Event, Logged, Stage, StageEnded, Stepped, View
 
 # Seconds without a line after which one says that the stage goes on; then twice as long each time, up to a minute.
 FIRST_STILL_S, LONGEST_STILL_S = 10.0, 60.0
+LEVELS = "▁▂▃▄▅▆▇█"
+SPARK_CELLS = 10
 
 
 def line_of(event: Event, since_start_s: float | None = None) -> str | None:
@@ -55,6 +57,17 @@ def spent_line(view: View, now_s: float) -> str:
     """Where the time went, stage by stage."""
     parts = (f"{name} {seconds:.1f} s" for name, seconds in view.spent_until(now_s).items())
     return f"time: {' · '.join(parts)}, together {format_duration(now_s - view.began_s)}"
+
+
+def sparkline(values: Sequence[float], cells: int = SPARK_CELLS) -> str:
+    """The last values as bars, from the lowest of them to the highest; those that are not finite are gaps."""
+    shown = values[-cells:]
+    known = [value for value in shown if math.isfinite(value)]
+    if len(known) < 2:
+        return ""
+    low, high = min(known), max(known)
+    scale = (len(LEVELS) - 1) / ((high - low) or 1.0)
+    return "".join(LEVELS[round((value - low) * scale)] if math.isfinite(value) else " " for value in shown)
 
 
 def _how_far(view: View) -> str:

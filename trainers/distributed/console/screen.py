@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TextIO
 
-from trainers.distributed.console.events import Event, Finished, Stage, content_of
+from trainers.distributed.console.events import Event, Finished, Stage, View, content_of
 from trainers.distributed.console.plain_lines import line_of, spent_line, still_line
-from trainers.distributed.console.view import View
 
 # Seconds between two JSON lines that say that a stage goes on.
 STILL_S = 10.0
@@ -227,7 +226,7 @@ def _output(file: TextIO, *, as_json: bool) -> Output:
         return JsonLines(file)
     if file.isatty() and os.environ.get("TERM") != "dumb" and os.environ.get("WORLD_SIZE", "1") == "1":
         # Its library takes longer to load than all else that the first line needs.
-        from trainers.distributed.console.terminal import Terminal  # noqa: PLC0415
+        from trainers.distributed.console.live_view import Terminal  # noqa: PLC0415
 
         return Terminal(file)
     return LogOutput(file)

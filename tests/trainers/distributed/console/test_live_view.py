@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.trainers.distributed.console.test_plain_lines import RAY, SHARDS, view_after
-from trainers.distributed.console.events import Event, Finished, Logged, Stage, Stepped, TrainingBegan, Validated
-from trainers.distributed.console.live_view import BAR_WIDTH, lasting_lines, live_lines, sparkline
-from trainers.distributed.console.view import View
+from trainers.distributed.console.events import Event, Finished, Logged, Stage, Stepped, TrainingBegan, Validated, View
+from trainers.distributed.console.live_view import BAR_WIDTH, lasting_lines, live_lines
+from trainers.distributed.console.plain_lines import sparkline
 
 TRAIN = Stage("train", "training", is_told=False)
 LOSSES = [Logged(step, 20, step / 10, 3.0 / step, 8.0, 24.0, 90.0) for step in (5, 10)]

@@ -5,10 +5,19 @@ import sys
 import pytest
 
 from trainers.distributed.console import ProgressCounter
-from trainers.distributed.console.events import Counted, Event, Finished, Logged, Stage, StageEnded, Stepped, Validated
+from trainers.distributed.console.events import (
+    Counted,
+    Event,
+    Finished,
+    Logged,
+    Stage,
+    StageEnded,
+    Stepped,
+    Validated,
+    View,
+)
 from trainers.distributed.console.plain_lines import line_of, spent_line, still_line
 from trainers.distributed.console.screen import LogOutput
-from trainers.distributed.console.view import View
 
 RAY = Stage("Ray", "starting on this machine")
 SHARDS = Counted("prepare train", 150, 600, "clips", took_s=3.0, note="2 quarantined")
