@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, Select, exists, func, select, tuple_, union_all
 
 from jobs.errors import NotFoundError
-from jobs.ledger import records, run_list, tables, user_requests
+from jobs.ledger import records, tables, user_requests
 from jobs.ledger.database import Database
 from jobs.ledger.lease import Lease
 from jobs.ledger.scheduler_rows import SchedulerRows
@@ -14,12 +15,18 @@ from jobs.ledger.tokens import Tokens
 from jobs.ledger.usage import UsageSums
 from jobs.ledger.user_requests import UserRequests
 from jobs.ledger.writer import Writer
-from jobs.lifecycle import HOLDING
-from jobs.model import ALL_RUNS, Attempt, Event, Page, Run, RunFilter
+from jobs.lifecycle import HOLDING, RunState
+from jobs.model import ALL_RUNS, Attempt, Event, Page, Position, Run, RunFilter, cursor_after, position_of, read_cursor
+from trainers.config.submitted import config_text
+from trainers.errors import ConfigError
 
 # What SQLite and PostgreSQL take for the number of an event, and for that of an attempt.
 _MOST_EVENTS = 2**63 - 1
 _MOST_ATTEMPTS = 2**31 - 1
+MAX_ROWS = 10_000
+# A page ends with the run that goes beyond this, so that large configs do not fill the memory of whoever reads it.
+MAX_CONFIG_CHARACTERS = 4_000_000
+ROWS_AT_ONCE = 20
 
 
 class Ledger:
@@ -56,13 +63,27 @@ class Ledger:
             return records.find_run(connection, run_id)
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """Lists runs, newest submitted first; run_list.MAX_ROWS at most. Later submissions do not shift the pages.
+        """Lists runs, newest submitted first; MAX_ROWS at most. Later submissions do not shift the pages.
+
+        A page takes the same time however many runs there are.
 
         Raises:
-            ConfigError: see `run_list.page_of`.
+            ConfigError: the limit is less than 1, or the cursor is not one that a page returned.
         """
-        with self._database.reading() as connection:
-            return run_list.page_of(connection, wanted, limit, cursor)
+        before, limit = read_cursor(cursor), _checked_limit(limit)
+        found = _newest(wanted, limit + 1, before).subquery()
+        statement = records.select_runs().join(found, found.c.id == tables.runs.c.id)
+        statement = statement.order_by(found.c.submitted_s.desc(), found.c.id.desc())
+        runs: list[Run] = []
+        characters, more = 0, False
+        statement = statement.execution_options(yield_per=ROWS_AT_ONCE)
+        with self._database.reading() as connection, connection.execute(statement) as rows:
+            for row in rows:
+                if more := len(runs) == limit or characters > MAX_CONFIG_CHARACTERS:
+                    break
+                runs.append(records.record_of(Run, row))
+                characters += len(config_text(runs[-1].config))
+        return Page(runs=runs, next_cursor=cursor_after(position_of(runs[-1])) if more else None)
 
     def attempts(self, run_id: str) -> list[Attempt]:
         """All attempts of a run, oldest first."""
@@ -107,7 +128,7 @@ class Ledger:
         """
         table = tables.events
         statement = records.select_of(Event, table).where(table.c.number > min(max(after, 0), _MOST_EVENTS))
-        statement = statement.order_by(table.c.number).limit(run_list.checked_limit(limit))
+        statement = statement.order_by(table.c.number).limit(_checked_limit(limit))
         if run_id is not None:
             statement = statement.where(table.c.run_id == run_id)
         with self._database.reading() as connection:
@@ -136,3 +157,45 @@ class Ledger:
             if lease is not None:
                 lease.check(connection)
             yield Writer(connection)
+
+
+def _checked_limit(limit: int) -> int:
+    """How many rows to read at most; ConfigError for less than 1."""
+    if limit < 1:
+        raise ConfigError(f"limit is {limit}: ask for 1 to {MAX_ROWS} rows")
+    return min(limit, MAX_ROWS)
+
+
+def _newest(wanted: RunFilter, limit: int, before: Position | None) -> Select[Any]:
+    """Ids and times of the newest runs.
+
+    Each requested state is a branch of its own, which reads one index in its order and stops after a page; the branches
+    are merged. An `IN` over states would have to sort all runs in them.
+    """
+    if wanted == ALL_RUNS:
+        return _branch(wanted, None, limit, before)
+    branches = [_branch(wanted, state, limit, before).subquery() for state in sorted(set(wanted.states or RunState))]
+    merged = union_all(*(select(branch.c.id, branch.c.submitted_s) for branch in branches)).subquery()
+    return select(merged).order_by(merged.c.submitted_s.desc(), merged.c.id.desc()).limit(limit)
+
+
+def _branch(wanted: RunFilter, state: RunState | None, limit: int, before: Position | None) -> Select[Any]:
+    """The newest runs in one state (None: in any)."""
+    runs, tags = tables.runs, tables.run_tags
+    conditions: list[ColumnElement[bool]] = []
+    of_run = [(runs.c.queue, wanted.queue), (runs.c.user, wanted.user)]
+    on_run = [column == value for column, value in of_run if value is not None]
+    if wanted.tag is None:
+        run_id, submitted_s, table = runs.c.id, runs.c.submitted_s, runs
+        conditions += on_run
+    else:
+        run_id, submitted_s, table = tags.c.run_id, tags.c.submitted_s, tags
+        conditions.append(tags.c.tag == wanted.tag)
+        if on_run:
+            conditions.append(exists().where(runs.c.id == tags.c.run_id, *on_run))
+    if state is not None:
+        conditions.append(table.c.state == state)
+    if before is not None:
+        conditions.append(tuple_(submitted_s, run_id) < tuple_(*before))
+    statement = select(run_id.label("id"), submitted_s.label("submitted_s")).where(*conditions)
+    return statement.order_by(submitted_s.desc(), run_id.desc()).limit(limit)

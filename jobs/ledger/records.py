@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, Select, Table, select
 
 from jobs.errors import NotFoundError, suggest_names
 from jobs.ledger import tables
-from jobs.model import Attempt, Gang, Record, Run
+from jobs.model import Attempt, Record, Run
 
 Kind = TypeVar("Kind", bound=Record)
 
@@ -90,11 +90,6 @@ def request_sha256(run: Run) -> str:
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
-    """An attempt's values in `attempts`."""
-    return {**attempt.model_dump(mode="json"), **accounted(attempt.gang)}
-
-
-def accounted(gang: Gang) -> dict[str, float]:
-    """The resources of a gang that are accounted in hours."""
-    total = gang.total
-    return {"cpus": total.get("CPU", 0.0), "gpus": total.get("GPU", 0.0)}
+    """An attempt's values in `attempts`, with the resources that are accounted in hours."""
+    total = attempt.gang.total
+    return {**attempt.model_dump(mode="json"), "cpus": total.get("CPU", 0.0), "gpus": total.get("GPU", 0.0)}

@@ -7,9 +7,9 @@ from sqlalchemy import Connection, and_, insert, or_, select, update
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import records, tables
 from jobs.lifecycle import RunState, may_follow
-from jobs.model import Attempt, Gang, Run
+from jobs.model import Attempt, Run
 
-_ATTEMPT_FIELDS = frozenset(Attempt.model_fields) - {"run_id", "number", "submission_id"}
+_ATTEMPT_FIELDS = frozenset(Attempt.model_fields) - {"run_id", "number", "submission_id", "gang"}
 
 
 class RunChangedError(ConflictError):
@@ -98,11 +98,6 @@ class Writer:
 
     def change_attempt(self, run_id: str, number: int, **fields: Any) -> None:
         assert fields.keys() <= _ATTEMPT_FIELDS, f"not for changing: {sorted(fields)}"
-        if not fields:
-            return
-        gang = fields.get("gang")
-        if isinstance(gang, Gang):
-            fields = {**fields, "gang": gang.model_dump(mode="json"), **records.accounted(gang)}
         table = tables.attempts
         written = self._connection.execute(
             update(table).where(table.c.run_id == run_id, table.c.number == number).values(fields)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from jobs.ledger import Ledger, run_list
+from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
 from jobs.model import Run, RunFilter
 from tests.jobs.ledger.builders import add, add_in_state
@@ -130,7 +130,7 @@ def test_a_page_of_large_configs_ends_early_and_the_next_one_goes_on(
     filled: Filled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger, runs = filled
-    monkeypatch.setattr(run_list, "MAX_CONFIG_CHARACTERS", 2 * len(config_text(runs[0].config)))
+    monkeypatch.setattr("jobs.ledger.ledger.MAX_CONFIG_CHARACTERS", 2 * len(config_text(runs[0].config)))
     found, cursor = list[Run](), None
     while True:
         page = ledger.runs(limit=len(runs), cursor=cursor)

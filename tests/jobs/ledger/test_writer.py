@@ -5,7 +5,7 @@ import pytest
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger, RunChangedError
 from jobs.lifecycle import RunState
-from jobs.model import AttemptState, Cause, Gang, Progress
+from jobs.model import AttemptState, Cause, Progress
 from tests.jobs.ledger.builders import add, add_in_state, make_attempt, make_run
 
 
@@ -120,18 +120,8 @@ class TestAttempts:
         }
         with ledger.write() as writer:
             writer.change_attempt("r", 1, **ended)
-            writer.change_attempt("r", 2)
         assert ledger.attempt("r", 1) == first.model_copy(update=ended)
         assert ledger.attempt("r", 2) == second
-
-    def test_a_gang_that_changes_is_accounted_for(self, ledger: Ledger) -> None:
-        add(ledger, "r")
-        with ledger.write() as writer:
-            writer.open_attempt(make_attempt("r", created_s=0.0))
-            writer.change_attempt("r", 1, gang=Gang(num_workers=3, resources_per_worker={"GPU": 2.0}), ended_s=3600.0)
-        (usage,) = ledger.usage.hours("run", now_s=9e9)
-        assert (usage.cpu_hours, usage.gpu_hours) == (0.0, 6.0)
-        assert ledger.attempt("r", 1).gang.num_workers == 3
 
     def test_a_number_is_opened_once(self, ledger: Ledger) -> None:
         add(ledger, "r")
