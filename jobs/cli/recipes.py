@@ -69,8 +69,7 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     from jobs.recipes.found_machine import look_at_machine  # noqa: PLC0415
     from jobs.recipes.found_manifest import Columns  # noqa: PLC0415
     from jobs.recipes.found_speech import find_speech  # noqa: PLC0415
-    from jobs.recipes.given_model import read_given_model  # noqa: PLC0415
-    from jobs.recipes.new_recipe import Wishes, new_recipe, run_name  # noqa: PLC0415
+    from jobs.recipes.new_recipe import Wishes, new_recipe, read_given_model, run_name  # noqa: PLC0415
     from jobs.recipes.speech_facts import measure  # noqa: PLC0415
 
     given = read_given_model(model) if model is not None else None

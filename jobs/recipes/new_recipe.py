@@ -1,5 +1,6 @@
 """A recipe for speech and a machine that were looked at, with the manifests that it names. Writes nothing."""
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from cluster_configs.rendering.commented_yaml import to_commented_yaml
 from jobs.recipes.clip_splits import TEST, TRAIN, VALIDATION, Clip, draw, shared_texts, split_clips
 from jobs.recipes.found_machine import Machine
 from jobs.recipes.found_speech import ALL, FoundSpeech
-from jobs.recipes.recipe_choices import Choices, GivenModel, Speech, choose, clip_limits
+from jobs.recipes.recipe_choices import SCRATCH, SIZES, Choices, GivenModel, Speech, choose, clip_limits
 from jobs.recipes.speech_facts import MeasuredSpeech, Row, language_of, longest_text_bytes
 from trainers.config.family_table import family_parts
 from trainers.config.locations import RAY_DEFAULT_STORAGE
@@ -33,6 +34,8 @@ ENGLISH_ONLY = ".en"
 # Of the released models, which have a token for Cantonese.
 CANTONESE, KNOW_CANTONESE = "yue", ("large-v3", "large-v3-turbo")
 DOCS = "https://github.com/rayscribe/rayscribe/tree/main/docs"
+# The vocabulary of all released Whispers, about.
+TOKENS = 51_865
 
 
 @dataclass(frozen=True)
@@ -308,3 +311,42 @@ def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: s
         f"All keys: {DOCS}/configuration.md"
     )
     return to_commented_yaml(content, comments, head)
+
+
+def read_given_model(text: str) -> GivenModel:
+    """Takes `--model`: scratch, a folder of a Whisper, a Hub id, or the name of a size.
+
+    Raises:
+        ConfigError: it is no Whisper, as far as can be told.
+    """
+    if text == SCRATCH:
+        return GivenModel(SCRATCH, SIZES[0].weights)
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return GivenModel(posixpath.normpath(folder.absolute()), _weights_in(folder))
+    whisper = family_parts()["whisper"]
+    name = whisper.released.get(text, text)
+    size = next((size for size in sorted(whisper.released, key=len, reverse=True) if size in name), None)
+    if size is None or "whisper" not in name.lower():
+        raise ConfigError(
+            f"--model {text}: give scratch, a folder of a Whisper, its id on the Hub (openai/whisper-small) or a size "
+            f"({', '.join(whisper.released)}); of other models, the recipe wav2vec2_finetune is an example (`rayscribe "
+            "recipes`)"
+        )
+    released = whisper.model_construct(init="pretrained", name_or_path=whisper.released[size])
+    return GivenModel(name, released.size.weights)
+
+
+def _weights_in(folder: Path) -> float:
+    """About how many weights the Whisper in a folder has, by its config."""
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(f"--model {folder}: no config.json that can be read: name a folder of a Whisper") from None
+    if config.get("model_type") != "whisper":
+        kind = config.get("model_type", "of an unknown type")
+        raise ConfigError(f"--model {folder}: the model is {kind}, and init writes recipes of Whispers: name one")
+    width = config.get("d_model", 384)
+    # A layer of the encoder has an attention and a feed-forward part, one of the decoder two attentions.
+    layers = 12 * config.get("encoder_layers", 4) + 16 * config.get("decoder_layers", 4)
+    return float(layers * width**2 + config.get("vocab_size", TOKENS) * width)

@@ -1,21 +1,26 @@
-"""Looks at the recordings and transcripts of speech that was found: durations, languages, what cannot be read."""
+"""Looks at the recordings and transcripts of speech that was found: durations, languages, what cannot be read.
 
+The language of texts is told by their script or their most frequent words, and by a detector.
+"""
+
+import re
 import time
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import py3langid  # type: ignore[import-untyped]
 
 from jobs.recipes.clip_splits import TRAIN
 from jobs.recipes.found_speech import ALL, FoundSpeech, FoundSplit, Tell
-from jobs.recipes.text_language import language_of_texts, script_of_texts
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ, decode
 from trainers.errors import AudioError, ConfigError, DataError
 from trainers.inspection.recordings import Recordings, read_recordings
-from trainers.models.language_names import no_token, whisper_code
+from trainers.models.language_names import code_or_name, no_token, whisper_code
 
 # Longest look at all recordings.
 LOOK_S = 30.0
@@ -25,6 +30,64 @@ DECODED = 16
 TEXTS_READ = 20_000
 
 Row = dict[str, Any]
+_UNTOLD = ""
+# Scripts, as Unicode's names of letters begin, that one of Whisper's languages alone is usually written in.
+_BY_SCRIPT: Mapping[str, str] = {
+    "ARMENIAN": "armenian",
+    "BENGALI": "bengali",
+    "GEORGIAN": "georgian",
+    "GREEK": "greek",
+    "GUJARATI": "gujarati",
+    "GURMUKHI": "punjabi",
+    "HANGUL": "korean",
+    "HIRAGANA": "japanese",
+    "KANNADA": "kannada",
+    "KATAKANA": "japanese",
+    "KHMER": "khmer",
+    "LAO": "lao",
+    "MALAYALAM": "malayalam",
+    "MYANMAR": "myanmar",
+    "SINHALA": "sinhala",
+    "TAMIL": "tamil",
+    "TELUGU": "telugu",
+    "THAI": "thai",
+}
+# Words without a meaning of their own, which are a quarter of any text and more; few are of two of these languages.
+_WORDS: Mapping[str, str] = {
+    "afrikaans": "die en van het nie is in wat dit sy om met was hulle ek",
+    "bulgarian": "и на да се в не че за от си това са е по като",
+    "catalan": "i el la de que els en no es amb per una les un del",
+    "czech": "a je se že na to v jsem ale jako by když jsou ve si být",
+    "danish": "og i at det er en på til af den som jeg ikke med har",
+    "dutch": "de het een en van ik te dat niet zijn voor met hij op maar",
+    "english": "the and of to a in is that it was for he with you on have this",
+    "estonian": "ja on ei et see oli ta ma kui ka mis siis aga seda",
+    "finnish": "ja on ei se että oli hän ovat mutta kuin joka niin mitä olen",
+    "french": "le la les de et des est une dans que pas pour je il vous qui sur",
+    "galician": "o de que e a non unha un para con os do da en por",
+    "german": "der die und das ist nicht ein zu ich sie mit den auf eine es dem",
+    "hungarian": "a az és hogy nem egy is van volt de meg csak ez mint",
+    "indonesian": "yang dan di ini itu tidak dengan untuk dari dalam akan pada ke ada",
+    "italian": "il di che la e un per non è sono una con del gli ho mi",
+    "norwegian": "og i det er på som en til å jeg ikke med for av har",
+    "polish": "i w nie na się jest to że z do jak ale o co po przez",
+    "portuguese": "o de que e não um uma para com os do da em por mais eu",
+    "romanian": "și de la nu în că cu pe o un este mai din să pentru",
+    "russian": "и в не на что он с как я это но по а все она так",
+    "slovak": "a je sa na že to v som ale ako by keď si nie čo pre",
+    "slovenian": "in je se da na v ne so ki za bi pa s kot ni bilo",
+    "spanish": "de la que el en y los no un por las se con una es para",
+    "swedish": "och det att är som en på inte jag för med av den har ett",
+    "turkish": "ve bir bu için da de ne çok ben ama daha gibi var mı",
+    "ukrainian": "і в не на що він з як я це але та у до її було",
+    "vietnamese": "và là của không có được cho một những với người các này trong",
+    # Of one another, these are not told: Bosnian, Croatian and Serbian, and Macedonian, in both scripts.
+    _UNTOLD: "i je u se da na što sam su ne za ali kao bi od и је у се да на што сам су не за али као би од",
+}
+_LEAST_SHARE, _LEAD, _LEAST_WORDS = 0.15, 1.25, 4
+_LETTERS = re.compile(r"[^\W\d_]+")
+# A detector is asked about so many parts of the texts, of so many characters or more, and this share must agree.
+_PARTS, _PART_CHARACTERS, _AGREEING = 200, 100, 0.9
 
 
 @dataclass(frozen=True)
@@ -154,3 +217,54 @@ def _named_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) 
 def longest_text_bytes(rows: Iterable[Row]) -> int:
     """Bytes of the longest transcript, which has at most as many tokens."""
     return max(len(row["text"].encode()) for row in rows)
+
+
+def language_of_texts(texts: Iterable[str]) -> str | None:
+    """Whisper's name of the language of texts; None where they do not say it.
+
+    Words and scripts tell a language from those that are unlike it, and say where a text is in none of them; a detector
+    always names one, and tells those that are alike: Bengali and Assamese, Indonesian and Malay.
+    """
+    texts = [*texts]
+    language = _by_script_or_words(texts)
+    return language if language is not None and _detector_agrees(texts, language) else None
+
+
+def _detector_agrees(texts: Sequence[str], language: str) -> bool:
+    parts = [""]
+    for text in texts:
+        if len(parts[-1]) >= _PART_CHARACTERS:
+            if len(parts) == _PARTS:
+                break
+            parts.append("")
+        parts[-1] += f" {text.lower()}"
+    if len(parts) > 1 and len(parts[-1]) < _PART_CHARACTERS:
+        parts.pop()
+    agreeing = sum(code_or_name(py3langid.classify(part)[0]) == code_or_name(language) for part in parts)
+    return agreeing >= _AGREEING * len(parts)
+
+
+def _by_script_or_words(texts: Iterable[str]) -> str | None:
+    scripts, words = Counter[str](), Counter[str]()
+    for text in texts:
+        words.update(_LETTERS.findall(text.lower()))
+        scripts.update(unicodedata.name(letter, "").partition(" ")[0] for letter in text if letter.isalpha())
+    by_script = Counter({_BY_SCRIPT[script]: count for script, count in scripts.items() if script in _BY_SCRIPT})
+    if by_script:
+        language, count = by_script.most_common(1)[0]
+        # Japanese has more kanji than kana.
+        return language if count > scripts.total() * (0.2 if language == "japanese" else 0.5) else None
+    shares = Counter({language: sum(words[word] for word in known.split()) for language, known in _WORDS.items()})
+    (language, count), (_, second) = shares.most_common(2)
+    different = sum(words[word] > 0 for word in _WORDS[language].split())
+    is_told = different >= _LEAST_WORDS and count > _LEAST_SHARE * words.total() and count > _LEAD * second
+    return (language or None) if is_told else None
+
+
+def script_of_texts(texts: Iterable[str]) -> str:
+    """The script of most letters, as `Latin`, and how many different ones there are, for messages."""
+    letters = Counter(letter for text in texts for letter in text.lower() if letter.isalpha())
+    scripts = Counter[str]()
+    for letter, count in letters.items():
+        scripts[unicodedata.name(letter, "UNKNOWN").partition(" ")[0].capitalize()] += count
+    return f"{scripts.most_common(1)[0][0]}, {len(letters)} letters" if scripts else "no letters"

@@ -41,8 +41,7 @@ from jobs.service.run_changes import RunChange
 from jobs.service.run_folders import RunFolders
 from jobs.service.run_status import status_of
 from jobs.submission.job_spec import JobPart
-from jobs.submission.ray_request import build_request
-from jobs.submission.stop_grace import stop_grace_s
+from jobs.submission.ray_request import build_request, stop_grace_s
 from runtime_env.own_code import RELEASE
 from trainers.errors import ConfigError, RayscribeError, StorageError
 

@@ -16,8 +16,7 @@ import yaml
 from jobs.recipes.found_machine import Gpu, Machine
 from jobs.recipes.found_manifest import Columns
 from jobs.recipes.found_speech import FoundSpeech, FoundSplit, find_speech
-from jobs.recipes.given_model import read_given_model
-from jobs.recipes.new_recipe import DOCS, NewRecipe, Wishes, new_recipe, run_name
+from jobs.recipes.new_recipe import DOCS, NewRecipe, Wishes, new_recipe, read_given_model, run_name
 from jobs.recipes.speech_facts import MeasuredSpeech, language_of, measure
 from tests.trainers.synthetic import write_corpus
 from trainers.config.loader import build_config

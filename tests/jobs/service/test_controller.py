@@ -16,8 +16,7 @@ from jobs.service.controller import ABANDON_AFTER_S
 from jobs.service.package_store import PackageStore
 from jobs.service.run_changes import refused, write
 from jobs.service.run_folders import RunFolders
-from jobs.submission.ray_request import METADATA_UID
-from jobs.submission.stop_grace import stop_grace_s
+from jobs.submission.ray_request import METADATA_UID, stop_grace_s
 from runtime_env.own_code import VERSION
 from tests.jobs.sample import sample_run
 from tests.jobs.service.controller_harness import LOST_NODE, ControllerHarness, harness_on

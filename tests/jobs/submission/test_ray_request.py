@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from jobs.model import Progress
-from jobs.submission.stop_grace import checkpoint_bytes_of, size_of, stop_grace_s
+from jobs.submission.ray_request import checkpoint_bytes_of, size_of, stop_grace_s
 
 
 def config(grace_s: int | None = None, **model: Any) -> dict[str, Any]:
