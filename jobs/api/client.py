@@ -4,7 +4,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +13,9 @@ from urllib.parse import quote
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.addresses import host_of, is_loopback
-from jobs.api.connection import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, RETRY_TIMEOUT_S, Connection
-from jobs.api.protocol import CLUSTERS, HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE
-from jobs.errors import NotFoundError
+from jobs.addresses import host_of, is_http_url, is_loopback, is_loopback_url
+from jobs.api.protocol import CLUSTERS, HEALTH, IDEMPOTENCY_KEY, PACKAGES, QUEUES, RUNS, USAGE, ErrorBody
+from jobs.errors import AuthError, NotFoundError, ServiceError
 from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
 from jobs.paths import hosts_of_token
 from jobs.submission.run_request import RunRequest
@@ -28,9 +27,20 @@ Result = TypeVar("Result")
 # What reads responses of a shape: made once, since that takes longer than to read one.
 _adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
+CONNECT_TIMEOUT_S = 5.0
 # The service checks every byte of a package before it responds.
 UPLOAD_TIMEOUT = httpx.Timeout(300.0, connect=CONNECT_TIMEOUT_S)
 CHUNK_BYTES = 1 << 20
+# The service itself waits up to half a minute for a cluster or its database.
+READ_TIMEOUT_S = 90.0
+# Calls are retried across a restart of the service. If it never responded, the URL is probably wrong.
+RETRY_TIMEOUT_S = 60.0
+FIRST_RETRY_TIMEOUT_S = 2.0
+FIRST_DELAY_S, MAX_DELAY_S = 0.1, 5.0
+# From a proxy while the service is unavailable, and from the service while its database is.
+UNAVAILABLE = (502, 503, 504)
+# The request was not sent, so sending it again is safe.
+NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class Client:
@@ -48,10 +58,25 @@ class Client:
         read_timeout_s: float = READ_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Opens no connection yet; without a token, `find_token` finds it. ConfigError where the URL is not valid."""
+        """Opens no connection yet; without a token, `find_token` finds it. ConfigError where the URL is not valid.
+
+        Calls are retried for `retry_timeout_s` if the service has responded before. Threads may share it.
+        """
         token = token if token is not None else find_token(url)
-        self._service = Connection(
-            url, token, retry_timeout_s=retry_timeout_s, read_timeout_s=read_timeout_s, sleep=sleep
+        if not is_http_url(url):
+            raise ConfigError(
+                f"the service's URL is {without_password(url)!r}: write it as http://host:8470 (--service, "
+                "RAYSCRIBE_SERVICE)"
+            )
+        self._url = url.rstrip("/")
+        self._retry_timeout_s, self._sleep = retry_timeout_s, sleep
+        self._has_responded = False
+        self._http = httpx.Client(
+            base_url=self._url,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S),
+            # An HTTP proxy cannot reach this machine's loopback.
+            trust_env=not is_loopback_url(url),
         )
 
     def __enter__(self) -> "Client":
@@ -61,27 +86,25 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._service.http.close()
+        self._http.close()
 
     def clusters(self) -> list[str]:
         return [item["address"] for item in self._get(dict[str, Any], CLUSTERS)["clusters"]]
 
     def has_package(self, sha256: str) -> bool:
-        request = self._service.http.build_request("HEAD", _package_path(sha256))
-        return self._service.send(request, allowed=(404,)).status_code == 200
+        request = self._http.build_request("HEAD", _package_path(sha256))
+        return self._send(request, allowed=(404,)).status_code == 200
 
     def put_package(self, sha256: str, path: Path) -> None:
         headers = {"Content-Length": str(path.stat().st_size), "Content-Type": "application/octet-stream"}
-        build = self._service.http.build_request
-        self._service.send(
-            build("PUT", _package_path(sha256), headers=headers, content=_Chunks(path), timeout=UPLOAD_TIMEOUT)
-        )
+        build = self._http.build_request
+        self._send(build("PUT", _package_path(sha256), headers=headers, content=_Chunks(path), timeout=UPLOAD_TIMEOUT))
 
     def submit(self, run_request: RunRequest, *, idempotency_key: str | None = None) -> Run:
         """Queues one run, however often the connection is lost meanwhile; see `Service.submit`."""
         headers = {IDEMPOTENCY_KEY: idempotency_key if idempotency_key is not None else uuid.uuid4().hex}
         try:
-            request = self._service.http.build_request("POST", RUNS, headers=headers, json=run_request.model_dump())
+            request = self._http.build_request("POST", RUNS, headers=headers, json=run_request.model_dump())
         except ValueError:
             raise ConfigError(
                 "the recipe or an override holds a number that is not finite, or a text that is not UTF-8: fix it"
@@ -103,11 +126,11 @@ class Client:
         return self._get(list[Event], _run_path(run_id, "events"), after=after, limit=limit)
 
     def stop(self, run_id: str) -> Run:
-        return self._call(Run, self._service.http.build_request("POST", _run_path(run_id, "stop")))
+        return self._call(Run, self._http.build_request("POST", _run_path(run_id, "stop")))
 
     def resume(self, run_id: str) -> Run:
         # Not retried once it was sent: if the first request had arrived, the second would be rejected.
-        return self._call(Run, self._service.http.build_request("POST", _run_path(run_id, "resume")), repeatable=False)
+        return self._call(Run, self._http.build_request("POST", _run_path(run_id, "resume")), repeatable=False)
 
     def logs(
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
@@ -128,15 +151,72 @@ class Client:
     def _get(self, shape: type[Result], path: str, **query: Any) -> Result:
         """Gets what a query describes; parameters that are None are left out."""
         given = {name: value for name, value in query.items() if value is not None}
-        return self._call(shape, self._service.http.build_request("GET", path, params=given))
+        return self._call(shape, self._http.build_request("GET", path, params=given))
 
     def _call(self, shape: type[Result], request: httpx.Request, *, repeatable: bool = True) -> Result:
-        response = self._service.send(request, repeatable=repeatable)
+        response = self._send(request, repeatable=repeatable)
         try:
             result: Result = _adapter_of(shape).validate_json(response.content)
             return result
         except ValidationError as error:
-            raise self._service.unexpected_response(f"{error.error_count()} fields are not as expected") from None
+            raise self._unexpected_response(f"{error.error_count()} fields are not as expected") from None
+
+    def _send(
+        self, request: httpx.Request, *, repeatable: bool = True, allowed: Collection[int] = ()
+    ) -> httpx.Response:
+        """Sends a request, with retries while the service is unavailable and the request is repeatable.
+
+        Statuses that are `allowed`, and 2xx, are no errors.
+
+        Raises:
+            RayscribeError: the error that the service responded with.
+            ServiceError: it did not respond, or is not a Rayscribe service.
+        """
+        end_s = time.monotonic() + (
+            self._retry_timeout_s if self._has_responded else min(self._retry_timeout_s, FIRST_RETRY_TIMEOUT_S)
+        )
+        delay_s = FIRST_DELAY_S
+        while True:
+            try:
+                response = self._http.send(request)
+            except httpx.TransportError as error:
+                failure: Exception = self._unavailable(error)
+                retry = repeatable or isinstance(error, NOT_SENT)
+            else:
+                if response.is_success or response.status_code in allowed:
+                    self._has_responded = True
+                    return response
+                failure = self._error_of(response)
+                retry = repeatable and response.status_code in UNAVAILABLE and isinstance(failure, ServiceError)
+            if not retry or time.monotonic() + delay_s > end_s:
+                raise failure
+            self._sleep(delay_s)
+            delay_s = min(2 * delay_s, MAX_DELAY_S)
+
+    def _unexpected_response(self, what: str) -> ServiceError:
+        return ServiceError(
+            f"{self._url} does not respond like a Rayscribe service of this version ({what}): check the URL, any "
+            "proxy in between, and that both versions are the same"
+        )
+
+    def _unavailable(self, error: httpx.TransportError) -> ServiceError:
+        cause = str(error) or type(error).__name__
+        return ServiceError(
+            f"the service {self._url} does not respond ({cause}): check the URL (--service, RAYSCRIBE_SERVICE) and "
+            "that `rayscribe serve` runs there"
+        )
+
+    def _error_of(self, response: httpx.Response) -> Exception:
+        try:
+            return ErrorBody.model_validate_json(response.content).to_error()
+        except ValidationError:
+            pass
+        if response.status_code == 401:  # to a HEAD request, which has no body
+            return AuthError(
+                f"{self._url} does not accept the token: check RAYSCRIBE_TOKEN and RAYSCRIBE_TOKEN_FILE, or ask the "
+                "service's administrator for one"
+            )
+        return self._unexpected_response(f"status {response.status_code}")
 
 
 def find_token(url: str) -> str | None:

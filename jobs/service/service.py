@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Generic, TypeVar
 
 from jobs.clusters.managed.cluster_record import default_address
 from jobs.clusters.registry import Clusters
@@ -29,6 +30,8 @@ from trainers.errors import ConfigError, ResourceError
 
 # A forecast is cached for this long, so that a page of a hundred waiting runs computes it once.
 FORECAST_TTL_S = 2.0
+
+Result = TypeVar("Result")
 
 
 class Service:
@@ -54,7 +57,7 @@ class Service:
         self._owner = user
         self._user, self._addresses, self._clock = user, list(addresses) if addresses is not None else None, clock
         self._folders = RunFolders()
-        self._forecast = _Forecast(lambda: forecast(ledger, clusters, queues, now_s=clock()), clock)
+        self._forecast = Recent[Decision](FORECAST_TTL_S, clock)
 
     def as_user(self, user: str) -> "Service":
         """The same service, for the requests of another user."""
@@ -104,7 +107,7 @@ class Service:
         return Page(runs=[self._with_wait_reason(run) for run in page.runs], next_cursor=page.next_cursor)
 
     def waits(self) -> dict[tuple[str, WaitCause], WaitTotals]:
-        return self._forecast.decision().waits.totals(self._clock())
+        return self._decision().waits.totals(self._clock())
 
     def run(self, run_id: str) -> Run:
         return self._with_wait_reason(self._ledger.run(run_id))
@@ -196,11 +199,15 @@ class Service:
         if reason is not None:
             raise ResourceError(reason)
 
+    def _decision(self) -> Decision:
+        """What the scheduling policy would do now."""
+        return self._forecast.get(lambda now_s: forecast(self._ledger, self._clusters, self._queues, now_s=now_s))
+
     def _with_wait_reason(self, run: Run) -> Run:
         """The run; if it waits, its reason says what for."""
         if not run.state.waiting:
             return run
-        wait = self._forecast.decision().waits.get(run.id)
+        wait = self._decision().waits.get(run.id)
         if wait is None:
             return run
         position = f"position {wait.position} in queue {run.queue}"
@@ -214,17 +221,19 @@ def _is_below(location: str, root: str) -> bool:
     return ".." not in parts and location.startswith(f"{root.rstrip('/')}/")
 
 
-class _Forecast:
-    """A cache of what the scheduling policy would do now."""
+class Recent(Generic[Result]):
+    """What was read less than so many seconds ago, so that many who ask at once cost one read; threads may share it."""
 
-    def __init__(self, compute: Callable[[], Decision], clock: Callable[[], float]):
-        self._compute, self._clock = compute, clock
+    def __init__(self, ttl_s: float, clock: Callable[[], float]):
+        self._ttl_s, self._clock = ttl_s, clock
         self._lock = Lock()
-        self._cached: tuple[float, Decision] | None = None
+        self._kept: tuple[float, Result] | None = None
 
-    def decision(self) -> Decision:
+    def get(self, read: Callable[[float], Result]) -> Result:
+        """What is kept, or what is read now, which is given the time."""
         with self._lock:
             now_s = self._clock()
-            if self._cached is None or not 0 <= now_s - self._cached[0] < FORECAST_TTL_S:
-                self._cached = (now_s, self._compute())
-            return self._cached[1]
+            # The clock may be set back.
+            if self._kept is None or not 0 <= now_s - self._kept[0] <= self._ttl_s:
+                self._kept = (now_s, read(now_s))
+            return self._kept[1]

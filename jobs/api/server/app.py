@@ -8,15 +8,18 @@ from fastapi import APIRouter, FastAPI, Security
 from fastapi.security import HTTPBearer
 
 from jobs.api.protocol import OPENAPI
-from jobs.api.server.access_log import AccessLogMiddleware
-from jobs.api.server.auth import LoopbackMiddleware, TokenMiddleware
-from jobs.api.server.bare_app import bare_app
-from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.error_responses import add_error_handlers
+from jobs.api.server.middleware import (
+    AccessLogMiddleware,
+    BodyLimitMiddleware,
+    LoopbackMiddleware,
+    TokenMiddleware,
+    bare_app,
+)
 from jobs.api.server.pages.page_access import access_by_token
 from jobs.api.server.pages.page_app import add_pages
-from jobs.api.server.pages.page_backend import PageBackend
+from jobs.api.server.pages.page_rendering import PageBackend
 from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
 from jobs.api.server.routes import package_routes, run_routes, service_routes
 
@@ -46,7 +49,7 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
         # The function's name: stable, and readable in generated clients.
         generate_unique_id_function=lambda route: route.name,
     )
-    app.state.backend = backend
+    app.state.backend, app.state.threads = backend, backend.threads
     app.state.registry = registry_of(
         LedgerCollector(
             lambda: Figures(

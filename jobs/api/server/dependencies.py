@@ -1,21 +1,25 @@
-"""The backend, and the dependencies by which endpoints get it and the service."""
+"""The backend, the dependencies by which endpoints get it and the service, and the threads that they run in."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import Depends, Request
 
 from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Service
 
-# Of the health check, which waits for no other request; of readers of logs, for whom a dashboard may hang; and of lists
-# of runs, each of which takes several times the memory of its page.
-HEALTH_THREADS, LOG_THREADS, LIST_THREADS = 2, 20, 4
+# Of the health check, which waits for no other request; of readers of logs, for whom a dashboard may hang; of lists of
+# runs, each of which takes several times the memory of its page; and of what reads reports or score files, which may
+# be large.
+HEALTH_THREADS, LOG_THREADS, LIST_THREADS, FOLDER_THREADS = 2, 20, 4, 2
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,23 @@ class RequestThreads:
     health: CapacityLimiter = field(default_factory=partial(CapacityLimiter, HEALTH_THREADS))
     logs: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LOG_THREADS))
     lists: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LIST_THREADS))
+    folders: CapacityLimiter = field(default_factory=partial(CapacityLimiter, FOLDER_THREADS))
+
+
+def in_threads(
+    kind: Literal["health", "logs", "lists", "folders"],
+) -> Callable[[Callable[..., Result]], Callable[..., Awaitable[Result]]]:
+    """Has an endpoint, which takes the `request`, run in the threads of a kind, which its app has in its state."""
+
+    def decorate(endpoint: Callable[..., Result]) -> Callable[..., Awaitable[Result]]:
+        @wraps(endpoint)
+        async def run_in_threads(**given: Any) -> Result:
+            limiter = getattr(given["request"].app.state.threads, kind)
+            return await run_sync(partial(endpoint, **given), limiter=limiter)
+
+        return run_in_threads
+
+    return decorate
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from starlette.types import ASGIApp
 
 from jobs.addresses import is_cluster_address, is_loopback
 from jobs.api.server.app import make_app
-from jobs.api.server.auth import check_loopback
 from jobs.api.server.connection_limits import BACKLOG, LimitedProtocol
 from jobs.api.server.dependencies import Backend
-from jobs.api.server.uploads import remove_stale_uploads
+from jobs.api.server.middleware import check_loopback
+from jobs.api.server.routes.package_routes import remove_stale_uploads
 from jobs.clusters.managed.cluster_record import default_address
 from jobs.clusters.registry import CachingClusters, Clusters
 from jobs.errors import ConflictError
@@ -133,7 +133,7 @@ def server_of(app: ASGIApp) -> Server:
         app,
         http=LimitedProtocol,
         backlog=BACKLOG,
-        access_log=False,  # it has query strings; see access_log
+        access_log=False,  # it has query strings; see AccessLogMiddleware
         log_config=None,
         server_header=False,
         proxy_headers=False,  # nothing depends on the client's address

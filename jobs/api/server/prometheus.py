@@ -3,7 +3,6 @@
 Two services on one ledger report the same, so dashboards take `max by (queue, …)` over instances, not the sum.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from jobs.lifecycle import RunState
 from jobs.model import Cause
 from jobs.scheduler.decision import WaitCause, WaitTotals
 from jobs.scheduler.limits import QueuesConfig
+from jobs.service.service import Recent
 
 Counts = Mapping[tuple[str, RunState], int]
 # Several scrapers at once cost one query.
@@ -43,21 +43,15 @@ class LedgerCollector(Collector):
         clock: Callable[[], float] = time.monotonic,
     ):
         """Reads nothing yet; those of the `queues` are reported even if they are empty."""
-        self._read, self._queues, self._holds_lease, self._clock = read, queues, holds_lease, clock
-        self._lock = threading.Lock()
-        self._cached: tuple[float, Figures] | None = None
+        self._read, self._queues, self._holds_lease = read, queues, holds_lease
+        self._figures = Recent[Figures](CACHE_TTL_S, clock)
 
     def describe(self) -> list[Metric]:
         """Returns nothing, so that registering needs no database."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        with self._lock:
-            now_s = self._clock()
-            # The clock may be set back.
-            if self._cached is None or not 0 <= now_s - self._cached[0] <= CACHE_TTL_S:
-                self._cached = (now_s, self._read())
-            figures = self._cached[1]
+        figures = self._figures.get(lambda _: self._read())
         names = sorted({*self._queues.queues, *(queue for queue, _ in figures.runs)})
         yield from _of_runs(figures.runs, names)
         yield from _of_waits(figures.waits, names)

@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 
 from jobs.addresses import is_loopback
 from jobs.api.server.app import make_app
-from jobs.api.server.auth import check_loopback, rejection_reason
+from jobs.api.server.middleware import check_loopback, rejection_reason
 from tests.jobs.api.backend_harness import BackendHarness, served
 from trainers.errors import ConfigError
 

@@ -12,11 +12,10 @@ import pytest
 from fastapi import FastAPI, Request
 
 from jobs.api.protocol import STATUS, ErrorBody, status_of
-from jobs.api.server.access_log import AccessLogMiddleware
 from jobs.api.server.app import make_app
-from jobs.api.server.body_limit import BodyLimitMiddleware
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.error_responses import add_error_handlers
+from jobs.api.server.middleware import AccessLogMiddleware, BodyLimitMiddleware
 from jobs.errors import AuthError, ClusterError, JobsError, LedgerError, NotFoundError, RefusedError, ServiceError
 from jobs.ledger import RunChangedError
 from jobs.model import Run
@@ -176,12 +175,12 @@ def test_unknown_paths_and_methods_answer_in_the_same_shape(reader: httpx.Client
 
 
 def test_the_log_has_path_status_and_user_and_no_query(reader: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="jobs.api.server.access_log"):
+    with caplog.at_level(logging.INFO, logger="jobs.api.server.middleware"):
         reader.get("/v1/runs", params={"tag": SECRET})
         reader.get("/v1/runs/a%0Ab")
         # Written after the response has gone; the line of the request before may come late too.
         wait_until(lambda: "a%0Ab" in caplog.text, "line of the last request")
-    lines = [record.getMessage() for record in caplog.records if record.name == "jobs.api.server.access_log"][-2:]
+    lines = [record.getMessage() for record in caplog.records if record.name == "jobs.api.server.middleware"][-2:]
     assert [line.split()[:3] for line in lines] == [["GET", "/v1/runs", "200"], ["GET", "/v1/runs/a%0Ab", "404"]]
     assert all(line.endswith(" ana") for line in lines)
     assert SECRET not in caplog.text

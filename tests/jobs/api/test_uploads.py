@@ -11,9 +11,9 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from jobs.api.server.access_log import AccessLogMiddleware
 from jobs.api.server.error_responses import add_error_handlers
-from jobs.api.server.uploads import PREFIX, STALE_S, receive_upload, remove_stale_uploads
+from jobs.api.server.middleware import AccessLogMiddleware
+from jobs.api.server.routes.package_routes import PREFIX, STALE_S, receive_upload, remove_stale_uploads
 from tests.jobs.api.backend_harness import BackendHarness, make_package, served
 from tests.jobs.ledger.builders import wait_until
 

@@ -3,12 +3,11 @@
 from functools import partial
 from typing import Annotated
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from jobs.api.server.pages.page_backend import PagesDep, RunsDep
-from jobs.api.server.pages.page_rendering import page
+from jobs.api.server.dependencies import in_threads
+from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.pages.run_page import MAX_KEY
 from jobs.api.server.routes.run_routes import QueryString
 from trainers.errors import ConfigError, StorageError
@@ -33,26 +32,23 @@ class CompareQuery(QueryString):
 
 
 @router.get("/compare")
-async def show_comparison(
+@in_threads("folders")
+def show_comparison(
     request: Request, query: Annotated[CompareQuery, Query()], pages: PagesDep, runs: RunsDep
 ) -> Response:
     """Compares each of the runs with the first."""
     keys = [*dict.fromkeys(query.run)]
     if not 2 <= len(keys) <= MOST_RUNS:
         raise ConfigError(f"{len(keys)} runs are ticked: tick 2 to {MOST_RUNS} in the list of runs")
-
-    def read() -> Response:
-        found = [runs.run(key) for key in keys]
-        names = [run.id for run in found]
-        shown = names if len({*names}) == len(names) else keys
-        systems = [
-            pages.folders.read(run, partial(_system, name, query.split), TIMEOUT_S)
-            for name, run in zip(shown, found, strict=True)
-        ]
-        values = comparison_values(compare_named(systems), differing_settings(systems), query.split)
-        return page(request, COMPARISON, **values)
-
-    return await run_sync(read, limiter=pages.folder_threads)
+    found = [runs.run(key) for key in keys]
+    names = [run.id for run in found]
+    shown = names if len({*names}) == len(names) else keys
+    systems = [
+        pages.folders.read(run, partial(_system, name, query.split), TIMEOUT_S)
+        for name, run in zip(shown, found, strict=True)
+    ]
+    values = comparison_values(compare_named(systems), differing_settings(systems), query.split)
+    return page(request, COMPARISON, **values)
 
 
 def _system(name: str, split: str, folder: RunFolder) -> System:

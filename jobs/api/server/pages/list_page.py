@@ -5,13 +5,12 @@ from time import time
 from typing import Annotated
 from urllib.parse import urlencode
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
+from jobs.api.server.dependencies import in_threads
 from jobs.api.server.pages.page_access import HOME
-from jobs.api.server.pages.page_backend import PagesDep, RunsDep
-from jobs.api.server.pages.page_rendering import page
+from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.routes.run_routes import CURSOR, Filter, QueryString
 from jobs.lifecycle import ENDED, HOLDING, WAITING, RunState
 from jobs.model import RunFilter
@@ -52,25 +51,22 @@ class ListQuery(QueryString):
 
 
 @router.get("/runs")
-async def list_runs(request: Request, query: Annotated[ListQuery, Query()], pages: PagesDep, runs: RunsDep) -> Response:
+@in_threads("lists")
+def list_runs(request: Request, query: Annotated[ListQuery, Query()], pages: PagesDep, runs: RunsDep) -> Response:
     """Lists runs, newest submitted first."""
-
-    def read() -> Response:
-        found = runs.runs(query.wanted, limit=RUNS, cursor=query.cursor)
-        queues = pages.queues().queues
-        return page(
-            request,
-            "runs.html.j2",
-            title="Runs",
-            query=query,
-            is_filtered=query.wanted != RunFilter(),
-            choices=CHOICES,
-            rows=[(pages.key_of(run), run) for run in found.runs],
-            newest=query.with_cursor(None) if query.cursor else None,
-            older=query.with_cursor(found.next_cursor) if found.next_cursor else None,
-            waiting=sum(queue.waiting for queue in queues),
-            running=sum(queue.holding for queue in queues),
-            now_s=time(),
-        )
-
-    return await run_sync(read, limiter=pages.threads.lists)
+    found = runs.runs(query.wanted, limit=RUNS, cursor=query.cursor)
+    queues = pages.queues().queues
+    return page(
+        request,
+        "runs.html.j2",
+        title="Runs",
+        query=query,
+        is_filtered=query.wanted != RunFilter(),
+        choices=CHOICES,
+        rows=[(pages.key_of(run), run) for run in found.runs],
+        newest=query.with_cursor(None) if query.cursor else None,
+        older=query.with_cursor(found.next_cursor) if found.next_cursor else None,
+        waiting=sum(queue.waiting for queue in queues),
+        running=sum(queue.holding for queue in queues),
+        now_s=time(),
+    )

@@ -9,13 +9,10 @@ from urllib.parse import urlencode
 
 from starlette.exceptions import HTTPException
 
-from jobs.api.server.access_log import AccessLogMiddleware
-from jobs.api.server.auth import LoopbackMiddleware
-from jobs.api.server.bare_app import bare_app
-from jobs.api.server.body_limit import BodyLimitMiddleware
-from jobs.api.server.pages.page_access import SIGN_IN, PageAccess, access_by_link
+from jobs.api.server.middleware import AccessLogMiddleware, BodyLimitMiddleware, LoopbackMiddleware, bare_app
+from jobs.api.server.pages.page_access import SIGN_IN, access_by_link
 from jobs.api.server.pages.page_app import add_pages, show_http_exception
-from jobs.api.server.pages.page_backend import PageBackend
+from jobs.api.server.pages.page_rendering import PageAccess, PageBackend
 from jobs.api.server.process import ended_by_signals, open_port, running_controller, server_of
 from jobs.api.server.routes.service_routes import queues_view
 from jobs.paths import current_user

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
 
 from jobs.api.protocol import UI
-from jobs.api.server.pages.page_backend import PagesDep, RunsDep
-from jobs.api.server.pages.page_rendering import page
+from jobs.api.server.dependencies import in_threads
+from jobs.api.server.pages.page_rendering import RunsDep, page
 from jobs.api.server.pages.run_page import KeyDep
 from jobs.api.server.routes.run_routes import LogsQuery
 from jobs.errors import ClusterError, ConflictError
@@ -45,17 +44,12 @@ class PartQuery(LogsQuery):
 
 
 @router.get("/logs/{key:path}")
-async def show_logs(
-    request: Request, key: KeyDep, query: Annotated[PartQuery, Query()], pages: PagesDep, runs: RunsDep
-) -> Response:
+@in_threads("logs")
+def show_logs(request: Request, key: KeyDep, query: Annotated[PartQuery, Query()], runs: RunsDep) -> Response:
     """Shows the lines since the cursor: to htmx these alone, else as a page."""
-
-    def read() -> Response:
-        part = _part(runs, key, query)
-        template = "log_part.html.j2" if "hx-request" in request.headers else "logs.html.j2"
-        return page(request, template, title=f"Log of {key}", key_text=key, part=part)
-
-    return await run_sync(read, limiter=pages.threads.logs)
+    part = _part(runs, key, query)
+    template = "log_part.html.j2" if "hx-request" in request.headers else "logs.html.j2"
+    return page(request, template, title=f"Log of {key}", key_text=key, part=part)
 
 
 def _part(runs: RunOperations, key: str, query: PartQuery) -> LogPart:

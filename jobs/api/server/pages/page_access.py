@@ -9,7 +9,6 @@ plain HTTP, by Origin and Host.
 import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -20,8 +19,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobs.api.protocol import UI, status_of
-from jobs.api.server.auth import MAX_TOKEN_LENGTH, READ_METHODS
-from jobs.api.server.pages.page_rendering import error_page, here, page
+from jobs.api.server.middleware import MAX_TOKEN_LENGTH, READ_METHODS
+from jobs.api.server.pages.page_rendering import PageAccess, error_page, here, page
 from jobs.api.server.pages.static_files import STATIC
 from trainers.errors import RayscribeError
 
@@ -33,21 +32,6 @@ UNKNOWN = "This token is not known: it was revoked, or belongs to another servic
 USED = "This address was opened before, or is of an earlier `rayscribe ui`."
 
 router = APIRouter()
-
-
-@dataclass(frozen=True)
-class PageAccess:
-    """How a browser signs in.
-
-    Attributes:
-        cookie_of: What the cookie holds for a token; None: the token is not known.
-        user_of: The user of a cookie; None: it is not known.
-        by_link: The token is in the address that `rayscribe ui` prints, and is not asked for.
-    """
-
-    cookie_of: Callable[[str], str | None]
-    user_of: Callable[[str], str | None]
-    by_link: bool = False
 
 
 def access_by_token(user_of: Callable[[str], str | None]) -> PageAccess:

@@ -6,11 +6,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from jobs.api.protocol import ROOT, UI, status_of
-from jobs.api.server.bare_app import bare_app
+from jobs.api.server.middleware import bare_app
 from jobs.api.server.pages import (
-    change_page,
     compare_page,
-    curves_page,
     list_page,
     log_page,
     page_access,
@@ -19,12 +17,11 @@ from jobs.api.server.pages import (
     usage_page,
 )
 from jobs.api.server.pages.page_access import HOME, CookieMiddleware
-from jobs.api.server.pages.page_backend import PageBackend
-from jobs.api.server.pages.page_rendering import error_page
+from jobs.api.server.pages.page_rendering import PageBackend, error_page
 from jobs.api.server.pages.usage_page import RecentUsage
 from trainers.errors import RayscribeError
 
-ROUTERS = (list_page, run_page, curves_page, log_page, change_page, usage_page, compare_page, static_files, page_access)
+ROUTERS = (list_page, run_page, log_page, usage_page, compare_page, static_files, page_access)
 
 
 def add_pages(app: FastAPI, pages: PageBackend) -> None:
@@ -42,7 +39,7 @@ def add_pages(app: FastAPI, pages: PageBackend) -> None:
 
 def _page_app(pages: PageBackend) -> FastAPI:
     app = bare_app(openapi_url=None)
-    app.state.pages = pages
+    app.state.pages, app.state.threads = pages, pages.threads
     app.state.recent_usage = RecentUsage()
     for module in ROUTERS:
         app.include_router(module.router)

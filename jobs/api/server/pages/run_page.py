@@ -1,21 +1,31 @@
-"""The page of a run: its state with the reason, the course of its error rate, its attempts and logs; its report."""
+"""The pages of a run: its state with the reason, the course of its error rate, its attempts; curves; its report.
 
+What is drawn are numbers of an SVG. To stop and to resume it, a page asks first.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from time import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import yaml
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
+from starlette.responses import RedirectResponse
 
-from jobs.api.server.pages.drawings import Curves, bars_of, curves_of
-from jobs.api.server.pages.page_backend import PagesDep, RunsDep
-from jobs.api.server.pages.page_rendering import page
+from jobs.api.server.dependencies import in_threads
+from jobs.api.server.pages.page_access import HOME
+from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.routes.run_routes import MAX_ATTEMPT, QueryString
-from jobs.errors import NotFoundError
+from jobs.errors import ConflictError, NotFoundError
 from jobs.lifecycle import RunState
-from jobs.model import Progress, Run
+from jobs.model import Attempt, Progress, Run
+from jobs.service.run_folders import MAX_JOURNAL_BYTES, UNREADABLE
+from trainers.run_folder.journal import Journal, accepted_metrics, deduplicate
 from trainers.run_folder.layout import REPORT, RunFolder
+from trainers.scoring.report.charts import Points, in_words, series_of
 
 MAX_KEY = 2000
 # Recordings and curves of a report are in it; most have a tenth of this.
@@ -26,7 +36,71 @@ REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; frame-ancestors 'none'"
 )
 
+# Of the box in which a curve, and a bar, is drawn.
+WIDTH, HEIGHT = 1000, 200
+# A bar is seen, however short the attempt was.
+LEAST_WIDTH = 4
+# Of each worker group; a hundred thousand steps of ordinary lines have a third of this.
+MAX_METRICS_BYTES = 32 << 20
+
 router = APIRouter()
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Series in one box, each as points of a polyline, between the least and the greatest value of all.
+
+    Attributes:
+        lines: Name and points of each.
+        caption: What is drawn, in words.
+    """
+
+    title: str
+    lines: Sequence[tuple[str, str]]
+    least: float
+    greatest: float
+    caption: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """An attempt on the time line of its run, from left to right."""
+
+    attempt: Attempt
+    left: int
+    width: int
+
+
+def curves_of(title: str, series: Mapping[str, Points]) -> Curves | None:
+    """The curves by step; None where no series has two values, which would be no course."""
+    finite = {name: [(x, y) for x, y in points if math.isfinite(y)] for name, points in series.items()}
+    found = {name: points for name, points in finite.items() if len(points) > 1}
+    if not found:
+        return None
+    steps = [x for points in found.values() for x, _ in points]
+    values = [y for points in found.values() for _, y in points]
+    begin, least = min(steps), min(values)
+    across, up = WIDTH / max(1, max(steps) - begin), HEIGHT / ((max(values) - least) or 1.0)
+    lines = [
+        (name, " ".join(f"{(x - begin) * across:.1f},{HEIGHT - (y - least) * up:.1f}" for x, y in points))
+        for name, points in found.items()
+    ]
+    return Curves(title, lines, least, max(values), in_words(title, found))
+
+
+def bars_of(attempts: Sequence[Attempt], now_s: float) -> list[Bar]:
+    """Each attempt's bar; the line begins with the first one, and ends with the last one or now."""
+    if not attempts:
+        return []
+    begin_s = min(attempt.created_s for attempt in attempts)
+    ends_s = [attempt.ended_s if attempt.ended_s is not None else now_s for attempt in attempts]
+    span_s = max(max(ends_s) - begin_s, 1e-9)
+    bars = []
+    for attempt in attempts:
+        width = max(LEAST_WIDTH, round(WIDTH * attempt.duration_s(now_s) / span_s))
+        left = round(WIDTH * (attempt.created_s - begin_s) / span_s)
+        bars.append(Bar(attempt, min(max(left, 0), WIDTH - LEAST_WIDTH), width))
+    return bars
 
 
 async def valid_key(key: Annotated[str, Path()]) -> str:
@@ -46,46 +120,38 @@ class RunQuery(QueryString):
 
 
 @router.get("/runs/{key:path}")
-async def show_run(
-    request: Request, key: KeyDep, query: Annotated[RunQuery, Query()], pages: PagesDep, runs: RunsDep
-) -> Response:
+@in_threads("lists")
+def show_run(request: Request, key: KeyDep, query: Annotated[RunQuery, Query()], runs: RunsDep) -> Response:
     """Shows a run."""
-
-    def read() -> Response:
-        run, attempts = runs.run(key), runs.attempts(key)
-        progress, now_s = run.progress, time()
-        return page(
-            request,
-            "run.html.j2",
-            title=run.id,
-            key_text=key,
-            run=run,
-            progress=progress,
-            curve=_course_of(progress) if progress is not None else None,
-            bars=bars_of(attempts, now_s),
-            attempt=query.attempt,
-            can_stop=not run.state.ended,
-            can_resume=can_resume(run),
-            config=yaml.safe_dump(run.config, allow_unicode=True, sort_keys=False),
-            now_s=now_s,
-        )
-
-    return await run_sync(read, limiter=pages.threads.lists)
+    run, attempts = runs.run(key), runs.attempts(key)
+    progress, now_s = run.progress, time()
+    return page(
+        request,
+        "run.html.j2",
+        title=run.id,
+        key_text=key,
+        run=run,
+        progress=progress,
+        curve=_course_of(progress) if progress is not None else None,
+        bars=bars_of(attempts, now_s),
+        attempt=query.attempt,
+        can_stop=not run.state.ended,
+        can_resume=can_resume(run),
+        config=yaml.safe_dump(run.config, allow_unicode=True, sort_keys=False),
+        now_s=now_s,
+    )
 
 
 @router.get("/report/{key:path}")
-async def show_report(key: KeyDep, pages: PagesDep, runs: RunsDep) -> Response:
+@in_threads("folders")
+def show_report(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -> Response:
     """Shows the report that the run has written: when it had finished, or after its last validation."""
-
-    def read() -> Response:
-        run = runs.run(key)
-        return Response(
-            pages.folders.read(run, _report_of),
-            media_type="text/html",
-            headers={"Content-Security-Policy": REPORT_POLICY, "Referrer-Policy": "no-referrer"},
-        )
-
-    return await run_sync(read, limiter=pages.folder_threads)
+    run = runs.run(key)
+    return Response(
+        pages.folders.read(run, _report_of),
+        media_type="text/html",
+        headers={"Content-Security-Policy": REPORT_POLICY, "Referrer-Policy": "no-referrer"},
+    )
 
 
 def can_resume(run: Run) -> bool:
@@ -106,3 +172,71 @@ def _report_of(folder: RunFolder) -> bytes:
             f"`rayscribe report {folder.name}` does"
         )
     return folder.storage.read_small(REPORT, MAX_REPORT_BYTES)
+
+
+@router.get("/curves/{key:path}")
+@in_threads("folders")
+def show_curves(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -> Response:
+    """Shows loss, error rates, learning rate, speed and padding, as far as they were measured."""
+    run = runs.run(key)
+    try:
+        series = [*series_of(pages.folders.read(run, _metrics_of))]
+        problem = ""
+    except UNREADABLE as error:
+        series, problem = [], f"not readable now: {error}"
+    drawn = [found for title, of in series if (found := curves_of(title, of)) is not None]
+    template = "curves_part.html.j2" if "hx-request" in request.headers else "curves.html.j2"
+    title = f"Curves of {run.id}"
+    return page(request, template, title=title, key_text=key, run=run, drawn=drawn, problem=problem)
+
+
+def _metrics_of(folder: RunFolder) -> list[Any]:
+    state = Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read()
+    lines = deduplicate(accepted_metrics(folder, state, most_bytes=MAX_METRICS_BYTES))
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+@router.get("/stop/{key:path}")
+@in_threads("lists")
+def ask_stop(request: Request, key: KeyDep, runs: RunsDep) -> Response:
+    """Asks whether a run is to be stopped."""
+    run = runs.run(key)
+    if run.state.ended:
+        raise ConflictError(f"{run.id} has already ended: {run.state} · {run.reason}")
+    saves = "It stops at once." if run.state.waiting else "It saves a last checkpoint first."
+    again = " It can be resumed later." if run.queue else ""
+    text = f"{saves}{again}"
+    return page(request, "confirm.html.j2", title=f"Stop {run.id}?", key_text=key, text=text, label="Stop the run")
+
+
+@router.post("/stop/{key:path}")
+@in_threads("lists")
+def stop(request: Request, key: KeyDep, runs: RunsDep) -> Response:
+    """Stops a run, as the API does."""
+    runs.stop(key)
+    return _back(request)
+
+
+@router.get("/resume/{key:path}")
+@in_threads("lists")
+def ask_resume(request: Request, key: KeyDep, runs: RunsDep) -> Response:
+    """Asks whether a run is to be queued again."""
+    run = runs.run(key)
+    if not can_resume(run):
+        raise ConflictError(f"{run.id} is {run.state}: only a failed or stopped run of a queue is resumed here")
+    text = f"It waits in queue {run.queue} again, and continues from its last complete checkpoint."
+    return page(request, "confirm.html.j2", title=f"Resume {run.id}?", key_text=key, text=text, label="Resume the run")
+
+
+@router.post("/resume/{key:path}")
+@in_threads("lists")
+def resume(request: Request, key: KeyDep, runs: RunsDep) -> Response:
+    """Queues a run again, as the API does."""
+    runs.resume(key)
+    return _back(request)
+
+
+def _back(request: Request) -> Response:
+    """To the page of the run, by its name as it was sent."""
+    key = request.scope["raw_path"].decode("ascii", "replace").split("/", 3)[3]
+    return RedirectResponse(f"{HOME}/{key}", 303)

@@ -1,19 +1,18 @@
 """Queues, and who has used how many GPU-hours."""
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
-from anyio.to_thread import run_sync
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from jobs.api.server.pages.page_backend import PagesDep, RunsDep
-from jobs.api.server.pages.page_rendering import page
+from jobs.api.server.dependencies import in_threads
+from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.routes.run_routes import QueryString
 from jobs.model import Usage, UsageBy
 from jobs.service.operations import RunOperations
+from jobs.service.service import Recent
 
 SECONDS_PER_DAY = 86_400.0
 # By what the form on the page names them; None: all time.
@@ -43,49 +42,31 @@ class RecentUsage:
     """The usage of each period, summed once a minute however many look at it."""
 
     def __init__(self, clock: Callable[[], float] = time.time):
-        self._clock = clock
         # One for each, so that a long one holds no other up.
-        self._locks = {days: threading.Lock() for days in PERIODS}
-        self._kept: dict[str, UsageTables] = {}
+        self._recent = {days: Recent[UsageTables](KEPT_S, clock) for days in PERIODS}
 
     def of(self, days: str, runs: RunOperations) -> UsageTables:
         """The usage of a period of PERIODS."""
-        with self._locks[days]:
-            now_s = self._clock()
-            kept = self._kept.get(days)
-            # The clock may be set back.
-            if kept is None or not 0 <= now_s - kept.at_s <= KEPT_S:
-                period = PERIODS[days]
-                since_s = None if period is None else now_s - period * SECONDS_PER_DAY
-                kept = UsageTables(now_s, {by: runs.usage(by, since_s=since_s) for by in SHOWN})
-                self._kept[days] = kept
-            return kept
+        period = PERIODS[days]
 
+        def read(now_s: float) -> UsageTables:
+            since_s = None if period is None else now_s - period * SECONDS_PER_DAY
+            return UsageTables(now_s, {by: runs.usage(by, since_s=since_s) for by in SHOWN})
 
-async def recent_usage_of(request: Request) -> RecentUsage:
-    """What the app has summed."""
-    return cast(RecentUsage, request.app.state.recent_usage)
+        return self._recent[days].get(read)
 
 
 @router.get("/usage")
-async def show_usage(
-    request: Request,
-    query: Annotated[UsageQuery, Query()],
-    pages: PagesDep,
-    runs: RunsDep,
-    recent: Annotated[RecentUsage, Depends(recent_usage_of)],
-) -> Response:
+@in_threads("lists")
+def show_usage(request: Request, query: Annotated[UsageQuery, Query()], pages: PagesDep, runs: RunsDep) -> Response:
     """Shows queues with their limits and runs, and the hours of users and queues."""
-
-    def read() -> Response:
-        return page(
-            request,
-            "usage.html.j2",
-            title="Queues and usage",
-            queues=pages.queues(),
-            days=query.days,
-            periods=PERIODS,
-            usage=recent.of(query.days, runs),
-        )
-
-    return await run_sync(read, limiter=pages.threads.lists)
+    recent: RecentUsage = request.app.state.recent_usage
+    return page(
+        request,
+        "usage.html.j2",
+        title="Queues and usage",
+        queues=pages.queues(),
+        days=query.days,
+        periods=PERIODS,
+        usage=recent.of(query.days, runs),
+    )

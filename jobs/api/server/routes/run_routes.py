@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Depends, Header, HTTPException, Path, Query, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 
 from jobs.api.protocol import IDEMPOTENCY_KEY, MAX_CURSOR, MAX_EVENTS, MAX_RUNS, RUNS
 from jobs.api.server import openapi
-from jobs.api.server.dependencies import BackendDep, ServiceDep
+from jobs.api.server.dependencies import ServiceDep, in_threads
 from jobs.errors import NotFoundError
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter
@@ -159,17 +158,14 @@ def submit_run(run_request: RunRequest, service: ServiceDep, response: Response,
     response_model=Page,
     responses={200: openapi.example(openapi.PAGE, "A page."), **openapi.errors(422)},
 )
-async def list_runs(query: Annotated[RunsQuery, Query()], service: ServiceDep, backend: BackendDep) -> Response:
+@in_threads("lists")
+def list_runs(request: Request, query: Annotated[RunsQuery, Query()], service: ServiceDep) -> Response:
     """Lists the runs of all users, newest submitted first. `next_cursor` gives the next page; null: there is none.
 
     A page of large configs ends before its limit.
     """
     wanted = RunFilter(query.state, query.queue, query.user, query.tag)
-
-    def read() -> Response:
-        return json_response(service.runs(wanted, limit=query.limit, cursor=query.cursor))
-
-    return await run_sync(read, limiter=backend.threads.lists)
+    return json_response(service.runs(wanted, limit=query.limit, cursor=query.cursor))
 
 
 @router.get(
@@ -234,18 +230,15 @@ def resume_run(run_id: RunId, service: ServiceDep) -> Run:
     response_model=LogPage,
     responses={200: openapi.example(openapi.LOGS, "The new lines."), **openapi.errors(404, 409, 422, 502)},
 )
-async def read_run_logs(
-    run_id: RunId, query: Annotated[LogsQuery, Query()], service: ServiceDep, backend: BackendDep
+@in_threads("logs")
+def read_run_logs(
+    request: Request, run_id: RunId, query: Annotated[LogsQuery, Query()], service: ServiceDep
 ) -> Response:
     """Returns the output of driver and workers since the cursor; also after the cluster is gone.
 
     `ended`: there will be no more lines. Otherwise repeat the request with `cursor`; no line is lost or repeated.
     """
-
-    def read() -> Response:
-        return json_response(service.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor))
-
-    return await run_sync(read, limiter=backend.threads.logs)
+    return json_response(service.logs(run_id, attempt=query.attempt, source=query.source, cursor=query.cursor))
 
 
 def json_response(page: Page | LogPage) -> Response:

@@ -1,17 +1,15 @@
 """Usage, queues, clusters, metrics and health of the service."""
 
-from functools import partial
 from importlib.metadata import version
 from typing import Annotated
 
-from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import Field
 
 from jobs.api.protocol import CLUSTERS, HEALTH, METRICS, QUEUES, USAGE
 from jobs.api.server import openapi
-from jobs.api.server.dependencies import BackendDep, ServiceDep
+from jobs.api.server.dependencies import BackendDep, ServiceDep, in_threads
 from jobs.api.server.routes.run_routes import MAX_NAME, PRINTABLE, QueryString
 from jobs.ledger import Ledger
 from jobs.lifecycle import RunState
@@ -169,8 +167,8 @@ def get_metrics(request: Request) -> Response:
         **{status: item for status, item in openapi.errors().items() if status != 401},
     },
 )
-async def get_health(backend: BackendDep) -> Health:
+@in_threads("health")
+def get_health(request: Request, backend: BackendDep) -> Health:
     """Responds with 200 if the ledger's database responds, otherwise with 503. Needs no token."""
-    read = partial(backend.ledger.events, None, after=NEVER, limit=1)
-    await run_sync(read, limiter=backend.threads.health)
+    backend.ledger.events(None, after=NEVER, limit=1)
     return Health(status="ok", holds_lease=backend.holds_lease(), version=version("rayscribe"))

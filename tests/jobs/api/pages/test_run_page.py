@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from jobs.api.server.pages.drawings import bars_of, curves_of
+from jobs.api.server.pages.run_page import bars_of, curves_of
 from jobs.lifecycle import RunState
 from jobs.model import AttemptState, Cause, Progress
 from tests.jobs.api.backend_harness import BackendHarness
