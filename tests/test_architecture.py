@@ -39,8 +39,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "trainers.scoring.transcripts",
     ),
     "jobs.cli.results.transcribe_command": ("trainers.pipeline.transcription",),
-    "jobs.cli.results.export_command": ("trainers.pipeline.export", "trainers.distributed.signals"),
-    "jobs.cli.data": ("trainers.data.sources.formats",),
+    "jobs.cli.results.model_commands": ("trainers.pipeline.export", "trainers.distributed.signals"),
+    "jobs.cli.recipes": ("trainers.data.sources.formats",),
     "jobs.cli.programs.launch_command": ("trainers.main",),
     "jobs.cli.programs.import_command": ("trainers.scripts.launchers",),
     # What a folder of recordings and a machine have, and how a recipe of it is written.

@@ -10,16 +10,9 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli import cluster_commands, data, demo, recipes, runs, serve, submit, train
+from jobs.cli import cluster_commands, demo, recipes, runs, serve, submit, train
 from jobs.cli.programs import import_command, launch_command
-from jobs.cli.results import (
-    compare_command,
-    export_command,
-    push_command,
-    report_command,
-    score_command,
-    transcribe_command,
-)
+from jobs.cli.results import model_commands, report_command, scoring_commands, transcribe_command
 from jobs.printable import printable
 from runtime_env.own_code import VERSION
 from trainers.distributed.console import print_line
@@ -61,11 +54,11 @@ for command, name, panel in (
     (train.prepare, "prepare", LOCAL),
     (train.evaluate, "evaluate", LOCAL),
     (transcribe_command.transcribe, "transcribe", LOCAL),
-    (score_command.score, "score", LOCAL),
-    (compare_command.compare, "compare", LOCAL),
+    (scoring_commands.score, "score", LOCAL),
+    (scoring_commands.compare, "compare", LOCAL),
     (report_command.report, "report", LOCAL),
-    (export_command.export, "export", LOCAL),
-    (push_command.push, "push", LOCAL),
+    (model_commands.export, "export", LOCAL),
+    (model_commands.push, "push", LOCAL),
     (launch_command.launch, "launch", JOBS),
     (import_command.import_command, "import-command", LOCAL),
     (submit.preflight, "preflight", JOBS),
@@ -85,7 +78,7 @@ for command, name, panel in (
     # Of `launch` everything from the program on is the program's.
     settings = {"allow_interspersed_args": name != "launch"}
     app.command(name, rich_help_panel=panel, context_settings=settings, short_help=SHORT.get(name))(command)
-app.add_typer(data.data, name="data", rich_help_panel=LOCAL)
+app.add_typer(recipes.data, name="data", rich_help_panel=LOCAL)
 app.add_typer(cluster_commands.cluster, name="cluster", rich_help_panel=CLUSTERS)
 app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.cli.completion import complete_run
 from jobs.errors import ServiceError
 from jobs.service.operations import Operations
 from trainers.distributed.machine import home
@@ -34,6 +35,10 @@ ServiceOption = Annotated[
         metavar="URL",
         help="URL of a running `rayscribe serve`. Default: none, a local ledger whose runs advance while commands run.",
     ),
+]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="Name of the run, or its folder or URL.", autocompletion=complete_run),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; docs/jobs.md describes it.")]
 

@@ -18,7 +18,7 @@ from jobs.cli.follow import wait_for_end
 from jobs.cli.output import echo
 from jobs.cli.submit import Submission, refuse_taken_name, submit_spec
 from jobs.cli.train import Overrides
-from jobs.clusters.managed.cluster_lock import lock_cluster
+from jobs.clusters.managed.cluster_record import lock_cluster
 from jobs.errors import NotFoundError
 from jobs.submission.job_spec import load_spec
 from runtime_env.tree import ENTRY

@@ -6,17 +6,13 @@ from typing import Annotated
 import typer
 
 from jobs.cli.completion import complete_run
-from jobs.cli.connect import JsonOption, ServiceOption, open_session
+from jobs.cli.connect import JsonOption, RunName, ServiceOption, open_session
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
 from jobs.cli.output import as_json, echo, event_line, run_details, runs_table, usage_table
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter, UsageBy
 from trainers.errors import ConfigError
 
-RunName = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Name of the run, or its folder or URL.", autocompletion=complete_run),
-]
 SECONDS_PER_DAY = 86_400.0
 PAGE = 500
 FIRST_RUN = "rayscribe train jobs/specs/whisper_micro.yaml"

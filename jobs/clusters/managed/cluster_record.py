@@ -8,18 +8,24 @@ NAME/              logs of starting and ending it, its nodes' logs, the lock of 
                    temporary files of Ray's own commands, and `taken-down` from its end to its next start
 """
 
+import contextlib
+import fcntl
 import os
 import re
 import secrets
 import shutil
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from jobs.addresses import address_in_environment, cluster_address, cluster_name, is_loopback, is_loopback_url
-from jobs.errors import ClusterError, NotFoundError
+from jobs.errors import ClusterError, ConflictError, NotFoundError
 from trainers.distributed.local_ray import ray_lives
 from trainers.distributed.machine import home, host_of, make_private_folder, sees_processes_of, was_restarted
 from trainers.errors import ConfigError
@@ -27,6 +33,8 @@ from trainers.errors import ConfigError
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?")
 TOKEN_BYTES = 32
 DASHBOARD_PORT = 8265
+# As shells report a command that a signal has ended.
+SIGNAL_EXIT = 128
 
 
 class SshTarget(BaseModel):
@@ -277,3 +285,35 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     partial.replace(path)
+
+
+@contextlib.contextmanager
+def lock_cluster(name: str) -> Iterator[None]:
+    """Holds a cluster while it is started or ended; SIGTERM and SIGHUP end the block by an exception.
+
+    Raises:
+        ConflictError: another command of this user is at work on it.
+        ConfigError: the name cannot be that of a cluster.
+        SystemExit: a signal came.
+    """
+    folder = clusters_folder() / check_name(name)
+    make_private_folder(folder)
+    with (folder / "lock").open("a", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConflictError(
+                f"another `rayscribe cluster up` or `down` is already running for {name}: wait for it, or stop it"
+            ) from None
+        in_main = threading.current_thread() is threading.main_thread()
+        caught = (signal.SIGTERM, signal.SIGHUP) if in_main else ()
+        former = {number: signal.signal(number, _raise) for number in caught}
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(SIGNAL_EXIT + number)

@@ -17,10 +17,9 @@ from jobs.clusters.managed.cluster_record import (
     find_record,
     was_taken_down,
 )
-from jobs.clusters.managed.host_key import KeyChange
 from jobs.clusters.managed.managed_cluster import ManagedCluster
 from jobs.clusters.managed.ray_up_content import IDLE_STOP
-from jobs.clusters.managed.ssh_tunnel import Tunnel
+from jobs.clusters.managed.ssh_tunnel import KeyChange, Tunnel
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ConflictError
 from runtime_env.own_code import RELEASE

@@ -14,19 +14,17 @@ import yaml
 
 from jobs.addresses import cluster_address
 from jobs.clusters.idle_stop import counted
-from jobs.clusters.managed.cluster_lock import lock_cluster
 from jobs.clusters.managed.cluster_record import (
     LocalRecord,
     RayUpRecord,
     SshTarget,
     ensure_token,
     find_record,
+    lock_cluster,
     write_private,
 )  # fmt: skip
-from jobs.clusters.managed.host_key import LOGIN_TIMEOUT_S, KeyChange, changed_text, check_host_key, key_changed
-from jobs.clusters.managed.logged_command import run_logged
 from jobs.clusters.managed.managed_cluster import ManagedCluster
-from jobs.clusters.managed.ray_launcher import NoHeadError, head_of, ray_environment, ssh_target
+from jobs.clusters.managed.ray_launcher import NoHeadError, head_of, ray_environment, run_logged, ssh_target
 from jobs.clusters.managed.ray_up_content import (
     gcs_port,
     listens_line,
@@ -39,7 +37,16 @@ from jobs.clusters.managed.ray_up_content import (
     start_line,
     stop_line,
 )  # fmt: skip
-from jobs.clusters.managed.ssh_tunnel import Tunnel, run_over_ssh, ssh_command
+from jobs.clusters.managed.ssh_tunnel import (
+    LOGIN_TIMEOUT_S,
+    KeyChange,
+    Tunnel,
+    changed_text,
+    check_host_key,
+    key_changed,
+    run_over_ssh,
+    ssh_command,
+)
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError, ConflictError
 from trainers.config.storage_location import in_home

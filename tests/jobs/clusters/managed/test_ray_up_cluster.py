@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.clusters.managed import logged_command, ray_up_cluster, ssh_tunnel
-from jobs.clusters.managed.cluster_lock import lock_cluster
+from jobs.clusters.managed import ray_launcher, ray_up_cluster, ssh_tunnel
 from jobs.clusters.managed.cluster_record import (
     LocalRecord,
     RayUpRecord,
     SshTarget,
     ensure_token,
     find_record,
+    lock_cluster,
     was_taken_down,
 )
-from jobs.clusters.managed.logged_command import plain, run_logged, telling
-from jobs.clusters.managed.ray_launcher import NoHeadError
+from jobs.clusters.managed.ray_launcher import NoHeadError, plain, run_logged, telling
 from jobs.clusters.managed.ray_up_cluster import RayUpCluster, up
 from jobs.clusters.managed.ray_up_content import (
     TOKEN_ON_NODES,
@@ -139,7 +138,7 @@ def test_progress_that_repeats_itself_is_shown_again_after_a_while(
         return len(lines)
 
     assert shown() == 1
-    monkeypatch.setattr(logged_command, "REPEAT_S", 0.0)
+    monkeypatch.setattr(ray_launcher, "REPEAT_S", 0.0)
     assert shown() == 2
 
 

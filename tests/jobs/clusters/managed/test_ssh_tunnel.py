@@ -9,8 +9,14 @@ import psutil
 import pytest
 
 from jobs.clusters.managed.cluster_endpoint import close_tunnels, connect
-from jobs.clusters.managed.cluster_lock import lock_cluster
-from jobs.clusters.managed.cluster_record import RECORDS, RayUpRecord, SshTarget, ensure_token, was_taken_down
+from jobs.clusters.managed.cluster_record import (
+    RECORDS,
+    RayUpRecord,
+    SshTarget,
+    ensure_token,
+    lock_cluster,
+    was_taken_down,
+)
 from jobs.clusters.managed.ssh_tunnel import Tunnel
 from jobs.errors import ClusterError, ClusterGoneError, JobLostError
 

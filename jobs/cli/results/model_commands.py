@@ -1,14 +1,16 @@
-"""rayscribe export: a run's model in the formats of other runtimes, each scored again before it is kept."""
+"""rayscribe export, push: the model of a run that has finished, in other formats, and on the Hugging Face Hub."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.completion import complete_run
-from jobs.cli.connect import ServiceOption, open_session
-from jobs.cli.output import as_json, print_table
+from jobs.cli.connect import RunName, ServiceOption, open_session
+from jobs.cli.output import as_json, echo, print_table
 from jobs.service.run_folders import folder_of
+from trainers.config.overrides import apply_overrides
+from trainers.config.parts.hub_part import HubPart
+from trainers.config.validation import refuse, validated
 from trainers.config.wording import counted, format_bytes
 from trainers.distributed.console import opened_screen, show
 from trainers.distributed.console.events import Stage
@@ -23,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    run_id: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="Name of the run, or its folder or URL.", autocompletion=complete_run),
-    ],
+    run_id: RunName,
     to: Annotated[
         str, typer.Option("--to", metavar="FORMAT,…", help=f"With commas between them: {', '.join(KNOWN_EXPORTS)}.")
     ],
@@ -100,3 +99,42 @@ def _show(exported: "Exported") -> None:
 
 def _percent(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.2f}%"
+
+
+def push(
+    run_id: RunName,
+    model_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OWNER/NAME", help="The repository. Default: hub.model_id of its recipe, else the run's name."
+        ),
+    ] = None,
+    private: Annotated[
+        bool | None,
+        typer.Option("--private/--public", help="What a repository is that is made. Default: hub.private."),
+    ] = None,
+    service: ServiceOption = None,
+) -> None:
+    """Push a finished run's model to the Hugging Face Hub, with its model card.
+
+    A run with hub.push does so itself at its end; this does it later, or elsewhere, from wherever the run folder can be
+    read. The token is HF_TOKEN, or that of a login (hf auth login). It may be repeated: what the Hub has is not sent
+    again.
+
+    Example: rayscribe push whisper-sr --model-id ana/whisper-sr --private
+
+    Example: rayscribe push s3://bucket/runs/whisper-sr
+    """
+    # Imported here: other commands start faster without.
+    from trainers.run_folder.hub.push import push_run  # noqa: PLC0415
+
+    with open_session(service) as session:
+        run = session.runs.run(run_id)
+        folder = folder_of(run)
+    given = {"model_id": model_id, "private": private}
+    changes = [((name,), value) for name, value in given.items() if value is not None]
+    part, problems = validated(HubPart, apply_overrides(run.config.get("hub") or {}, changes))
+    refuse(problems, "hub")
+    assert part is not None
+    done = push_run(folder, part)
+    echo(f"pushed: {done.repository}, commit {done.commit}")
