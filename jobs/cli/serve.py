@@ -92,7 +92,7 @@ def ui(
 
     Example: rayscribe ui --open
     """
-    from jobs.api.server.pages.local_ui import serve_ui  # noqa: PLC0415
+    from jobs.api.server.process import serve_ui  # noqa: PLC0415
 
     def show(url: str) -> None:
         typer.echo(f"your runs: {url}\nThe address is good for one browser. Ctrl-C ends it.")

@@ -4,6 +4,7 @@ import math
 import os
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -91,9 +92,8 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
     Example: rayscribe submit jobs/specs/whisper_digits.yaml --set training.max_steps=200 --priority 10 --follow
     """
     address = named_address(address, cluster, service)
-    given = _all_overrides(overrides, priority, address)
     how = Submission(service, follow, dry_run, skip_preflight, json_output)
-    submit_spec(load_spec(spec, given, now=datetime.now(UTC), is_local=how.is_local, say=partial(echo, err=True)), how)
+    submit_spec(_load(spec, overrides, address, how.is_local, priority=priority), how)
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,7 @@ def submit_from_python(
 
     service = service or os.environ.get(SERVICE_VARIABLE)
     how = Submission(service)
-    given = _all_overrides(overrides, None, named_address(address, cluster, service))
-    found = load_spec(recipe, given, now=datetime.now(UTC), is_local=how.is_local, say=partial(echo, err=True))
+    found = _load(recipe, overrides, named_address(address, cluster, service), how.is_local)
     bundle = collect_bundle(found)
     refuse_taken_name(str(found.config.run.name), service)
     _preflight(found, bundle)
@@ -252,13 +251,7 @@ def preflight(
         findings = _findings(None, address, deep=True)
     else:
         # Without an address, this machine is checked.
-        found = load_spec(
-            spec,
-            _all_overrides(overrides, None, address),
-            now=datetime.now(UTC),
-            is_local=lambda named: _is_local(named, None, ask=False),
-            say=partial(echo, err=True),
-        )
+        found = _load(spec, overrides, address, partial(_is_local, service=None, ask=False))
         findings = _findings(found, found.job.address, deep=True)
     if json_output:
         as_json(findings)
@@ -300,9 +293,18 @@ def _is_local(named: str | None, service: str | None, *, ask: bool) -> bool:
     return address is not None and is_local_address(address)
 
 
-def _all_overrides(overrides: list[str], priority: int | None, address: str | None) -> list[str]:
+def _load(
+    spec: Path,
+    overrides: list[str],
+    address: str | None,
+    is_local: Callable[[str | None], bool],
+    *,
+    priority: int | None = None,
+) -> JobSpec:
+    """Reads a recipe, with what options override."""
     given = {"job.priority": priority, "job.address": address}
-    return [*overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]
+    chosen = [*overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]
+    return load_spec(spec, chosen, now=datetime.now(UTC), is_local=is_local, say=partial(echo, err=True))
 
 
 def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: bool) -> None:

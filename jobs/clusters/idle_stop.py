@@ -21,6 +21,7 @@ import yaml
 
 from jobs.clusters.managed.ray_up_content import IDLE_STOP, login_shell, on_own_hosts, stop_commands, stop_line
 from jobs.errors import ClusterError
+from trainers.config.wording import counted
 from trainers.distributed.local_ray import (
     gcs_addresses_of,
     has_control_store,
@@ -122,11 +123,6 @@ def own_processes() -> list[psutil.Process]:
             if process.uids().real == os.getuid():
                 found.append(process)
     return found
-
-
-def counted(number: float, noun: str) -> str:
-    """A number with its noun, e.g. 1 minute, 30 minutes."""
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def end_cluster() -> None:

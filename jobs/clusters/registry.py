@@ -14,7 +14,7 @@ import yaml
 
 from jobs.addresses import cluster_name
 from jobs.clusters.cluster import Cluster, JobInfo
-from jobs.clusters.managed.cluster_record import RayUpRecord, find_record
+from jobs.clusters.managed.cluster_record import RayUpRecord, Record, find_record
 from jobs.clusters.managed.ray_up_content import on_own_hosts
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
@@ -43,8 +43,7 @@ def growth_of(address: str) -> dict[str, float]:
     Types of nodes whose resources the file does not give are left out. Empty where the cluster was not started from
     this machine, or does not grow.
     """
-    name = cluster_name(address)
-    record = find_record(name) if name is not None else None
+    record = _record_of(address)
     if record is None:
         return {}
     try:
@@ -67,8 +66,7 @@ def has_release(address: str, release: str) -> bool:
 
     One of this machine has that of who started it; of a rendered file, each node checks its own before it joins.
     """
-    name = cluster_name(address)
-    record = find_record(name) if name is not None else None
+    record = _record_of(address)
     if not isinstance(record, RayUpRecord):
         return record is not None and record.release == release
     try:
@@ -76,6 +74,11 @@ def has_release(address: str, release: str) -> bool:
         return any(f'"rayscribe": "{release}"' in line for line in content["setup_commands"])
     except (OSError, yaml.YAMLError, LookupError, TypeError):
         return False
+
+
+def _record_of(address: str) -> Record | None:
+    name = cluster_name(address)
+    return find_record(name) if name is not None else None
 
 
 class Clusters:

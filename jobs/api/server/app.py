@@ -1,4 +1,4 @@
-"""The FastAPI app: middleware, routes and the general part of the OpenAPI description."""
+"""The FastAPI apps, of the service and of `rayscribe ui`: middleware, routes, the general part of the OpenAPI text."""
 
 import time
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, FastAPI, Security
 from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
 
 from jobs.api.protocol import OPENAPI
 from jobs.api.server.dependencies import Backend
@@ -18,10 +19,12 @@ from jobs.api.server.middleware import (
     bare_app,
 )
 from jobs.api.server.pages.page_access import access_by_token
-from jobs.api.server.pages.page_app import add_pages
-from jobs.api.server.pages.page_rendering import PageBackend
+from jobs.api.server.pages.page_app import add_pages, show_http_exception
+from jobs.api.server.pages.page_rendering import PageAccess, PageBackend
 from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
 from jobs.api.server.routes import package_routes, run_routes, service_routes
+from jobs.service.direct.all_runs import AllRuns
+from jobs.service.standalone import StandaloneService
 
 ABOUT = """
 The Rayscribe service queues runs and executes them on Ray clusters.
@@ -85,3 +88,24 @@ def _pages(backend: Backend, *, has_tokens: bool) -> PageBackend:
         key_of=lambda run: run.id,
         threads=backend.threads,
     )
+
+
+def ui_app(local: StandaloneService, access: PageAccess) -> AccessLogMiddleware:
+    """The app: only pages, only for browsers of this machine, and only for who has the link."""
+    runs = AllRuns(local.service)
+    app = bare_app(openapi_url=None)
+    add_pages(
+        app,
+        PageBackend(
+            runs_of=lambda _: runs,
+            queues=lambda: service_routes.queues_view(local.ledger, local.queues),
+            access=access,
+            # A name may be that of several runs without a queue.
+            key_of=lambda run: run.run_folder,
+            # Each time the folders of runs without a queue are read, which may be in a bucket.
+            poll_s=10,
+        ),
+    )
+    app.add_exception_handler(HTTPException, show_http_exception)
+    # Whose request it is, the link has told.
+    return AccessLogMiddleware(LoopbackMiddleware(BodyLimitMiddleware(app), user=None))

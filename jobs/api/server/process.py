@@ -1,4 +1,4 @@
-"""rayscribe serve: one process with the HTTP API and, while it holds the ledger's lease, the controller."""
+"""rayscribe serve, ui: one process with the HTTP API or the pages and, while it holds the lease, the controller."""
 
 import logging
 import os
@@ -7,25 +7,30 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlencode
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from jobs.addresses import is_cluster_address, is_loopback
-from jobs.api.server.app import make_app
+from jobs.api.server.app import make_app, ui_app
 from jobs.api.server.connection_limits import BACKLOG, LimitedProtocol
 from jobs.api.server.dependencies import Backend
-from jobs.api.server.middleware import check_loopback
+from jobs.api.server.middleware import (
+    check_loopback,
+)
+from jobs.api.server.pages.page_access import SIGN_IN, access_by_link
 from jobs.api.server.routes.package_routes import remove_stale_uploads
 from jobs.clusters.managed.cluster_record import default_address
 from jobs.clusters.registry import CachingClusters, Clusters
 from jobs.errors import ConflictError
 from jobs.ledger import Lease, Ledger
 from jobs.paths import current_user, default_database, token_hosts_file
+from jobs.service import standalone
 from jobs.service.controller import LEASE_S, POLL_S, Controller
 from jobs.service.package_store import PackageStore
 from jobs.service.queues_file import find_queues
@@ -46,8 +51,7 @@ SHUTDOWN_TIMEOUT_S = 5
 ROUND_TIMEOUT_S = 4.0
 # What a service listens on that listens everywhere; no client calls it so.
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
-# Idle threads end soon.
-IDLE_S = 0.5
+LOOPBACK = "127.0.0.1"
 
 
 def served_addresses(named: Sequence[str]) -> list[str]:
@@ -71,19 +75,17 @@ class ServeSettings:
         no_auth: Require no tokens; on a loopback address only.
         addresses: Clusters that runs may name; the first is for runs that name none.
         grows_to: What each cluster's autoscaler can grow it to, by address, e.g. {"http://head:8265": {"GPU": 16}}.
-        packages: Folder of the package store. None: packages in `home()`.
         poll_s: Pause between two rounds of the controller.
         lease_s: Another service takes over when the lease was not renewed for this long.
     """
 
     database: str | None = None
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     port: int = DEFAULT_PORT
     no_auth: bool = False
     addresses: tuple[str, ...] = ()
     queues_file: Path | None = None
     grows_to: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    packages: Path | None = None
     poll_s: float = POLL_S
     lease_s: float = LEASE_S
 
@@ -101,22 +103,40 @@ def serve(settings: ServeSettings) -> None:
         queues = find_queues(settings.queues_file)
         ledger = Ledger.open(settings.database or default_database())
         stack.callback(ledger.close)
-        packages = PackageStore(settings.packages or home() / "packages")
+        packages = PackageStore(home() / "packages")
         remove_stale_uploads(packages.folder)
         lease = ledger.lease(process_name(), ttl_s=settings.lease_s, is_dead=process_has_ended)
         grows_to = {address.rstrip("/"): growth for address, growth in settings.grows_to.items()}
         user, addresses = current_user(), served_addresses(settings.addresses)
         service = Service(ledger, CachingClusters(grows_to), packages, queues, user=user, addresses=addresses)
         backend = Backend(service, ledger, queues, packages.folder, lambda: lease.held)
-        server = server_of(make_app(backend, anonymous_user=user if settings.no_auth else None))
-        stop = ended_by_signals(server)
-        if not settings.no_auth:
-            _print(create_first_token(ledger, home() / "token", user, time.time(), _own_hosts(settings.host)))
-        lease.try_hold()
-        _print(_summary(settings, addresses, listener, ledger, lease))
+        app = make_app(backend, anonymous_user=user if settings.no_auth else None)
         controller = Controller(ledger, Clusters(grows_to), packages, queues, lease=lease)
-        with running_controller(controller, stop, settings.poll_s):
-            server.run(sockets=[listener])
+
+        def started() -> None:
+            if not settings.no_auth:
+                _print(create_first_token(ledger, home() / "token", user, time.time(), _own_hosts(settings.host)))
+            lease.try_hold()
+            _print(_summary(settings, addresses, listener, ledger, lease))
+
+        _run(app, listener, controller, settings.poll_s, started=started)
+
+
+def serve_ui(port: int, show: Callable[[str], None]) -> None:
+    """Serves the pages of `rayscribe ui` until SIGTERM or SIGINT, for the runs of this user; no service is needed.
+
+    They show what `rayscribe list` does, of the local ledger and of runs without a queue. Meanwhile a controller
+    advances the runs of the ledger, as while a command runs. `show` is given the address to open, which is good for one
+    browser.
+
+    Raises:
+        ConfigError: the port cannot be opened.
+    """
+    with open_port(LOOPBACK, port) as listener, standalone.open_local() as local:
+        access, token = access_by_link(current_user())
+        at = f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+        link = f"{at}{SIGN_IN}?{urlencode({'token': token})}"
+        _run(ui_app(local, access), listener, local.controller, standalone.POLL_S, started=lambda: show(link))
 
 
 class Server(uvicorn.Server):
@@ -127,8 +147,13 @@ class Server(uvicorn.Server):
         yield
 
 
-def server_of(app: ASGIApp) -> Server:
-    """The server of an app, with the limits of connections."""
+def _run(
+    app: ASGIApp, listener: socket.socket, controller: Controller, poll_s: float, *, started: Callable[[], None]
+) -> None:
+    """Serves an app until SIGTERM or SIGINT, with the limits of connections, and runs the controller in a thread.
+
+    It releases the lease itself, at the end of its last round.
+    """
     config = uvicorn.Config(
         app,
         http=LimitedProtocol,
@@ -140,12 +165,7 @@ def server_of(app: ASGIApp) -> Server:
         timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         ws="none",
     )
-    return Server(config)
-
-
-def ended_by_signals(server: Server) -> threading.Event:
-    """Has SIGTERM and SIGINT end the server; returns what they set."""
-    stop = threading.Event()
+    server, stop = Server(config), threading.Event()
 
     def end(number: int, _frame: object) -> None:
         stop.set()
@@ -153,16 +173,11 @@ def ended_by_signals(server: Server) -> threading.Event:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    return stop
-
-
-@contextmanager
-def running_controller(controller: Controller, stop: threading.Event, poll_s: float) -> Iterator[None]:
-    """Runs the controller in a thread during the block; it releases the lease itself, at the end of its last round."""
+    started()
     thread = threading.Thread(target=controller.run, args=(stop,), kwargs={"poll_s": poll_s}, daemon=True)
     thread.start()
     try:
-        yield
+        server.run(sockets=[listener])
     finally:
         stop.set()
         thread.join(ROUND_TIMEOUT_S)

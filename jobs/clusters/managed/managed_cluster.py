@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobs.addresses import cluster_address
-from jobs.clusters.idle_stop import counted
 from jobs.clusters.managed.cluster_record import Record, loopback_port
 from jobs.clusters.managed.ssh_tunnel import KeyChange, Tunnel
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError
+from trainers.config.wording import counted
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from jobs.addresses import cluster_address
-from jobs.clusters.idle_stop import counted
 from jobs.clusters.managed.cluster_record import (
     LocalRecord,
     RayUpRecord,
@@ -50,6 +49,7 @@ from jobs.clusters.managed.ssh_tunnel import (
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ClusterError, ConflictError
 from trainers.config.storage_location import in_home
+from trainers.config.wording import counted
 from trainers.distributed.local_ray import ray_command
 from trainers.errors import ConfigError
 

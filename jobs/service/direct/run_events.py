@@ -5,7 +5,7 @@ from typing import Any
 
 from jobs.lifecycle import RunState
 from jobs.model import Event, Run
-from trainers.config.wording import both_contexts
+from trainers.config.wording import both_contexts, counted
 from trainers.run_folder.layout import seconds_of
 
 STATES = {"opened": RunState.TRAINING, "prepared": RunState.PREPARING_DATA, "finished": RunState.SUCCEEDED}
@@ -54,7 +54,8 @@ def _text(kind: str, entry: Mapping[str, Any], *, again: bool) -> str:
             if "group" in entry:
                 reason = f", after: {entry['reason']}" if entry.get("reason") else ""
                 trains = "trains again" if again else "trains"
-                text = f"attempt {entry['attempt']} {trains}, with {_workers(entry.get('workers'))}{reason}"
+                workers = "its workers" if entry.get("workers") is None else counted(entry["workers"], "worker")
+                text = f"attempt {entry['attempt']} {trains}, with {workers}{reason}"
         case "prepared":
             text = f"the data of attempt {entry['attempt']} is prepared"
         case "resized":
@@ -71,7 +72,3 @@ def _text(kind: str, entry: Mapping[str, Any], *, again: bool) -> str:
         case _:
             text = kind
     return text
-
-
-def _workers(count: int | None) -> str:
-    return "its workers" if count is None else "1 worker" if count == 1 else f"{count} workers"

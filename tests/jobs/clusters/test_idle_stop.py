@@ -15,7 +15,6 @@ import pytest
 
 from jobs.clusters import idle_stop
 from jobs.clusters.idle_stop import (
-    counted,
     end_former,
     terminate_machines,
     watch,
@@ -163,11 +162,6 @@ def test_what_stops_the_head_ends_its_watch_and_no_other_host_s() -> None:
         "source ~/.bashrc; (ray stop); code=$?; "
         "(export A=b; python -m rayscribe.jobs.clusters.idle_stop --minutes 0 --cluster hosts); exit $code"
     )
-
-
-@pytest.mark.parametrize(("number", "text"), [(1, "1 minute"), (30, "30 minutes"), (0.5, "0.5 minutes")])
-def test_one_minute_is_not_minutes(number: float, text: str) -> None:
-    assert counted(number, "minute") == text
 
 
 def test_where_no_ray_is_left_no_job_works(tmp_path: Path) -> None:

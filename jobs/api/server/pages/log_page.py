@@ -42,6 +42,11 @@ class PartQuery(LogsQuery):
 
     follow: bool = False
 
+    @property
+    def follows(self) -> bool:
+        """Whether attempts after the one that is read are, too."""
+        return self.follow or self.attempt is None
+
 
 @router.get("/logs/{key:path}")
 @in_threads("logs")
@@ -53,25 +58,26 @@ def show_logs(request: Request, key: KeyDep, query: Annotated[PartQuery, Query()
 
 
 def _part(runs: RunOperations, key: str, query: PartQuery) -> LogPart:
-    follows = query.follow or query.attempt is None
     try:
         found = runs.logs(key, attempt=query.attempt, source=query.source, cursor=query.cursor)
     except ConflictError as error:  # no attempt yet
-        return LogPart(None, [], notice=str(error), next_url=_next(key, query, None, None, follows), trigger=LATER)
+        return LogPart(None, [], notice=str(error), next_url=_next(key, query, None, None), trigger=LATER)
     except (ClusterError, StorageError) as error:
         notice = f"{error}; trying again"
-        return LogPart(query.attempt, [], notice=notice, next_url=_again(key, query), trigger=LATER)
+        return LogPart(
+            query.attempt, [], notice=notice, next_url=_next(key, query, query.attempt, query.cursor), trigger=LATER
+        )
     lines, left_out = found.lines[-LINES:], max(0, len(found.lines) - LINES)
     if not found.ended:
-        url = _next(key, query, found.attempt, found.cursor, follows)
+        url = _next(key, query, found.attempt, found.cursor)
         return LogPart(found.attempt, lines, left_out, "", url, AT_ONCE if len(found.lines) > MANY_LINES else POLL)
-    run = runs.run(key) if follows else None
+    run = runs.run(key) if query.follows else None
     if run is not None and run.attempt > found.attempt:
         notice = f"attempt {found.attempt + 1} follows"
-        url = _next(key, query, found.attempt + 1, None, follows)
+        url = _next(key, query, found.attempt + 1, None)
         return LogPart(found.attempt, lines, left_out, notice, url, AT_ONCE)
     if run is not None and not run.state.ended:  # another attempt may follow
-        url = _next(key, query, found.attempt, found.cursor, follows)
+        url = _next(key, query, found.attempt, found.cursor)
         return LogPart(found.attempt, lines, left_out, "", url, LATER)
     return LogPart(found.attempt, lines, left_out, f"end of attempt {found.attempt}{_why_empty(found, query)}")
 
@@ -80,10 +86,7 @@ def _why_empty(found: LogPage, query: PartQuery) -> str:
     return "" if found.lines or query.cursor else ": nothing was kept of what it printed"
 
 
-def _again(key: str, query: PartQuery) -> str:
-    return _next(key, query, query.attempt, query.cursor, query.follow or query.attempt is None)
-
-
-def _next(key: str, query: PartQuery, attempt: int | None, cursor: str | None, follows: bool) -> str:
-    fields = {"attempt": attempt, "source": query.source, "cursor": cursor, "follow": "true" if follows else None}
+def _next(key: str, query: PartQuery, attempt: int | None, cursor: str | None) -> str:
+    follow = "true" if query.follows else None
+    fields = {"attempt": attempt, "source": query.source, "cursor": cursor, "follow": follow}
     return f"{UI}/logs/{quote(key, safe='')}?{urlencode({name: value for name, value in fields.items() if value})}"

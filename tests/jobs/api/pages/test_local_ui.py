@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from jobs.api.server.pages.local_ui import ui_app
+from jobs.api.server.app import ui_app
 from jobs.api.server.pages.page_access import COOKIE, SIGN_IN, access_by_link
 from jobs.service.standalone import open_local
 from tests.jobs.api.backend_harness import served
