@@ -7,10 +7,8 @@ from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, 
 from jobs.submission.run_request import RunRequest
 
 
-class RunOperations(Protocol):
-    """What can be asked of runs, and done with them: of a queue's, or with `direct.all_runs` of all."""
-
-    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page: ...
+class KnownRuns(Protocol):
+    """What can be asked of a run, and done with it, by its key: its name, or with `direct.direct_runs` its folder."""
 
     def run(self, run_id: str) -> Run: ...
 
@@ -25,6 +23,12 @@ class RunOperations(Protocol):
     def logs(
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
     ) -> LogPage: ...
+
+
+class RunOperations(KnownRuns, Protocol):
+    """The same of runs that are listed and accounted for: of a queue's, or with `direct.all_runs` of all."""
+
+    def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page: ...
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]: ...
 

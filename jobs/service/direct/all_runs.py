@@ -4,6 +4,9 @@ A run is named by its name, or by its folder or URL. One that both know is one r
 """
 
 import os
+from collections.abc import Iterator
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 
 from jobs.errors import ConflictError, NotFoundError, suggest_names
@@ -19,9 +22,10 @@ from jobs.model import (
     UsageBy,
     cursor_after,
     position_of,
+    read_cursor,
 )
 from jobs.service.direct.direct_runs import DirectRuns
-from jobs.service.operations import Operations, RunOperations
+from jobs.service.operations import KnownRuns, Operations
 from trainers.config.storage_location import in_home, is_url
 from trainers.errors import ConfigError
 from trainers.run_folder.layout import CONFIG
@@ -41,7 +45,7 @@ class AllRuns:
         self._queued, self._direct = queued, DirectRuns(timeout_s=timeout_s)
         self._found: dict[str, str | Registered] = {}
 
-    def _of(self, text: str) -> tuple[RunOperations, str]:
+    def _of(self, text: str) -> tuple[KnownRuns, str]:
         """Who knows a run, and by which key."""
         found = self._known(text)
         return (self._queued, found) if isinstance(found, str) else (self._direct, found.url)
@@ -111,21 +115,21 @@ class AllRuns:
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
         """A page of all runs, newest first."""
+        direct = self._direct.newest_first(wanted, read_cursor(cursor), self._is_direct)
+        both = merge(self._queued_runs(wanted, limit, cursor), direct, key=position_of, reverse=True)
+        runs = [*islice(both, limit + 1)]
+        more = len(runs) > limit
+        return Page(runs=runs[:limit], next_cursor=cursor_after(position_of(runs[limit - 1])) if more else None)
+
+    def _queued_runs(self, wanted: RunFilter, limit: int, cursor: str | None) -> Iterator[Run]:
+        """Those of the queue, newest first, without those that were started again without it; read page by page."""
         by_url = {known.url: known for known in all_registered()} if wanted.queue is None else {}
-        runs: list[Run] = []
         while True:
-            queued = self._queued.runs(wanted, limit=limit, cursor=cursor)
-            direct = self._direct.runs(wanted, limit=limit, cursor=cursor, is_listed=self._is_direct)
-            # Down to the newest end of a page that goes on, all runs are known.
-            ends = [position_of(page.runs[-1]) for page in (queued, direct) if page.next_cursor is not None]
-            found = [run for run in queued.runs if not _is_later(by_url.get(run.run_folder), run)] + direct.runs
-            known = [run for run in found if not ends or position_of(run) >= max(ends)]
-            runs += sorted(known, key=position_of, reverse=True)
-            if len(runs) > limit:
-                return Page(runs=runs[:limit], next_cursor=cursor_after(position_of(runs[limit - 1])))
-            if not ends:
-                return Page(runs=runs, next_cursor=None)
-            cursor = cursor_after(max(ends))
+            page = self._queued.runs(wanted, limit=limit, cursor=cursor)
+            yield from (run for run in page.runs if not _is_later(by_url.get(run.run_folder), run))
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
 
     def find(self, text: str) -> str | Registered:
         """The name in the queue, or what is registered of a run without one; see `run`."""

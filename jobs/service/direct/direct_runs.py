@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,22 +14,16 @@ from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ConflictError, NotFoundError
 from jobs.lifecycle import RunState
 from jobs.model import (
-    ALL_RUNS,
     Attempt,
     AttemptState,
     Cause,
     Event,
     Gang,
     LogPage,
-    Page,
+    Position,
     Progress,
     Run,
     RunFilter,
-    Usage,
-    UsageBy,
-    cursor_after,
-    position_of,
-    read_cursor,
 )
 from jobs.paths import current_user
 from jobs.service.direct.run_events import events_of
@@ -70,7 +64,7 @@ class _Found:
 
 
 class DirectRuns:
-    """The runs of this user's register, as `RunOperations` by the URLs of their folders.
+    """The runs of this user's register, as `KnownRuns` by the URLs of their folders.
 
     A storage that does not respond in time is left out for a while.
     """
@@ -92,33 +86,24 @@ class DirectRuns:
             known = self._unregistered[url] = _unregistered(url)
         return known
 
-    def runs(
-        self,
-        wanted: RunFilter = ALL_RUNS,
-        *,
-        limit: int = 50,
-        cursor: str | None = None,
-        is_listed: Callable[[Registered], bool] = lambda _: True,
-    ) -> Page:
-        """A page of the runs that are wanted and listed, newest first."""
-        before = read_cursor(cursor)
+    def newest_first(
+        self, wanted: RunFilter, before: Position | None, is_listed: Callable[[Registered], bool]
+    ) -> Iterator[Run]:
+        """The runs that are wanted and listed, behind a position of all lists; some are read at a time."""
+        registered = sorted(all_registered(), key=_position_of, reverse=True)
         waiting = [
             known
-            for known in all_registered()
-            if _is_wanted(known, wanted) and (before is None or (known.created_s, known.name) < before)
+            for known in registered
+            if _is_wanted(known, wanted) and (before is None or _position_of(known) < before)
         ]
 
         def read(known: Registered) -> Run | None:
             run = self._run(known) if is_listed(known) else None
             return None if run is None or (wanted.states and run.state not in wanted.states) else run
 
-        runs: list[Run] = []
         with ThreadPoolExecutor(READ_AT_ONCE) as pool:
             for start in range(0, len(waiting), READ_AT_ONCE):
-                runs += [run for run in pool.map(read, waiting[start : start + READ_AT_ONCE]) if run is not None]
-                if len(runs) > limit:
-                    return Page(runs=runs[:limit], next_cursor=cursor_after(position_of(runs[limit - 1])))
-        return Page(runs=runs, next_cursor=None)
+                yield from filter(None, [*pool.map(read, waiting[start : start + READ_AT_ONCE])])
 
     def run(self, url: str) -> Run:
         """The run as it is now. Its queue and its cluster are empty."""
@@ -224,9 +209,10 @@ class DirectRuns:
             f"{name} was started without a queue, and is continued where a command runs: rayscribe resume {url}"
         )
 
-    def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
-        """Nothing: nobody accounts for runs without a queue."""
-        return []
+
+def _position_of(known: Registered) -> Position:
+    """As `position_of` its run."""
+    return known.created_s, known.name
 
 
 def _tags_of(known: Registered) -> list[str]:
