@@ -22,7 +22,6 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.cli": (
         "jobs.recipes",
         "jobs.api",
-        "jobs.printable",
         "jobs.preflight",
         "trainers.distributed.console",
         "cluster_configs.rendering",
@@ -57,7 +56,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     ),
     "jobs.api": ("jobs.service",),
     # Reports and comparisons are pages, too.
-    "jobs.api.server.pages": ("jobs.printable", "trainers.scoring.comparison", "trainers.scoring.report"),
+    "jobs.api.server.pages": ("trainers.scoring.comparison", "trainers.scoring.report"),
     "jobs.service": ("jobs.ledger", "jobs.clusters", "jobs.paths", "trainers.run_folder", "trainers.storage"),
     "jobs.preflight": ("jobs.clusters", "trainers.findings", "trainers.storage"),
     "jobs.ledger": ("jobs.scheduler", "jobs.submission", "jobs.paths", "trainers.distributed.machine"),
@@ -84,7 +83,6 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.submission.shipped_data": ("trainers.data.sources", "trainers.storage"),
     "jobs.model": ("jobs.lifecycle", "jobs.errors"),
     "jobs.lifecycle": (),
-    "jobs.printable": (),
     "jobs.paths": ("jobs.errors", "trainers.distributed.machine"),
     "jobs.addresses": (),
     "jobs.errors": ("trainers.errors",),

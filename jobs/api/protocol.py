@@ -7,15 +7,7 @@ Every error has one format:
 
 from collections.abc import Iterator
 
-from jobs.errors import (
-    AuthError,
-    ClusterError,
-    ConflictError,
-    JobsError,
-    NotFoundError,
-    PreflightError,
-    ServiceError,
-)
+from jobs.errors import AuthError, ClusterError, ConflictError, JobsError, NotFoundError, PreflightError, ServiceError
 from jobs.model import Record
 from trainers.errors import ConfigError, RayscribeError, ResourceError, StorageError
 

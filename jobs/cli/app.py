@@ -13,8 +13,8 @@ import typer
 from jobs.cli import cluster_commands, demo, recipes, runs, serve, submit, train
 from jobs.cli.programs import import_command, launch_command
 from jobs.cli.results import model_commands, report_command, scoring_commands, transcribe_command
-from jobs.printable import printable
 from runtime_env.own_code import VERSION
+from trainers.config.wording import printable
 from trainers.distributed.console import print_line
 from trainers.errors import ConfigError, RayscribeError, StorageError, refused_by_disk
 

@@ -234,15 +234,9 @@ def _warn_of_rules(file: Path) -> None:
 def _up_local(name: str, num_cpus: int | None, dashboard_port: int | None, idle_stop: int | None) -> None:
     from jobs.clusters.managed import local_cluster  # noqa: PLC0415
 
-    with lock_cluster(name):
-        record, started = local_cluster.up(
-            name,
-            num_cpus=num_cpus,
-            dashboard_port=dashboard_port,
-            idle_stop_minutes=idle_stop,
-            now_s=time.time(),
-            say=say,
-        )
+    record, started = local_cluster.up(
+        name, num_cpus=num_cpus, dashboard_port=dashboard_port, idle_stop_minutes=idle_stop, say=say
+    )
     if record.idle_stop_minutes is not None and idle_stop is None:
         say(f"it ends after {record.idle_stop_minutes} min without jobs, as before; --idle-stop changes that")
     typer.echo(f"{record.name} is up{'' if started else ' already'}: {record.dashboard}")

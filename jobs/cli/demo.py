@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from jobs.cli.follow import wait_for_end
 from jobs.cli.output import echo
 from jobs.cli.submit import Submission, refuse_taken_name, submit_spec
 from jobs.cli.train import Overrides
-from jobs.clusters.managed.cluster_record import lock_cluster
 from jobs.errors import NotFoundError
 from jobs.submission.job_spec import load_spec
 from runtime_env.tree import ENTRY
@@ -62,16 +60,14 @@ def _own_cluster(keep: bool) -> Iterator[None]:
     """A Ray that ends with the block, and with this process, unless it is kept or was there before."""
     from jobs.clusters.managed import local_cluster  # noqa: PLC0415
 
-    with lock_cluster(CLUSTER):
-        record, started = local_cluster.up(
-            CLUSTER,
-            num_cpus=LOGICAL_CPUS,
-            dashboard_port=None,
-            idle_stop_minutes=None,
-            now_s=time.time(),
-            say=lambda line: show(Stage("Ray", line)),
-            outlives_us=keep,
-        )
+    record, started = local_cluster.up(
+        CLUSTER,
+        num_cpus=LOGICAL_CPUS,
+        dashboard_port=None,
+        idle_stop_minutes=None,
+        say=lambda line: show(Stage("Ray", line)),
+        outlives_us=keep,
+    )
     cluster_commands.print_dashboard(record, record.dashboard or "")
     try:
         yield

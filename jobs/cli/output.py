@@ -17,9 +17,8 @@ from rich.cells import cell_len, set_cell_size
 
 from jobs.lifecycle import RunState
 from jobs.model import Attempt, AttemptState, Event, Run
-from jobs.printable import printable
 from trainers.config.storage_location import is_url
-from trainers.config.wording import both_contexts, counted, format_duration
+from trainers.config.wording import both_contexts, counted, format_duration, printable
 from trainers.distributed.console.plain_lines import sparkline
 from trainers.errors import ConfigError
 from trainers.storage.json_files import to_json

@@ -22,13 +22,7 @@ import yaml
 from jobs.clusters.managed.ray_up_content import IDLE_STOP, login_shell, on_own_hosts, stop_commands, stop_line
 from jobs.errors import ClusterError
 from trainers.config.wording import counted
-from trainers.distributed.local_ray import (
-    gcs_addresses_of,
-    has_control_store,
-    is_own_host,
-    processes_of,
-    stop_ray,
-)
+from trainers.distributed.local_ray import gcs_addresses_of, has_control_store, is_own_host, processes_of, stop_ray
 
 POLL_S = 15.0
 TERMINATE_POLL_S = 5.0

@@ -7,14 +7,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, exists, func, select, tuple_, union_all
 
 from jobs.errors import NotFoundError
-from jobs.ledger import records, tables, user_requests
+from jobs.ledger import records, tables
 from jobs.ledger.database import Database
 from jobs.ledger.lease import Lease
 from jobs.ledger.scheduler_rows import SchedulerRows
 from jobs.ledger.tokens import Tokens
 from jobs.ledger.usage import UsageSums
-from jobs.ledger.user_requests import UserRequests
-from jobs.ledger.writer import Writer
+from jobs.ledger.writer import RESUMED, UserRequests, Writer
 from jobs.lifecycle import HOLDING, RunState
 from jobs.model import ALL_RUNS, Attempt, Event, Page, Position, Run, RunFilter, cursor_after, position_of, read_cursor
 from trainers.config.submitted import config_text
@@ -98,7 +97,7 @@ class Ledger:
     def attempts_that_count(self, run_id: str) -> list[Attempt]:
         """The attempts since the run was last submitted or resumed by a user, oldest first."""
         attempts, events = tables.attempts, tables.events
-        resumed = (events.c.run_id == run_id, events.c.cause == user_requests.RESUMED)
+        resumed = (events.c.run_id == run_id, events.c.cause == RESUMED)
         last_before = select(func.coalesce(func.max(events.c.attempt), 0)).where(*resumed).scalar_subquery()
         counts = (attempts.c.run_id == run_id, attempts.c.number > last_before)
         statement = records.select_of(Attempt, tables.attempts).where(*counts).order_by(attempts.c.number)

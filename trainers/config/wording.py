@@ -1,4 +1,11 @@
-"""Amounts and durations as people read them. Imports nothing."""
+"""Amounts, durations and texts of others as people read them. Imports nothing but `re`."""
+
+import re
+
+# What moves the cursor, colors or clears (ECMA-48), and what renames the window or writes the clipboard (xterm).
+_SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
+# Other control characters but tab and line feed, and those that change the direction of text.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def counted(number: object, noun: str, one: str = "", several: str = "") -> str:
@@ -48,3 +55,14 @@ def both_contexts(rate: float, full: float | None) -> str:
 def format_rate(per_s: float, digits: int = 0) -> str:
     """`1,204`, with decimals after the point as `digits` says; of a small one its first two digits."""
     return f"{per_s:,.{digits}f}" if per_s >= 10 ** (1 - digits) else f"{per_s:.2g}"
+
+
+def printable(text: str) -> str:
+    """A text of a job or of another user without what a terminal would obey.
+
+    Escape sequences are left out, other control characters shown.
+    """
+    plain = _SEQUENCE.sub("", text).replace("\r\n", "\n")
+    # Of a line that was overwritten, such as a progress bar, a terminal shows the last state.
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in plain.split("\n"))
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], "\n".join(lines))

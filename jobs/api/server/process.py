@@ -20,9 +20,7 @@ from jobs.addresses import is_cluster_address, is_loopback
 from jobs.api.server.app import make_app, ui_app
 from jobs.api.server.connection_limits import BACKLOG, LimitedProtocol
 from jobs.api.server.dependencies import Backend
-from jobs.api.server.middleware import (
-    check_loopback,
-)
+from jobs.api.server.middleware import check_loopback
 from jobs.api.server.pages.page_access import SIGN_IN, access_by_link
 from jobs.api.server.routes.package_routes import remove_stale_uploads
 from jobs.clusters.managed.cluster_record import default_address

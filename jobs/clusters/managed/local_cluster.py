@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ from jobs.clusters.managed.cluster_record import (
     DASHBOARD_PORT,
     LocalRecord,
     RayUpRecord,
-    check_name,
     ensure_token,
     find_record,
+    lock_cluster,
     was_taken_down,
 )
 from jobs.clusters.managed.managed_cluster import ManagedCluster
@@ -73,7 +74,6 @@ def up(
     num_cpus: int | None,
     dashboard_port: int | None,
     idle_stop_minutes: int | None,
-    now_s: float,
     say: Callable[[str], None],
     outlives_us: bool = True,
 ) -> tuple[LocalRecord, bool]:
@@ -84,20 +84,21 @@ def up(
 
     Raises:
         ClusterError: another machine that shares this home folder has started one of this name.
-        ConflictError: a cluster of `ray up` has the name.
+        ConflictError: a cluster of `ray up` has the name, or another command is at work on it.
         ResourceError: Ray does not start; names the port that is taken and by what, or has the last lines of its log.
     """
-    before = find_record(check_name(name))
-    if isinstance(before, RayUpRecord):
-        raise ConflictError(f"{name} is a cluster of `ray up`: choose another --name, or end it first")
-    if before is not None and before.folder is not None:
-        if before.state == "up" and before.ray_lives():
-            return _with_idle_stop(before, idle_stop_minutes), False
-        LocalCluster(before).down(say=lambda line: None)
-    say(f"starting Ray for {name}")
-    new = LocalRecord(name=name, created_s=now_s, machine=this_machine(), release=RELEASE)
-    record = _start(new, num_cpus, dashboard_port, outlives_us)
-    return _with_idle_stop(record, idle_stop_minutes), True
+    with lock_cluster(name):
+        before = find_record(name)
+        if isinstance(before, RayUpRecord):
+            raise ConflictError(f"{name} is a cluster of `ray up`: choose another --name, or end it first")
+        if before is not None and before.folder is not None:
+            if before.state == "up" and before.ray_lives():
+                return _with_idle_stop(before, idle_stop_minutes), False
+            LocalCluster(before).down(say=lambda line: None)
+        say(f"starting Ray for {name}")
+        new = LocalRecord(name=name, created_s=time.time(), machine=this_machine(), release=RELEASE)
+        record = _start(new, num_cpus, dashboard_port, outlives_us)
+        return _with_idle_stop(record, idle_stop_minutes), True
 
 
 def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None, outlives_us: bool) -> LocalRecord:

@@ -7,15 +7,7 @@ from starlette.responses import RedirectResponse, Response
 
 from jobs.api.protocol import ROOT, UI, status_of
 from jobs.api.server.middleware import bare_app
-from jobs.api.server.pages import (
-    compare_page,
-    list_page,
-    log_page,
-    page_access,
-    run_page,
-    static_files,
-    usage_page,
-)
+from jobs.api.server.pages import compare_page, list_page, log_page, page_access, run_page, static_files, usage_page
 from jobs.api.server.pages.page_access import HOME, CookieMiddleware
 from jobs.api.server.pages.page_rendering import PageBackend, error_page
 from jobs.api.server.pages.usage_page import RecentUsage

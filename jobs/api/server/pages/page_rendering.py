@@ -22,10 +22,9 @@ from jobs.api.server.routes.service_routes import QueuesView
 from jobs.errors import LedgerError
 from jobs.lifecycle import RunState
 from jobs.model import Run
-from jobs.printable import printable
 from jobs.service.operations import RunOperations
 from jobs.service.run_folders import RunFolders
-from trainers.config.wording import counted, format_duration
+from trainers.config.wording import counted, format_duration, printable
 from trainers.errors import RayscribeError
 from trainers.scoring.report.rendering import CSS, environment_of
 

@@ -66,7 +66,7 @@ def test_a_ray_of_another_machine_is_neither_ended_nor_replaced_nor_forgotten(
     folder.mkdir()
     record = started_on(machine, folder)
     with pytest.raises(ClusterError, match="work there"):
-        local_cluster.up("mine", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, now_s=2.0, say=print)
+        local_cluster.up("mine", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, say=print)
     with pytest.raises(ClusterError, match="work there"):
         LocalCluster(record).down(say=print)
     for command in (["down", "mine", "--force"], ["dashboard", "mine"], ["ssh", "mine"]):
@@ -120,7 +120,7 @@ def test_a_start_that_fails_leaves_what_was_known_before(
 
     monkeypatch.setattr(local_cluster, "start_ray", fail)
     with pytest.raises(ResourceError):
-        local_cluster.up("mine", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, now_s=2.0, say=print)
+        local_cluster.up("mine", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, say=print)
     (new,) = seen
     assert isinstance(new, LocalRecord) and new.machine == this_machine()
     assert find_record("mine") is None and was_taken_down("mine") == taken_down
