@@ -7,7 +7,7 @@ from collections.abc import Callable
 import typer
 
 from jobs.cli.connect import CommandSession
-from jobs.cli.output import echo
+from jobs.cli.output import echo, state_line
 from jobs.errors import ClusterError
 from jobs.lifecycle import RunState
 from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run
@@ -125,7 +125,7 @@ class StatusPrinter:
             detail = run.reason.partition(" · ")[0]
         # The driver's last line reports a success in more detail.
         if run.state != RunState.SUCCEEDED and (run.state, detail) != self._printed:
-            echo(f"{run.id}: {run.state} · {run.reason}", err=True)
+            echo(state_line(run), err=True)
             if not run.state.ended:
                 screen.show(Stage(run.id, str(run.state), is_told=False))
             self._printed = (run.state, detail)

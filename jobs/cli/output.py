@@ -99,7 +99,7 @@ def wer_cell(run: Run) -> str:
 
 def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
     """Prints one run and its attempts."""
-    echo(f"{run.id}: {run.state} · {run.reason}")
+    echo(state_line(run))
     total = ", ".join(f"{value:g} {name}" for name, value in run.gang.total.items())
     lines = {
         **_origin(run),
@@ -162,6 +162,24 @@ def event_line(event: Event) -> str:
 def clock(at_s: float) -> str:
     """Formats a time to the second, in UTC."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def percent(rate: float | None) -> str:
+    """`4.20%`; - where it is not known."""
+    return "-" if rate is None else f"{rate:.2f}%"
+
+
+def state_line(run: Run) -> str:
+    """`whisper-sr: QUEUED · position 2 in queue default`."""
+    return f"{run.id}: {run.state} · {run.reason}"
+
+
+def write_or_print(path: Path | None, text: str, option: str, *, force: bool) -> None:
+    """As `write_file`; without a path to standard output."""
+    if path is None:
+        typer.echo(text, nl=False)
+    else:
+        write_file(path, text, option, force=force)
 
 
 def usage_table(by: str, rows: Iterable[Any]) -> None:

@@ -8,7 +8,7 @@ import typer
 from jobs.cli.completion import complete_run
 from jobs.cli.connect import JsonOption, RunName, ServiceOption, open_session
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
-from jobs.cli.output import as_json, echo, event_line, run_details, runs_table, usage_table
+from jobs.cli.output import as_json, echo, event_line, run_details, runs_table, state_line, usage_table
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter, UsageBy
 from trainers.errors import ConfigError
@@ -127,7 +127,7 @@ def stop(
     elif before.state.ended:
         echo(f"{run.id}: has already ended: {run.state} · {run.reason}")
     else:
-        echo(f"{run.id}: {run.state} · {run.reason}")
+        echo(state_line(run))
 
 
 def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption = False) -> None:
@@ -146,7 +146,7 @@ def wait(run_id: RunName, service: ServiceOption = None, json_output: JsonOption
     if json_output:
         as_json(run)
     else:
-        echo(f"{run.id}: {run.state} · {run.reason}")
+        echo(state_line(run))
     raise typer.Exit(exit_code_of(run))
 
 

@@ -19,7 +19,7 @@ from jobs.addresses import cluster_address, is_loopback_url
 from jobs.cli.completion import complete_cluster, complete_recipe, complete_run
 from jobs.cli.connect import SERVICE_VARIABLE, CommandSession, JsonOption, ServiceOption, open_session
 from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line, print_text
-from jobs.cli.output import as_json, echo, next_steps
+from jobs.cli.output import as_json, echo, next_steps, state_line
 from jobs.cli.train import Overrides, Spec, continue_run
 from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import default_address, is_local_address, read_record
@@ -361,7 +361,7 @@ def _report(session: CommandSession, run: Run, how: Submission) -> None:
     if how.json_output:
         as_json(run)
     elif not how.follow:
-        echo(f"{run.id}: {run.state} · {run.reason}")
+        echo(state_line(run))
         if session.standalone and not run.state.ended:
             waits = "without a service, it is started and retried"
             runs = "the cluster runs it by itself; without a service, it is retried after a failure"

@@ -31,9 +31,10 @@ from jobs.errors import (
 )
 from jobs.ledger import Lease, Ledger, RunChangedError
 from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Cause, Progress, Run
+from jobs.scheduler.decision import Decision
 from jobs.scheduler.limits import QueuesConfig
+from jobs.scheduler.policy import decide
 from jobs.service import run_changes
-from jobs.service.admission import admission_of, forecast
 from jobs.service.failure_causes import cause_of, line_of, line_of_setup
 from jobs.service.log_archive import DriverLogArchive
 from jobs.service.package_store import PackageStore
@@ -43,6 +44,7 @@ from jobs.service.run_status import status_of
 from jobs.submission.job_spec import JobPart
 from jobs.submission.ray_request import build_request, stop_grace_s
 from runtime_env.own_code import RELEASE
+from trainers.config.wording import format_time
 from trainers.errors import ConfigError, RayscribeError, StorageError
 
 log = logging.getLogger(__name__)
@@ -56,6 +58,8 @@ ABANDON_AFTER_S = 600.0
 # Of the log of installing packages: Ray repeats the last 50 lines of a try that failed, and logs the next one's start.
 SETUP_LINES = 200
 SETUP_BYTES = 100_000
+# What an attempt starts from is decided on the cluster, and not known here.
+UNKNOWN_START = "its newest checkpoint, if there is one: the service cannot read its run folder now"
 
 
 class Controller:
@@ -299,9 +303,7 @@ class Controller:
         retried_s = stop_grace_s(run.config, run.progress) + ABANDON_AFTER_S
         # A clock that was set back by more than that must not delay the end.
         if abs(self._clock() - run.stop_requested_s) < retried_s:
-            until_s = run.stop_requested_s + retried_s
-            at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(until_s))
-            reason = f"stopping; {error}; retrying until {at} UTC"
+            reason = f"stopping; {error}; retrying until {format_time(run.stop_requested_s + retried_s)}"
             self._blocked(run_id, reason, event="cluster_unreachable")
             return
         self._give_up(run, f"its cluster could not be reached, so its job may still be running there: {error}")
@@ -320,3 +322,47 @@ class Controller:
 
     def _write(self, change: RunChange) -> Run:
         return run_changes.write(self._ledger, self._lease, change)
+
+
+def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s: float) -> Decision:
+    """What the policy decides about the waiting runs now; nothing is changed."""
+    waiting = ledger.scheduler.waiting()
+    holding = ledger.scheduler.holding()
+    known, unreachable = {}, {}
+    for address in sorted({item.address for item in waiting}):
+        try:
+            known[address] = clusters.capacity(address)
+        except ClusterError as error:
+            unreachable[address] = str(error)  # its runs wait, with this as their reason
+    wanted = {name for item in waiting for name in item.depends_on}
+    return decide(waiting, holding, known, queues, ledger.scheduler.states(wanted), now_s, unreachable)
+
+
+def known_checkpoint(run: Run, attempts: Sequence[Attempt]) -> str | None:
+    """The newest checkpoint that was found in the run folder before, as far as its name is known; None: none was."""
+    for attempt in reversed(attempts):
+        if attempt.last_step is not None:
+            return f"checkpoint-{attempt.last_step}"
+        if attempt.resume_from is not None:
+            return attempt.resume_from
+    # Measured when one was uploaded.
+    return "a checkpoint" if run.progress is not None and run.progress.checkpoint_s is not None else None
+
+
+def admission_of(run: Run, attempts: Sequence[Attempt], folders: RunFolders, *, now_s: float) -> RunChange | None:
+    """The new attempt of a run that may start; None if it no longer waits, or a stop was requested.
+
+    Its number is not used in the run folder yet. Another ledger, or a user by hand, may have used some; a driver with a
+    number that is used would be fenced. A checkpoint that the run is known to have is expected also where the service
+    does not see it now: the storage may be mounted on the cluster alone.
+    """
+    if not run.state.waiting or run.stop_requested_s is not None:
+        return None
+    number = max(run.attempt, folders.last_attempt(run)) + 1
+    checkpoint = known_checkpoint(run, attempts)
+    start = checkpoint or UNKNOWN_START
+    with suppress(StorageError):
+        newest = folders.last_checkpoint(run)
+        checkpoint = newest[0] if newest is not None else checkpoint
+        start = checkpoint or run.beginning
+    return run_changes.admitted(run, number=number, checkpoint=checkpoint, start=start, now_s=now_s)

@@ -1,13 +1,12 @@
 """The state of an active attempt, from Ray's job, pending resources and its status file. Pure."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jobs.clusters.cluster import PENDING, JobInfo
 from jobs.lifecycle import RunState
 from jobs.model import Progress, Run
-from trainers.config.wording import both_contexts, counted, format_duration
+from trainers.config.wording import both_contexts, counted, format_duration, format_time
 
 # Phases that an attempt writes into its status file, see trainers.run_folder.attempt_status.
 PHASES = {
@@ -42,8 +41,7 @@ def status_of(
         reason += f", again after: {setup_failure}"
     stale_s = now_s - (progress.at_s if progress is not None else submitted_s)
     if unread and progress is not None and job.status != PENDING:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(progress.at_s))
-        reason += f" · as of {at} UTC; since then the service cannot read {run.run_folder}"
+        reason += f" · as of {format_time(progress.at_s)}; since then the service cannot read {run.run_folder}"
     elif stale_s > STALE_S and job.status != PENDING and not pending:
         silent = (
             f"it has written nothing to {run.run_folder} yet, or the service cannot read that folder: read its logs"

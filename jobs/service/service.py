@@ -18,7 +18,7 @@ from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, 
 from jobs.scheduler.decision import Decision, WaitCause, WaitTotals
 from jobs.scheduler.feasibility import never_fits
 from jobs.scheduler.limits import QueuesConfig
-from jobs.service.admission import forecast
+from jobs.service.controller import forecast
 from jobs.service.logs import read_logs
 from jobs.service.package_store import PackageStore
 from jobs.service.run_folders import RunFolders

@@ -1,6 +1,7 @@
-"""Amounts, durations and texts of others as people read them. Imports nothing but `re`."""
+"""Amounts, durations and texts of others as people read them. Imports next to nothing."""
 
 import re
+import time
 
 # What moves the cursor, colors or clears (ECMA-48), and what renames the window or writes the clipboard (xterm).
 _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
@@ -30,6 +31,11 @@ def format_bytes(size: float) -> str:
         if round(size / factor, 1) >= 1:
             return f"{size / factor:,.1f} {unit}"
     return counted(round(size), "byte")
+
+
+def format_time(at_s: float) -> str:
+    """Seconds since 1970 as `2026-11-20 21:16:03 UTC`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
 
 
 def format_duration(seconds: float) -> str:

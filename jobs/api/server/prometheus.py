@@ -4,7 +4,7 @@ Two services on one ledger report the same, so dashboards take `max by (queue, â
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from jobs.ledger import WAIT_BOUNDS_S, AttemptTotals, WaitTimeHistogram
-from jobs.lifecycle import RunState
+from jobs.lifecycle import WAITING, RunState
 from jobs.model import Cause
 from jobs.scheduler.decision import WaitCause, WaitTotals
 from jobs.scheduler.limits import QueuesConfig
@@ -69,33 +69,29 @@ def registry_of(collector: LedgerCollector) -> CollectorRegistry:
     return registry
 
 
+def _gauge(name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[list[str], float]]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for of, value in samples:
+        family.add_metric(of, value)
+    return family
+
+
 def _of_runs(counts: Counts, names: list[str]) -> Iterator[Metric]:
-    runs = GaugeMetricFamily("rayscribe_runs", "Runs by queue and state.", labels=["queue", "state"])
-    length = GaugeMetricFamily("rayscribe_queue_length", "Runs that wait to be admitted.", labels=["queue"])
-    for name in names:
-        for state in RunState:
-            runs.add_metric([name, state], counts.get((name, state), 0))
-        length.add_metric([name], sum(counts.get((name, state), 0) for state in RunState if state.waiting))
-    yield runs
-    yield length
+    runs = (([name, state], counts.get((name, state), 0)) for name in names for state in RunState)
+    yield _gauge("rayscribe_runs", "Runs by queue and state.", ["queue", "state"], runs)
+    lengths = (([name], sum(counts.get((name, state), 0) for state in WAITING)) for name in names)
+    yield _gauge("rayscribe_queue_length", "Runs that wait to be admitted.", ["queue"], lengths)
 
 
 def _of_waits(waits: Mapping[tuple[str, WaitCause], WaitTotals], names: list[str]) -> Iterator[Metric]:
-    labels = ["queue", "reason"]
-    runs = GaugeMetricFamily("rayscribe_waiting_runs", "Runs that wait, by what for.", labels=labels)
-    waited = GaugeMetricFamily(
-        "rayscribe_waiting_seconds", "How long the waiting runs have waited, added up, by what for.", labels=labels
-    )
-    longest = GaugeMetricFamily(
-        "rayscribe_longest_wait_seconds", "How long the first of the waiting runs has waited.", labels=labels
-    )
-    for name in names:
-        for cause in WaitCause:
-            total = waits.get((name, cause), WaitTotals())
-            runs.add_metric([name, cause], total.runs)
-            waited.add_metric([name, cause], total.seconds)
-            longest.add_metric([name, cause], total.longest_s)
-    yield from (runs, waited, longest)
+    totals = {(name, cause): waits.get((name, cause), WaitTotals()) for name in names for cause in WaitCause}
+    for metric, text, value in (
+        ("rayscribe_waiting_runs", "Runs that wait, by what for.", "runs"),
+        ("rayscribe_waiting_seconds", "How long the waiting runs have waited, added up, by what for.", "seconds"),
+        ("rayscribe_longest_wait_seconds", "How long the first of the waiting runs has waited.", "longest_s"),
+    ):
+        samples = (([*of], getattr(total, value)) for of, total in totals.items())
+        yield _gauge(metric, text, ["queue", "reason"], samples)
 
 
 def _of_attempts(figures: AttemptTotals, names: list[str]) -> Iterator[Metric]:

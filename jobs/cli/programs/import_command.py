@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
-from jobs.cli.output import ForceOption, echo, write_file
+from jobs.cli.output import ForceOption, echo, write_or_print
 from jobs.submission.job_spec import JobPart
 from runtime_env.recipe_secrets import find_literal_secrets
 from trainers.config.flags.script_recipe import KINDS, ScriptRecipe, recipe_of_script
@@ -91,10 +91,7 @@ def import_command(
         echo(f"note: {note}", err=True)
     for item in left_out:
         echo(f"not carried over: {item}", err=True)
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
-        write_file(out, text, "--out", force=force)
+    write_or_print(out, text, "--out", force=force)
     if strict and left_out:
         raise typer.Exit(NOT_ALL)
 

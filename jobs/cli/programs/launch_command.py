@@ -10,7 +10,7 @@ import typer
 import yaml
 
 from jobs.cli.connect import JsonOption, ServiceOption
-from jobs.cli.output import ForceOption, write_file
+from jobs.cli.output import ForceOption, write_or_print
 from jobs.cli.submit import AddressOption, ClusterOption, FollowOption, Submission, named_address, submit_spec
 from jobs.cli.train import Overrides, joined
 from jobs.submission.job_spec import ScriptRunConfig, load_spec
@@ -140,10 +140,7 @@ def _refuse_contradictions(how: Submission, write: Path | None, *, submit: bool,
 
 def _write(recipe: dict[str, Any], path: Path, *, force: bool) -> None:
     text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-    if str(path) == "-":
-        typer.echo(text, nl=False)
-    else:
-        write_file(path, text, "--write", force=force)
+    write_or_print(None if str(path) == "-" else path, text, "--write", force=force)
 
 
 def _origin(recipe: Mapping[str, Any]) -> Path:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobs.cli.connect import RunName, ServiceOption, open_session
-from jobs.cli.output import as_json, echo, print_table
+from jobs.cli.output import as_json, echo, percent, print_table
 from jobs.service.run_folders import folder_of
 from trainers.config.overrides import apply_overrides
 from trainers.config.parts.hub_part import HubPart
@@ -80,14 +80,14 @@ def export(
 
 
 def _show(exported: "Exported") -> None:
-    rows = [("the run", _percent(exported.own["wer"]), _percent(exported.own["cer"]), "", "", "", exported.run)]
+    rows = [("the run", percent(exported.own["wer"]), percent(exported.own["cer"]), "", "", "", exported.run)]
     for each in exported.outcomes:
         rates = each.rates or {}
         rows.append(
             (
                 each.format,
-                _percent(rates.get("wer")),
-                _percent(rates.get("cer")),
+                percent(rates.get("wer")),
+                percent(rates.get("cer")),
                 "-" if each.difference is None else f"{each.difference:+.2f}",
                 "-" if each.size_bytes is None else format_bytes(each.size_bytes),
                 "-" if each.real_time_factor is None else f"{each.real_time_factor:.3f}",
@@ -95,10 +95,6 @@ def _show(exported: "Exported") -> None:
             )
         )
     print_table(("FORMAT", "WER", "CER", "DIFFERENCE", "SIZE", "REAL-TIME FACTOR", "FOLDER"), rows)
-
-
-def _percent(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.2f}%"
 
 
 def push(

@@ -8,7 +8,7 @@ import typer
 
 from jobs.cli.completion import complete_run
 from jobs.cli.connect import CommandSession, JsonOption, ServiceOption, open_session
-from jobs.cli.output import ForceOption, as_json, echo, print_table, warn, write_file
+from jobs.cli.output import ForceOption, as_json, echo, percent, print_table, warn, write_file
 from jobs.errors import NotFoundError
 from jobs.service.run_folders import folder_of
 from trainers.config.storage_location import in_home, is_url
@@ -149,7 +149,7 @@ def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence
     rows = [
         (
             _cut(score.name, LONGEST_NAME),
-            "-" if score.rate is None else f"{score.rate:.2f}%",
+            percent(score.rate),
             _bounds(score.interval),
             *(_cells(by_name[score.name]) if score.name in by_name else ("-",) * 5),
         )
