@@ -204,6 +204,6 @@ def test_a_start_whose_agent_s_port_is_taken_names_the_port_and_who_holds_it(
         ports[place] = (port, socket.socket())
         monkeypatch.setattr(local_ray, "held_ports", lambda _: dict(ports))
         with pytest.raises(ResourceError) as error:
-            up("clash", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, now_s=1.0, say=print)
+            up("clash", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, say=print)
     assert f"--dashboard-agent-listen-port={port} is taken by process {os.getpid()} (" in str(error.value)
     assert all_records() == []

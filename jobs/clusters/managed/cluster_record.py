@@ -6,6 +6,8 @@ NAME.yaml          what `ray up` was given
 NAME.known_hosts   the key of its head, trusted when it was first seen
 NAME/              logs of starting and ending it, its nodes' logs, the lock of the command that is at work on it,
                    temporary files of Ray's own commands, and `taken-down` from its end to its next start
+
+One command at a time starts or ends a cluster, and one that is asked to end takes along what it has started.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""What Ray's own cluster commands are given, and what they know of a head."""
+"""Ray's own cluster commands: what they are given, what they know of a head, and how they run.
+
+They take minutes: their output goes to a file, what tells of progress is shown, and they have a timeout.
+"""
 
 import json
 import os

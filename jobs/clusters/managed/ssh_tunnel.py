@@ -1,4 +1,7 @@
-"""A port of this machine that is forwarded to the head's loopback, where its dashboard listens."""
+"""SSH to a head: its remembered key, and a port that is forwarded to its loopback, where its dashboard listens.
+
+What tells that the key has changed is here, and the only way to accept another.
+"""
 
 import os
 import select
@@ -18,6 +21,7 @@ READY = "rayscribe-is-ready"
 READ_BYTES = 4096
 # A connection that is silent is given up after three questions without an answer, this far apart.
 ALIVE_INTERVAL_S = 15
+# Of a login that only asks for the key.
 LOGIN_TIMEOUT_S = CONNECT_TIMEOUT_S + 10.0
 FINGERPRINT_TIMEOUT_S = 30.0
 # What ssh prints where a host shows another key than its remembered one.
