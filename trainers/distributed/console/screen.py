@@ -36,6 +36,7 @@ class Output(Protocol):
 
     def show_error(self, line: str, view: View, now_s: float) -> None:
         """Shows a message on standard error."""
+        print(line, file=sys.stderr, flush=True)
 
     def tick(self, view: View, now_s: float) -> None:
         """Shows that the command goes on."""
@@ -109,7 +110,7 @@ def _is_unread(file: TextIO) -> bool:
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in found.poll(0))
 
 
-class LogOutput:
+class LogOutput(Output):
     """For a log: prints each line at once, and one now and then while a stage goes on without any."""
 
     tick_s = 1.0
@@ -129,9 +130,6 @@ class LogOutput:
         if line is not None:
             print(line, file=self._file, flush=True)
 
-    def show_error(self, line: str, view: View, now_s: float) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     def tick(self, view: View, now_s: float) -> None:
         quiet_s = now_s - (view.began_s if self._last_s is None else self._last_s)
         line = still_line(view, now_s, quiet_s=quiet_s, stills=self._stills)
@@ -150,7 +148,7 @@ def json_line(content: Any, since_start_s: float) -> str:
     return json.dumps(_finite(timed), ensure_ascii=False, allow_nan=False)
 
 
-class JsonLines:
+class JsonLines(Output):
     """For programs: prints each event at once; what else prints to standard output meanwhile goes to standard error."""
 
     tick_s = STILL_S
@@ -166,7 +164,7 @@ class JsonLines:
     def show_error(self, line: str, view: View, now_s: float) -> None:
         """For programs and, on standard error, for people."""
         self._print({"event": "error", "text": line.removeprefix("error: ")}, now_s - view.began_s)
-        print(line, file=sys.stderr, flush=True)
+        super().show_error(line, view, now_s)
 
     def tick(self, view: View, now_s: float) -> None:
         if view.stage is not None:
