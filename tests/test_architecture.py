@@ -136,7 +136,7 @@ LIGHT = (
     "jobs.api.server.app",
     "trainers.pipeline.on_ray.failure_watch",
     "trainers.pipeline.on_ray.worker_checks",
-    "trainers.scripts.accelerators.build_check",
+    "trainers.scripts.accelerators",
     "trainers.training.tasks",
     "trainers.scripts.program_worker",
     "trainers.pipeline.launch",

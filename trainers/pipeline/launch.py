@@ -22,11 +22,11 @@ from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.fencing import Driver
 from trainers.run_folder.journal import Journal, State, publish
 from trainers.run_folder.layout import RunFolder
-from trainers.scripts.accelerators.known_accelerators import accelerator_of
+from trainers.scripts.accelerators import accelerator_of
 from trainers.scripts.backend import ScriptBackendConfig
 from trainers.scripts.inputs.prepare import hash_of_files
+from trainers.scripts.node_folder import ScriptTask
 from trainers.scripts.program_worker import run_program_per_worker
-from trainers.scripts.script_task import ScriptTask
 from trainers.storage import open_storage
 
 

@@ -1,6 +1,19 @@
 """What the workers of a group tell each other while their programs run."""
 
+import contextlib
+import time
 from typing import Any, Protocol
+
+import ray
+from ray.exceptions import RayError
+
+from trainers.distributed.console import Event
+from trainers.distributed.coordinator import EndRequest
+from trainers.distributed.ray_connection import COORDINATOR_TIMEOUT_S, end_request, living_nodes, restart_reason
+from trainers.errors import LostWorkerError
+
+# A coordinator that died starts again within seconds.
+TRIES, PAUSE_S = 5, 2.0
 
 
 class Board(Protocol):
@@ -11,3 +24,77 @@ class Board(Protocol):
 
     def posted(self, topic: str) -> Any | None:
         """The value of a topic; None: there is none yet, or the board does not respond."""
+
+
+class CoordinatorBoard:
+    """The coordinator as the board of one group, whose topics no other group reads.
+
+    It also gathers lines, and knows of requests to end.
+    """
+
+    def __init__(self, coordinator: Any, group: str):
+        self._coordinator, self._group = coordinator, group
+        self._coordinator_id: str | None = None
+        # By this process, which a coordinator that starts again has forgotten.
+        self._own: dict[str, Any] = {}
+
+    def post(self, topic: str, value: Any) -> None:
+        """Raises LostWorkerError where the coordinator does not respond, also not after it has started again."""
+        self._own[topic] = value
+        for _ in range(TRIES):
+            try:
+                ray.get(self._coordinator.post.remote(f"{self._group}/{topic}", value), timeout=COORDINATOR_TIMEOUT_S)
+                return
+            except RayError as error:
+                last = error
+                time.sleep(PAUSE_S)
+        raise LostWorkerError(
+            f"the process in which the ranks agree does not respond: {type(last).__name__}; see whether the driver's "
+            "node is overloaded"
+        )
+
+    def try_post(self, topic: str, value: Any) -> None:
+        """Sets the value of a topic that nothing of this process depends on, as long as the coordinator responds."""
+        with contextlib.suppress(LostWorkerError):
+            self.post(topic, value)
+
+    def posted(self, topic: str) -> Any | None:
+        try:
+            call = self._coordinator.posted.remote(f"{self._group}/{topic}")
+            coordinator_id, value = ray.get(call, timeout=COORDINATOR_TIMEOUT_S)
+        except RayError:
+            return None
+        if self._coordinator_id not in (None, coordinator_id):
+            for own in list(self._own):
+                self.try_post(own, self._own[own])
+        self._coordinator_id = coordinator_id
+        return value
+
+    def show(self, event: Event) -> None:
+        """Has the driver show an event, such as a line."""
+        self._coordinator.add_event.remote(event)
+
+    def say_all(self, lines: list[str]) -> None:
+        self._coordinator.add_events.remote(lines)
+
+    def begin(self, nodes: tuple[str, ...]) -> None:
+        """Tells the driver that the group has begun, on the node of each rank."""
+        self._coordinator.begin.remote(nodes, self._group)
+
+    def set_phase(self, phase: str) -> None:
+        self._coordinator.set_phase.remote(phase)
+
+    def is_alive(self, node: str) -> bool:
+        """Whether the cluster takes a node for alive, by its id; yes where the head does not respond."""
+        try:
+            return node in living_nodes()
+        except (RayError, RuntimeError, OSError):
+            return True
+
+    def restart_reason(self) -> str | None:
+        """Why this group follows another one of the attempt; None: it does not, or the coordinator does not say."""
+        return restart_reason(self._coordinator)
+
+    def end_request(self) -> EndRequest | None:
+        """What was requested of the workers. None: nothing."""
+        return end_request(self._coordinator)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from errno import ENOSPC
 from pathlib import Path
 
+from trainers.config.schema import ScriptConfig
 from trainers.errors import StorageError
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.backend import GroupMember
-from trainers.scripts.script_task import ScriptTask
 from trainers.storage.own_folder import locked, own_temporary_folder
 
 # Of temporary folders of ours: of groups, and of inputs, which stay for later ones.
@@ -30,6 +30,23 @@ _PATH_OF_NODE = re.compile(
 UNPACKED = "working_dir_files"
 # Of texts that name files.
 SUFFIXES = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class ScriptTask:
+    """A run of a program, as each worker is given it.
+
+    Attributes:
+        attempt: Its number.
+        folder: Where the program lies and runs on this machine. None: it was submitted, so that each node has the
+            package, of which it makes a copy.
+        package: What identifies the program's files, for what is prepared once for them.
+    """
+
+    config: ScriptConfig
+    attempt: int
+    folder: Path | None
+    package: str
 
 
 @dataclass(frozen=True)

@@ -20,27 +20,24 @@ from trainers.errors import FencedError, FollowingError, LostWorkerError, Rayscr
 from trainers.run_folder.attempt_status import Phase, StatusWriter, restarts_of
 from trainers.run_folder.checkpoints import newest, sweep
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.journal import Journal
+from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RESULT, RunFolder
 from trainers.run_folder.worker_logs import finish_logs, worker_log
-from trainers.scripts.accelerators.build_check import check_build
-from trainers.scripts.accelerators.known_accelerators import accelerator_of
+from trainers.scripts.accelerators import accelerator_of, check_build
 from trainers.scripts.backend import GroupMember, release_port, this_member
-from trainers.scripts.board_on_ray import CoordinatorBoard
+from trainers.scripts.board import CoordinatorBoard
 from trainers.scripts.inputs.fetch import InputFetcher
 from trainers.scripts.inputs.placeholders import Known, resolve
 from trainers.scripts.inputs.prepare import key_of, prepared_data
-from trainers.scripts.node_folder import INPUTS, NodeFolder
+from trainers.scripts.node_folder import INPUTS, NodeFolder, ScriptTask
 from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
 from trainers.scripts.outputs.layouts import layouts_for
-from trainers.scripts.outputs.output_folder import output_folder_of
-from trainers.scripts.outputs.overwrite_option import LEFT_OUT, without_overwriting
+from trainers.scripts.outputs.output_folder import LEFT_OUT, output_folder_of, without_overwriting
 from trainers.scripts.outputs.progress import ScriptProgress, read_progress
 from trainers.scripts.outputs.restore import give_back_files, restore
 from trainers.scripts.outputs.shared_files import program_variables
 from trainers.scripts.outputs.sync import OutputSync, sharing_nodes
 from trainers.scripts.program import DATA, Program, program_environment, program_words
-from trainers.scripts.script_task import GroupStart, ScriptTask
 from trainers.storage.own_folder import own_temporary_folder
 
 POLL_S = 1.0
@@ -114,18 +111,18 @@ class _Rank:
         context, script = self.member.context, self.task.config.script
         if context.rank == 0:
             self._open_group()
-        start: GroupStart = self._wait_for(START)
+        state: State = self._wait_for(START)
         node = NodeFolder.of(self.task, self.folder, self.member, os.environ)
         with node.made() if context.is_keeper else nullcontext():
-            words, environment = self._words(node, start)
-            if start.state.checkpoints and without_overwriting(words) != words:
+            words, environment = self._words(node, state)
+            if state.checkpoints and without_overwriting(words) != words:
                 words = without_overwriting(words)
                 if context.rank == 0:
                     self.board.show(LEFT_OUT)
             ready = READY.format(context.node_number)
             output, shared, given_back = _NO_OUTPUT
             if context.is_keeper:
-                output, shared, given_back = self._prepare_node(words, environment, node, start)
+                output, shared, given_back = self._prepare_node(words, environment, node, state)
             if context.rank == 0 and context.node_count > 1 + len(shared) and output is not None:
                 environment |= program_variables(output, node.requests, environment)
             with StatusWriter(self.folder, self.task.attempt if context.rank == 0 else None) as status:
@@ -139,7 +136,7 @@ class _Rank:
                         self._wait_for(READY.format(0))
                     self.board.post(ready, True)
                 self._wait_for(ready)
-                status.update(Phase.TRAINING, **restarts_of(start.state, self.task.attempt))
+                status.update(Phase.TRAINING, **restarts_of(state, self.task.attempt))
                 started = program_words(script, words, node.work, context.local_rank)
                 release_port()
                 run = _Run(self, node, sync, shared)
@@ -152,9 +149,8 @@ class _Rank:
         writer = self._writer()
         state = writer.open(self.member.context.world_size, self.board.restart_reason())
         sweep(writer)
-        restarts = restarts_of(state, self.task.attempt).get("restarts", 0)
         self.board.begin(self.member.nodes)
-        self.board.post(START, GroupStart(state, restarts))
+        self.board.post(START, state)
 
     def _writer(self) -> GroupWriter:
         return GroupWriter.of(self.folder, self.task.attempt, self.member.group)
@@ -165,7 +161,7 @@ class _Rank:
             time.sleep(POLL_S / 5)
         return value
 
-    def _words(self, node: NodeFolder, start: GroupStart) -> tuple[list[str], dict[str, str]]:
+    def _words(self, node: NodeFolder, state: State) -> tuple[list[str], dict[str, str]]:
         """The command and its environment, with what placeholders stand for."""
         context, script = self.member.context, self.task.config.script
         data = self._prepared(node) if script.prepare is not None else None
@@ -174,7 +170,9 @@ class _Rank:
         given = {**accelerator.environment(script.hpu_mode), **accelerator.visible(context.devices), **given}
         if data is not None:
             given[DATA] = str(data)
-        torchrun = context.environment(self.folder.name, start.restarts, script.max_restarts)
+        torchrun = context.environment(
+            self.folder.name, restarts_of(state, self.task.attempt).get("restarts", 0), script.max_restarts
+        )
         return words, program_environment(os.environ, {**_network(), **given}, torchrun, node.work)
 
     def _resolved(
@@ -232,7 +230,7 @@ class _Rank:
         return node.work / given if given is not None else output_folder_of(words, node.work)
 
     def _prepare_node(
-        self, words: list[str], environment: Mapping[str, str], node: NodeFolder, start: GroupStart
+        self, words: list[str], environment: Mapping[str, str], node: NodeFolder, state: State
     ) -> _Output:
         """The output folder of this node, with what the program goes on from."""
         config = self.task.config
@@ -246,7 +244,7 @@ class _Rank:
         given_back = frozenset[str]()
         if output is not None and context.node_number not in shared:
             retention, layouts = NewestAndBest(config.script.num_to_keep), layouts_for(config.script.checkpoints)
-            found = restore(self.folder, start.state, output, layouts, retention=retention, say=self._say)
+            found = restore(self.folder, state, output, layouts, retention=retention, say=self._say)
             if found is not None:
                 given_back = give_back_files(self.folder, self.task.attempt, output, node.localize)
                 if context.rank == 0:

@@ -13,8 +13,7 @@ from trainers.scripts.inputs.placeholders import has_inputs, needs_data, problem
 from trainers.scripts.launchers.launch_line import PLAIN, LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
-from trainers.scripts.outputs.output_folder import NOT_NAMED, output_folder_of
-from trainers.scripts.outputs.overwrite_option import note_on_overwriting
+from trainers.scripts.outputs.output_folder import NOT_NAMED, note_on_overwriting, output_folder_of
 
 DEFAULT_PYTHONS = ("python", "python3")
 

@@ -11,10 +11,8 @@ from tests.trainers.run_folder.writers import first_group
 from trainers.config.schema import ScriptConfig
 from trainers.errors import StorageError
 from trainers.run_folder.layout import RunFolder
-from trainers.scripts.backend import GroupMember
-from trainers.scripts.node_folder import INPUTS, UNPACKED, NodeFolder
-from trainers.scripts.ranks import RankContext
-from trainers.scripts.script_task import ScriptTask
+from trainers.scripts.backend import GroupMember, RankContext
+from trainers.scripts.node_folder import INPUTS, UNPACKED, NodeFolder, ScriptTask
 from trainers.storage import open_storage
 from trainers.storage.own_folder import own_temporary_folder
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tqdm import tqdm  # type: ignore[import-untyped]
 
-from trainers.scripts.output_lines import BAR_INTERVAL_S, LONGEST_BYTES, OutputLines
+from trainers.scripts.program import BAR_INTERVAL_S, LONGEST_BYTES, OutputLines
 
 
 def shown(*pieces: tuple[bytes, float]) -> list[str]:

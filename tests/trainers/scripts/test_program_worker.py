@@ -17,14 +17,12 @@ from trainers.errors import FollowingError, RegroupError, ScriptError, StorageEr
 from trainers.run_folder.checkpoints import list_checkpoints
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts import program_worker
-from trainers.scripts.backend import GroupMember
-from trainers.scripts.node_folder import UNPACKED
-from trainers.scripts.outputs.overwrite_option import LEFT_OUT
+from trainers.scripts.backend import GroupMember, RankContext
+from trainers.scripts.node_folder import UNPACKED, ScriptTask
+from trainers.scripts.outputs.output_folder import LEFT_OUT
 from trainers.scripts.outputs.restore import restore
 from trainers.scripts.outputs.sync import OutputSync
 from trainers.scripts.program_worker import _Rank, run_program_per_worker
-from trainers.scripts.ranks import RankContext
-from trainers.scripts.script_task import ScriptTask
 from trainers.storage import open_storage
 
 # Of the program, for each rank by its number.

@@ -1,9 +1,14 @@
 """Inputs of a script from buckets and web servers, fetched once a node; of manifests the recordings, too."""
 
+import fcntl
+import hashlib
+import os
+import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import IO, TypeVar
 from uuid import uuid4
 
 from trainers.config.storage_location import StorageOptions, is_remote, is_url, without_password
@@ -11,7 +16,6 @@ from trainers.data.sources.located_files import describe, reason_of
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.console.plain_lines import as_lines
 from trainers.errors import DataError, StorageError
-from trainers.scripts.inputs.input_cache import InputCache
 from trainers.scripts.inputs.manifests import SUFFIXES, NamedPaths, read_paths
 from trainers.scripts.inputs.named_recordings import PARALLEL, copy, entries_of, location_of, place_of
 from trainers.storage import Entry, open_storage
@@ -19,11 +23,87 @@ from trainers.storage.base import clean_key
 from trainers.storage.full_disk import naming_full_disk
 from trainers.storage.own_folder import make_once
 
+UNUSED_S = 3 * 24 * 3600.0
+_USED = ".used"
+# Folders that this process holds until it ends: a script may read its inputs for longer than UNUSED_S.
+_held: dict[Path, IO[str]] = {}
 T = TypeVar("T")
 
 PROGRESS_S = 10.0
 # Handed to the threads at once.
 _AT_ONCE = 10_000
+
+
+class InputCache:
+    """A node's copies of inputs, by what marks their content; what no run has used for days is removed.
+
+    These are folders of inputs, and recordings, which manifests share: a folder has them as hard links, which take no
+    space.
+
+    Args:
+        root: A folder of this user's on the node; it is made.
+    """
+
+    def __init__(self, root: Path):
+        self._inputs, self._recordings = root / "inputs", root / "recordings"
+
+    def folder(self, *key: str) -> Path:
+        """The folder of what has a key, which makes it when it is new; it is there as long as this process lives."""
+        folder = self._inputs / _name(*key)
+        if folder in _held:
+            return folder
+        if not folder.exists():
+            self._remove_unused()
+        while True:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                used = (folder / _USED).open("a")
+                fcntl.flock(used, fcntl.LOCK_SH)
+                if os.path.samestat(os.fstat(used.fileno()), (folder / _USED).stat()):
+                    os.utime(folder / _USED)
+                    _held[folder] = used
+                    return folder
+            except FileNotFoundError:
+                pass
+            # Another process was removing it as unused.
+
+    def link_recording(self, link: Path, key: tuple[str, ...], fetch: Callable[[Path], None]) -> None:
+        """Puts a recording at `link`; where the node has none of its key, `fetch` writes it to the file it is given."""
+        name = _name(*key)
+        kept = self._recordings / name[:2] / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        while not link.exists():
+            try:
+                os.link(kept, link)
+            except FileNotFoundError:  # not fetched yet, or removed as unused
+                kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                part = kept.with_name(f".{uuid4().hex}.part")
+                fetch(part)
+                part.replace(kept)
+            except FileExistsError:  # another process was faster
+                return
+
+    def _remove_unused(self) -> None:
+        before = time.time() - UNUSED_S
+        for folder in self._inputs.glob("*"):
+            try:
+                with (folder / _USED).open() as used:
+                    if os.fstat(used.fileno()).st_mtime < before:
+                        fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(folder, ignore_errors=True)
+            except (FileNotFoundError, BlockingIOError):  # another process removes it, or uses it
+                continue
+        for file in self._recordings.glob("*/*"):
+            try:
+                status = file.stat()
+            except FileNotFoundError:
+                continue
+            if status.st_nlink == 1 and status.st_mtime < before:
+                file.unlink(missing_ok=True)
+
+
+def _name(*key: str) -> str:
+    return hashlib.sha256("\0".join(key).encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 class InputFetcher:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainers.errors import ResourceError
-from trainers.scripts.accelerators import build_check
-from trainers.scripts.accelerators.build_check import check_build
-from trainers.scripts.accelerators.known_accelerators import ACCELERATORS
+from trainers.scripts import accelerators
+from trainers.scripts.accelerators import ACCELERATORS, check_build
 
 NVIDIA, AMD, GAUDI = {"CUDA": "2 × NVIDIA A100"}, {"ROCm": "/dev/kfd"}, {"HPU": "8 × Gaudi"}
 USABLE = "class ones:\n    def __init__(self, *size, device): pass\n    def add_(self, other): pass\n"
@@ -39,7 +38,7 @@ Check = Callable[..., None]
 @pytest.fixture
 def check(python: str, site: Path, monkeypatch: pytest.MonkeyPatch) -> Check:
     def check(name: str, devices: Mapping[str, str]) -> None:
-        monkeypatch.setattr(build_check, "devices_here", lambda: devices)
+        monkeypatch.setattr(accelerators, "devices_here", lambda: devices)
         environment = {**os.environ, "PYTHONPATH": str(site), "CUDA_VISIBLE_DEVICES": "4,2"}
         check_build(python, ACCELERATORS[name], "10.0.0.2", environment)
 
@@ -147,7 +146,7 @@ def test_one_that_crashes_is_told_by_its_last_words(check: Check, site: Path) ->
 def test_one_that_hangs_is_not_waited_for_without_end(
     check: Check, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_check, "PROBE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(accelerators, "PROBE_TIMEOUT_S", 0.3)
     install_torch(site, "import time\ntime.sleep(600)\n", version="2.8.0", cuda="12.8")
     with pytest.raises(ResourceError, match=r"did not load torch and use a device within"):
         check("cuda", NVIDIA)

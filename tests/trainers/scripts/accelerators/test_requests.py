@@ -13,7 +13,7 @@ import yaml
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.errors import ConfigError, ResourceError
 from trainers.pipeline.on_ray.ray_fit import scaling_config
-from trainers.scripts.accelerators.known_accelerators import ACCELERATORS, accelerator_of
+from trainers.scripts.accelerators import ACCELERATORS, accelerator_of
 
 GOLDEN = Path(__file__).parent / "golden"
 WORKERS: dict[str, Any] = {"num_workers": 4, "resources_per_worker": {"CPU": 8}}

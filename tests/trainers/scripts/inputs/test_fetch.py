@@ -13,7 +13,7 @@ from tests.folder_server import web_server
 from tests.s3 import FAST_RETRY, FaultProxy
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import DataError, StorageError
-from trainers.scripts.inputs import input_cache, named_recordings
+from trainers.scripts.inputs import fetch, named_recordings
 from trainers.scripts.inputs.fetch import InputFetcher
 from trainers.storage import Storage, open_storage
 
@@ -171,10 +171,10 @@ def test_what_no_run_has_used_for_days_is_removed(node: Node, monkeypatch: pytes
     unused, used = node.fetch("a.csv"), node.fetch("b.csv")
     recordings = node.cache / "recordings"
     # The process that fetched this one has ended; the other one reads it still.
-    for folder in [each for each in input_cache._held if each.is_relative_to(node.cache)]:
+    for folder in [each for each in fetch._held if each.is_relative_to(node.cache)]:
         if (folder / "a.csv").exists():
-            input_cache._held.pop(folder).close()
-    past = time.time() - input_cache.UNUSED_S - 60
+            fetch._held.pop(folder).close()
+    past = time.time() - fetch.UNUSED_S - 60
     for path in node.cache.rglob("*"):
         os.utime(path, (past, past))
     assert len([path for path in recordings.rglob("*") if path.is_file()]) == 2

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.scripts.outputs.overwrite_option import note_on_overwriting, without_overwriting
+from trainers.scripts.outputs.output_folder import note_on_overwriting, without_overwriting
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-from trainers.scripts.ranks import RankContext, WorkerPlace, contexts_of
+from trainers.scripts.backend import RankContext, WorkerPlace, contexts_of
 
 A, B = ("a", "10.0.0.1"), ("b", "10.0.0.2")
 

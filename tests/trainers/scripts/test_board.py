@@ -8,8 +8,8 @@ from ray.exceptions import GetTimeoutError
 
 from trainers.distributed.coordinator import Coordinator
 from trainers.errors import LostWorkerError
-from trainers.scripts import board_on_ray
-from trainers.scripts.board_on_ray import CoordinatorBoard
+from trainers.scripts import board
+from trainers.scripts.board import CoordinatorBoard
 
 
 class Handle:
@@ -37,8 +37,8 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
             raise GetTimeoutError("away")
         return call()
 
-    monkeypatch.setattr("trainers.scripts.board_on_ray.ray.get", get)
-    monkeypatch.setattr(board_on_ray, "PAUSE_S", 0.0)
+    monkeypatch.setattr("trainers.scripts.board.ray.get", get)
+    monkeypatch.setattr(board, "PAUSE_S", 0.0)
     return found
 
 

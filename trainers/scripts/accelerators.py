@@ -1,15 +1,101 @@
-"""Whether the torch of a program's interpreter is built for what its node has. Loads no torch in this process."""
+"""What programs run on: the table of accelerators, and whether a torch is built for what a node has. Loads no torch."""
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from trainers.config.parts.scaling_part import AcceleratorName, ScalingPart
 from trainers.distributed.console import print_line
 from trainers.distributed.hardware import BUILT_WITH_TORCH, KINDS, Build, devices_here, judge, kind_of
-from trainers.errors import ResourceError
+from trainers.errors import ConfigError, ResourceError
 from trainers.findings import Level
-from trainers.scripts.accelerators.accelerator import Accelerator
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A kind of accelerator.
+
+    Attributes:
+        name: As `scaling.accelerator` names it.
+        resource: Ray's resource, of which a worker holds one or more. None: there is none.
+        backend: What torch's process groups on it communicate by.
+        visibility: Variables that list the devices which a process sees.
+        hidden: Values of other variables of the kind, which hide devices that a worker does not hold.
+        modes: Variables of each `script.hpu_mode`, with those of null for none.
+    """
+
+    name: AcceleratorName
+    resource: str | None
+    backend: str
+    visibility: tuple[str, ...] = ()
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str | None, Mapping[str, str]] = field(default_factory=lambda: {None: {}})
+
+    def visible(self, ids_by_rank: Sequence[Sequence[str]]) -> dict[str, str]:
+        """Variables by which each process of a node sees the devices of all its ranks, as under torchrun.
+
+        Args:
+            ids_by_rank: Ray's ids of the devices that each rank of this node holds, in the order of local ranks, so
+                that a program finds its own by LOCAL_RANK.
+
+        Raises:
+            ResourceError: two ranks hold one device.
+        """
+        ids = [each for held in ids_by_rank for each in held]
+        shared = sorted({each for each in ids if ids.count(each) > 1})
+        if shared:
+            raise ResourceError(
+                f"several ranks of a node hold {self.resource} {', '.join(shared)}, and a program takes the device of "
+                f"its local rank: set scaling.resources_per_worker.{self.resource}: 1"
+            )
+        # Without ids, Ray manages no devices of the kind.
+        return {**self.hidden, **(dict.fromkeys(self.visibility, ",".join(ids)) if ids else {})}
+
+    def environment(self, mode: str | None) -> dict[str, str]:
+        """Variables of a mode; the program's own settings go before them.
+
+        Raises:
+            ConfigError: the accelerator has no such mode.
+        """
+        if mode not in self.modes:
+            raise ConfigError(
+                f"script.hpu_mode is {mode}, and scaling.accelerator {self.name} has no modes: set "
+                "scaling.accelerator: hpu, or script.hpu_mode: null"
+            )
+        return dict(self.modes[mode])
+
+
+# Ray leaves GPUs visible to workers that hold none. HIP takes an empty list for none given, and -1 for no device.
+CPU = Accelerator("cpu", None, "gloo", hidden={"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"})
+CUDA = Accelerator("cuda", "GPU", "nccl", ("CUDA_VISIBLE_DEVICES",))
+# HIP reads the first, and only without it the second, which many programs look into. ROCR_VISIBLE_DEVICES, which would
+# renumber the devices of both, is left to the node: Ray's ids count within it.
+ROCM = Accelerator("rocm", "GPU", "nccl", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
+# Of Gaudis. https://docs.habana.ai/en/latest/PyTorch/Runtime_Flags.html; collectives within graphs are of lazy mode.
+HPU_MODES = {
+    None: {},
+    "lazy": {"PT_HPU_LAZY_MODE": "1", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
+    "eager": {"PT_HPU_LAZY_MODE": "0"},
+}
+# HABANA_VISIBLE_DEVICES is read by the container's runtime, this one by the program.
+HPU = Accelerator("hpu", "HPU", "hccl", ("HABANA_VISIBLE_MODULES",), modes=HPU_MODES)
+ACCELERATORS: Mapping[str, Accelerator] = {each.name: each for each in (CPU, CUDA, ROCM, HPU)}
+
+
+def accelerator_of(scaling: ScalingPart, root: Path = Path("/")) -> Accelerator:
+    """What the workers have.
+
+    `auto` is the maker of this machine's GPUs, by its devices below `root`. Ray is asked for the same whatever they
+    are; what a program's environment is, its own node has to say.
+    """
+    if scaling.device == "auto":
+        is_amd = (root / "dev/kfd").exists() and not list((root / "dev").glob("nvidia[0-9]*"))
+        return replace(ROCM if is_amd else CUDA, name="auto")
+    return ACCELERATORS[scaling.device]
+
 
 # torch, and a device, may take a minute to load from a disk of the network.
 PROBE_TIMEOUT_S = 300.0
@@ -62,7 +148,7 @@ def check_build(python: str, accelerator: Accelerator, machine: str, environment
 
     Args:
         python: The program's interpreter.
-        accelerator: What its ranks hold, see `known_accelerators.accelerator_of`.
+        accelerator: What its ranks hold, see `accelerator_of`.
         machine: The node, for messages.
         environment: That of the program.
 

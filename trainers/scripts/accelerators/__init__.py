@@ -1,1 +1,0 @@
-"""What programs run on: a line per accelerator in `known_accelerators`."""
