@@ -10,11 +10,10 @@ from trainers.errors import ConfigError
 from trainers.scripts.launchers.accelerate_launch import ACCELERATE
 from trainers.scripts.launchers.deepspeed_runner import DEEPSPEED
 from trainers.scripts.launchers.gaudi_spawn import GAUDI_SPAWN
-from trainers.scripts.launchers.launch_line import PLAIN, Device, LaunchLine, Program
-from trainers.scripts.launchers.launch_option import DEVICES
-from trainers.scripts.launchers.launcher import Launcher, OptionsRead, Reading, Surroundings, read_options
+from trainers.scripts.launchers.launch_line import PLAIN, Device, LaunchLine, Program, Workers
+from trainers.scripts.launchers.launch_option import DEVICES, Option, refused
+from trainers.scripts.launchers.launcher import Given, Launcher, OptionsRead, Reading, Surroundings, read_options
 from trainers.scripts.launchers.mpirun import MPIRUN
-from trainers.scripts.launchers.python_command import PYTHON
 from trainers.scripts.launchers.srun import SRUN
 from trainers.scripts.launchers.torchrun import TORCH_LAUNCH, TORCHRUN
 
@@ -47,6 +46,55 @@ PLACES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+# Of Python itself, which starts one process: its options as variables, docs.python.org/3/using/cmdline.html.
+# By the letter of the option.
+VARIABLES = {
+    "u": "PYTHONUNBUFFERED",
+    "B": "PYTHONDONTWRITEBYTECODE",
+    "O": "PYTHONOPTIMIZE",
+    "s": "PYTHONNOUSERSITE",
+    "P": "PYTHONSAFEPATH",
+    "v": "PYTHONVERBOSE",
+}
+# By the name that -X has.
+IMPLEMENTATION = {
+    "faulthandler": "PYTHONFAULTHANDLER",
+    "dev": "PYTHONDEVMODE",
+    "utf8": "PYTHONUTF8",
+    "importtime": "PYTHONPROFILEIMPORTTIME",
+    "tracemalloc": "PYTHONTRACEMALLOC",
+}
+
+PYTHON_OPTIONS = (
+    Option(("-m",), "ours", ends=True),
+    *(Option((f"-{letter}",), "ours", read=None) for letter in VARIABLES),
+    Option(("-OO",), "ours", read=None),
+    Option(("-W",), "ours", repeated=True),
+    Option(("-X",), "ours", repeated=True),
+    Option(("-c",), "refused", "write the program into a file, and name the file", ends=True),
+    *refused(
+        "the workers run the Python of the cluster with its own start: leave it out",
+        switches=["-E", "-I", "-S", "-i", "-x", "-b", "-bb", "-d", "-q"],
+    ),
+)
+
+
+def _read_python(given: Given, surroundings: Surroundings) -> Reading:
+    """One process; the options as the variables that mean the same."""
+    variables = {name: "1" for letter, name in VARIABLES.items() if given.get(letter)}
+    if given.get("OO"):
+        variables["PYTHONOPTIMIZE"] = "2"
+    if warnings := given.get("W"):
+        variables["PYTHONWARNINGS"] = ",".join(warnings)
+    for text in given.get("X", ()):
+        name, _, value = text.partition("=")
+        if name not in IMPLEMENTATION:
+            raise ValueError(f"-X {text}: of these options there are {', '.join(IMPLEMENTATION)}: leave it out")
+        variables[IMPLEMENTATION[name]] = value or "1"
+    return Reading(workers=Workers(1, 1), variables=variables, kind="module" if "m" in given else "script")
+
+
+PYTHON = Launcher(PLAIN, PYTHON_OPTIONS, _read_python, commands=("python",))
 # To add one: a file with its `Launcher`, and its line here.
 LAUNCHERS: tuple[Launcher, ...] = (
     TORCHRUN,
@@ -108,7 +156,7 @@ def _line_of(command: Sequence[str], surroundings: Surroundings) -> LaunchLine:
     if launcher is None:
         return _without_launcher(command, surroundings)
     line = _launched(launcher, words, surroundings)
-    return replace(line, interpreter=command[0]) if launcher.name == PLAIN else line
+    return replace(line, interpreter=command[0]) if launcher is PYTHON else line
 
 
 def _launcher_of(command: Sequence[str]) -> tuple[Launcher | None, Sequence[str]]:
@@ -131,29 +179,25 @@ def _without_launcher(command: Sequence[str], surroundings: Surroundings) -> Lau
             f"{first} would start {inside} in each worker, and that its own processes: write the line from {inside} on"
         )
     if first.endswith(".py"):
-        return _launched(_plain(), command, surroundings)
+        return _launched(PYTHON, command, surroundings)
     known = [begin for launcher in LAUNCHERS for begin in launcher.commands]
     near = difflib.get_close_matches(first, known, n=1, cutoff=NEAR) if "/" not in first else []
     if near or first in OTHER_LAUNCHERS:
         hint = f"did you mean {near[0]}?" if near else f"give the line of one that is: {', '.join(known)}"
         raise ConfigError(f"{first}: no launcher that is known here: {hint}")
     options = OptionsRead({}, {}, (), tuple(command))
-    return _line(_plain(), options, replace(_plain().read({}, surroundings), kind="executable"))
+    return _line(PYTHON, options, replace(_read_python({}, surroundings), kind="executable"))
 
 
 def _launcher_inside(command: Sequence[str]) -> str | None:
     """The first word of a launcher that another command starts."""
     for place, word in enumerate(command):
         launcher, _ = _launcher_of(command[place:])
-        if launcher is not None and launcher.name != PLAIN:
+        if launcher is not None and launcher is not PYTHON:
             return word
         if any([word, *command[place + 1 : place + 2]] == ["-m", name] for each in LAUNCHERS for name in each.modules):
             return command[place - 1]
     return None
-
-
-def _plain() -> Launcher:
-    return next(launcher for launcher in LAUNCHERS if launcher.name == PLAIN)
 
 
 def _launched(launcher: Launcher, words: Sequence[str], surroundings: Surroundings) -> LaunchLine:
@@ -163,7 +207,7 @@ def _launched(launcher: Launcher, words: Sequence[str], surroundings: Surroundin
         reading = launcher.read(options.given, surroundings)
     except ValueError as error:
         raise ConfigError(f"{launcher.name} {error}") from None
-    if launcher.name == PLAIN:
+    if launcher is PYTHON:
         inner = _started_by_python(reading, options.words)
         if inner is not None:
             line = _launched(inner[0], inner[1], surroundings)
