@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from trainers.errors import DamagedError, FencedError
+from trainers.errors import DamagedError, FencedError, ResumeError
 from trainers.run_folder.fencing import Entry, GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal, State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import read_staged
+from trainers.run_folder.staging import NodePart, read_staged
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
@@ -49,6 +49,8 @@ _SHARDS = re.compile(f"{_DEEPSPEED}|{_FSDP}")
 _OWNER = re.compile(r"zero_pp_rank_(\d+)_")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
+# Size in bytes and SHA-256 of files, by their names.
+Files = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -94,52 +96,62 @@ def list_checkpoints(folder: RunFolder, *, most_bytes: int | None = None) -> lis
 
 
 def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy) -> Checkpoint:
-    """Copies a staged checkpoint to the run folder and enters it in the journal, then deletes the staged files.
+    """Uploads a staged checkpoint, or the first of its parts, which enters it, and deletes the staged files."""
+    checkpoint, part = _of_this_group(staged, writer)
 
-    Of a checkpoint in several parts this is the first: it is entered when all the others are stored. One that another
-    group staged is uploaded under a name of this group. The same entry removes the checkpoints that the retention
-    policy keeps no longer; their files are deleted after it.
+    def others(target: Storage) -> Files:
+        return collect_parts(target, range(1, part.total), lambda _: writer.check())
+
+    complete = upload(checkpoint, staged, writer, retention, others)
+    shutil.rmtree(staged)
+    return complete
+
+
+def upload_part(staged: Path, writer: GroupWriter) -> None:
+    """Uploads a part of a checkpoint, not its first; the staged files stay until it is entered. Raises as `upload`."""
+    writer.check()
+    checkpoint, part = _of_this_group(staged, writer)
+    target = writer.folder.storage.sub(f"{CHECKPOINTS}/{checkpoint.name}")
+    enter_part(target, part.number, store_files(staged, checkpoint.files, target))
+
+
+def _of_this_group(staged: Path, writer: GroupWriter) -> tuple[Checkpoint, NodePart]:
+    """A staged checkpoint; one that another group staged under a name of this group, the same for all its parts."""
+    checkpoint, part = read_staged(staged)
+    if not checkpoint.name.endswith(f"-{writer.group.id}"):
+        # Scores of this group are finite; what another group staged may not be.
+        name = f"{checkpoint.name}-{writer.group.id}"
+        checkpoint = replace(checkpoint, name=name, metrics=checkpoint.finite_metrics)
+    return checkpoint, part
+
+
+def upload(
+    checkpoint: Checkpoint,
+    local: Path,
+    writer: GroupWriter,
+    retention: RetentionPolicy,
+    others: Callable[[Storage], Files],
+) -> Checkpoint:
+    """Stores a checkpoint, of a training or a program, and enters it in the journal once all nodes have stored theirs.
+
+    It is as the journal will have it, but for its files: it has the names of this node's, which are in `local`. Others
+    gives the files of other nodes once they are in the folder that it is given, see `collect_parts`; what it raises
+    leaves the checkpoint without an entry. For `retention` see `enter`.
 
     Raises:
         FencedError: another attempt has taken over, so it was not entered.
         StorageError: the storage does not accept it.
     """
     writer.check()
-    checkpoint, part = read_staged(staged)
-    target, name = _target_of(checkpoint, writer)
-    files = store_files(staged, checkpoint.files, target)
-    for index in range(1, part.total):
-        files |= _await_part(target, index, writer)
-    # Scores of this group are finite; what another group staged may not be.
-    metrics = checkpoint.metrics if name == checkpoint.name else checkpoint.finite_metrics
-    complete = replace(checkpoint, name=name, metrics=metrics, files=dict(sorted(files.items())))
+    target = writer.folder.storage.sub(f"{CHECKPOINTS}/{checkpoint.name}")
+    files = store_files(local, checkpoint.files, target)
+    files |= others(target)
+    complete = replace(checkpoint, files=dict(sorted(files.items())))
     enter(complete, writer, retention)
-    shutil.rmtree(staged)
     return complete
 
 
-def upload_part(staged: Path, writer: GroupWriter) -> None:
-    """Copies a part of a checkpoint, not its first, to the run folder; the staged files stay until it is entered.
-
-    Raises:
-        FencedError: another attempt has taken over.
-        StorageError: the storage does not accept it.
-    """
-    writer.check()
-    checkpoint, part = read_staged(staged)
-    target, _ = _target_of(checkpoint, writer)
-    files = store_files(staged, checkpoint.files, target)
-    target.write_bytes(PART.format(part.number), json.dumps(files, indent=1).encode())
-
-
-def _target_of(checkpoint: Checkpoint, writer: GroupWriter) -> tuple[Storage, str]:
-    """Where a staged checkpoint goes, and its name there, which is the same for all its parts."""
-    own = checkpoint.name.endswith(f"-{writer.group.id}")
-    name = checkpoint.name if own else f"{checkpoint.name}-{writer.group.id}"
-    return writer.folder.storage.sub(f"{CHECKPOINTS}/{name}"), name
-
-
-def store_files(local: Path, files: Iterable[str], target: Storage) -> dict[str, dict[str, Any]]:
+def store_files(local: Path, files: Iterable[str], target: Storage) -> Files:
     """Copies files of a local folder to the folder of a checkpoint; gives their sizes and SHA-256."""
     stored = {}
     for name in sorted(files):
@@ -148,14 +160,29 @@ def store_files(local: Path, files: Iterable[str], target: Storage) -> dict[str,
     return stored
 
 
-def _await_part(target: Storage, index: int, writer: GroupWriter) -> dict[str, dict[str, Any]]:
-    """The files of another node's part, once it is stored; FencedError where another attempt takes over."""
-    key = PART.format(index)
-    while not target.exists(key):
-        writer.check()
-        time.sleep(POLL_S)
-    files: dict[str, dict[str, Any]] = json.loads(target.read_bytes(key))
+def enter_part(target: Storage, number: int, files: Files) -> None:
+    """Says to the main process that a node's part of a checkpoint is stored in its folder, and has these files."""
+    target.write_bytes(PART.format(number), json.dumps(files, indent=1).encode())
+
+
+def collect_parts(target: Storage, numbers: Iterable[int], wait: Callable[[int], object]) -> Files:
+    """The files of the parts of a checkpoint that nodes of these numbers store in its folder, once they have.
+
+    `wait` is called with such a number again and again, until its part is there; what it raises ends the wait.
+    """
+    files: Files = {}
+    for number in numbers:
+        key = PART.format(number)
+        while not target.exists(key):
+            wait(number)
+            time.sleep(POLL_S)
+        files |= json.loads(target.read_bytes(key))
     return files
+
+
+def delete_checkpoint(storage: Storage, name: str) -> None:
+    """Deletes the files of a checkpoint that the journal of the run folder `storage` does not name."""
+    storage.delete_tree(f"{CHECKPOINTS}/{name}", first=MANIFEST)
 
 
 def enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> None:
@@ -171,7 +198,7 @@ def enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolic
     manifest = json.dumps(asdict(checkpoint), indent=1)
     storage.write_bytes(f"{CHECKPOINTS}/{checkpoint.name}/{MANIFEST}", manifest.encode())
     for old in _append(checkpoint, writer, retention):
-        storage.delete_tree(f"{CHECKPOINTS}/{old}", first=MANIFEST)
+        delete_checkpoint(storage, old)
 
 
 def _append(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> list[str]:
@@ -189,7 +216,7 @@ def _append(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPol
         writer.append(decide)
     except FencedError:
         if not writer.journal.read().has(checkpoint.name):
-            writer.folder.storage.delete_tree(f"{CHECKPOINTS}/{checkpoint.name}", first=MANIFEST)
+            delete_checkpoint(writer.folder.storage, checkpoint.name)
         raise
     return removes
 
@@ -222,6 +249,42 @@ def for_ranks(checkpoint: Checkpoint, ranks: Collection[int]) -> Checkpoint:
 
 def _with_files(checkpoint: Checkpoint, is_kept: Callable[[str], bool]) -> Checkpoint:
     return replace(checkpoint, files={name: entry for name, entry in checkpoint.files.items() if is_kept(name)})
+
+
+def fetch_undamaged(
+    storage: Storage,
+    checkpoints: Sequence[Checkpoint],
+    choose: Callable[[Sequence[Checkpoint]], Checkpoint | None],
+    fetch_one: Callable[[Checkpoint], None],
+    leave_out: Callable[[Checkpoint, DamagedError], None],
+) -> Checkpoint | None:
+    """Fetches the checkpoint that is chosen, of trainings and of programs; where it is damaged, the next.
+
+    Args:
+        storage: The folder of the checkpoints.
+        checkpoints: Those of the run.
+        choose: Of those that are left.
+        fetch_one: Copies one to this node, and raises DamagedError.
+        leave_out: What is done with a damaged one.
+
+    Returns:
+        The one that was fetched; None where none is chosen.
+
+    Raises:
+        ResumeError: each one that was chosen is damaged.
+        StorageError: the storage is not available.
+    """
+    left = list(checkpoints)
+    while (chosen := choose(left)) is not None:
+        try:
+            fetch_one(chosen)
+            return chosen
+        except DamagedError as error:
+            leave_out(chosen, error)
+            left = [item for item in left if item.name != chosen.name]
+    if damaged := len(checkpoints) - len(left):
+        raise ResumeError(f"{storage.url()}: all {damaged} checkpoints are damaged; set another run.name to start over")
+    return None
 
 
 def fetch(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
@@ -295,7 +358,7 @@ def sweep(writer: GroupWriter) -> None:
     for name in listed:
         own = name.endswith(f"-{writer.group.id}")
         if not own and not state.has(name) and name not in state.quarantined and _NAME.fullmatch(name):
-            storage.delete_tree(f"{CHECKPOINTS}/{name}", first=MANIFEST)
+            delete_checkpoint(storage, name)
     named = (writer.group.outputs, state.finished.outputs if state.finished is not None else None)
     for key in outputs:
         if _OUTPUTS.fullmatch(key) and key not in named:

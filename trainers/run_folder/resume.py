@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from trainers.run_folder.checkpoints import (
     MANIFEST,
     RetentionPolicy,
     fetch,
+    fetch_undamaged,
     for_ranks,
     model_of,
     newest,
@@ -162,21 +164,16 @@ def _fetch_undamaged(
     log: Callable[[str], None],
 ) -> tuple[Storage, Checkpoint] | None:
     """Fetches the checkpoint that is chosen; a damaged one is quarantined, and the next is chosen."""
-    checkpoints, damaged = writer.folder.storage.sub(CHECKPOINTS), 0
-    while (checkpoint := choose(writer.check().checkpoints)) is not None:
-        try:
-            fetch(checkpoints, checkpoint, local)
-            return checkpoints, checkpoint
-        except DamagedError as error:
-            log(f"{error}; trying the next")
-            shutil.rmtree(local, ignore_errors=True)
-            quarantine(writer, checkpoint.name)
-            damaged += 1
-    if damaged:
-        raise ResumeError(
-            f"{checkpoints.url()}: all {damaged} checkpoints are damaged; set another run.name to start over"
-        )
-    return None
+    checkpoints = writer.folder.storage.sub(CHECKPOINTS)
+
+    def leave_out(checkpoint: Checkpoint, error: DamagedError) -> None:
+        log(f"{error}; trying the next")
+        shutil.rmtree(local, ignore_errors=True)
+        quarantine(writer, checkpoint.name)
+
+    fetch_one = partial(fetch, checkpoints, local=local)
+    chosen = fetch_undamaged(checkpoints, writer.check().checkpoints, choose, fetch_one, leave_out)
+    return (checkpoints, chosen) if chosen is not None else None
 
 
 def named_checkpoint(text: str, storage_options: StorageOptions) -> tuple[Storage, Checkpoint]:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
-from typing import Any, NamedTuple
+from typing import Any
 
 from runtime_env.secret_arguments import secret_references, with_secrets
 from trainers.config.secrets import add_secrets, resolve_secrets
@@ -33,6 +33,7 @@ from trainers.scripts.node_folder import INPUTS, NodeFolder, ScriptTask
 from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
 from trainers.scripts.outputs.layouts import layouts_for
 from trainers.scripts.outputs.output_folder import LEFT_OUT, output_folder_of, without_overwriting
+from trainers.scripts.outputs.parts import NodeOutput
 from trainers.scripts.outputs.progress import ScriptProgress, read_progress
 from trainers.scripts.outputs.restore import give_back_files, restore
 from trainers.scripts.outputs.shared_files import program_variables
@@ -55,23 +56,6 @@ START, FAILED, KEPT = "start", "failed", "kept-{}"
 READY, ENDED = "node-{}", "ended-{}"
 
 
-class _Output(NamedTuple):
-    """The output folder of a node, None where it is not known.
-
-    Attributes:
-        shared: The nodes that share the main node's, see `sharing_nodes`.
-        given_back: Files that a restart has put there.
-    """
-
-    folder: Path | None
-    shared: frozenset[int]
-    given_back: frozenset[str]
-
-
-# Of a rank that is not the first of its node.
-_NO_OUTPUT = _Output(None, frozenset(), frozenset())
-
-
 def run_program_per_worker(loop_config: dict[str, Any]) -> str | None:
     """Runs the rank of this worker; gives what the driver says of a run that was stopped, None of one that ended well.
 
@@ -91,16 +75,25 @@ def run_program_per_worker(loop_config: dict[str, Any]) -> str | None:
 
 @dataclass
 class _Rank:
-    """One rank of a group."""
+    """One rank of a group.
+
+    Attributes:
+        sync: Keeps what the programs of this node write. None: they are another rank's or node's to keep.
+        shared: The nodes that share the main node's output folder, see `sharing_nodes`; of a keeper.
+    """
 
     task: ScriptTask
     folder: RunFolder
     member: GroupMember
     board: CoordinatorBoard
+    sync: OutputSync | None = None
+    shared: frozenset[int] = frozenset()
 
-    @property
-    def name(self) -> str:
-        return f"rank {self.member.context.rank}"
+    def __post_init__(self) -> None:
+        self.context, self.script = self.member.context, self.task.config.script
+        self.is_main, self.name = self.context.rank == 0, f"rank {self.context.rank}"
+        self.node = NodeFolder.of(self.task, self.folder, self.member, os.environ)
+        self.writer = GroupWriter.of(self.folder, self.task.attempt, self.member.group)
 
     def run(self) -> str | None:
         """Runs the rank to its end; see `run_program_per_worker`.
@@ -108,98 +101,78 @@ class _Rank:
         Raises:
             RayscribeError: what ended it.
         """
-        context, script = self.member.context, self.task.config.script
-        if context.rank == 0:
+        if self.is_main:
             self._open_group()
-        state: State = self._wait_for(START)
-        node = NodeFolder.of(self.task, self.folder, self.member, os.environ)
-        with node.made() if context.is_keeper else nullcontext():
-            words, environment = self._words(node, state)
-            if state.checkpoints and without_overwriting(words) != words:
-                words = without_overwriting(words)
-                if context.rank == 0:
-                    self.board.show(LEFT_OUT)
-            ready = READY.format(context.node_number)
-            output, shared, given_back = _NO_OUTPUT
-            if context.is_keeper:
-                output, shared, given_back = self._prepare_node(words, environment, node, state)
-            if context.rank == 0 and context.node_count > 1 + len(shared) and output is not None:
-                environment |= program_variables(output, node.requests, environment)
-            with StatusWriter(self.folder, self.task.attempt if context.rank == 0 else None) as status:
-                is_another_s = context.node_number in shared
-                sync = self._sync(output, node, shared, status) if output is not None and not is_another_s else None
-                if sync is not None:
-                    # Before any rank of the node starts: what is there now is none of the program's outputs.
-                    sync.start(given_back)
-                if context.is_keeper:
-                    if context.node_number in shared:
-                        self._wait_for(READY.format(0))
-                    self.board.post(ready, True)
-                self._wait_for(ready)
+        state: State = self.wait_for(START)
+        with self.node.made() if self.context.is_keeper else nullcontext():
+            words, environment = self._command(state)
+            output = self._prepare_output(words, environment, state) if self.context.is_keeper else None
+            if self.is_main and output is not None and output.others:
+                environment |= program_variables(output.folder, self.node.requests, environment)
+            with StatusWriter(self.folder, self.task.attempt if self.is_main else None) as status:
+                self._begin_keeping(output, state, status)
+                self._await_node()
                 status.update(Phase.TRAINING, **restarts_of(state, self.task.attempt))
-                started = program_words(script, words, node.work, context.local_rank)
+                started = program_words(self.script, words, self.node.work, self.context.local_rank)
                 release_port()
-                run = _Run(self, node, sync, shared)
-                stopped = run.to_the_end(lambda show: Program(started, node.work, environment, show))
-            if context.rank == 0 and stopped is None:
-                self._write_result(read_progress(output) if output is not None else ScriptProgress())
+                stopped = _Run(self).to_the_end(lambda show: Program(started, self.node.work, environment, show))
+            if self.is_main and stopped is None:
+                self._write_result(read_progress(output.folder) if output is not None else ScriptProgress())
             return stopped
 
     def _open_group(self) -> None:
-        writer = self._writer()
-        state = writer.open(self.member.context.world_size, self.board.restart_reason())
-        sweep(writer)
+        state = self.writer.open(self.context.world_size, self.board.restart_reason())
+        sweep(self.writer)
         self.board.begin(self.member.nodes)
         self.board.post(START, state)
 
-    def _writer(self) -> GroupWriter:
-        return GroupWriter.of(self.folder, self.task.attempt, self.member.group)
-
-    def _wait_for(self, topic: str) -> Any:
+    def wait_for(self, topic: str) -> Any:
         """What is posted; where its rank fails instead, Ray ends this one, too."""
         while (value := self.board.posted(topic)) is None:
             time.sleep(POLL_S / 5)
         return value
 
-    def _words(self, node: NodeFolder, state: State) -> tuple[list[str], dict[str, str]]:
+    def _command(self, state: State) -> tuple[list[str], dict[str, str]]:
         """The command and its environment, with what placeholders stand for."""
-        context, script = self.member.context, self.task.config.script
-        data = self._prepared(node) if script.prepare is not None else None
+        script, context = self.script, self.context
+        data = self._prepared() if script.prepare is not None else None
         words, given = self._resolved(script.command, script.env, data)
         accelerator = accelerator_of(self.task.config.scaling)
         given = {**accelerator.environment(script.hpu_mode), **accelerator.visible(context.devices), **given}
         if data is not None:
             given[DATA] = str(data)
-        torchrun = context.environment(
-            self.folder.name, restarts_of(state, self.task.attempt).get("restarts", 0), script.max_restarts
-        )
-        return words, program_environment(os.environ, {**_network(), **given}, torchrun, node.work)
+        restarts = restarts_of(state, self.task.attempt).get("restarts", 0)
+        torchrun = context.environment(self.folder.name, restarts, script.max_restarts)
+        environment = program_environment(os.environ, {**_network(), **given}, torchrun, self.node.work)
+        if not state.checkpoints or without_overwriting(words) == words:
+            return words, environment
+        if self.is_main:
+            self.board.show(LEFT_OUT)
+        return without_overwriting(words), environment
 
     def _resolved(
         self, words: Sequence[str], variables: Mapping[str, str], data: Path | None
     ) -> tuple[list[str], dict[str, str]]:
         """Words and variables with what their placeholders stand for on this node."""
-        config = self.task.config
-        fetch = InputFetcher(
-            own_temporary_folder(INPUTS), config.run.storage_options, config.script.path_prefix, self._say
-        )
+        options, prefixes = self.task.config.run.storage_options, self.script.path_prefix
+        fetch = InputFetcher(own_temporary_folder(INPUTS), options, prefixes, self.say)
         words, variables = resolve(words, variables, Known(self.folder.url, self.task.attempt, data), fetch)
         filled = with_secrets([*words, *(f"{name}={value}" for name, value in variables.items())], os.environ)
         values = (each.partition("=")[2] for each in filled[len(words) :])
         return filled[: len(words)], dict(zip(variables, values, strict=True))
 
-    def _prepared(self, node: NodeFolder) -> Path:
+    def _prepared(self) -> Path:
         """The folder that `script.prepare` has written, on this node."""
-        script, context = self.task.config.script, self.member.context
-        if not context.is_keeper:
-            self._wait_for(f"data-{context.node_number}")
+        script, node, topic = self.script, self.node, f"data-{self.context.node_number}"
+        if not self.context.is_keeper:
+            self.wait_for(topic)
             return node.data
 
         def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
             words, known = self._resolved(words, {**script.env, **environment}, node.data)
             variables = program_environment(os.environ, known, {}, node.work)
             started = program_words(script.model_copy(update={"command": tuple(words)}), words, node.work)
-            program = Program(started, folder, variables, self._say)
+            program = Program(started, folder, variables, self.say)
             code = program.wait(lambda: None)
             if code:
                 raise ScriptError.of(
@@ -217,82 +190,85 @@ class _Rank:
             self.folder,
             node.data,
             run,
-            is_main=context.rank == 0,
+            is_main=self.is_main,
             board=self.board,
-            say=self._say,
+            say=self.say,
             working_dir=node.work,
         )
-        self.board.post(f"data-{context.node_number}", True)
+        self.board.post(topic, True)
         return made
 
-    def _output_folder(self, words: list[str], node: NodeFolder) -> Path | None:
-        given = self.task.config.script.sync_dir
-        return node.work / given if given is not None else output_folder_of(words, node.work)
-
-    def _prepare_node(
-        self, words: list[str], environment: Mapping[str, str], node: NodeFolder, state: State
-    ) -> _Output:
-        """The output folder of this node, with what the program goes on from."""
-        config = self.task.config
-        accelerator = accelerator_of(config.scaling)
-        if accelerator.resource is not None and config.script.is_python:
-            check_build(program_words(config.script, words, node.work)[0], accelerator, platform.node(), environment)
-        output, context = self._output_folder(words, node), self.member.context
-        shared = sharing_nodes(
-            output, self.member.group, context.node_number, context.node_count, self.board, self._wait_for
+    def _prepare_output(self, words: list[str], environment: Mapping[str, str], state: State) -> NodeOutput | None:
+        """The output folder that this node keeps. None: it is not known, or shared with the main node, which does."""
+        script, context, accelerator = self.script, self.context, accelerator_of(self.task.config.scaling)
+        if accelerator.resource is not None and script.is_python:
+            check_build(program_words(script, words, self.node.work)[0], accelerator, platform.node(), environment)
+        given = script.sync_dir
+        folder = self.node.work / given if given is not None else output_folder_of(words, self.node.work)
+        self.shared = sharing_nodes(
+            folder, self.member.group, context.node_number, context.node_count, self.board, self.wait_for
         )
-        given_back = frozenset[str]()
-        if output is not None and context.node_number not in shared:
-            retention, layouts = NewestAndBest(config.script.num_to_keep), layouts_for(config.script.checkpoints)
-            found = restore(self.folder, state, output, layouts, retention=retention, say=self._say)
-            if found is not None:
-                given_back = give_back_files(self.folder, self.task.attempt, output, node.localize)
-                if context.rank == 0:
-                    self.board.show(f"script: continues from {found.path} in {output}")
-        return _Output(output, shared, given_back)
-
-    def _sync(self, output: Path, node: NodeFolder, shared: frozenset[int], status: StatusWriter) -> OutputSync:
-        context, script = self.member.context, self.task.config.script
+        if folder is None or context.node_number in self.shared:
+            return None
         nodes = tuple(dict.fromkeys(self.member.nodes))
+
+        def is_gone(node: int) -> bool:
+            return self.board.posted(KEPT.format(node)) is not None or not self.board.is_alive(nodes[node])
+
+        return NodeOutput(
+            folder=folder,
+            layouts=layouts_for(script.checkpoints),
+            run_folder=self.folder,
+            attempt=self.task.attempt,
+            board=self.board,
+            node=context.node_number,
+            others=tuple(node for node in range(1, context.node_count) if node not in self.shared),
+            say=self.say,
+            is_gone=is_gone,
+        )
+
+    def _begin_keeping(self, output: NodeOutput | None, state: State, status: StatusWriter) -> None:
+        """Gives the program back what it goes on from, and keeps what it writes from now on."""
+        if output is None:
+            return
+        retention, given_back = NewestAndBest(self.script.num_to_keep), frozenset[str]()
+        found = restore(self.folder, state, output.folder, output.layouts, retention=retention, say=self.say)
+        if found is not None:
+            given_back = give_back_files(self.folder, self.task.attempt, output.folder, self.node.localize)
+            if self.is_main:
+                self.board.show(f"script: continues from {found.path} in {output.folder}")
 
         def show(progress: ScriptProgress) -> None:
             known = {"step": progress.step, "max_steps": progress.max_steps, "loss": progress.loss, "wer": progress.wer}
             status.update(Phase.TRAINING, **{name: value for name, value in known.items() if value is not None})
 
-        def is_gone(node: int) -> bool:
-            return self.board.posted(KEPT.format(node)) is not None or not self.board.is_alive(nodes[node])
+        self.sync = OutputSync(output, self.writer if self.is_main else None, retention, show, self.node)
+        # Before any rank of the node starts: what is there now is none of the program's outputs.
+        self.sync.start(given_back)
 
-        return OutputSync(
-            folder=output,
-            layouts=layouts_for(script.checkpoints),
-            writer=self._writer() if context.node_number == 0 else None,
-            run_folder=self.folder,
-            attempt=self.task.attempt,
-            board=self.board,
-            node_number=context.node_number,
-            others=tuple(node for node in range(1, context.node_count) if node not in shared),
-            retention=NewestAndBest(script.num_to_keep),
-            say=self._say,
-            on_progress=show,
-            is_gone=is_gone,
-            node=node,
-        )
+    def _await_node(self) -> None:
+        """Waits until the keeper of this node is ready, and where it shares the main node's folder, that one's."""
+        number = self.context.node_number
+        if self.context.is_keeper:
+            if number in self.shared:
+                self.wait_for(READY.format(0))
+            self.board.post(READY.format(number), True)
+        self.wait_for(READY.format(number))
 
     def _write_result(self, progress: ScriptProgress) -> None:
         """Writes what the program last said of itself where the driver enters it as the result of the run."""
-        outputs = self.folder.sub(self._writer().group.outputs)
+        outputs = self.folder.sub(self.writer.group.outputs)
         outputs.write_json(RESULT, {"trainer": "script", "attempt": self.task.attempt, "metrics": asdict(progress)})
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
         self.board.show(f"[{self.name}] {line}")
 
 
 class _Run:
     """A program from its start to its end, which a request or the failure of another rank may bring."""
 
-    def __init__(self, rank: _Rank, node: NodeFolder, sync: OutputSync | None, shared: frozenset[int]):
-        self._rank, self._node, self._sync, self._shared = rank, node, sync, shared
-        self._script = rank.task.config.script
+    def __init__(self, rank: _Rank):
+        self._rank, self._board, self._context = rank, rank.board, rank.context
         self._lines: list[str] = []
         self._polled_s = self._shown_s = 0.0
         self._request: EndRequest | None = None
@@ -308,18 +284,17 @@ class _Run:
             LostWorkerError: it was killed, or ended since another rank's did.
             RegroupError: it was asked to leave, for workers that go on elsewhere.
         """
-        if self._rank.member.context.rank == 0:
-            self._rank.board.set_phase(STOPPABLE)
-            self._rank.board.show(Stage("program", "running", is_told=False))
+        if self._rank.is_main:
+            self._board.set_phase(STOPPABLE)
+            self._board.show(Stage("program", "running", is_told=False))
         program = start(self._take)
         code = program.wait(lambda: self._look(program))
         self._show()
         error = self._error(code, program, time.time())
         if error is not None:
             self._tell_others(error)
-        context = self._rank.member.context
-        self._node.note_end(context.local_rank, well=error is None and code == 0)
-        if context.is_keeper:
+        self._rank.node.note_end(self._context.local_rank, well=error is None and code == 0)
+        if self._context.is_keeper:
             self._keep(error)
         if error is None and (self._request is None or self._request.regroup_reason is None):
             return self._ended(code)
@@ -331,7 +306,7 @@ class _Run:
 
     def _tell_others(self, error: RayscribeError) -> None:
         """Has the programs of other ranks ended, unless they end as the one that has failed first."""
-        board, end_s = self._rank.board, time.monotonic() + FOLLOW_S
+        board, end_s = self._board, time.monotonic() + FOLLOW_S
         # Of a connection that broke the other end says why, if it lives.
         while isinstance(error, FollowingError) and board.posted(FAILED) is None and time.monotonic() < end_s:
             time.sleep(POLL_S / 5)
@@ -340,33 +315,33 @@ class _Run:
 
     def _keep(self, error: RayscribeError | None) -> None:
         """Stores what the programs of this node have left, once all have ended."""
-        context, board = self._rank.member.context, self._rank.board
-        while not self._node.have_all("ended", context.local_world_size):
+        rank, board, number = self._rank, self._board, self._context.node_number
+        while not rank.node.have_all("ended", self._context.local_world_size):
             time.sleep(POLL_S / 5)
         # One that a signal or an error has ended may have left something incomplete, also where it was asked to end.
-        ended_well = self._node.have_all("well", context.local_world_size)
+        ended_well = rank.node.have_all("well", self._context.local_world_size)
         try:
-            if context.node_number in self._shared:
-                board.post(ENDED.format(context.node_number), ended_well)
-            elif self._shared:
-                ended_well = all([ended_well, *(self._rank._wait_for(ENDED.format(node)) for node in self._shared)])
-            if self._sync is not None:
-                self._sync.finish(ended_well=ended_well)
+            if number in rank.shared:
+                board.post(ENDED.format(number), ended_well)
+            elif rank.shared:
+                ended_well = all([ended_well, *(rank.wait_for(ENDED.format(node)) for node in rank.shared)])
+            if rank.sync is not None:
+                rank.sync.finish(ended_well=ended_well)
         except FencedError:
             raise
         except Exception as lost:
             # The program's own error is what the run ends with.
             if error is None:
                 raise
-            self._rank._say(f"not all of its output could be stored: {lost}")
+            rank.say(f"not all of its output could be stored: {lost}")
         finally:
-            board.try_post(KEPT.format(context.node_number), True)
+            board.try_post(KEPT.format(number), True)
 
     def _wait_for_keepers(self) -> None:
         end_s = time.monotonic() + KEPT_TIMEOUT_S
-        left = set(range(self._rank.member.context.node_count))
+        left = set(range(self._context.node_count))
         while left and time.monotonic() < end_s:
-            left = {node for node in left if self._rank.board.posted(KEPT.format(node)) is None}
+            left = {node for node in left if self._board.posted(KEPT.format(node)) is None}
             time.sleep(POLL_S / 5)
 
     def _ended(self, code: int) -> str | None:
@@ -382,21 +357,21 @@ class _Run:
     def _error(self, code: int, program: Program, ended_s: float) -> RayscribeError | None:
         """What a code means; None: the program ended well, or as it was asked to."""
         if code != 0 and self._request is None and self._failure is None:
-            self._failure = self._rank.board.posted(FAILED)
+            self._failure = self._board.posted(FAILED)
         if self._failure is not None:
             return FollowingError(f"{self._rank.name}: ended, since another rank failed: {self._failure}")
         if code == 0 or self._request is not None:
             return None
         last = _indented(program.last_lines)
-        has_others = self._rank.member.context.world_size > 1
+        has_others = self._context.world_size > 1
         if has_others and is_broken_connection(last):
             return FollowingError(f"{self._rank.name}: the program lost its connection to another rank:\n{last}")
         if code < 0:
             advice = "; its node may have run out of memory: check its kernel log" if -code == SIGKILL else ""
             name = next((known.name for known in Signals if known == -code), f"signal {-code}")
             return LostWorkerError(f"{self._rank.name}: the program ended by {name}{advice}:\n{last}")
-        text = f"{self._rank.name}: the program {self._script.command[0]} ended with exit code {code}:\n{last}"
-        return ScriptError.of(text, code, ended_s, final=self._script.max_restarts == 0)
+        text = f"{self._rank.name}: the program {self._rank.script.command[0]} ended with exit code {code}:\n{last}"
+        return ScriptError.of(text, code, ended_s, final=self._rank.script.max_restarts == 0)
 
     def _take(self, line: str) -> None:
         # To this worker's own log, too.
@@ -409,7 +384,7 @@ class _Run:
             note = f"({left_out} lines are left out here; the log of this rank has them)"
             self._lines = [note, *self._lines[-MOST_LINES:]]
         if self._lines:
-            self._rank.board.say_all([f"[{self._rank.name}] {line}" for line in self._lines])
+            self._board.say_all([f"[{self._rank.name}] {line}" for line in self._lines])
         self._lines = []
 
     def _look(self, program: Program) -> None:
@@ -430,12 +405,12 @@ class _Run:
 
     def _ask_board(self, now_s: float) -> None:
         """Finds out whether the program is to end, and by when."""
-        self._request = self._rank.board.end_request()
-        self._failure = self._rank.board.posted(FAILED) if self._request is None else None
+        self._request = self._board.end_request()
+        self._failure = self._board.posted(FAILED) if self._request is None else None
         if self._request is not None or self._failure is not None:
-            grace_s = self._script.stop_grace_s if self._request is not None else FOLLOW_S
+            grace_s = self._rank.script.stop_grace_s if self._request is not None else FOLLOW_S
             self._deadline_s = now_s + grace_s
-            self._rank._say(f"{SIGTERM.name} to the program, which may take {grace_s:g} s to end")
+            self._rank.say(f"{SIGTERM.name} to the program, which may take {grace_s:g} s to end")
 
 
 def _indented(lines: Iterable[str]) -> str:

@@ -4,26 +4,18 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any, NamedTuple
 
 from trainers.errors import StorageError
-from trainers.run_folder.checkpoints import MANIFEST, RetentionPolicy, enter, newest, store_files
+from trainers.run_folder.checkpoints import Files, RetentionPolicy, delete_checkpoint, newest, upload
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, State
-from trainers.run_folder.layout import CHECKPOINTS, now
-from trainers.scripts.outputs.layouts import (
-    CheckpointLayout,
-    FoundCheckpoint,
-    Signature,
-    Watch,
-    find,
-    shows_its_end,
-    signature_of,
-)
-from trainers.scripts.outputs.parts import PartCollector, Wanted
+from trainers.run_folder.layout import now
+from trainers.scripts.outputs.layouts import FoundCheckpoint, Signature, find, shows_its_end, signature_of
+from trainers.scripts.outputs.parts import NodeOutput, PartCollector, Wanted
 from trainers.scripts.outputs.progress import BEST_STEP, scores_at
 from trainers.scripts.outputs.snapshot import ChangedError, Snapshot
+from trainers.storage import Storage
 
 RETRY_S = 15.0
 # Scores that are better the larger they are; error rates and losses are not.
@@ -31,42 +23,27 @@ _LARGER_IS_BETTER = re.compile(r"(^|_)(acc|accuracy|bleu|f1|pesq|stoi|si-?snr)(_
 _NO_SCORES = {"loss", BEST_STEP}
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A checkpoint that is being stored, and is tried again where the storage fails.
-
-    Attributes:
-        checkpoint: As the journal will have it, but for its files.
-        path: Below the output folder.
-        snapshot: This node's files.
-    """
+class _Waiting(NamedTuple):
+    """A checkpoint that is being stored, and is tried again where the storage fails; this node's files of it."""
 
     checkpoint: Checkpoint
-    path: str
+    wanted: Wanted
     snapshot: Snapshot
-
-    @property
-    def folder(self) -> str:
-        """Where it is stored, in the run folder."""
-        return f"{CHECKPOINTS}/{self.checkpoint.name}"
 
 
 class CheckpointKeeper:
-    """Keeps the checkpoints of one output folder; `before_entry` stores what a program needs next to one."""
+    """Keeps the checkpoints of an output folder; `before_entry` stores what a program needs next to one."""
 
     def __init__(
         self,
-        folder: Path,
-        layouts: Sequence[CheckpointLayout],
+        output: NodeOutput,
         writer: GroupWriter,
         retention: RetentionPolicy,
-        others: PartCollector,
-        say: Callable[[str], None],
-        watch: Watch,
+        parts: PartCollector,
         before_entry: Callable[[], None] = lambda: None,
     ):
-        self._folder, self._layouts, self._watch, self._before_entry = folder, layouts, watch, before_entry
-        self._writer, self._retention, self._others, self._say = writer, retention, others, say
+        self._folder, self._layouts, self._watch, self._say = output.folder, output.layouts, output.watch, output.say
+        self._writer, self._retention, self._parts, self._before_entry = writer, retention, parts, before_entry
         # What needs no storing: it is stored, or was there before the program began.
         self._done: dict[str, Signature] = {}
         # Of complete checkpoints of this program.
@@ -112,9 +89,9 @@ class CheckpointKeeper:
     def give_up(self, reason: str) -> None:
         """Lets go of the checkpoint that could not be stored, if there is one."""
         if self._waiting is not None:
-            self._say(f"{self._waiting.path} could not be kept: {reason}")
+            self._say(f"{self._waiting.wanted.path} could not be kept: {reason}")
             with contextlib.suppress(StorageError):
-                self._writer.folder.storage.delete_tree(self._waiting.folder, first=MANIFEST)
+                delete_checkpoint(self._writer.folder.storage, self._waiting.checkpoint.name)
             self._let_go()
 
     def say_what_is_left(self) -> None:
@@ -125,7 +102,7 @@ class CheckpointKeeper:
 
     def _let_go(self) -> None:
         if self._waiting is not None:
-            self._waiting.snapshot.remove()
+            self._waiting.snapshot.close()
             self._waiting = None
 
     def _new(self, *, has_ended: bool, ended_well: bool) -> list[tuple[FoundCheckpoint, Signature]]:
@@ -155,7 +132,8 @@ class CheckpointKeeper:
             return False
         self._done[found.path] = signature
         self._file_names.add(_names(signature))
-        self._waiting = _Waiting(self._described(found, state, snapshot), found.path, snapshot)
+        checkpoint = self._described(found, state, snapshot)
+        self._waiting = _Waiting(checkpoint, Wanted(checkpoint.name, found.path, snapshot.files), snapshot)
         return True
 
     def _described(self, found: FoundCheckpoint, state: State, snapshot: Snapshot) -> Checkpoint:
@@ -168,25 +146,26 @@ class CheckpointKeeper:
             count += 1
             name = f"checkpoint-{step}-a{attempt}-{count}-{group}"
         self._names.add(name)
-        return Checkpoint(name, step, attempt, scores_at(snapshot.root / found.path), now(), {})
+        files = {file: dict[str, Any]() for file in snapshot.files}
+        return Checkpoint(name, step, attempt, scores_at(snapshot.root / found.path), now(), files)
 
     def _store_waiting(self) -> None:
         assert self._waiting is not None
-        checkpoint, snapshot = self._waiting.checkpoint, self._waiting.snapshot
-        storage = self._writer.folder.storage
-        self._writer.check()
-        wanted = Wanted(checkpoint.name, self._waiting.path, snapshot.files)
-        try:
-            self._others.announce(wanted)
-            files = store_files(snapshot.root, snapshot.files, storage.sub(self._waiting.folder))
+        checkpoint, wanted, snapshot = self._waiting
+
+        def others(target: Storage) -> Files:
             snapshot.check()
-            files |= self._others.collect(wanted)
+            files = self._parts.collect(wanted, target)
             self._before_entry()
-            enter(replace(checkpoint, files=dict(sorted(files.items()))), self._writer, self._retention)
+            return files
+
+        try:
+            self._parts.announce(wanted)
+            upload(checkpoint, snapshot.root, self._writer, self._retention, others)
         except ChangedError as error:
             # What the program has written in its place is new, and is stored once it is complete.
             self._say(str(error))
-            storage.delete_tree(self._waiting.folder, first=MANIFEST)
+            delete_checkpoint(self._writer.folder.storage, checkpoint.name)
         self._let_go()
 
 

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
-from trainers.errors import DamagedError, ResumeError
-from trainers.run_folder.checkpoints import fetch_files, newest
+from trainers.errors import DamagedError
+from trainers.run_folder.checkpoints import fetch_files, fetch_undamaged, newest
 from trainers.run_folder.journal import Checkpoint, State
 from trainers.run_folder.layout import ATTEMPTS, CHECKPOINTS, RunFolder
 from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
@@ -20,7 +20,6 @@ from trainers.scripts.outputs.layouts import (
 )
 from trainers.scripts.outputs.output_files import OUTPUTS
 from trainers.scripts.outputs.snapshot import snapshots_of
-from trainers.storage import Storage
 from trainers.storage.base import in_parallel
 
 # What nodes other than the main process's keep below the outputs of an attempt.
@@ -60,22 +59,28 @@ def restore(
     """
     storage, made = run_folder.storage.sub(CHECKPOINTS), snapshots_of(into) / "restored"
     left = list(state.checkpoints)
+
+    def fetch_one(checkpoint: Checkpoint) -> None:
+        fetch_files(storage, checkpoint, made / checkpoint.name)
+
+    def leave_out(checkpoint: Checkpoint, error: DamagedError) -> None:
+        say(f"{error}; the program goes on without it")
+        left.remove(checkpoint)
+
     try:
-        while (chosen := newest(left)) is not None and not _is_fetched(storage, chosen, made, say):
-            left.remove(chosen)
-        if chosen is None and state.checkpoints:
-            raise ResumeError(
-                f"{storage.url()}: all {len(state.checkpoints)} checkpoints are damaged; set another run.name to start "
-                "over"
-            )
+        chosen = fetch_undamaged(storage, state.checkpoints, newest, fetch_one, leave_out)
         # Before the run's first worker group, what is there is the user's own.
         if len(state.groups) > 1:
             _remove_misleading(into, layouts, chosen, say)
         if chosen is None:
             return None
-        for other in _others(left, chosen, layouts, retention):
-            if other != chosen and _is_fetched(storage, other, made, say):
-                _move(made / other.name, into, layouts)
+        for other in tuple(_others(left, chosen, layouts, retention)):
+            if other != chosen:
+                try:
+                    fetch_one(other)
+                    _move(made / other.name, into, layouts)
+                except DamagedError as error:
+                    leave_out(other, error)
         return FoundCheckpoint(_move(made / chosen.name, into, layouts), chosen.step, is_marked_whole=True)
     finally:
         shutil.rmtree(made.parent, ignore_errors=True)
@@ -124,15 +129,6 @@ def _others(
     folders = {str(parent) for name in newest_one.files for parent in PurePosixPath(name).parents}
     is_read_by_all = any(each.is_read_by_all and each.has_path(folder) for each in layouts for folder in folders)
     return left if is_read_by_all and retention.num_to_keep is not None else retention.best_ones(left)
-
-
-def _is_fetched(storage: Storage, checkpoint: Checkpoint, made: Path, say: Callable[[str], None]) -> bool:
-    try:
-        fetch_files(storage, checkpoint, made / checkpoint.name)
-    except DamagedError as error:
-        say(f"{error}; the program goes on without it")
-        return False
-    return True
 
 
 def _move(fetched: Path, into: Path, layouts: Sequence[CheckpointLayout]) -> str:

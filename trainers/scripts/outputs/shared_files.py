@@ -14,15 +14,14 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainers.errors import StorageError
-from trainers.scripts.board import Board
 from trainers.scripts.outputs.in_program import sitecustomize
 from trainers.scripts.outputs.output_files import OutputFiles
-from trainers.storage import Storage
+from trainers.scripts.outputs.parts import NodeOutput
 
 SHARED = "shared"
 # Set to 0 in script.env: the program's barriers stay torch's own, and files are not shared.
@@ -51,24 +50,16 @@ def program_variables(output: Path, requests: Path, environment: Mapping[str, st
 
 
 class FileSharer:
-    """The main node's side, next to `others`; `key` is the folder of shared files in the storage of the run.
+    """The main node's side; `key` is the folder of shared files in the run folder.
 
     It is made before the program starts: what is there by then, other nodes have from the package or the run folder.
     """
 
-    def __init__(
-        self,
-        files: OutputFiles,
-        storage: Storage,
-        key: str,
-        board: Board,
-        others: Sequence[int],
-        requests: Path,
-        stopping: threading.Event,
-    ):
-        self._files, self._storage, self._key = files, storage, key
-        self._board, self._others, self._requests, self._stopping = board, others, requests, stopping
-        self._known = set(files.sizes())
+    def __init__(self, output: NodeOutput, key: str, requests: Path, stopping: threading.Event):
+        self._board, self._others, self._requests, self._stopping = output.board, output.others, requests, stopping
+        self._files = OutputFiles(output.folder, [each for each in output.layouts if not each.is_read_by_all])
+        self._storage, self._key = output.run_folder.storage, key
+        self._known = set(self._files.sizes())
         self._asked = self._offered = 0
 
     @property
@@ -122,9 +113,9 @@ class FileSharer:
 class FileReceiver:
     """Another node's side; `localize` has a file of the main node name the folders of this one."""
 
-    def __init__(self, files: OutputFiles, storage: Storage, board: Board, node: int, localize: Callable[[Path], None]):
-        self._files, self._storage, self._board, self._node = files, storage, board, node
-        self._localize = localize
+    def __init__(self, output: NodeOutput, files: OutputFiles, localize: Callable[[Path], None]):
+        self._board, self._node, self._storage = output.board, output.node, output.run_folder.storage
+        self._files, self._localize = files, localize
         self._answered = 0
         self._lacking: list[str] | None = None
 

@@ -37,7 +37,7 @@ class Snapshot:
                 _link(_join(self._source, name), _join(self.root / path, name))
             self.check()
         except (OSError, ChangedError) as error:
-            self.remove()
+            self.close()
             if isinstance(error, FileNotFoundError):
                 raise ChangedError(f"{self._source} has been deleted") from error
             if isinstance(error, OSError):
@@ -54,7 +54,8 @@ class Snapshot:
         if signature_of(self.root / self._path) != self._signature:
             raise ChangedError(f"{self._source} has changed while it was read")
 
-    def remove(self) -> None:
+    def close(self) -> None:
+        """Removes it; the program's own files stay."""
         shutil.rmtree(self.root, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.root.parent.rmdir()

@@ -14,8 +14,8 @@ A storage that fails does not disturb the program: it is said, and tried again.
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,12 @@ from typing import Any
 from trainers.errors import FencedError, RayscribeError, StorageError
 from trainers.run_folder.checkpoints import RetentionPolicy
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.layout import ATTEMPTS, RunFolder
+from trainers.run_folder.layout import ATTEMPTS
 from trainers.scripts.board import Board
 from trainers.scripts.node_folder import NodeFolder
 from trainers.scripts.outputs.checkpoint_keeper import CheckpointKeeper
-from trainers.scripts.outputs.layouts import CheckpointLayout, Watch
 from trainers.scripts.outputs.output_files import OUTPUTS, OutputFiles
-from trainers.scripts.outputs.parts import PartCollector, PartServer
+from trainers.scripts.outputs.parts import NodeOutput, PartCollector, PartServer
 from trainers.scripts.outputs.progress import ScriptProgress, read_progress
 from trainers.scripts.outputs.shared_files import SHARED, FileReceiver, FileSharer
 from trainers.scripts.outputs.snapshot import snapshots_of
@@ -49,78 +48,58 @@ END_TIMEOUT_S = 1800.0
 MARKED, SEEN, SHARING = "outputs/marked", "outputs/seen/{}", "outputs/sharing"
 
 
-@dataclass(kw_only=True)
 class OutputSync:
     """Keeps what a program writes on this node.
 
-    Attributes:
-        folder: The program's output folder, absolute; it need not be there yet.
-        layouts: Of the checkpoints to look for.
+    Args:
+        output: The program's output folder.
         writer: Of the group that is open in the journal. None: another node is the main node.
-        run_folder: Of the run.
-        attempt: Its number.
-        board: Of this worker group.
-        node_number: Of this node; 0 is the main node.
-        others: Other nodes that write parts of the same checkpoints, into folders of their own.
         retention: Which checkpoints stay in the run folder.
-        say: Prints a line for the user.
         on_progress: Is told of progress, on the main node, from a thread.
-        is_gone: Whether a node has ended or is lost, so that nothing more comes from it.
         node: The group's folders on this node.
     """
 
-    folder: Path
-    layouts: Sequence[CheckpointLayout]
-    writer: GroupWriter | None
-    run_folder: RunFolder
-    attempt: int
-    board: Board
-    node_number: int
-    others: Sequence[int]
-    retention: RetentionPolicy
-    say: Callable[[str], None]
-    on_progress: Callable[[ScriptProgress], None]
-    is_gone: Callable[[int], bool]
-    node: NodeFolder
-
-    def __post_init__(self) -> None:
-        self._watch = Watch()
-        self._collector = PartCollector(self.board, self.others, self._say_once, self.is_gone)
-        self._server = PartServer(self.folder, self.run_folder, self.board, self.node_number, self.others, self._watch)
-        self._files = OutputFiles(self.folder, self.layouts)
+    def __init__(
+        self,
+        output: NodeOutput,
+        writer: GroupWriter | None,
+        retention: RetentionPolicy,
+        on_progress: Callable[[ScriptProgress], None],
+        node: NodeFolder,
+    ):
+        self.on_progress, self._say, self._last_line = on_progress, output.say, ""
+        # It is tried again and again.
+        self._output = output = replace(output, say=self._say_once)
+        self._writer, self._node = writer, node
+        self._collector, self._server = PartCollector(output), PartServer(output)
+        self._files = OutputFiles(output.folder, output.layouts)
         self._keeper: CheckpointKeeper | None = None
-        if self.writer is not None:
-            self._keeper = CheckpointKeeper(
-                self.folder,
-                self.layouts,
-                self.writer,
-                self.retention,
-                self._collector,
-                self._say_once,
-                self._watch,
-                # A log goes on where the checkpoint does.
-                before_entry=self._send_small,
-            )
+        if writer is not None:
+            # A log goes on where the checkpoint does.
+            self._keeper = CheckpointKeeper(output, writer, retention, self._collector, before_entry=self._send_small)
         self._stopping = threading.Event()
         # One node alone shares none.
         self._sharing: FileSharer | FileReceiver | None = None
         self._progress = ScriptProgress()
-        self._last_line = ""
         self._fenced: FencedError | None = None
         self._small_files_s = time.monotonic()
         self._threads: list[threading.Thread] = []
 
     def start(self, given_back: Collection[str] = ()) -> None:
         """Begins, before the program does. Of what is in the folder by now, `given_back` alone is its output."""
-        shutil.rmtree(snapshots_of(self.folder), ignore_errors=True)
+        shutil.rmtree(snapshots_of(self._output.folder), ignore_errors=True)
         # Those of the main node are on the others as shared ones.
         self._files.begin(given_back if self._keeper is not None else ())
         loops = [self._keep_loop]
         if self._keeper is not None:
             self._keeper.begin()
             loops.append(self._progress_loop)
-        if self.others or self.writer is None:
-            self._sharing = self._begin_sharing()
+        if self._output.others or self._writer is None:
+            if self._writer is None:
+                self._sharing = FileReceiver(self._output, self._files, self._node.localize)
+            else:
+                key = f"{self._writer.group.outputs}/{SHARED}"
+                self._sharing = FileSharer(self._output, key, self._node.requests, self._stopping)
             loops.append(partial(self._share_loop, self._sharing.serve))
         self._threads = [threading.Thread(target=loop, name="outputs", daemon=True) for loop in loops]
         for thread in self._threads:
@@ -151,7 +130,7 @@ class OutputSync:
         finally:
             if self._keeper is not None:
                 self._collector.end()
-            shutil.rmtree(snapshots_of(self.folder), ignore_errors=True)
+            shutil.rmtree(snapshots_of(self._output.folder), ignore_errors=True)
 
     def _finish_main(self, keeper: CheckpointKeeper, *, ended_well: bool) -> None:
         self._report_progress()
@@ -163,15 +142,15 @@ class OutputSync:
         if not ended_well:
             self._send_small()
         else:
-            assert self.writer is not None
-            outputs = self.run_folder.storage.sub(f"{self.writer.group.outputs}/{FILES}")
+            assert self._writer is not None
+            outputs = self._writer.folder.storage.sub(f"{self._writer.group.outputs}/{FILES}")
             error = self._try(lambda: self._files.send_all(outputs))
             if error is not None:
                 raise error
 
     def _finish_other(self, *, ended_well: bool) -> None:
         end_s = time.monotonic() + END_TIMEOUT_S
-        while not (self._server.is_done() or self.is_gone(0)) and time.monotonic() < end_s:
+        while not (self._server.is_done() or self._output.is_gone(0)) and time.monotonic() < end_s:
             if self._sharing is not None:
                 self._try(self._sharing.serve, tries=1)
             self._try(lambda: self._server.serve(has_ended=True, ended_well=ended_well), tries=1)
@@ -193,20 +172,12 @@ class OutputSync:
             self._server.serve(has_ended=False)
         elif isinstance(self._sharing, FileSharer) and self._sharing.is_awaited:
             # The program may wait in the middle of a checkpoint, which is no more complete for not changing meanwhile.
-            self._watch.restart()
+            self._output.watch.restart()
         else:
             self._keeper.keep_new(has_ended=False)
 
     def _send_small(self) -> None:
         self._try(lambda: self._files.send_small(self._own_folder), tries=1)
-
-    def _begin_sharing(self) -> FileSharer | FileReceiver:
-        storage = self.run_folder.storage
-        if self.writer is None:
-            return FileReceiver(self._files, storage, self.board, self.node_number, self.node.localize)
-        files = OutputFiles(self.folder, [layout for layout in self.layouts if not layout.is_read_by_all])
-        key = f"{self.writer.group.outputs}/{SHARED}"
-        return FileSharer(files, storage, key, self.board, self.others, self.node.requests, self._stopping)
 
     def _share_loop(self, serve: Callable[[], None]) -> None:
         while not self._stopping.wait(SHARE_POLL_S):
@@ -220,7 +191,7 @@ class OutputSync:
             pause_s = max(POLL_S, (time.monotonic() - began_s) / _LARGEST_SHARE)
 
     def _report_progress(self) -> None:
-        found = read_progress(self.folder)
+        found = read_progress(self._output.folder)
         # A file that is being written says nothing.
         if found not in (self._progress, ScriptProgress()):
             self._progress = found
@@ -233,7 +204,7 @@ class OutputSync:
         except FencedError as error:
             self._fenced = error
         except Exception as error:
-            self._say_once(str(error) if isinstance(error, RayscribeError) else f"{self.folder}: {error!r}")
+            self._say_once(str(error) if isinstance(error, RayscribeError) else f"{self._output.folder}: {error!r}")
 
     def _try(self, action: Callable[[], object], *, tries: int = END_TRIES) -> StorageError | None:
         """Does something that the storage may refuse, and says why it did; gives the last error."""
@@ -252,13 +223,13 @@ class OutputSync:
         """Says what was not said last, since it is tried again and again."""
         if line != self._last_line:
             self._last_line = line
-            self.say(line)
+            self._say(line)
 
     @property
     def _own_folder(self) -> Storage:
         """Below the attempt's folder, of this node alone."""
-        of_node = f"/node-{self.node_number}" if self.node_number else ""
-        return self.run_folder.storage.sub(f"{ATTEMPTS}/{self.attempt}/{OUTPUTS}{of_node}")
+        of_node = f"/node-{self._output.node}" if self._output.node else ""
+        return self._output.run_folder.storage.sub(f"{ATTEMPTS}/{self._output.attempt}/{OUTPUTS}{of_node}")
 
 
 def sharing_nodes(

@@ -2,11 +2,17 @@
 
 import json
 import threading
+import time
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from trainers.run_folder.layout import RunFolder
+from trainers.scripts.outputs.layouts import Watch, layouts_for
+from trainers.scripts.outputs.parts import NodeOutput
 
 
 class DictBoard:
@@ -23,6 +29,33 @@ class DictBoard:
     def posted(self, topic: str) -> Any | None:
         with self._lock:
             return self._values.get(topic)
+
+
+def node_output(
+    folder: Path,
+    run: RunFolder,
+    board: DictBoard,
+    *,
+    node: int = 0,
+    others: Sequence[int] = (),
+    pattern: str = "auto",
+    say: Callable[[str], None] = print,
+    is_gone: Callable[[int], bool] = lambda node: False,
+    clock: Callable[[], float] = time.monotonic,
+) -> NodeOutput:
+    """The output folder of a node in the first attempt of a run."""
+    return NodeOutput(
+        folder=folder,
+        layouts=layouts_for(pattern),
+        run_folder=run,
+        attempt=1,
+        board=board,
+        node=node,
+        others=others,
+        say=say,
+        is_gone=is_gone,
+        watch=Watch(clock),
+    )
 
 
 def save_archive(path: Path, content: bytes) -> None:

@@ -18,6 +18,7 @@ from tests.trainers.run_folder.writers import begin, first_group, group_of
 from tests.trainers.scripts.outputs.programs import (
     DictBoard,
     begin_trainer_checkpoint,
+    node_output,
     save_archive,
     write_brain_checkpoint,
     write_trainer_checkpoint,
@@ -27,7 +28,7 @@ from trainers.run_folder.checkpoints import RetentionPolicy, fetch_files, list_c
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
 from trainers.scripts.outputs.checkpoint_keeper import CheckpointKeeper
-from trainers.scripts.outputs.layouts import UNMARKED_STABLE_S, Watch, layouts_for
+from trainers.scripts.outputs.layouts import UNMARKED_STABLE_S, layouts_for
 from trainers.scripts.outputs.parts import PartCollector
 from trainers.scripts.outputs.restore import restore
 from trainers.storage.local_folder import LocalStorage
@@ -47,11 +48,11 @@ class Kept:
     said: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        others, watch = PartCollector(DictBoard(), (), print, lambda node: False), Watch(lambda: self.now_s)
-        layouts = layouts_for(self.pattern)
-        self.keeper = CheckpointKeeper(
-            self.folder, layouts, self.writer, self.retention, others, self.said.append, watch
+        say, pattern = self.said.append, self.pattern
+        output = node_output(
+            self.folder, self.writer.folder, DictBoard(), pattern=pattern, say=say, clock=lambda: self.now_s
         )
+        self.keeper = CheckpointKeeper(output, self.writer, self.retention, PartCollector(output))
         self.keeper.begin()
 
     def look(self) -> None:

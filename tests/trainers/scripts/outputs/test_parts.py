@@ -2,12 +2,19 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.trainers.run_folder.writers import first_group
-from tests.trainers.scripts.outputs.programs import DictBoard, save_archive, trainer_state, write_trainer_checkpoint
+from tests.trainers.scripts.outputs.programs import (
+    DictBoard,
+    node_output,
+    save_archive,
+    trainer_state,
+    write_trainer_checkpoint,
+)
 from trainers.errors import StorageError
 from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints
 from trainers.run_folder.layout import RunFolder
@@ -28,14 +35,14 @@ class Nodes:
         self.folders = [tmp_path / f"node-{number}" / "out" for number in range(3)]
         self.board, self.now_s = DictBoard(), 0.0
         self.writer = first_group(self.run)
-        self.collector = PartCollector(self.board, (1, 2), print, lambda node: False, timeout_s=timeout_s)
-        self.keeper = CheckpointKeeper(
-            self.folders[0], KNOWN, self.writer, RetentionPolicy(None, "eval_wer"), self.collector, print, Watch()
-        )
-        self.servers = [
-            PartServer(folder, self.run, self.board, number, (1, 2), Watch(lambda: self.now_s))
+        outputs = [
+            node_output(folder, self.run, self.board, node=number, others=(1, 2), clock=lambda: self.now_s)
             for number, folder in enumerate(self.folders)
-        ][1:]
+        ]
+        self.collector = PartCollector(outputs[0], timeout_s=timeout_s)
+        main = replace(outputs[0], watch=Watch())
+        self.keeper = CheckpointKeeper(main, self.writer, RetentionPolicy(None, "eval_wer"), self.collector)
+        self.servers = [PartServer(output) for output in outputs[1:]]
 
     def end_main(self) -> None:
         self.keeper.keep_new(has_ended=True, ended_well=True)
@@ -125,7 +132,7 @@ def test_the_main_node_says_when_nothing_more_is_wanted(tmp_path: Path) -> None:
     nodes.collector.end()
     assert nodes.servers[0].is_done()
     alone = DictBoard()
-    PartCollector(alone, (), print, lambda node: False).end()
+    PartCollector(node_output(nodes.folders[0], nodes.run, alone)).end()
     assert alone.posted(END) is None
 
 

@@ -13,7 +13,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from tests.jobs.ledger.builders import wait_until
 from tests.trainers.run_folder.writers import begin, first_group, group_of
-from tests.trainers.scripts.outputs.programs import DictBoard
+from tests.trainers.scripts.outputs.programs import DictBoard, node_output
 from trainers.run_folder.checkpoints import list_checkpoints
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder
@@ -102,21 +102,9 @@ def test_only_complete_checkpoints_are_kept_and_the_best_is_found_again(
     retention = NewestAndBest(2)
     run, out, said = RunFolder(open_storage(str(tmp_path / "run"))), tmp_path / "out", list[str]()
     first_group(run)
-    kept = OutputSync(
-        folder=out,
-        layouts=KNOWN,
-        writer=GroupWriter.of(run, 1, "x"),
-        run_folder=run,
-        attempt=1,
-        board=DictBoard(),
-        node_number=0,
-        others=(),
-        retention=retention,
-        say=said.append,
-        on_progress=lambda progress: None,
-        is_gone=lambda node: False,
-        node=NodeFolder(tmp_path, tmp_path, None, None),
-    )
+    output = node_output(out, run, DictBoard(), say=said.append)
+    node = NodeFolder(tmp_path, tmp_path, None, None)
+    kept = OutputSync(output, GroupWriter.of(run, 1, "x"), retention, lambda progress: None, node)
     kept.start()
     trainer(out, iter(WERS), len(WERS), Waiting(run)).train()
     kept.finish(ended_well=True)

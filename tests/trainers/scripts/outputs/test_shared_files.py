@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.ledger.builders import wait_until
-from tests.trainers.scripts.outputs.programs import DictBoard
+from tests.trainers.scripts.outputs.programs import DictBoard, node_output
 from trainers.errors import StorageError
+from trainers.run_folder.layout import RunFolder
 from trainers.scripts.outputs import shared_files
 from trainers.scripts.outputs.layouts import layouts_for
 from trainers.scripts.outputs.output_files import OutputFiles
@@ -52,11 +53,13 @@ class Nodes:
         self.folders = [tmp_path / f"node-{number}" / "out" for number in range(2)]
         self.requests, self.said = tmp_path / "requests", list[str]()
         self.stopping, board = threading.Event(), DictBoard()
+        outputs = [
+            node_output(folder, RunFolder(storage), board, node=number, others=(1,))
+            for number, folder in enumerate(self.folders)
+        ]
         files = [OutputFiles(folder, layouts_for("auto")) for folder in self.folders]
-        of_program = [layout for layout in layouts_for("auto") if not layout.is_read_by_all]
-        shared = OutputFiles(self.folders[0], of_program)
-        self.sharer = FileSharer(shared, storage, KEY, board, (1,), self.requests, self.stopping)
-        self.receiver = FileReceiver(files[1], storage, board, 1, self.localize)
+        self.sharer = FileSharer(outputs[0], KEY, self.requests, self.stopping)
+        self.receiver = FileReceiver(outputs[1], files[1], self.localize)
         self.files, self.storage = files, storage
 
     def localize(self, file: Path) -> None:

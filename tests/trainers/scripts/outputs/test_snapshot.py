@@ -20,7 +20,7 @@ def test_what_the_program_deletes_stays_until_the_snapshot_is_removed(tmp_path: 
     assert (snapshot.root / "checkpoint-3/model.safetensors").read_bytes() == model
     assert "checkpoint-3/model.safetensors" in snapshot.files
     assert list(folder.iterdir()) == []
-    snapshot.remove()
+    snapshot.close()
     assert list(tmp_path.iterdir()) == [folder]
 
 

@@ -13,17 +13,18 @@ from tests.trainers.run_folder.writers import begin, first_group, group_of
 from tests.trainers.scripts.outputs.programs import (
     DictBoard,
     begin_trainer_checkpoint,
+    node_output,
     save_archive,
     write_brain_checkpoint,
     write_trainer_checkpoint,
 )
 from trainers.errors import FencedError, StorageError
+from trainers.run_folder import checkpoints
 from trainers.run_folder.checkpoints import RetentionPolicy, list_checkpoints
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.node_folder import NodeFolder
 from trainers.scripts.outputs import checkpoint_keeper, layouts, parts, sync
-from trainers.scripts.outputs.layouts import layouts_for
 from trainers.scripts.outputs.output_files import SMALL_BYTES
 from trainers.scripts.outputs.progress import ScriptProgress
 from trainers.scripts.outputs.sync import OutputSync
@@ -37,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         (layouts, "MARKED_STABLE_S", 0.1),
         (layouts, "UNMARKED_STABLE_S", 0.1),
         (parts, "MARKED_STABLE_S", 0.1),
-        (parts, "POLL_S", 0.01),
+        (checkpoints, "POLL_S", 0.01),
         (sync, "POLL_S", 0.02),
         (sync, "SMALL_FILES_S", 0.1),
         (sync, "END_PAUSE_S", 0.01),
@@ -54,21 +55,10 @@ class Node:
         writer = GroupWriter.of(run, 1, "x") if number == 0 else None
         others, retention = tuple(range(1, count)), RetentionPolicy(None, "eval_wer")
         self.lost = set[int]()
-        self.sync = OutputSync(
-            folder=self.out,
-            layouts=layouts_for("auto"),
-            writer=writer,
-            run_folder=run,
-            attempt=1,
-            board=board,
-            node_number=number,
-            others=others,
-            retention=retention,
-            say=self.said.append,
-            on_progress=self.told,
-            is_gone=self.lost.__contains__,
-            node=NodeFolder(folder, folder, None, None),
+        output = node_output(
+            self.out, run, board, node=number, others=others, say=self.said.append, is_gone=self.lost.__contains__
         )
+        self.sync = OutputSync(output, writer, retention, self.told, NodeFolder(folder, folder, None, None))
 
     def told(self, progress: ScriptProgress) -> None:
         self.progress.append(progress)
