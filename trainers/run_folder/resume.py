@@ -27,7 +27,7 @@ from trainers.run_folder.checkpoints import (
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import CHECKPOINTS, RunFolder
-from trainers.run_folder.staging import StagedPart, Staging, list_parts, remove, staged_checkpoints_to_upload
+from trainers.run_folder.staging import StagedPart, Staging, list_staged, remove, staged_checkpoints_to_upload
 from trainers.storage import Storage, open_storage
 
 FROM = "from:"
@@ -59,7 +59,7 @@ def take_over(
         else []
     )
     # Also waits until all nodes are free of earlier groups.
-    parts = session.gather(list_parts(others), "waiting for the end of earlier worker groups")
+    parts = session.gather(list_staged(others), "waiting for the end of earlier worker groups")
 
     def opened() -> tuple[list[list[tuple[int, StagedPart]]], dict[str, Any]]:
         state = writer.open(session.world_size, session.restart_reason())

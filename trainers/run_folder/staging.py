@@ -175,16 +175,17 @@ def read_staged(folder: Path) -> tuple[Checkpoint, NodePart]:
     return Checkpoint(**content), part
 
 
-def list_staged(staging: Path) -> list[Checkpoint]:
-    """Complete checkpoints in a worker group's folder."""
+def list_staged(folders: Iterable[Path]) -> list[StagedPart]:
+    """What is complete in the folders of some worker groups."""
     found = []
-    for marker in sorted(staging.glob(f"*/{STAGED}")):
+    for marker in (marker for folder in folders for marker in sorted(folder.glob(f"*/{STAGED}"))):
+        path = marker.parent
         try:
-            checkpoint, _ = read_staged(marker.parent)
+            checkpoint, part = read_staged(path)
         except (ValueError, TypeError, AttributeError):  # A node that lost power leaves empty or cut files.
             continue
-        if all(_size(marker.parent / name) == entry["size_bytes"] for name, entry in checkpoint.files.items()):
-            found.append(checkpoint)
+        if all(_size(path / name) == entry["size_bytes"] for name, entry in checkpoint.files.items()):
+            found.append(StagedPart(checkpoint.step, checkpoint.name, part, path, bool(checkpoint.metrics)))
     return found
 
 
@@ -192,13 +193,7 @@ def staged_checkpoints_of_run(url: str) -> Iterator[Path]:
     """Complete checkpoints of the run folder of this URL that killed worker groups left staged on this node."""
     for run in own_temporary_folder("staging").glob(f"*/*/{RUN}"):
         if run.read_text() == url:
-            yield from (run.parent / item.name for item in list_staged(run.parent))
-
-
-def list_parts(folders: Iterable[Path]) -> list[StagedPart]:
-    """What is complete in the folders of some worker groups."""
-    staged = [(item, folder / item.name) for folder in folders for item in list_staged(folder)]
-    return [StagedPart(item.step, item.name, read_staged(path)[1], path, bool(item.metrics)) for item, path in staged]
+            yield from (item.folder for item in list_staged([run.parent]))
 
 
 def staged_checkpoints_to_upload(

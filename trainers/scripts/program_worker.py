@@ -10,6 +10,8 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from typing import Any
 
+import ray
+
 from runtime_env.secret_arguments import secret_references, with_secrets
 from trainers.config.secrets import add_secrets, resolve_secrets
 from trainers.distributed.console.events import Stage
@@ -106,7 +108,7 @@ class _Rank:
         state: State = self.wait_for(START)
         with self.node.made() if self.context.is_keeper else nullcontext():
             words, environment = self._command(state)
-            output = self._prepare_output(words, environment, state) if self.context.is_keeper else None
+            output = self._prepare_output(words, environment) if self.context.is_keeper else None
             if self.is_main and output is not None and output.others:
                 environment |= program_variables(output.folder, self.node.requests, environment)
             with StatusWriter(self.folder, self.task.attempt if self.is_main else None) as status:
@@ -168,20 +170,18 @@ class _Rank:
             self.wait_for(topic)
             return node.data
 
-        def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> int:
+        def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
             words, known = self._resolved(words, {**script.env, **environment}, node.data)
             variables = program_environment(os.environ, known, {}, node.work)
             started = program_words(script.model_copy(update={"command": tuple(words)}), words, node.work)
             program = Program(started, folder, variables, self.say)
-            code = program.wait(lambda: None)
-            if code:
+            if code := program.wait(lambda: None):
                 raise ScriptError.of(
                     f"script.prepare: {words[0]} ended with exit code {code}:\n{_indented(program.last_lines)}",
                     code if code > 0 else 128 - code,
                     time.time(),
                     final=True,
                 )
-            return code
 
         assert script.prepare is not None
         made = prepared_data(
@@ -198,7 +198,7 @@ class _Rank:
         self.board.post(topic, True)
         return made
 
-    def _prepare_output(self, words: list[str], environment: Mapping[str, str], state: State) -> NodeOutput | None:
+    def _prepare_output(self, words: list[str], environment: Mapping[str, str]) -> NodeOutput | None:
         """The output folder that this node keeps. None: it is not known, or shared with the main node, which does."""
         script, context, accelerator = self.script, self.context, accelerator_of(self.task.config.scaling)
         if accelerator.resource is not None and script.is_python:
@@ -419,7 +419,5 @@ def _indented(lines: Iterable[str]) -> str:
 
 def _network() -> dict[str, str]:
     """Which interface gloo uses, unless the user has chosen one."""
-    import ray  # noqa: PLC0415
-
     name = interface_of(ray.util.get_node_ip_address())
     return {GLOO_INTERFACE: name} if name is not None and GLOO_INTERFACE not in os.environ else {}

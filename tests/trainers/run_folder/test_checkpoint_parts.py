@@ -29,7 +29,7 @@ from trainers.run_folder.staging import (
     NodePart,
     StagedPart,
     Staging,
-    list_parts,
+    list_staged,
     read_staged,
     stage,
     staged_checkpoints_to_upload,
@@ -217,7 +217,7 @@ class TestWhatAKilledGroupLeft:
         for step, indexes in ((16, (0, 1)), (8, (0, 1)), (24, (1,))):
             for index in indexes:
                 staged_part(tmp_path / f"node{index}", index, step=step)
-        of_ranks = [list_parts([tmp_path / "node0"]), [], list_parts([tmp_path / "node1"]), []]
+        of_ranks = [list_staged([tmp_path / "node0"]), [], list_staged([tmp_path / "node1"]), []]
         found = [
             [(rank, each.step, each.part.number) for rank, each in parts]
             for parts in staged_checkpoints_to_upload([], of_ranks)

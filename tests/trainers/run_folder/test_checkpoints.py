@@ -89,11 +89,11 @@ def test_one_whose_score_is_no_finite_number_is_never_the_best(score: Any) -> No
 
 def test_a_folder_that_is_not_declared_whole_is_not_staged(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-5").mkdir()
-    assert list_staged(tmp_path) == []
+    assert list_staged([tmp_path]) == []
     path = staged(tmp_path, 7)
-    assert [item.step for item in list_staged(tmp_path)] == [7]
+    assert [item.step for item in list_staged([tmp_path])] == [7]
     (path / "optimizer.pt").write_bytes(b"cut")
-    assert list_staged(tmp_path) == []
+    assert list_staged([tmp_path]) == []
 
 
 def test_a_checkpoint_comes_home_and_back(tmp_path: Path, storage: Storage) -> None:
@@ -120,7 +120,7 @@ def test_a_half_uploaded_checkpoint_does_not_exist(tmp_path: Path, s3_bucket: st
         uploader.wait()
     assert folder.storage.list_files(CHECKPOINTS) != []
     assert list_checkpoints(folder) == []
-    assert [item.step for item in list_staged(tmp_path)] == [3], "it waits in staging for the next worker"
+    assert [item.step for item in list_staged([tmp_path])] == [3], "it waits in staging for the next worker"
     fault_proxy.clear()
     upload_staged(path, writer, KEEP_ONE)
     assert [item.step for item in list_checkpoints(folder)] == [3]

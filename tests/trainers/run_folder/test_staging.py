@@ -109,4 +109,4 @@ def test_a_temporary_folder_without_locks_is_named(monkeypatch: pytest.MonkeyPat
 def test_a_marker_that_a_lost_node_left_empty_or_cut_is_no_checkpoint(content: str, tmp_path: Path) -> None:
     (staged(tmp_path, 1) / STAGED).write_text(content)
     staged(tmp_path, 2)
-    assert [item.step for item in list_staged(tmp_path)] == [2]
+    assert [item.step for item in list_staged([tmp_path])] == [2]

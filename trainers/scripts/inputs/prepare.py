@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from trainers.config.parts.script_part import ScriptPart
 from trainers.errors import DamagedError, ProgramError, RayscribeError, StorageError
+from trainers.run_folder.checkpoints import is_fetched
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.board import Board
 from trainers.scripts.node_folder import replace_paths
@@ -36,7 +37,7 @@ _READY = "ready"
 # Of files that are no package's, the most that is read to tell whether one has changed.
 _HASHED_BYTES = 16 << 20
 
-Run = Callable[[Sequence[str], Path, Mapping[str, str]], int]
+Run = Callable[[Sequence[str], Path, Mapping[str, str]], None]
 
 
 def prepared_data(  # noqa: PLR0913 -- who calls it knows each by itself
@@ -61,14 +62,14 @@ def prepared_data(  # noqa: PLR0913 -- who calls it knows each by itself
         key: See `key_of`.
         folder: The run's.
         into: The folder on this node.
-        run: Runs a command in a folder, with variables next to its own, and gives its exit code.
+        run: Runs a command in a folder, with variables next to its own; raises where it fails.
         is_main: Whether this is the main process.
         board: Of this worker group; an error of the main process is raised by all.
         say: Is called with lines for people.
         working_dir: Where the command runs.
 
     Raises:
-        ProgramError: the command has failed; the exit code is the command's.
+        ScriptError: the command has failed, as `run` says.
         DamagedError: what is stored of it is damaged.
         StorageError: it cannot be stored or fetched.
     """
@@ -156,17 +157,12 @@ def _await_main(storage: Storage, board: Board, topic: str) -> None:
         time.sleep(POLL_S)
 
 
-def _prepare(command: Sequence[str], into: Path, run: Callable[[], int], say: Callable[[str], None]) -> None:
+def _prepare(command: Sequence[str], into: Path, run: Callable[[], None], say: Callable[[str], None]) -> None:
     if into.exists():
         shutil.rmtree(into)
     into.mkdir(parents=True)
     say(f"preparing data, once for this run: {' '.join(command)}")
-    code = run()
-    if code:
-        error = ProgramError(f"script.prepare ended with exit code {code}, see its last lines: {' '.join(command)}")
-        # Of a signal, as a shell has it; pickled with the error.
-        error.exit_code = code if code > 0 else 128 - code
-        raise error
+    run()
 
 
 def _store(storage: Storage, into: Path, say: Callable[[str], None]) -> bool:
@@ -217,8 +213,7 @@ def _fetch(storage: Storage, into: Path, say: Callable[[str], None]) -> None:
             return
         part = local.with_name(f".{uuid4().hex}{local.suffix}")
         try:
-            # Twice: what went wrong on the way here is no damage.
-            if not any(_download(source, name, part) == sha256 for _ in range(2)):
+            if not is_fetched(source, name, part, sha256):
                 raise DamagedError(
                     f"{source.url(name)} differs from its SHA-256: delete {storage.url(MANIFEST)}, and the data is "
                     "prepared again"
@@ -232,8 +227,3 @@ def _fetch(storage: Storage, into: Path, say: Callable[[str], None]) -> None:
     with locked(into):
         in_parallel(fetch, files)
     say(f"prepared data: {len(files)} files of {storage.url()} are in {into}")
-
-
-def _download(source: Storage, name: str, local: Path) -> str:
-    source.download_file(name, local)
-    return sha256_of(local)

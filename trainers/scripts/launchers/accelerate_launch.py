@@ -7,7 +7,7 @@ These are its commands/launch.py and utils/launch.py. Its own config file,
 from collections.abc import Iterable
 from itertools import chain
 
-from trainers.scripts.launchers.launch_line import Device, Workers
+from trainers.scripts.launchers.launch_line import Device, Reading, Workers
 from trainers.scripts.launchers.launch_option import (
     DEVICES,
     LOGS,
@@ -24,7 +24,7 @@ from trainers.scripts.launchers.launch_option import (
     switch,
     variable,
 )
-from trainers.scripts.launchers.launcher import Given, Launcher, Reading, Surroundings, dash_or_underscore, kind_of
+from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings, dash_or_underscore, kind_of
 
 MIXED_PRECISION = ("no", "fp16", "bf16")
 # Options that --use_deepspeed reads, and the variable that each becomes.

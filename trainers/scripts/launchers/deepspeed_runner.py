@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trainers.scripts.launchers.launch_line import Device, Workers
+from trainers.scripts.launchers.launch_line import Device, Reading, Workers
 from trainers.scripts.launchers.launch_option import (
     CPUS,
     DEVICES,
@@ -15,7 +15,7 @@ from trainers.scripts.launchers.launch_option import (
     refused,
     switch,
 )
-from trainers.scripts.launchers.launcher import Given, Launcher, Reading, Surroundings, kind_of
+from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings, kind_of
 
 # Of DeepSpeed's own variable that chooses the device.
 ACCELERATOR = "DS_ACCELERATOR"

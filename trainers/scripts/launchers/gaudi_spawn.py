@@ -1,8 +1,8 @@
 """The launcher of Optimum's examples for Intel Gaudi. Source: optimum-habana, examples/gaudi_spawn.py."""
 
-from trainers.scripts.launchers.launch_line import Workers
+from trainers.scripts.launchers.launch_line import Reading, Workers
 from trainers.scripts.launchers.launch_option import NODES, RENDEZVOUS, noted, ours, positive, switch
-from trainers.scripts.launchers.launcher import Given, Launcher, Reading, Surroundings
+from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings
 
 _STARTED = "Ray Train starts the workers; the script itself is started as with torchrun"
 

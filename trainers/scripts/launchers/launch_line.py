@@ -41,14 +41,12 @@ class Workers:
     per_node: int | None = None
 
 
-@dataclass(frozen=True)
-class LaunchLine:
-    """A line, understood.
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a launcher's own options say.
 
     Attributes:
-        launcher: Who would start the workers: torchrun, deepspeed, …; PLAIN: nobody, the program itself is started.
-        program: What each worker runs.
-        interpreter: The Python that the line names. None: none.
+        kind: What the launcher takes the rest of the line for.
         assignments: Environment variables that the line sets for the program, in front of it or by `-x`.
         variables: Environment variables that the launcher would set for the program, by its options.
         workers: None: the line does not say it, as with one worker for each device of a machine.
@@ -59,9 +57,7 @@ class LaunchLine:
         notes: What of the line has no effect here, each with the reason.
     """
 
-    launcher: str
-    program: Program
-    interpreter: str | None = None
+    kind: ProgramKind = "script"
     assignments: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     workers: Workers | None = None
@@ -69,6 +65,21 @@ class LaunchLine:
     max_retries: int | None = None
     local_rank_option: str | None = None
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchLine(Reading):
+    """A line, understood.
+
+    Attributes:
+        launcher: Who would start the workers: torchrun, deepspeed, …; PLAIN: nobody, the program itself is started.
+        program: What each worker runs.
+        interpreter: The Python that the line names. None: none.
+    """
+
+    launcher: str
+    program: Program
+    interpreter: str | None = None
 
     @property
     def environment(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from trainers.errors import ConfigError
-from trainers.scripts.launchers.launch_line import Device, ProgramKind, Workers
+from trainers.scripts.launchers.launch_line import ProgramKind, Reading
 from trainers.scripts.launchers.launch_option import Option
 
 # Values of the options of a line by `Option.key`; those that were not given are not there.
@@ -33,24 +33,6 @@ class Surroundings:
 
     assignments: Mapping[str, str] = field(default_factory=dict)
     devices: int | None = None
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a launcher's own options say; the fields are those of LaunchLine.
-
-    Attributes:
-        kind: What the launcher takes the rest of the line for.
-    """
-
-    workers: Workers | None = None
-    device: Device | None = None
-    assignments: Mapping[str, str] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    max_retries: int | None = None
-    local_rank_option: str | None = None
-    kind: ProgramKind = "script"
-    notes: tuple[str, ...] = ()
 
 
 def kind_of(given: Given) -> ProgramKind:

@@ -10,9 +10,9 @@ from trainers.errors import ConfigError
 from trainers.scripts.launchers.accelerate_launch import ACCELERATE
 from trainers.scripts.launchers.deepspeed_runner import DEEPSPEED
 from trainers.scripts.launchers.gaudi_spawn import GAUDI_SPAWN
-from trainers.scripts.launchers.launch_line import PLAIN, Device, LaunchLine, Program, Workers
+from trainers.scripts.launchers.launch_line import PLAIN, Device, LaunchLine, Program, Reading, Workers
 from trainers.scripts.launchers.launch_option import DEVICES, Option, refused
-from trainers.scripts.launchers.launcher import Given, Launcher, OptionsRead, Reading, Surroundings, read_options
+from trainers.scripts.launchers.launcher import Given, Launcher, OptionsRead, Surroundings, read_options
 from trainers.scripts.launchers.mpirun import MPIRUN
 from trainers.scripts.launchers.srun import SRUN
 from trainers.scripts.launchers.torchrun import TORCH_LAUNCH, TORCHRUN
@@ -249,14 +249,9 @@ def _line(launcher: Launcher, options: OptionsRead, reading: Reading) -> LaunchL
     if not name or name.startswith("-"):
         # Of `python -`, too, which would find no standard input and end well.
         raise ConfigError(f"{name or repr(name)}: no program: write its name there, e.g. train.py")
-    return LaunchLine(
-        launcher.name,
-        Program(reading.kind, name, tuple(arguments)),
-        assignments=reading.assignments,
-        variables={**options.variables, **reading.variables},
-        workers=reading.workers,
-        device=reading.device,
-        max_retries=reading.max_retries,
-        local_rank_option=reading.local_rank_option,
-        notes=(*options.notes, *reading.notes),
-    )
+    own = {
+        **vars(reading),
+        "variables": {**options.variables, **reading.variables},
+        "notes": (*options.notes, *reading.notes),
+    }
+    return LaunchLine(launcher=launcher.name, program=Program(reading.kind, name, tuple(arguments)), **own)

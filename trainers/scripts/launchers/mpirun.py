@@ -1,8 +1,8 @@
 """mpirun and mpiexec, of Open MPI and of Intel MPI or MPICH. Source: the manual pages of Open MPI 4.1 and MPICH 4."""
 
-from trainers.scripts.launchers.launch_line import Workers
+from trainers.scripts.launchers.launch_line import Reading, Workers
 from trainers.scripts.launchers.launch_option import LOGS, NODES, Option, noted, ours, positive, refused
-from trainers.scripts.launchers.launcher import Given, Launcher, Reading, Surroundings, one_dash_or_two
+from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings, one_dash_or_two
 
 _TRANSPORT = "the workers communicate by torch.distributed, not by MPI"
 

@@ -2,9 +2,9 @@
 
 import re
 
-from trainers.scripts.launchers.launch_line import Workers
+from trainers.scripts.launchers.launch_line import Reading, Workers
 from trainers.scripts.launchers.launch_option import CPUS, LOGS, SUPERVISED, Option, noted, ours, positive, refused
-from trainers.scripts.launchers.launcher import Given, Launcher, Reading, Surroundings
+from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings
 
 _ALLOCATED = "the nodes are the Ray cluster's; cluster_configs/slurm.sbatch starts one on Slurm"
 _RESERVED = "scaling.resources_per_worker says what each worker reserves"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from trainers.scripts.launchers.launch_line import Device, Workers
+from trainers.scripts.launchers.launch_line import Device, Reading, Workers
 from trainers.scripts.launchers.launch_option import (
     CPUS,
     LOGS,
@@ -17,7 +17,7 @@ from trainers.scripts.launchers.launch_option import (
     switch,
     variable,
 )
-from trainers.scripts.launchers.launcher import Given, Launcher, Reading, Surroundings, dash_or_underscore, kind_of
+from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings, dash_or_underscore, kind_of
 
 # What stands for the number of workers of a node, and the device that it counts.
 COUNTED: Mapping[str, Device | None] = {"gpu": "gpu", "cpu": "cpu", "auto": None}

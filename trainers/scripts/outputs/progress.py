@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class ScriptProgress:
 def read_progress(folder: Path) -> ScriptProgress:
     """The progress of a program, by the files below its output folder."""
     files = _newest_files(folder)
-    state, results = _read_json(files.get(TRAINER_STATE)), [_read_json(files.get(name)) for name in _RESULTS]
+    state, results = _read(files.get(TRAINER_STATE)), [_read(files.get(name)) for name in _RESULTS]
     is_percent = _is_percent([*_history(state), *results])
     progress = _of_trainer(state, is_percent) if state else _of_speechbrain(files)
     metrics = dict(progress.metrics)
@@ -73,7 +73,7 @@ def read_progress(folder: Path) -> ScriptProgress:
 
 def scores_at(checkpoint: Path) -> dict[str, float]:
     """The scores that a checkpoint has of its own step, and which step it takes for the best; empty without any."""
-    state = _read_json(checkpoint / TRAINER_STATE)
+    state = _read(checkpoint / TRAINER_STATE)
     if state:
         entries = _history(state)
         step = state.get("global_step")
@@ -81,7 +81,7 @@ def scores_at(checkpoint: Path) -> dict[str, float]:
         best = re.search(r"-(\d+)$", str(state.get("best_model_checkpoint")))
         others = {"loss": _last(entries, "loss"), BEST_STEP: float(best[1]) if best else None}
         return own | {name: value for name, value in others.items() if value is not None}
-    meta = _read_yaml(checkpoint / META)
+    meta = _read(checkpoint / META, yaml.safe_load)
     return {f"eval_{name.lower()}": float(value) for name, value in meta.items() if _is_score_of_meta(name, value)}
 
 
@@ -111,7 +111,7 @@ def _of_speechbrain(files: Mapping[str, Path]) -> ScriptProgress:
         stage, _, score = name.partition(" ")
         if score and stage in ("valid", "test") and math.isfinite(value):
             metrics[f"{'eval' if stage == 'valid' else stage}_{score.lower()}"] = value
-    step = _whole_number(_read_yaml(files.get(BRAIN)).get("optimizer_step"))
+    step = _whole_number(_read(files.get(BRAIN), yaml.safe_load).get("optimizer_step"))
     logged = _whole_number(values.get("steps", values.get("step", values.get("epoch"))))
     return ScriptProgress(
         step=step if step is not None else logged,
@@ -217,17 +217,9 @@ def _complete_lines(path: Path | None) -> list[str]:
     return _content(path).rpartition(b"\n")[0].decode(errors="replace").splitlines()
 
 
-def _read_json(path: Path | None) -> dict[str, Any]:
+def _read(path: Path | None, parse: Callable[[bytes], Any] = json.loads) -> dict[str, Any]:
     try:
-        content = json.loads(_content(path))
-    except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _read_yaml(path: Path | None) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(_content(path))
+        content = parse(_content(path))
     except (ValueError, RecursionError, yaml.YAMLError):
         return {}
     return content if isinstance(content, dict) else {}

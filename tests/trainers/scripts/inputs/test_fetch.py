@@ -13,7 +13,7 @@ from tests.folder_server import web_server
 from tests.s3 import FAST_RETRY, FaultProxy
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import DataError, StorageError
-from trainers.scripts.inputs import fetch, named_recordings
+from trainers.scripts.inputs import fetch
 from trainers.scripts.inputs.fetch import InputFetcher
 from trainers.storage import Storage, open_storage
 
@@ -105,7 +105,7 @@ def test_a_manifest_names_copies_of_its_recordings(node: Node, monkeypatch: pyte
     # Programs take speakers from folders' names.
     assert "/elsewhere/s1/c.wav" in manifest.read_text()
     # Another manifest of the same recordings fetches none again, whichever way it is asked what is there.
-    monkeypatch.setattr(named_recordings, "MOST_ASKED_FOR", 0)
+    monkeypatch.setattr(fetch, "MOST_ASKED_FOR", 0)
     node.put({"in/clips/a.wav": "changed", "in/valid.csv": "path,text\nclips/a.wav,one\nb.wav,two\n"})
     assert recordings_in(node.fetch("in/valid.csv")) == ["changed", "b"]
     assert [node.gets(key) for key in ("clips/a.wav", "in/b.wav", "s1/c.wav")] == [2, 1, 1]
