@@ -24,11 +24,14 @@ from trainers.data.sources.manifest import TableRules, ids_of_paths, join_tables
 from trainers.data.sources.manifest_source import Manifest, source_of_rows, with_languages
 from trainers.data.sources.recording_readers import FileReader
 from trainers.data.sources.row_files import row_file
-from trainers.data.sources.row_files.arrow_rows import ArrowRows, saved_files
-from trainers.data.sources.row_files.listed_rows import FIELD, read_listed, refuse_outside
-from trainers.data.sources.row_files.parquet_rows import ParquetRows
-from trainers.data.sources.row_files.passed_over import refuse_passed_over, warnings_of_passed_over
-from trainers.data.sources.row_files.row_file import RowFileReader, RowFormat
+from trainers.data.sources.row_files.listed_rows import (
+    FIELD,
+    read_listed,
+    refuse_outside,
+    refuse_passed_over,
+    warnings_of_passed_over,
+)
+from trainers.data.sources.row_files.row_file import ArrowRows, ParquetRows, RowFileReader, RowFormat, saved_files
 from trainers.errors import DataError
 from trainers.storage import Storage, sha256_of
 from trainers.storage.hub_errors import read_from_hub
@@ -181,7 +184,8 @@ class DatasetSource(DataSource):
         audio, warnings = rules.audio_column_name, list[str]()
 
         def columns_of(schema: pa.Schema) -> list[str]:
-            return [*(name for name in _read_of(schema, rules) if name != audio), *row_file.paths_of(audio, schema)]
+            wanted = (name for name in dict.fromkeys(rules.wanted) if name in schema.names and name != audio)
+            return [*wanted, *row_file.paths_of(audio, schema)]
 
         arrow = row_file.read_columns(row_format, parts, columns_of)
         have_ids = "id" in rules.wanted and all("id" in each.column_names for each in arrow)
@@ -221,12 +225,6 @@ def _refuse_mixed(files_read: Sequence[row_file.RowFile], audio: str) -> None:
             f"data.audio_column_name: {files_read[0].url} and {other.url}: the column {audio!r} holds "
             f"{files_read[0].schema.field(audio).type} and {other.schema.field(audio).type}: save both alike"
         )
-
-
-def _read_of(schema: pa.Schema, rules: TableRules) -> dict[str, list[str]]:
-    """The columns of a file that are read, each with what its numbers mean where they are labels."""
-    wanted = (name for name in dict.fromkeys(rules.wanted) if name in schema.names)
-    return {name: row_file.labels_of(name, schema) for name in wanted}
 
 
 def _row_format(builder: Any) -> RowFormat | None:

@@ -1,16 +1,26 @@
-"""Rows of a data set's files, whatever their format: which rows a split means, where each is, and what reads it."""
+"""Rows of a data set's files, Parquet or Arrow: which rows a split means, where each is, and what reads it.
+
+Arrow files are as `Dataset.save_to_disk` writes them: Arrow's streaming format, or its file format. One of this node's
+disks is mapped into memory, so that only what is looked at of it is read. Of one on the Hub, the file format gives each
+batch of rows by itself; a stream is read from its beginning, a batch at a time.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from trainers.config.storage_location import is_hub_url
+from trainers.data.sources.located_files import open_url
 from trainers.data.sources.manifest import ParsedTable, TableRules
 from trainers.data.sources.manifest_fields import absolute, base_of
 from trainers.data.sources.recording_readers import FileReader, Row
@@ -20,6 +30,13 @@ from trainers.errors import AudioError, DataError, StorageError
 FILE, ROW = "file", "file_row"
 LOCATION = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (ROW, pa.int64())])
 PARALLEL_FILES = 8
+# A group of rows may hold gigabytes of audio: it is read through a buffer, a few recordings at a time.
+BUFFER_BYTES = 4 * 1024 * 1024
+RECORDINGS_AT_ONCE = 16
+# How a file of the file format begins, https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format.
+MAGIC = b"ARROW1"
+# What `datasets` names the files of a data set, and the splits of several, in.
+_STATE, _DATASET_DICT = "state.json", "dataset_dict.json"
 
 
 # A file, the first of its rows, and the one behind the last.
@@ -276,3 +293,173 @@ def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:
     if pa.types.is_struct(paths.type):
         paths = pc.struct_field(paths, "path")
     return paths.cast(pa.string()).fill_null("")
+
+
+@dataclass(frozen=True)
+class ParquetRows:
+    """See `RowFormat`; what a file says of itself is its footer."""
+
+    name = "Parquet"
+
+    def describe(self, url: str) -> RowFile:
+        with open_url(url) as file:
+            parquet = pq.ParquetFile(file)
+            metadata = parquet.metadata
+            counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+            return RowFile(url, metadata.num_rows, max(counts, default=0), parquet.schema_arrow)
+
+    def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
+        with open_url(url) as file:
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            table = parquet.read(columns=list(columns), use_threads=False)
+        # What is no UTF-8 is found here, and not where it is first used.
+        table.validate(full=True)
+        return table
+
+    def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
+        with open_url(url) as file:
+            parquet = pq.ParquetFile(file, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
+            counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+            first_rows = [sum(counts[:number]) for number in range(len(counts))]
+            groups = [
+                number
+                for number, (first, count) in enumerate(zip(first_rows, counts, strict=True))
+                if first <= wanted[-1] and wanted[0] < first + count
+            ]
+            refuse_too_few(sum(counts), wanted)
+            row, left = first_rows[groups[0]], list(reversed(wanted))
+            for batch in parquet.iter_batches(RECORDINGS_AT_ONCE, row_groups=groups, columns=[column]):
+                while left and left[-1] < row + len(batch):
+                    yield batch[0][left.pop() - row].as_py()
+                row += len(batch)
+
+    def stores(self, url: str, column: str) -> bool:
+        with open_url(url) as file:
+            metadata = pq.ParquetFile(file).metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        chunks = (group.column(number) for group in groups for number in range(metadata.num_columns))
+        # Files without statistics may have some.
+        return any(
+            chunk.statistics is None
+            or not chunk.statistics.has_null_count
+            or chunk.statistics.null_count < chunk.num_values
+            for chunk in chunks
+            if chunk.path_in_schema == f"{column}.bytes"
+        )
+
+
+@dataclass(frozen=True)
+class ArrowRows:
+    """See `RowFormat`."""
+
+    name = "Arrow"
+
+    def describe(self, url: str) -> RowFile:
+        is_stream, schema = head = _arrow_head(url)
+        counts = [rows for rows, _ in _batches(url, head, [_plain(schema)])]
+        at_once = sum(counts) if is_stream else max(counts, default=0)
+        return RowFile(url, sum(counts), at_once if _is_remote(url) else 1, schema)
+
+    def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
+        head = _arrow_head(url)
+        fields = {column: column.partition(".") for column in columns}
+        names = [name for name, _, _ in fields.values()]
+
+        def chosen(rows: pa.RecordBatch | pa.Table) -> pa.Table:
+            values = (pc.struct_field(rows[name], field) if field else rows[name] for name, _, field in fields.values())
+            return pa.table(list(map(_checked, values)), names)
+
+        batches = (chosen(read()) for _, read in _batches(url, head, names))
+        return pa.concat_tables([chosen(head[1].empty_table()), *batches])
+
+    def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
+        first, left = 0, list(reversed(wanted))
+        for rows, read in _batches(url, _arrow_head(url), [column]):
+            if left[-1] < first + rows:
+                values = _checked(read().column(column))
+                while left and left[-1] < first + rows:
+                    yield values[left.pop() - first].as_py()
+            first += rows
+            if not left:
+                return
+        refuse_too_few(first, wanted)
+
+    def stores(self, url: str, column: str) -> bool:
+        # Of a file on the Hub, all of it would be fetched.
+        recordings = None if _is_remote(url) else self.read_columns(url, [f"{column}.bytes"])[column]
+        return recordings is None or recordings.null_count < len(recordings)
+
+
+def _arrow_head(url: str) -> tuple[bool, pa.Schema]:
+    """Whether a file is of the streaming format, and its columns."""
+    with closing(_open(url)) as file:
+        is_stream = bytes(file.read(len(MAGIC))) != MAGIC
+        file.seek(0)
+        return is_stream, (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file).schema
+
+
+def _batches(
+    url: str, head: tuple[bool, pa.Schema], columns: Sequence[str]
+) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
+    """Of each batch of a file how many rows it has, and what reads columns of it."""
+    is_stream, schema = head
+
+    def options(names: Sequence[str]) -> pa.ipc.IpcReadOptions:
+        included = [schema.names.index(name) for name in names]
+        return pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+
+    with closing(_open(url)) as file:
+        if is_stream:
+            for batch in pa.ipc.open_stream(file, options=options(columns)):
+                yield len(batch), partial(_same, batch)
+            return
+        counted = pa.ipc.open_file(file, options=options([_plain(schema)]))
+        reader = pa.ipc.open_file(file, options=options(columns))
+        for number in range(counted.num_record_batches):
+            yield counted.get_batch(number).num_rows, partial(reader.get_batch, number)
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def _plain(schema: pa.Schema) -> str:
+    """The column by which rows are counted: one that costs little to read."""
+    return next((field.name for field in schema if not pa.types.is_nested(field.type)), str(schema.names[0]))
+
+
+def _checked(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    # Arrow reads beyond a buffer where an offset is wrong.
+    values.validate(full=True)
+    return values
+
+
+def _is_remote(url: str) -> bool:
+    return "://" in url
+
+
+def _open(url: str) -> Any:
+    return open_url(url) if _is_remote(url) else pa.memory_map(url)
+
+
+def saved_files(folder: Path) -> dict[str, list[str]]:
+    """The files of each split in a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote.
+
+    A data set without splits is `train`. Empty: the folder is none of these.
+
+    Raises:
+        ValueError: what names the files is damaged.
+    """
+    if (whole := folder / _DATASET_DICT).is_file():
+        names = json.loads(whole.read_text(encoding="utf-8"))["splits"]
+        return {Path(name).name: _files_of_state(folder / Path(name).name) for name in names}
+    return {"train": _files_of_state(folder)} if (folder / _STATE).is_file() else {}
+
+
+def _files_of_state(folder: Path) -> list[str]:
+    state = folder / _STATE
+    try:
+        named = [file["filename"] for file in json.loads(state.read_text(encoding="utf-8"))["_data_files"]]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{state}: cannot be read ({error}): save the data set again") from error
+    return [str(folder / Path(name).name) for name in named]
