@@ -71,14 +71,14 @@ def _open_s3(bucket: str, prefix: str, policy: RetryPolicy, options: StorageOpti
 
 
 def _open_google(bucket: str, prefix: str, policy: RetryPolicy, options: StorageOptions) -> Storage:
-    from trainers.storage.objects.google_storage import GoogleStorage  # noqa: PLC0415
+    from trainers.storage.objects.object_services import GoogleStorage  # noqa: PLC0415
     from trainers.storage.objects.object_storage import ObjectStorage  # noqa: PLC0415
 
     return ObjectStorage(bucket, prefix, policy, GoogleStorage.of(options.gs_endpoint_url))
 
 
 def _open_azure(bucket: str, prefix: str, policy: RetryPolicy, options: StorageOptions) -> Storage:
-    from trainers.storage.objects.azure_blobs import AzureBlobs  # noqa: PLC0415
+    from trainers.storage.objects.object_services import AzureBlobs  # noqa: PLC0415
     from trainers.storage.objects.object_storage import ObjectStorage  # noqa: PLC0415
 
     return ObjectStorage(bucket, prefix, policy, AzureBlobs.of(options.az_account, options.az_endpoint_url))

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from trainers.storage.objects.object_client import Bucket, client_of
+from trainers.storage.objects.object_client import Bucket, perform
 
 _HELPERS: "dict[int, Helper]" = {}
 _LOCKS: dict[int, threading.Lock] = {}
@@ -21,7 +21,7 @@ _PROCESS = os.getpid()
 def call(bucket: Bucket, method: str, *arguments: Any) -> Any:
     """What a method of ObjectClient gives; raises what it raises."""
     if not is_forked():
-        return getattr(client_of(bucket), method)(*arguments)
+        return perform(bucket, method, arguments)
     process = os.getpid()
     # Keyed by process: a lock that was copied by a fork may be held by a thread that was not.
     with _LOCKS.setdefault(process, threading.Lock()):
@@ -74,7 +74,7 @@ def serve(descriptor: int) -> None:
         except (EOFError, OSError):
             return
         try:
-            answer = (True, getattr(client_of(bucket), method)(*arguments))
+            answer = (True, perform(bucket, method, arguments))
         except Exception as error:
             answer = (False, error)
         connection.send(answer)

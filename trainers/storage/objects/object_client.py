@@ -1,25 +1,61 @@
-"""Calls to a bucket, by obstore: one request each where that is possible, with arguments and results that pickle."""
+"""Calls to a bucket, by obstore: one request each where that is possible, with arguments and results that pickle.
+
+obstore has few types of errors of its own, and tells the rest in words.
+"""
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
+from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
+
+from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, PreconditionError
 
 from trainers.storage.bucket import CREATOR
-from trainers.storage.objects.object_errors import ErrorKind, ObjectError, error_of
-from trainers.storage.objects.object_service import ObjectService
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from trainers.storage.objects.object_services import ObjectService
+from trainers.storage.retry import TRANSIENT_STATUSES
 
 _MIB = 1024 * 1024
 _IN_ONE_PIECE_BYTES, _PART_BYTES, _PARALLEL_PARTS = 32 * _MIB, 16 * _MIB, 4
 # Of one request, on a slow line.
 _TIMEOUT = timedelta(minutes=10)
 _CLIENTS: "dict[tuple[Any, ...], ObjectClient]" = {}
+_NO_BUCKET = ("ContainerNotFound", "NoSuchBucket", "specified container does not exist")
+# https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-error-codes, and Azurite's.
+_REFUSED = ("AuthenticationFailed", "AuthorizationFailure", "InvalidAuthenticationInfo")
+_NO_CREDENTIALS = ("credential error", "service account file", "pem file", "Invalid Access Key")
+_STATUS = re.compile(r"status code: (\d{3})([^:]*)")
+_CODE, _MESSAGE = re.compile(r"<Code>([^<]+)</Code>"), re.compile(r"<Message>([^<]+)</Message>")
+_QUERY, _PREFIX = re.compile(r"\?\S*"), re.compile(r"^Generic \w+ error: ")
+
+
+class ErrorKind(Enum):
+    """What a service, or the way to it, has said."""
+
+    MISSING = "there is no such object"
+    NO_BUCKET = "there is no such bucket"
+    EXISTS = "the object is there already"
+    BEYOND_END = "the object ends before the part that was asked for"
+    ODD_NAME = "the name of an object in a listing is no path"
+    DENIED = "permission denied"
+    REFUSED = "the credentials are refused"
+    NO_CREDENTIALS = "no credentials"
+    NO_IDENTITY_SERVICE = "no credentials from the service that a cloud's machines ask"
+    UNREACHABLE = "the service cannot be reached"
+    BROKEN = "the connection broke"
+    BUSY = "the service could not respond"
+    OTHER = "another error"
+
+
+class ObjectError(Exception):
+    """An error of a service in a form that can be sent to another process."""
+
+    def __init__(self, kind: ErrorKind, message: str):
+        super().__init__(kind, message)
+        self.kind, self.message = kind, message
 
 
 class Timeouts(NamedTuple):
@@ -50,31 +86,16 @@ class StoredObject:
     creator: str | None = None
 
 
-def _with_known_errors(call: Callable[P, T]) -> Callable[P, T]:
-    @wraps(call)
-    def known(*arguments: P.args, **named: P.kwargs) -> T:
-        try:
-            return call(*arguments, **named)
-        except Exception as error:
-            if (found := error_of(error)) is None:
-                raise
-            raise found from error
-
-    return known
-
-
 class ObjectClient:
-    """A bucket's objects by their names. Every method raises ObjectError, or OSError of a local file."""
+    """A bucket's objects by their names; what goes wrong is made an ObjectError by `perform`."""
 
     def __init__(self, store: Any):
         self._store = store
 
-    @_with_known_errors
     def read(self, name: str) -> bytes:
         result = self._store.get(name)
         return _all_of(name, result.bytes().to_bytes(), result.meta["size"])
 
-    @_with_known_errors
     def read_part(self, name: str, start: int, most: int) -> bytes:
         try:
             return bytes(self._store.get_range(name, start=start, length=most))
@@ -84,21 +105,17 @@ class ObjectClient:
                 return b""
             raise
 
-    @_with_known_errors
     def write(self, name: str, data: bytes) -> None:
         self._store.put(name, data, use_multipart=False)
 
-    @_with_known_errors
     def create(self, name: str, data: bytes, creator: str) -> None:
         """Writes an object that is not there yet; ErrorKind.EXISTS where it is."""
         self._store.put(name, data, use_multipart=False, mode="create", attributes={CREATOR: creator})
 
-    @_with_known_errors
     def head(self, name: str) -> StoredObject:
         result = self._store.get(name, options={"head": True})
         return _stored(result.meta, result.attributes.get(CREATOR))
 
-    @_with_known_errors
     def listed(self, folder: str, after: str | None = None, until: str | None = None) -> list[StoredObject]:
         """The objects below a folder, "" for all, by name; `after` is the name before the first, `until` the last."""
         return list(self._chunks(folder, after, until))
@@ -109,30 +126,22 @@ class ObjectClient:
             if until is not None and chunk and chunk[-1]["path"] >= until:
                 return
 
-    @_with_known_errors
     def folders(self, folder: str) -> list[str]:
         """The folders right below a folder."""
         found: list[str] = self._store.list_with_delimiter(folder or None)["common_prefixes"]
         return found
 
-    @_with_known_errors
     def delete(self, name: str) -> None:
         self._store.delete(name)
 
-    @_with_known_errors
     def copy(self, source: str, target: str) -> None:
         self._store.copy(source, target)
 
     def upload(self, local: Path, name: str) -> None:
-        # An error of opening is the disk's; both are FileNotFoundError.
         with local.open("rb") as file:
-            self._upload(file, name, os.fstat(file.fileno()).st_size > _IN_ONE_PIECE_BYTES)
+            in_parts = os.fstat(file.fileno()).st_size > _IN_ONE_PIECE_BYTES
+            self._store.put(name, file, use_multipart=in_parts, chunk_size=_PART_BYTES, max_concurrency=_PARALLEL_PARTS)
 
-    @_with_known_errors
-    def _upload(self, file: Any, name: str, in_parts: bool) -> None:
-        self._store.put(name, file, use_multipart=in_parts, chunk_size=_PART_BYTES, max_concurrency=_PARALLEL_PARTS)
-
-    @_with_known_errors
     def download(self, name: str, local: Path) -> None:
         result = self._store.get(name)
         size_bytes = result.meta["size"]
@@ -144,12 +153,18 @@ class ObjectClient:
             raise _cut(name, written, size_bytes)
 
 
-def client_of(bucket: Bucket) -> ObjectClient:
-    """This process's client for a bucket, with the credentials of now.
+def perform(bucket: Bucket, method: str, arguments: tuple[Any, ...]) -> Any:
+    """What a method of ObjectClient gives. Raises ObjectError, or OSError of a local file."""
+    try:
+        return getattr(_client_of(bucket), method)(*arguments)
+    except Exception as error:
+        if (found := error_of(error)) is None:
+            raise
+        raise found from error
 
-    Raises:
-        ObjectError: they cannot be read.
-    """
+
+def _client_of(bucket: Bucket) -> ObjectClient:
+    """This process's client for a bucket, with the credentials of now."""
     # Secrets may be resolved later than the first client is made.
     known = frozenset(item for item in os.environ.items() if item[0].startswith(bucket.service.variables))
     key = (bucket, known)
@@ -158,7 +173,6 @@ def client_of(bucket: Bucket) -> ObjectClient:
     return _CLIENTS[key]
 
 
-@_with_known_errors
 def _new_client(bucket: Bucket) -> ObjectClient:
     options = {
         "allow_http": (bucket.service.endpoint_url or "").startswith("http://"),
@@ -184,3 +198,44 @@ def _stored(meta: Any, creator: str | None = None) -> StoredObject:
     return StoredObject(
         meta["path"], meta["size"], meta["last_modified"].timestamp(), (meta["e_tag"] or "").strip('"'), creator
     )
+
+
+def error_of(error: Exception) -> ObjectError | None:
+    """What an exception of obstore means; None where it is another's."""
+    # An error of opening a local file is the disk's, and has a number.
+    if not isinstance(error, BaseError | FileNotFoundError | ValueError) or getattr(error, "errno", None) is not None:
+        return None
+    text, _, details = str(error).partition("\n\nDebug source:")
+    found = _STATUS.search(text)
+    status = int(found[1]) if found else None
+    return ObjectError(_kind_of(error, text, details, status), _message_of(text))
+
+
+def _kind_of(error: Exception, text: str, details: str, status: int | None) -> ErrorKind:
+    is_of_token, is_busy = "token request" in text, status in TRANSIENT_STATUSES
+    rules = (
+        (ErrorKind.EXISTS, isinstance(error, AlreadyExistsError | PreconditionError)),
+        (ErrorKind.NO_IDENTITY_SERVICE, is_of_token and (status is None or is_busy)),
+        (ErrorKind.NO_CREDENTIALS, is_of_token or any(each in text for each in _NO_CREDENTIALS)),
+        (ErrorKind.ODD_NAME, "object with invalid path" in text),
+        (ErrorKind.NO_BUCKET, any(each in text for each in _NO_BUCKET)),
+        (ErrorKind.REFUSED, any(each in text for each in _REFUSED) or status == 401),
+        (ErrorKind.DENIED, isinstance(error, PermissionDeniedError) or status == 403),
+        (ErrorKind.MISSING, isinstance(error, FileNotFoundError) or status == 404),
+        (ErrorKind.BEYOND_END, status == 416 or "range starting at" in text),
+        (ErrorKind.BUSY, is_busy),
+        (ErrorKind.OTHER, status is not None),
+        (ErrorKind.UNREACHABLE, "kind: Connect" in details),
+        (ErrorKind.BROKEN, "HttpError" in details or "HTTP error" in text),
+    )
+    return next((kind for kind, holds in rules if holds), ErrorKind.OTHER)
+
+
+def _message_of(text: str) -> str:
+    """One line of what was said, without URLs' queries, which may hold a signature."""
+    status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
+    if status is None:
+        return _PREFIX.sub("", _QUERY.sub("", text.partition("\n")[0].rpartition(" - ")[2]))
+    parts = [status[1], code[1] if code is not None else status[2].strip()]
+    said = message[1].partition("\n")[0].strip() if message is not None else ""
+    return " ".join(parts) + (f": {said}" if said else "")

@@ -12,9 +12,8 @@ from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_prefix
 from trainers.storage.bucket import BucketStorage
 from trainers.storage.full_disk import FIX, NUMBERS, full_disk
 from trainers.storage.objects.forked_client import call
-from trainers.storage.objects.object_client import Bucket, StoredObject, Timeouts
-from trainers.storage.objects.object_errors import ErrorKind, ObjectError
-from trainers.storage.objects.object_service import ObjectService
+from trainers.storage.objects.object_client import Bucket, ErrorKind, ObjectError, StoredObject, Timeouts
+from trainers.storage.objects.object_services import ObjectService
 from trainers.storage.retry import PROBE_RETRY, Explanation
 
 _USUAL_TIMEOUTS, _PROBE_TIMEOUTS = Timeouts(connect_s=10.0, read_s=60.0), Timeouts(connect_s=3.0, read_s=10.0)

@@ -1,0 +1,188 @@
+"""Services that keep objects: how each is reached, and what its users do about errors.
+
+Google Cloud Storage, `gs://bucket/prefix`; and Azure Blob Storage, `az://container/prefix`, in the storage account that
+the config or a variable names.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from obstore.store import AzureStore, GCSStore
+
+from trainers.config.storage_location import (
+    AZ_SCHEME,
+    AZURE_ACCOUNT_VARIABLES,
+    AZURE_ENDPOINT_VARIABLES,
+    GOOGLE_ENDPOINT_VARIABLES,
+    GS_SCHEME,
+)
+from trainers.errors import StorageError
+from trainers.storage.bucket import checked_endpoint
+
+(EMULATOR_VARIABLE,) = GOOGLE_ENDPOINT_VARIABLES
+TOKEN_VARIABLE = "GOOGLE_BEARER_TOKEN"
+_GOOGLE_CREDENTIALS = (
+    "set GOOGLE_APPLICATION_CREDENTIALS to the file of an account, sign in (gcloud auth application-default login), or "
+    "give the node a service account"
+)
+CONNECTION_VARIABLE = "AZURE_STORAGE_CONNECTION_STRING"
+_KEY_VARIABLES = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_KEY")
+_AZURE_CREDENTIALS = (
+    f"set {CONNECTION_VARIABLE} or AZURE_STORAGE_ACCOUNT_KEY, set AZURE_CLIENT_ID and what belongs to it, or give the "
+    "node a managed identity"
+)
+# Of the emulator on this machine; the key is the same everywhere.
+# https://learn.microsoft.com/en-us/azure/storage/common/storage-use-azurite
+_DEVELOPMENT = {
+    "AccountName": "devstoreaccount1",
+    "AccountKey": "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==",
+    "BlobEndpoint": "http://127.0.0.1:10000/devstoreaccount1",
+}
+
+
+@dataclass(frozen=True)
+class ObjectService(ABC):
+    """How buckets of one service are reached; credentials are each process's own, and no part of it.
+
+    Attributes:
+        scheme: Of its URLs.
+        name: For messages.
+        variables: How the names of its variables begin.
+        set_credentials: What to do where there are none, or wrong ones.
+        allow: What to do where something is not allowed.
+        check_endpoint: What to look at where nobody answers.
+        endpoint_url: Its server. None: the service's own.
+    """
+
+    scheme: ClassVar[str]
+    name: ClassVar[str]
+    variables: ClassVar[tuple[str, ...]]
+    set_credentials: ClassVar[str]
+    allow: ClassVar[str]
+    check_endpoint: ClassVar[str]
+
+    endpoint_url: str | None
+
+    @property
+    def endpoint(self) -> str:
+        """The server, for messages."""
+        return self.endpoint_url or self.name
+
+    @abstractmethod
+    def new_store(self, bucket: str, **options: Any) -> Any:
+        """An obstore store for a bucket, with the credentials that this process finds.
+
+        `options` are obstore's `client_options` and `retry_config`.
+
+        Raises:
+            obstore.exceptions.BaseError: they cannot be read, or do not fit together.
+        """
+
+
+@dataclass(frozen=True)
+class GoogleStorage(ObjectService):
+    """Google's own service, or an emulator."""
+
+    scheme = GS_SCHEME
+    name = "Google Cloud Storage"
+    variables = ("GOOGLE_", EMULATOR_VARIABLE)
+    set_credentials = _GOOGLE_CREDENTIALS
+    allow = "give the account the role roles/storage.objectUser on the bucket {bucket!r}"
+    check_endpoint = f"check the network, run.gs_endpoint_url and {EMULATOR_VARIABLE}"
+
+    @classmethod
+    def of(cls, endpoint_url: str | None) -> "GoogleStorage":
+        """The service that a config names, or STORAGE_EMULATOR_HOST.
+
+        Raises:
+            StorageError: it is not the URL of a service.
+        """
+        found = endpoint_url or os.environ.get(EMULATOR_VARIABLE)
+        if not found:
+            return cls(None)
+        # The variable may be a host and a port alone.
+        url = found if "://" in found else f"http://{found}"
+        return cls(checked_endpoint("gs_endpoint_url", url, _GOOGLE_CREDENTIALS))
+
+    def new_store(self, bucket: str, **options: Any) -> Any:
+        if self.endpoint_url is None:
+            return GCSStore(bucket, **options)
+        config: dict[str, Any] = {"base_url": self.endpoint_url}
+        if not (urlsplit(self.endpoint_url).hostname or "").endswith(".googleapis.com"):
+            # Who is sent an account's token can use it: no other server than Google's gets one.
+            config["bearer_token"] = os.environ.get(TOKEN_VARIABLE) or "none"
+        return GCSStore(bucket, config=config, **options)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class AzureBlobs(ObjectService):
+    """A storage account of Azure, or of an emulator.
+
+    Attributes:
+        account: Its name.
+    """
+
+    scheme = AZ_SCHEME
+    name = "Azure"
+    variables = ("AZURE_",)
+    set_credentials = _AZURE_CREDENTIALS
+    allow = "give the identity the role Storage Blob Data Contributor on the container {bucket!r}"
+    check_endpoint = "check the network, run.az_account, run.az_endpoint_url and the AZURE_STORAGE_ variables"
+
+    account: str
+
+    @classmethod
+    def of(cls, account: str | None, endpoint_url: str | None) -> "AzureBlobs":
+        """The account that a config or the variables name.
+
+        Raises:
+            StorageError: none is named, or the endpoint is not the URL of a service.
+        """
+        connection = _connection()
+        name = account or _first(AZURE_ACCOUNT_VARIABLES) or connection.get("AccountName")
+        if not name:
+            raise StorageError(
+                "az:// is of no storage account: name it (run.az_account, or AZURE_STORAGE_ACCOUNT_NAME), or set "
+                f"{CONNECTION_VARIABLE}"
+            )
+        url = endpoint_url or _first(AZURE_ENDPOINT_VARIABLES)
+        if url is None and connection.get("AccountName") in (None, name):
+            url = _endpoint_in(connection, name)
+        return cls(checked_endpoint("az_endpoint_url", url, _AZURE_CREDENTIALS) if url else None, name)
+
+    @property
+    def endpoint(self) -> str:
+        return self.endpoint_url or f"Azure, account {self.account}"
+
+    def new_store(self, bucket: str, **options: Any) -> Any:
+        config: dict[str, Any] = {"account_name": self.account}
+        if self.endpoint_url is not None:
+            config["endpoint"] = self.endpoint_url
+        connection = _connection()
+        if connection.get("AccountName") in (None, self.account) and _first(_KEY_VARIABLES) is None:
+            given = {"account_key": connection.get("AccountKey"), "sas_key": connection.get("SharedAccessSignature")}
+            config |= {name: value.removeprefix("?") for name, value in given.items() if value}
+        elif key := _first(_KEY_VARIABLES):
+            config["account_key"] = key
+        return AzureStore(bucket, config=config, **options)  # type: ignore[arg-type]
+
+
+def _first(variables: Sequence[str]) -> str | None:
+    return next((value for name in variables if (value := os.environ.get(name))), None)
+
+
+def _connection() -> Mapping[str, str]:
+    """The parts of the connection string; none where there is none."""
+    parts = (part.partition("=") for part in os.environ.get(CONNECTION_VARIABLE, "").split(";"))
+    found = {name.strip(): value.strip() for name, _, value in parts if name.strip()}
+    return _DEVELOPMENT if found.get("UseDevelopmentStorage", "").lower() == "true" else found
+
+
+def _endpoint_in(connection: Mapping[str, str], account: str) -> str | None:
+    suffix = connection.get("EndpointSuffix")
+    protocol = connection.get("DefaultEndpointsProtocol", "https")
+    return connection.get("BlobEndpoint") or (f"{protocol}://{account}.blob.{suffix}" if suffix else None)
