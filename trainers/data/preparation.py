@@ -30,8 +30,7 @@ from trainers.config.secrets import resolve_secrets
 from trainers.config.storage_location import StorageOptions
 from trainers.config.wording import counted
 from trainers.data.audio import SAMPLING_RATE_HZ, UTTERANCE_VALUES, decode, encode_flac
-from trainers.data.joined_set import JoinedMember, JoinedSet, joined_key
-from trainers.data.prepared_set import PreparedSet, find, finish, shard_name
+from trainers.data.prepared_set import JoinedMember, JoinedSet, PreparedSet, find, finish, joined_key, shard_name
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.manifest import segment
 from trainers.data.sources.recording_readers import RecordingReader, Row

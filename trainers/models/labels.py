@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.wording import counted
-from trainers.data.joined_set import JoinedSet
-from trainers.data.prepared_set import PreparedSet
+from trainers.data.prepared_set import JoinedSet, PreparedSet
 from trainers.errors import ConfigError, DataError
 from trainers.models.label_codec import LabelCodec
 from trainers.models.language_names import code_or_name

@@ -9,8 +9,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.config.wording import counted, format_duration
-from trainers.data.joined_set import JoinedSet
-from trainers.data.prepared_set import PreparedSet
+from trainers.data.prepared_set import JoinedSet, PreparedSet
 from trainers.data.selection import not_scored, select_scored, select_training
 from trainers.distributed.console import print_line, show
 from trainers.distributed.console.events import DataFound, Stage

@@ -15,9 +15,8 @@ from trainers.data.augmentation.augmenter import Augmenter
 from trainers.data.augmentation.recording_pool import RecordingPool
 from trainers.data.augmentation.speed import Speeds
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
-from trainers.data.joined_set import JoinedSet
 from trainers.data.mixing import Group, Mixture
-from trainers.data.prepared_set import PreparedSet
+from trainers.data.prepared_set import JoinedSet, PreparedSet
 from trainers.data.selection import Bounds, TrainingRows, select_scored, select_training
 from trainers.data.sources.manifest_source import locate_mixed
 from trainers.errors import DataError

@@ -10,8 +10,7 @@ import pytest
 from tests.trainers.multilingual import write_multilingual
 from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import add_languages, config, write_corpus
-from trainers.data.joined_set import JoinedMember, JoinedSet
-from trainers.data.prepared_set import PreparedSet
+from trainers.data.prepared_set import JoinedMember, JoinedSet, PreparedSet
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.family import Family

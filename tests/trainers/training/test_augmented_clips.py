@@ -15,8 +15,7 @@ from trainers.config.schema import TrainConfig
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.augmentation.augmenter import Masks
 from trainers.data.batch_plan import BUCKET_EDGES_S
-from trainers.data.joined_set import JoinedMember, JoinedSet
-from trainers.data.prepared_set import PreparedSet
+from trainers.data.prepared_set import JoinedMember, JoinedSet, PreparedSet
 from trainers.models.families import family_of
 from trainers.models.recognizer import Recognizer
 from trainers.training.planning import plan_training

@@ -11,9 +11,8 @@ import pytest
 from tests.trainers.synthetic import add_languages, speechlike, write_corpus
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
-from trainers.data.joined_set import JoinedSet
 from trainers.data.preparation import prepare, prepared_key, run_in_process
-from trainers.data.prepared_set import PreparedSet
+from trainers.data.prepared_set import JoinedSet, PreparedSet
 from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.known_sources import open_sources, source_of
 from trainers.data.sources.mix_source import MixReader
