@@ -16,7 +16,7 @@ have ended.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -143,14 +143,6 @@ class GlobalBatch:
     edge_s: float
     passes: IntArray
 
-    def share(self, slot: int, slots: int) -> IntArray:
-        """Rows of one forward pass: sizes differ by at most one, and some are empty when there are too few."""
-        return _share(self.rows, slot, slots)
-
-
-def _share(rows: IntArray, slot: int, slots: int) -> IntArray:
-    return np.array_split(rows, slots)[slot]
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -243,17 +235,18 @@ class BatchPlan:
         generator = np.random.default_rng([self._seed, step, 0, 0, 1])
         return generator.choice(rows, max(1, round(fraction * len(rows))), replace=False)
 
-    def micro_batches(self, step: int, rank: int) -> Iterator[tuple[IntArray, float]]:
+    def micro_batches(self, step: int, rank: int) -> list[tuple[IntArray, float]]:
         """Rows and edge in seconds of each forward pass of one rank in one step."""
         batch = self.batch(step)
-        for turn in range(self.shape.accumulation):
-            yield batch.share(turn * self.shape.workers + rank, self.shape.slots), batch.edge_s
+        return [(rows, batch.edge_s) for rows in self._of_rank(batch.rows, rank)]
 
-    def micro_batch_passes(self, step: int, rank: int) -> Iterator[IntArray]:
+    def micro_batch_passes(self, step: int, rank: int) -> list[IntArray]:
         """`GlobalBatch.passes` of the rows of each of `micro_batches`."""
-        batch = self.batch(step)
-        for turn in range(self.shape.accumulation):
-            yield _share(batch.passes, turn * self.shape.workers + rank, self.shape.slots)
+        return self._of_rank(self.batch(step).passes, rank)
+
+    def _of_rank(self, of_batch: IntArray, rank: int) -> list[IntArray]:
+        """Those of each forward pass of a rank: sizes differ by one at most, and some are empty where there are few."""
+        return np.array_split(of_batch, self.shape.slots)[rank :: self.shape.workers]
 
     def _each_once(self, epoch: int) -> tuple[IntArray, IntArray]:
         count = len(self._selection.rows)
