@@ -210,8 +210,7 @@ def common_voice(  # noqa: PLR0913, PLR0917 -- one parameter per option
     Example: rayscribe data common-voice cv-corpus-21.0/sr --out cv-sr --train train+other --disjoint-speakers
     """
     # Imported here: pyarrow takes as long to load as all other commands.
-    from trainers.data.sources.formats.common_voice import Rules  # noqa: PLC0415
-    from trainers.data.sources.formats.common_voice_manifests import write_manifests  # noqa: PLC0415
+    from trainers.data.sources.formats.common_voice import Rules, write_manifests  # noqa: PLC0415
 
     tables = {"train": train.split("+"), "validation": validation.split("+"), "test": test.split("+")}
     if repeated := [name for name in tables["train"] if name in (*tables["validation"], *tables["test"])]:

@@ -24,7 +24,7 @@ from trainers.config.parts.data_location import SHIPPED, path_in
 from trainers.config.parts.data_part import DataPart, MixMember
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_remote
-from trainers.data.sources.archives.archive_reader import ARCHIVE, PROBLEM
+from trainers.data.sources.archives.archive_index import ARCHIVE, PROBLEM
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.manifest import TableRules
 from trainers.data.sources.manifest_source import ManifestSource, as_written, open_manifest

@@ -152,9 +152,14 @@ def table_of(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
 def with_all_offsets(table: pa.Table) -> pa.Table:
     """Where one row has an offset, all are segments, from the beginning of their recordings where they have none."""
     offsets = table["offset_s"]
-    if 0 < offsets.null_count < len(offsets):
-        position = ROW_SCHEMA.get_field_index("offset_s")
-        table = table.set_column(position, ROW_SCHEMA.field(position), pc.fill_null(offsets, 0.0))
+    return with_columns(table, offset_s=pc.fill_null(offsets, 0.0)) if 0 < offsets.null_count < len(offsets) else table
+
+
+def with_columns(table: pa.Table, **columns: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """A table with other values in columns that it has."""
+    for name, values in columns.items():
+        position = table.schema.get_field_index(name)
+        table = table.set_column(position, table.schema.field(position), values)
     return table
 
 

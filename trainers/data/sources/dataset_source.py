@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from trainers.config.parts.data_part import DataPart, HubDatasetPart
 from trainers.config.storage_location import is_hub_url
 from trainers.data.sources.archives.source_files import SourceFiles
-from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, with_all_offsets
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, with_all_offsets, with_columns
 from trainers.data.sources.fingerprint import hash_of, resolve_kind
-from trainers.data.sources.manifest import TableRules, ids_of_paths, join_tables, require_column
-from trainers.data.sources.manifest_source import Manifest, source_of_rows, with_languages
+from trainers.data.sources.manifest import Manifest, TableRules, ids_of_paths, join_tables, require_column
+from trainers.data.sources.manifest_source import source_of_rows, with_languages
 from trainers.data.sources.recording_readers import FileReader
 from trainers.data.sources.row_files import row_file
 from trainers.data.sources.row_files.listed_rows import (
@@ -281,10 +281,7 @@ def _parts_of(spec: str, listed: Mapping[str, Sequence[str]], row_format: RowFor
 
 def _renumbered(table: pa.Table, ids: pa.ChunkedArray | pa.Array) -> pa.Table:
     """A table of ROW_SCHEMA with other ids, whose rows are counted."""
-    for name, values in (("id", ids), ("row", pa.array(np.arange(len(table))))):
-        place = table.schema.get_field_index(name)
-        table = table.set_column(place, table.schema.field(place), values)
-    return with_all_offsets(table)
+    return with_all_offsets(with_columns(table, id=ids, row=pa.array(np.arange(len(table)))))
 
 
 def _pieces(spec: str, lengths: Mapping[str, int]) -> list[tuple[str, int, int]]:

@@ -5,10 +5,10 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,8 @@ from trainers.config.storage_location import StorageOptions, is_remote, is_url
 from trainers.data.sources.located_files import describe
 from trainers.errors import ConfigError, NoAccessError, StorageError
 from trainers.storage import Storage, open_storage, sha256_of
+
+T = TypeVar("T")
 
 FingerprintKind = Literal["auto", "content", "metadata", "listing", "manifest"]
 # A request each: of more recordings, a part says whether they were replaced.
@@ -118,8 +120,7 @@ def file_stats(
         entry = storage.entry(asked[path])
         return (entry.size_bytes, entry.modified_s) if entry is not None else None
 
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        found = dict(zip(names := list(dict.fromkeys(paths)), pool.map(stat, names, chunksize=256), strict=True))
+    found = _asked(paths, stat)
     return [found[path] for path in paths]
 
 
@@ -128,17 +129,8 @@ def marks_of_files(paths: Sequence[str], storage_options: StorageOptions) -> lis
 
     None for one that is not there, or that `listing` does not ask for.
     """
-
-    def mark(path: str) -> tuple[int, str] | None:
-        try:
-            entry = describe(path, storage_options) if Path(path).is_file() else None
-        except OSError:
-            return None
-        return (entry.size_bytes, entry.etag) if entry is not None else None
-
-    here = list(dict.fromkeys(path for path in paths if not is_remote(path)))
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        found = dict(zip(here, pool.map(mark, here), strict=True))
+    here = (path for path in paths if not is_remote(path))
+    found = _asked(here, lambda path: _mark(path, storage_options) if Path(path).is_file() else None)
     listed = _listed(paths, storage_options)
     return [found.get(path, each) for path, each in zip(paths, listed, strict=True)]
 
@@ -187,20 +179,24 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
 
 def _of_servers(paths: Sequence[str], storage_options: StorageOptions) -> dict[str, tuple[int, str]]:
     """Size and mark of files on web servers and the Hub, each asked for; of none where they are more than a bound."""
-    names = [path for path in dict.fromkeys(paths) if is_remote(path) and not is_url(path)]
-
-    def ask(path: str) -> tuple[int, str] | None:
-        try:
-            entry = describe(path, storage_options)
-        except OSError:
-            return None
-        return entry.size_bytes, entry.etag
-
-    if len(names) > MOST_ASKED_FOR:
-        return {}
-    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
-        asked = dict(zip(names, pool.map(ask, names), strict=True))
+    names = {path for path in paths if is_remote(path) and not is_url(path)}
+    asked = _asked(names, lambda path: _mark(path, storage_options)) if len(names) <= MOST_ASKED_FOR else {}
     return {path: found for path, found in asked.items() if found is not None}
+
+
+def _mark(path: str, storage_options: StorageOptions) -> tuple[int, str] | None:
+    try:
+        entry = describe(path, storage_options)
+    except OSError:
+        return None
+    return entry.size_bytes, entry.etag
+
+
+def _asked(paths: Iterable[str], ask: Callable[[str], T]) -> dict[str, T]:
+    """What is said of each path, several asked at a time."""
+    names = list(dict.fromkeys(paths))
+    with ThreadPoolExecutor(_PARALLEL_READS) as pool:
+        return dict(zip(names, pool.map(ask, names), strict=True))
 
 
 def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None) -> dict[str, str | None]:

@@ -4,8 +4,8 @@ import difflib
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Self
 
@@ -110,6 +110,27 @@ class ParsedTable:
     rows: Iterable[Row]
     unit: str = "line"
     holds_recordings: bool = False
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Rows that were read.
+
+    Attributes:
+        location: The file that stands for all in messages; recordings in a bucket lie below its folder.
+        content: What decides what the rows are.
+        table: Of ROW_SCHEMA and slices; recordings may lie in archives, see `archive_path`.
+        columns: Those of recordings and of transcripts.
+        warnings: What a user should know of the rows.
+        problems: Why rows have no recording, by id.
+    """
+
+    location: str
+    content: bytes
+    table: pa.Table
+    columns: tuple[str, str | None]
+    warnings: Sequence[str] = ()
+    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_manifest(

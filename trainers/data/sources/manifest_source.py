@@ -1,14 +1,14 @@
 """Data source of manifests, in our format and others: tables of recordings, which are files in folders or buckets."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainers.config.parts.data_location import MANIFEST, PLACES, DataLocation
+from trainers.config.parts.data_location import MANIFEST, DataLocation
 from trainers.config.parts.data_part import DataPart, Quoting
 from trainers.config.storage_location import (
     StorageOptions,
@@ -21,10 +21,10 @@ from trainers.config.storage_location import (
 from trainers.data.sources import fingerprint
 from trainers.data.sources.archives.archive_path import archives_in, is_archive
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
-from trainers.data.sources.data_source import SLICE, SPLITS, DataSource, SourceSplit, print_warnings
+from trainers.data.sources.data_source import SLICE, SPLITS, DataSource, SourceSplit, print_warnings, with_columns
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.formats.known_formats import read_rows
-from trainers.data.sources.manifest import TableRules, join_tables, parse_table
+from trainers.data.sources.manifest import Manifest, TableRules, join_tables, parse_table
 from trainers.data.sources.manifest_fields import UTF_8, content_as_read, misread_texts
 from trainers.data.sources.path_prefixes import with_prefixes
 from trainers.errors import DataError, NotHereError
@@ -35,18 +35,6 @@ from trainers.storage.json_files import to_jsonl
 _EXAMPLES = 4
 # Columns of ROW_SCHEMA by those of manifests.
 _WRITTEN = {"id": "id", "speaker": "speaker", "language": "language", "offset": "offset_s", "duration": "duration_s"}
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A manifest that was read, see `manifest.join_tables`; `columns` are those of recordings and of transcripts."""
-
-    location: str
-    content: bytes
-    table: pa.Table
-    columns: tuple[str, str | None]
-    warnings: Sequence[str]
-    problems: Mapping[str, str] = field(default_factory=dict)
 
 
 class ManifestSource(DataSource):
@@ -207,14 +195,11 @@ def _fix(field: str) -> str:
 
 def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     try:
-        rows = read_rows(where, split, files)
+        manifest = read_rows(where, split, files)
     except DataError as error:
         raise type(error)(f"{field}: {error}") from None
-    refuse_unsupported(rows.table, f"{field}: {rows.location}")
-    options = sorted((name, value) for name, value in where.options.items() if name not in PLACES)
-    digest = hash_of(where.format, options, *rows.contents).encode()
-    warnings = [f"{field}: {line}" for line in rows.warnings]
-    return Manifest(rows.location, digest, rows.table, ("audio", "text"), warnings, rows.problems)
+    refuse_unsupported(manifest.table, f"{field}: {manifest.location}")
+    return replace(manifest, warnings=[f"{field}: {line}" for line in manifest.warnings])
 
 
 def _with_misread(manifest: Manifest, field: str, encoding: str) -> Manifest:
@@ -246,8 +231,7 @@ def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
         return source
     if use_column:
         return replace(source, fingerprint=hash_of(source.fingerprint, "language"))
-    position = source.table.schema.get_field_index("language")
-    return replace(source, table=source.table.set_column(position, "language", pa.nulls(len(languages), pa.string())))
+    return replace(source, table=with_columns(source.table, language=pa.nulls(len(languages), pa.string())))
 
 
 def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: SourceFiles) -> SourceSplit:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources.data_source import SPLITS, DataSource, SourceMember, SourceSplit
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceMember, SourceSplit, with_columns
 from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.manifest_source import ManifestSource
 from trainers.data.sources.recording_readers import RecordingReader, Row
@@ -109,8 +109,7 @@ def _joined(split: str, members: Sequence[SourceMember]) -> SourceSplit:
     sources = [member.source for member in members]
     tables = [_table_of(number, member) for number, member in enumerate(members)]
     table = pa.concat_tables(tables, promote_options="permissive")
-    rows = table.schema.get_field_index("row")
-    table = table.set_column(rows, table.schema.field("row"), pa.array(range(len(table)), pa.int64()))
+    table = with_columns(table, row=pa.array(range(len(table)), pa.int64()))
     has_files = all(source.has_file_per_recording for source in sources)
     return SourceSplit(
         split,
@@ -133,6 +132,4 @@ def _table_of(number: int, member: SourceMember) -> pa.Table:
     named = {"id": pc.binary_join_element_wise(member.name, table["id"], "/")}
     if member.language is not None:
         named["language"] = pc.fill_null(table["language"], member.language)
-    for name, column in named.items():
-        table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
-    return table.append_column(_MEMBER, pa.repeat(pa.scalar(number, pa.int32()), len(table)))
+    return with_columns(table, **named).append_column(_MEMBER, pa.repeat(pa.scalar(number, pa.int32()), len(table)))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from trainers.data.sources.data_source import with_columns
+
 
 def with_prefixes(table: pa.Table, prefixes: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
     """A table of ROW_SCHEMA with other beginnings of paths, and the prefixes that begin none; see `prefix_of`."""
@@ -17,9 +19,7 @@ def with_prefixes(table: pa.Table, prefixes: Mapping[str, str]) -> tuple[pa.Tabl
         return prefixes[prefix] + path[len(prefix) :]
 
     paths = pa.array([replaced(path) for path in table["audio"].to_pylist()], pa.string())
-    position = table.schema.get_field_index("audio")
-    changed = table.set_column(position, table.schema.field("audio"), paths)
-    return changed, [prefix for prefix in prefixes if prefix not in used]
+    return with_columns(table, audio=paths), [prefix for prefix in prefixes if prefix not in used]
 
 
 def prefix_of(path: str, prefixes: Mapping[str, str]) -> str | None:

@@ -9,8 +9,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from trainers.config.storage_location import StorageOptions, is_remote, without_password
 from trainers.data.sources.archives.archive_path import is_compressed
-from trainers.data.sources.archives.range_file import RangeFile, ReadAt
-from trainers.data.sources.archives.tar_members import Member, read_members
+from trainers.data.sources.archives.tar_members import Member, RangeFile, ReadAt, read_members
 from trainers.data.sources.located_files import on_this_node, read_range
 from trainers.errors import DataError
 

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import Quoting
 from trainers.config.storage_location import StorageOptions, is_hub_url, is_remote, is_web_url, without_password
-from trainers.data.sources.archives.archive_index import ArchiveIndex, open_index
+from trainers.data.sources.archives.archive_index import COLUMNS, ArchiveIndex, ArchiveReader, open_index
 from trainers.data.sources.archives.archive_path import SUFFIXES, archives_in, is_archive, is_compressed
-from trainers.data.sources.archives.archive_reader import COLUMNS, ArchiveReader, ArchiveState
+from trainers.data.sources.data_source import with_columns
 from trainers.data.sources.located_files import hub_files, is_file, read_location, reason_of
 from trainers.data.sources.manifest_fields import UTF_8, in_utf_8
 from trainers.data.sources.recording_readers import FileReader, RecordingReader, without_location
@@ -34,7 +34,7 @@ class LocatedRows:
     """Rows of which is known where their recordings are.
 
     Attributes:
-        table: Of ROW_SCHEMA; and of the columns of `archive_reader`, where recordings lie in archives.
+        table: Of ROW_SCHEMA; and of the columns of `archive_index`, where recordings lie in archives.
         reader: Reads the recordings.
         files: Each archive, and each recording that is a file of its own.
     """
@@ -182,7 +182,7 @@ class SourceFiles:
             table = table.append_column(column, pa.array(values, column.type))
         if any(map(is_compressed, used)):
             table = _in_order(table)
-        states = {name: ArchiveState(index.size_bytes, index.mark, index.points_url) for name, index in used.items()}
+        states = {name: index.state for name, index in used.items()}
         own = [path for path, row in zip(paths, rows, strict=True) if row[0] is None]
         return LocatedRows(table, ArchiveReader(states, files), [*used, *own])
 
@@ -226,5 +226,4 @@ def _in_order(table: pa.Table) -> pa.Table:
     """Rows in the order of their places, so that an archive is read forwards."""
     places = pa.table({"archive": table["archive"].cast(pa.string()), "offset": table["archive_offset"]})
     ordered = table.take(pc.sort_indices(places, [("archive", "ascending"), ("offset", "ascending")]))
-    position = table.schema.get_field_index("row")
-    return ordered.set_column(position, table.schema.field("row"), pa.array(np.arange(len(table), dtype=np.int64)))
+    return with_columns(ordered, row=pa.array(np.arange(len(table), dtype=np.int64)))

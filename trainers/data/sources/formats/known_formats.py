@@ -2,12 +2,11 @@
 
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from trainers.config.parts.data_location import DataLocation
+from trainers.config.parts.data_location import PLACES, DataLocation
 from trainers.config.storage_location import unreadable_url
 from trainers.data.sources.archives.archive_index import ArchiveIndex
 from trainers.data.sources.archives.archive_path import expand_names
@@ -21,30 +20,12 @@ from trainers.data.sources.formats.librispeech import TRANSCRIPTS, read_chapter
 from trainers.data.sources.formats.nemo import read_tarred
 from trainers.data.sources.formats.speechbrain import read_speechbrain
 from trainers.data.sources.formats.webdataset import read_samples, shard_names
+from trainers.data.sources.manifest import Manifest
 from trainers.data.sources.manifest_fields import absolute, base_of, checked_ids, content_as_read, decode
 from trainers.errors import ConfigError, DataError
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows that were read.
-
-    Attributes:
-        location: The file that stands for all in messages; recordings in a bucket lie below its folder.
-        contents: The bytes of all files that decide what the rows are.
-        table: Of ROW_SCHEMA; recordings may lie in archives, see `archive_path`.
-        warnings: What a user should know of them.
-        problems: Why rows have no recording, by id.
-    """
-
-    location: str
-    contents: Sequence[bytes]
-    table: pa.Table
-    warnings: Sequence[str] = ()
-    problems: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     """Reads the rows of a location in one of the formats.
 
     Raises:
@@ -59,14 +40,15 @@ def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     return rows
 
 
-def _common_voice(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def _common_voice(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     tables = [SPLIT_FILES.get(name, name) for name in where.options.get("split", split).split("+")]
     folder = files.root_of(where.path, f"{tables[0]}.tsv", where.options.get("language"))
-    counts, corpus = Counts(), CommonVoice.in_folder(folder, lambda name: files.read(f"{folder}/{name}"))
+    counts, corpus = Counts(), CommonVoice(folder.rstrip("/"), lambda name: files.read(f"{folder}/{name}"))
     rules = Rules(accented_letters=_truth(where, "accented_letters", default=True))
     table = corpus.rows(corpus.clips(tables, rules, counts))
     location = f"{corpus.folder}/{tables[0]}.tsv"
-    return Rows(location, list(corpus.contents.values()), table, [f"{location}: {line}" for line in counts.lines()])
+    warnings = [f"{location}: {line}" for line in counts.lines()]
+    return _manifest(where, location, table, *corpus.contents.values(), warnings=warnings)
 
 
 def _truth(where: DataLocation, option: str, *, default: bool) -> bool:
@@ -76,19 +58,19 @@ def _truth(where: DataLocation, option: str, *, default: bool) -> bool:
     return value == "true"
 
 
-def _kaldi(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def _kaldi(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     folder = files.root_of(where.path, "wav.scp")
     table, content = read_kaldi(folder, lambda name: files.read(f"{folder}/{name}"))
-    return Rows(f"{folder}/wav.scp", [content], table)
+    return _manifest(where, f"{folder}/wav.scp", table, content)
 
 
-def _speechbrain(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def _speechbrain(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     content = _required(where.path, files, "name SpeechBrain's .json or .csv of a split")
     table = read_speechbrain(where.path, content, data_root=where.options.get("data_root"), quoting=files.quoting)
-    return Rows(where.path, [content_as_read(where.path, content, files.quoting)], table)
+    return _manifest(where, where.path, table, content_as_read(where.path, content, files.quoting))
 
 
-def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     names = _names(where.path)
     if len(set(names)) < len(names):
         raise ConfigError(f"webdataset:{where.path}: it names a shard twice: name each once")
@@ -98,7 +80,7 @@ def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Rows:
     return _of_archives(where, table_of(found.rows), shards, problems=found.problems)
 
 
-def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     if "tars" not in where.options:
         raise ConfigError(
             f"nemo:{where.path}: name the tars of its recordings, as nemo:{where.path}?tars=audio__OP_0..127_CL_.tar; "
@@ -117,27 +99,27 @@ def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Rows:
         # Of one name in several tars.
         prefixes = shard_names(tars)
         rows = [{**row, "id": f"{prefixes[row['tar']]}/{row['id']}"} for row in rows]
-    found, numbers = _of_archives(where, table_of(rows), tars), {tar.location: each for each, tar in enumerate(tars)}
+    numbers = {tar.location: each for each, tar in enumerate(tars)}
     # Tars may have recordings of one name.
-    return replace(found, contents=[*found.contents, hash_of([numbers[row["tar"]] for row in rows]).encode()])
+    return _of_archives(where, table_of(rows), tars, hash_of([numbers[row["tar"]] for row in rows]).encode())
 
 
-def _lhotse(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def _lhotse(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     content = _required(where.path, files, "name a manifest of cuts (.jsonl.gz)")
     text = lhotse.text_of_cuts(where.path, content)
-    return Rows(where.path, [text.encode()], table_of(lhotse.read_cuts(where.path, text, None)))
+    return _manifest(where, where.path, table_of(lhotse.read_cuts(where.path, text, None)), text.encode())
 
 
-def _librispeech(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def _librispeech(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     chapters = files.files_below(where.path, TRANSCRIPTS)
     if not chapters:
         raise DataError(f"{where.path}: there is no *{TRANSCRIPTS} below it: name a folder or archive of LibriSpeech")
     contents = [_required(chapter, files, "fetch the corpus again") for chapter in chapters]
     rows = [row for pair in zip(chapters, contents, strict=True) for row in read_chapter(*pair)]
-    return Rows(where.path, contents, table_of(rows))
+    return _manifest(where, where.path, table_of(rows), *contents)
 
 
-def _shar(where: DataLocation, split: str, files: SourceFiles) -> Rows:
+def _shar(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     if lhotse.JSON_LINES in posixpath.basename(where.path):
         manifests = _names(where.path)
     else:
@@ -175,15 +157,33 @@ def _required(location: str, files: SourceFiles, fix: str) -> bytes:
 
 
 def _of_archives(
-    where: DataLocation, table: pa.Table, archives: Sequence[ArchiveIndex], *, problems: Mapping[str, str] = {}
-) -> Rows:
-    """Rows whose recordings lie in archives; what decides them is the rows, wherever the archives are."""
+    where: DataLocation,
+    table: pa.Table,
+    archives: Sequence[ArchiveIndex],
+    *contents: bytes,
+    problems: Mapping[str, str] = {},
+) -> Manifest:
+    """Rows whose recordings lie in archives; they and `contents` decide, wherever the archives are."""
     names = [posixpath.basename(path) for path in table["audio"].to_pylist()]
     digest = hash_of(names, *(table[name].to_pylist() for name in table.column_names if name != "audio"))
-    return Rows(archives[0].location, [digest.encode()], table, problems=problems)
+    return _manifest(where, archives[0].location, table, digest.encode(), *contents, problems=problems)
 
 
-_READERS: Mapping[str, Callable[[DataLocation, str, SourceFiles], Rows]] = {
+def _manifest(
+    where: DataLocation,
+    location: str,
+    table: pa.Table,
+    *contents: bytes,
+    warnings: Sequence[str] = (),
+    problems: Mapping[str, str] = {},
+) -> Manifest:
+    """Rows that all that was read of files decides, and the options of their format."""
+    options = sorted((name, value) for name, value in where.options.items() if name not in PLACES)
+    digest = hash_of(where.format, options, *contents).encode()
+    return Manifest(location, digest, table, ("audio", "text"), warnings, problems)
+
+
+_READERS: Mapping[str, Callable[[DataLocation, str, SourceFiles], Manifest]] = {
     "common_voice": _common_voice,
     "kaldi": _kaldi,
     "lhotse": _lhotse,

@@ -23,9 +23,9 @@ from trainers.config.wording import counted
 from trainers.data.sources.archives.joined_streams import JoinedStreams
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.located_files import read_location
-from trainers.data.sources.manifest import TableRules
+from trainers.data.sources.manifest import Manifest, TableRules
 from trainers.data.sources.manifest_fields import in_utf_8
-from trainers.data.sources.manifest_source import Manifest, manifest_of_tables
+from trainers.data.sources.manifest_source import manifest_of_tables
 from trainers.errors import DataError
 
 FIELD = "data.dataset"

@@ -423,7 +423,7 @@ def test_an_archive_of_the_same_size_and_time_is_read_again(tmp_path: Path, suff
     options, cache = StorageOptions(), open_storage(str(tmp_path / "prepared"))
     before = open_index(str(written("ab")), options, cache)
     after = open_index(str(written("ba")), options, cache)
-    assert (before.size_bytes, sorted(before.members)) == (after.size_bytes, sorted(after.members))
+    assert (before.state.size_bytes, sorted(before.members)) == (after.state.size_bytes, sorted(after.members))
     assert list(before.members) == ["a.wav", "a.txt", "b.wav", "b.txt"] != list(after.members)
 
 

@@ -12,8 +12,7 @@ from tests.trainers.data.sources.archives.damages import headers_of_tar, require
 from tests.trainers.data.sources.archives.made_archives import manifest_members, recording, write_tar
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources.formats.common_voice import Rules
-from trainers.data.sources.formats.common_voice_manifests import write_manifests
+from trainers.data.sources.formats.common_voice import Rules, write_manifests
 from trainers.data.sources.known_sources import open_sources
 from trainers.errors import DataError, StorageError
 
