@@ -76,7 +76,7 @@ class Subject:
 
         try:
             model = self.model.applied_to(self.config.model)
-            return float(model.max_context_s or family_of(model).context_s(model))
+            return float(model.max_context_s or family_of(model).context_s)
         except (ConfigError, StorageError):
             return float("inf")
 

@@ -1,11 +1,11 @@
-"""Labels of models with a decoder: how they are padded, what their loss is, and where a hypothesis ends."""
+"""Labels of models with a decoder: how they are padded, what each row costs, and where a hypothesis ends."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from trainers.models.recognizer import IGNORED_LABEL
+from trainers.models.recognizer import IGNORED_LABEL, label_loss
 
 
 def padded(labels: Sequence[Sequence[int]]) -> torch.Tensor:
@@ -25,23 +25,6 @@ def pad_labels(
     targets = padded(labels)
     inputs = torch.cat([torch.full((len(labels), 1), start_id, dtype=torch.int64), targets[:, :-1]], dim=1)
     return {"labels": targets, "decoder_input_ids": inputs.masked_fill(inputs == IGNORED_LABEL, pad_id)}
-
-
-def label_loss(
-    logits: torch.Tensor, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
-) -> torch.Tensor:
-    """Cross-entropy of logits (B, L, V), summed over labels (B, L) other than -100, and divided by `count`.
-
-    That is the number of labels of the global batch, over all ranks and forward passes; None: of this one.
-    """
-    total = torch.nn.functional.cross_entropy(
-        logits.float().flatten(0, 1),
-        labels.flatten(),
-        ignore_index=IGNORED_LABEL,
-        reduction="sum",
-        label_smoothing=smoothing,
-    )
-    return total / (labels.ne(IGNORED_LABEL).sum() if count is None else count)
 
 
 def row_losses(network: Any, given: Mapping[str, Any], collated: Mapping[str, Any], first: int = 0) -> list[float]:

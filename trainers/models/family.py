@@ -10,6 +10,7 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from transformers import AutoConfig
@@ -21,6 +22,7 @@ from trainers.errors import ConfigError
 from trainers.findings import Check, Finding
 from trainers.models.adaptation.network_parts import Parts
 from trainers.models.label_codec import LabelCodec, Limits
+from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import from_pretrained, refuse_other_architecture
 
 if TYPE_CHECKING:
@@ -78,15 +80,16 @@ class Family(LabelCodec, Generic[Model]):
 
     Attributes:
         model_types: Each `model_type` in the config.json of its models.
+        context_s: The longest input of a model that need not be open, where the config names none. Seconds.
+        recognizer: Module and class of its recognizers, which take torch. `load` of the class builds one of the family,
+            the part of the config, the processor, and the other arguments of `load_recognizer`.
         checks: What its models have to agree on, checked before a run.
     """
 
     model_types: tuple[str, ...]
+    context_s: float
+    recognizer: ClassVar[str]
     checks: ClassVar[Sequence[Check[OpenModel]]] = ()
-
-    @abstractmethod
-    def context_s(self, model: Model) -> float:
-        """The longest input of a model that need not be open, seconds."""
 
     @abstractmethod
     def auto_class(self, config: Any) -> Any:
@@ -105,20 +108,10 @@ class Family(LabelCodec, Generic[Model]):
         Raises:
             ConfigError: pretrained weights that say so cannot be opened.
         """
-        return False
+        return model.init == "scratch"
 
     def makes_new_head(self, model: Model) -> bool:
         """Whether pretrained weights get a new output layer on purpose, so that they may lack one.
-
-        Raises:
-            ConfigError: pretrained weights that say so cannot be opened.
-        """
-        return False
-
-    def keeps_saved_processor(self, model: Model) -> bool:
-        """Whether a run that has begun goes on with the processor of its checkpoints.
-
-        Where the config's language may mean other tokens to this version than to the one that began the run.
 
         Raises:
             ConfigError: pretrained weights that say so cannot be opened.
@@ -191,15 +184,14 @@ class Family(LabelCodec, Generic[Model]):
         """
         return None
 
-    @abstractmethod
     def language_code(self, language: str) -> str:
         """The code of a language given by name or code, e.g. `Serbian` → `sr`.
 
         Raises:
             ConfigError: the family does not know it.
         """
+        return code_or_name(language)
 
-    @abstractmethod
     def load_recognizer(
         self, model: Model, description: Path | None, seed: int, *, weights: Path | None = None
     ) -> Recognizer:
@@ -214,10 +206,16 @@ class Family(LabelCodec, Generic[Model]):
         Raises:
             ConfigError: the weights cannot be opened.
         """
+        processor = self.open_processor(model, description)
+        loaded: Recognizer = resolve_name(self.recognizer).load(self, model, processor, description, seed, weights)
+        return loaded
 
-    @abstractmethod
     def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
         """Opens a folder with model and processor, as written by an export or a checkpoint; `dtype` is its weights'."""
+        network = self.auto_class(AutoConfig.from_pretrained(folder)).from_pretrained(folder, dtype=dtype)
+        part: Any = ModelPart(name_or_path=str(folder), dtype=dtype)
+        opened: Recognizer = resolve_name(self.recognizer)(network, self.open_processor(part, folder), self)
+        return opened
 
     def export_processor(self, folder: Path) -> None:
         """Changes the files of a saved processor, next to its model, into those of an export, whatever reads them.

@@ -1,6 +1,6 @@
 """Opening what describes pretrained weights: what cannot be opened, and what may pass."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
@@ -75,6 +75,16 @@ def refuse_other_architecture(config: Any, model: ModelPart) -> None:
     if _architecture(config.to_dict()) != _architecture(from_pretrained(model, AutoConfig).to_dict()):
         raise ConfigError(
             f"run.resume: the checkpoint's model is of another architecture or size than {model.name_or_path}: "
+            "set model to what the checkpoint was trained with"
+        )
+
+
+def refuse_other_sizes(found: Any, wanted: Any, names: Sequence[str], problem: str) -> None:
+    """Refuses, with a ConfigError, the config.json of a checkpoint with other values than wanted of some names."""
+    sizes = {name: (getattr(found, name, None), getattr(wanted, name, None)) for name in names}
+    if other := ", ".join(f"{name} {size}, not {asked}" for name, (size, asked) in sizes.items() if size != asked):
+        raise ConfigError(
+            f"run.resume: the checkpoint's model {problem} the config's: {other}: "
             "set model to what the checkpoint was trained with"
         )
 

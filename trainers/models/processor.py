@@ -1,18 +1,17 @@
 """The processor of a run: a pretrained one, or one learned from its training text and kept in its folder."""
 
 import json
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from trainers.config.parts.model_part import ModelPart
-from trainers.errors import DamagedError, ResumeError
+from trainers.errors import ResumeError
 from trainers.models.family import Family
 from trainers.run_folder.checkpoints import description_of, fetch
 from trainers.run_folder.journal import Checkpoint
-from trainers.run_folder.layout import CHECKPOINTS, PROCESSOR, RunFolder
+from trainers.run_folder.layout import PROCESSOR, RunFolder
 from trainers.storage import Storage, sha256_of
 
 # SHA-256 of each file.
@@ -68,23 +67,3 @@ def _store(local: Path, storage: Storage) -> None:
     (local / _SUMS).write_text(json.dumps(sums, indent=1))
     storage.upload_folder(local, PROCESSOR, last="config.json")
     (local / _SUMS).unlink()
-
-
-def keep_saved_processor(
-    family: Family[Any], model: ModelPart, run: RunFolder, checkpoints: Sequence[Checkpoint], folder: RunFolder
-) -> bool:
-    """Writes the processor of a run's newest undamaged checkpoint, for all attempts from now on, if it has one."""
-    storage = run.storage.sub(CHECKPOINTS)
-    for checkpoint in reversed(checkpoints):
-        with tempfile.TemporaryDirectory(prefix="rayscribe-") as temporary:
-            origin, local = Path(temporary) / "origin", Path(temporary) / PROCESSOR
-            try:
-                fetch(storage, description_of(checkpoint), origin)
-            except DamagedError:
-                # It is quarantined when training is to go on from it.
-                continue
-            family.open_processor(model, origin).save_pretrained(local)
-            shutil.copy(origin / "config.json", local)
-            _store(local, folder.storage)
-            return True
-    return False

@@ -192,6 +192,23 @@ class Regularizer(Protocol):
         """
 
 
+def label_loss(
+    logits: torch.Tensor, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
+) -> torch.Tensor:
+    """Cross-entropy of logits (B, L, V), summed over labels (B, L) other than -100, and divided by `count`.
+
+    That is the number of labels of the global batch, over all ranks and forward passes; None: of this one.
+    """
+    total = torch.nn.functional.cross_entropy(
+        logits.float().flatten(0, 1),
+        labels.flatten(),
+        ignore_index=IGNORED_LABEL,
+        reduction="sum",
+        label_smoothing=smoothing,
+    )
+    return total / (labels.ne(IGNORED_LABEL).sum() if count is None else count)
+
+
 @dataclass(frozen=True)
 class Recognizer(ABC):
     """A model with its processor: features, labels, loss and decoding.
@@ -289,15 +306,15 @@ class Recognizer(ABC):
         """What the loss of a global batch is divided by: the number of all but -100 in what this gives of labels."""
         return labels
 
-    @abstractmethod
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """The loss summed over utterances, divided by what is counted in the global batch.
+        """The loss summed over utterances, divided by what is counted in the global batch; by default `label_loss`.
 
         Args:
             outputs: What the model gave.
             target: What it should have given.
             count: See `counted`, over all ranks and forward passes. None: of this batch.
         """
+        return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @abstractmethod
     def recognize(

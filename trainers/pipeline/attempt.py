@@ -18,7 +18,7 @@ from trainers.models.adaptation.trained_weights import describe_trained
 from trainers.models.families import check_decoder, refuse_unsupported, resolve_model
 from trainers.models.family import Family
 from trainers.models.labels import labels_of
-from trainers.models.processor import keep_saved_processor, resolve_processor
+from trainers.models.processor import resolve_processor
 from trainers.models.sources.loaded_weights import refuse_other_weights
 from trainers.models.sources.opened_model import OpenedModel, open_sources, pin_sources
 from trainers.pipeline.continuation import (
@@ -188,8 +188,7 @@ def _check_model(config: TrainConfig, opened: OpenedModel, family: Family[Any], 
     if (metrics := RecipeMetrics.of(config.scoring)) is not None:
         metrics.check()
     processor = None
-    is_saved = state.checkpoints and family.keeps_saved_processor(model)
-    if not is_saved and not family.learns_processor(model):
+    if not family.learns_processor(model):
         # Weights that cannot be opened, a language without a token.
         processor = family.open_processor(model, None)
     if config.model.init == "pretrained" and not state.checkpoints:
@@ -251,8 +250,6 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
     model, family = plan.part, plan.family
     origin = None if state.processor is not None or state.checkpoints else plan.continuation.began_from
     is_own = state.processor is not None or origin is not None or family.learns_processor(model)
-    if not is_own and state.checkpoints and family.keeps_saved_processor(model):
-        is_own = keep_saved_processor(family, model, driver.folder, state.checkpoints, driver.own)
     if not is_own and plan.processor is not None:
         return plan.processor, None
     holder = state.processor or driver.attempt

@@ -9,9 +9,8 @@ import torch
 from tests.trainers.synthetic import config, speechlike
 from trainers.config.parts.decode_part import GenerationPart
 from trainers.data.features.log_mel import LogMel
-from trainers.models.decoder_labels import label_loss
 from trainers.models.family import Family
-from trainers.models.recognizer import Decoding, Recognition
+from trainers.models.recognizer import Decoding, Recognition, label_loss
 from trainers.models.whisper import whisper_recognizer
 from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import transformers
 from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
@@ -26,17 +26,13 @@ from trainers.models.ctc.ctc_scratch import (
 )
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
-from trainers.models.language_names import code_or_name
-from trainers.models.pretrained import from_pretrained, refuse_without_processor
+from trainers.models.pretrained import from_pretrained, refuse_other_sizes, refuse_without_processor
 from trainers.models.tokenizer_processor import (
     refuse_other_rate,
     refuse_tokens_beyond,
     split_processor,
     tokenizer_fingerprint,
 )
-
-if TYPE_CHECKING:
-    from trainers.models.recognizer import Recognizer
 
 # Characters that a message names.
 NAMED = 10
@@ -52,8 +48,8 @@ class CtcFamily(Family[CtcPart]):
         *("unispeech", "unispeech-sat"),
     )
 
-    def context_s(self, model: CtcPart) -> float:
-        return float(model.max_context_s or CONTEXT_S)
+    context_s = CONTEXT_S
+    recognizer: ClassVar[str] = f"{__package__}.ctc_recognizer:CtcRecognizer"
 
     def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForCTC
@@ -89,13 +85,7 @@ class CtcFamily(Family[CtcPart]):
     def adopt_description(self, source: Path, folder: Path, model: CtcPart) -> None:
         processor, config = _open_processor_of(source), AutoConfig.from_pretrained(source)
         wanted = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
-        sizes = {name: (getattr(config, name, None), getattr(wanted, name, None)) for name in SIZES}
-        other = ", ".join(f"{name} {size}, not {asked}" for name, (size, asked) in sizes.items() if size != asked)
-        if other:
-            raise ConfigError(
-                f"run.resume: the checkpoint's model is another than the config's: {other}: "
-                "set model to what the checkpoint was trained with"
-            )
+        refuse_other_sizes(config, wanted, SIZES, "is another than")
         refuse_other_vocabulary(processor.tokenizer, model)
         config.update(regularization(model))
         processor.save_pretrained(folder)
@@ -146,27 +136,8 @@ class CtcFamily(Family[CtcPart]):
     def labels_fingerprint(self, processor: Any) -> str:
         return tokenizer_fingerprint(processor.tokenizer, f"{version('transformers')} {version('tokenizers')}")
 
-    def language_code(self, language: str) -> str:
-        return code_or_name(language)
-
-    def load_recognizer(
-        self, model: CtcPart, description: Path | None, seed: int, *, weights: Path | None = None
-    ) -> Recognizer:
-        # Only now: it takes torch.
-        from trainers.models.ctc.ctc_recognizer import load  # noqa: PLC0415
-
-        return load(self, model, description, self.open_processor(model, description), seed, weights)
-
     def export_processor(self, folder: Path) -> None:
         split_processor(folder)
-
-    def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
-        from trainers.models.ctc.ctc_recognizer import CtcRecognizer  # noqa: PLC0415
-        from trainers.models.ctc.sample_convolutions import with_sample_convolutions  # noqa: PLC0415
-
-        network = transformers.AutoModelForCTC.from_pretrained(folder, dtype=dtype)
-        with_sample_convolutions(network)
-        return CtcRecognizer(network, _open_processor_of(folder), self)
 
 
 def _read_config(model: CtcPart) -> Any:

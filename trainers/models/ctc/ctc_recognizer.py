@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,42 @@ from trainers.models.recognizer import (
 from trainers.models.sources.loaded_weights import weights_from_pretrained
 
 
+@dataclass(frozen=True)
 class CtcRecognizer(Recognizer):
     """A model of AutoModelForCTC and its processor."""
+
+    def __post_init__(self) -> None:
+        with_sample_convolutions(self.model)
+
+    @classmethod
+    def load(
+        cls,
+        codec: LabelCodec,
+        model: CtcPart,
+        processor: Any,
+        description: Path | None,
+        seed: int,
+        weights: Path | None,
+    ) -> "CtcRecognizer":
+        """An output layer for another vocabulary begins anew, by the seed."""
+        set_seed(seed)
+        options = network_options(model)
+        config = AutoConfig.from_pretrained(description) if description is not None else None
+        if config is None:
+            # A tokenizer that weights without a head are given is opened as their own.
+            new_head = model.tokenizer_name is not None or model.vocabulary == "own"
+            options |= regularization(model)
+            network = weights_from_pretrained(model, AutoModelForCTC, new_head=new_head, **options)
+        elif weights is not None:
+            network = AutoModelForCTC.from_pretrained(weights, config=config, **options)
+        elif model.init == "scratch":
+            network = AutoModelForCTC.from_config(config, **options)
+        else:
+            network = weights_from_pretrained(model, AutoModelForCTC, new_head=True, config=config, **options)
+        frozen = model.freeze_feature_encoder
+        if hasattr(network, "freeze_feature_encoder") and (model.init == "pretrained" if frozen is None else frozen):
+            network.freeze_feature_encoder()
+        return cls(network, processor, codec)
 
     def new_features(self) -> ExtractorFeatures:
         return ExtractorFeatures(self.processor.feature_extractor, masked=not self.limits.padding_affects_output)
@@ -189,30 +223,6 @@ def pad_labels(labels: Sequence[Sequence[int]], samples: Sequence[int] = ()) -> 
     """int64 labels (B, L), at least one wide, -100 behind each; a `LabelCollator`."""
     # One row more is one wide.
     return {"labels": padded([*labels, [IGNORED_LABEL]])[:-1]}
-
-
-def load(
-    codec: LabelCodec, model: CtcPart, description: Path | None, processor: Any, seed: int, weights: Path | None
-) -> CtcRecognizer:
-    """An output layer for another vocabulary begins anew, by the seed."""
-    set_seed(seed)
-    options = network_options(model)
-    config = AutoConfig.from_pretrained(description) if description is not None else None
-    if config is None:
-        # A tokenizer that weights without a head are given is opened as their own.
-        new_head = model.tokenizer_name is not None or model.vocabulary == "own"
-        network = weights_from_pretrained(model, AutoModelForCTC, new_head=new_head, **options, **regularization(model))
-    elif weights is not None:
-        network = AutoModelForCTC.from_pretrained(weights, config=config, **options)
-    elif model.init == "scratch":
-        network = AutoModelForCTC.from_config(config, **options)
-    else:
-        network = weights_from_pretrained(model, AutoModelForCTC, new_head=True, config=config, **options)
-    frozen = model.freeze_feature_encoder
-    if hasattr(network, "freeze_feature_encoder") and (model.init == "pretrained" if frozen is None else frozen):
-        network.freeze_feature_encoder()
-    with_sample_convolutions(network)
-    return CtcRecognizer(network, processor, codec)
 
 
 def align(logprobs: npt.NDArray[np.float32], labels: Sequence[int], blank: int) -> list[tuple[int, int]]:

@@ -41,7 +41,8 @@ class SampleConvolution(torch.nn.Conv1d):
 def with_sample_convolutions(network: Any) -> None:
     """Exchanges a network's convolutions over samples where a layer norm follows each."""
     for layer in getattr(getattr(network.base_model, "feature_extractor", None), "conv_layers", ()):
-        if isinstance(getattr(layer, "layer_norm", None), torch.nn.LayerNorm):
+        is_plain = not isinstance(layer.conv, SampleConvolution)
+        if is_plain and isinstance(getattr(layer, "layer_norm", None), torch.nn.LayerNorm):
             layer.conv = SampleConvolution.of(layer.conv)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import transformers
 from transformers import AutoConfig
@@ -14,7 +14,6 @@ from trainers.errors import ConfigError
 from trainers.models.adaptation.network_parts import PROJECTOR, Parts, encoder_decoder_parts
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
-from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import (
     from_pretrained,
     open_pretrained,
@@ -25,9 +24,6 @@ from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of, token_of
 from trainers.models.tokenizer_processor import tokenizer_fingerprint
 
-if TYPE_CHECKING:
-    from trainers.models.recognizer import Recognizer
-
 
 class Seq2SeqFamily(Family[Seq2SeqPart]):
     """Models of AutoModelForSpeechSeq2Seq that need no more than their inputs."""
@@ -35,8 +31,8 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
     name = "seq2seq"
     model_types: tuple[str, ...] = ("speech_to_text", "speech-encoder-decoder", "moonshine")
 
-    def context_s(self, model: Seq2SeqPart) -> float:
-        return float(model.max_context_s or CONTEXT_S)
+    context_s = CONTEXT_S
+    recognizer: ClassVar[str] = f"{__package__}.seq2seq_recognizer:Seq2SeqRecognizer"
 
     def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForSpeechSeq2Seq
@@ -44,11 +40,6 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
     def parts(self, network: Any) -> Parts:
         parts = encoder_decoder_parts(network)
         return {**parts, PROJECTOR: ["enc_to_dec_proj"]} if hasattr(network, "enc_to_dec_proj") else parts
-
-    def keeps_saved_processor(self, model: Seq2SeqPart) -> bool:
-        """Where the tokenizer has tokens of languages, which were not always chosen by the config."""
-        own = model.model_copy(update={"language": None})
-        return model.language is not None and self.open_processor(own, None).language_id is not None
 
     def adopt_description(self, source: Path, folder: Path, model: Seq2SeqPart) -> None:
         config = AutoConfig.from_pretrained(source)
@@ -78,9 +69,6 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         tokens = (processor.start_id, processor.end_id, version("transformers"), version("tokenizers"))
         return tokenizer_fingerprint(processor.tokenizer, repr(tokens))
 
-    def language_code(self, language: str) -> str:
-        return code_or_name(language)
-
     def language_prefix(self, processor: Seq2SeqProcessor | None, language: str | None) -> list[int]:
         if processor is None or processor.language_id is None:
             return []
@@ -91,17 +79,3 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         if token is None:
             raise ConfigError(f"the model has tokens for {', '.join(sorted(tokens))}")
         return [tokens[token]]
-
-    def load_recognizer(
-        self, model: Seq2SeqPart, description: Path | None, seed: int, *, weights: Path | None = None
-    ) -> Recognizer:
-        # Only now: it takes torch.
-        from trainers.models.seq2seq.seq2seq_recognizer import load  # noqa: PLC0415
-
-        return load(self, model, self.open_processor(model, description), weights)
-
-    def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
-        from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer  # noqa: PLC0415
-
-        network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=dtype)
-        return Seq2SeqRecognizer(network, processor_of(folder, "main", network.config), self)

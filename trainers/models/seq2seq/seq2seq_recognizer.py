@@ -10,10 +10,10 @@ from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 
 from trainers.data.features.extractor_features import ExtractorFeatures
 from trainers.data.features.model_input import LENGTHS
-from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
+from trainers.models.decoder_labels import pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import network_options
-from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer, Target
+from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.seq2seq.seq2seq_processor import Seq2SeqProcessor
 from trainers.models.sources.loaded_weights import weights_from_pretrained
@@ -36,15 +36,33 @@ class FirstTokens(LogitsProcessor):
 class Seq2SeqRecognizer(Recognizer):
     """A model of AutoModelForSpeechSeq2Seq and its Seq2SeqProcessor."""
 
+    @classmethod
+    def load(
+        cls,
+        codec: LabelCodec,
+        model: Seq2SeqPart,
+        processor: Seq2SeqProcessor,
+        description: Path | None,
+        seed: int,
+        weights: Path | None,
+    ) -> "Seq2SeqRecognizer":
+        """A description says nothing that the weights, those of a checkpoint or the config's, do not say."""
+        options = network_options(model)
+        if weights is not None:
+            network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
+        else:
+            network = _released(model, options)
+        if processor.language_id is not None:
+            # The exported model writes the language by itself, in a pipeline too.
+            network.generation_config.forced_bos_token_id = processor.language_id
+        return cls(network, processor, codec)
+
     def new_features(self) -> ExtractorFeatures:
         return ExtractorFeatures(self.processor.feature_extractor, masked=True)
 
     @property
     def collate_labels(self) -> LabelCollator:
         return partial(pad_labels, start_id=self.processor.start_id, pad_id=self.processor.pad_id)
-
-    def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @torch.no_grad()
     def recognize(
@@ -93,19 +111,6 @@ class Seq2SeqRecognizer(Recognizer):
             Alternative(text.strip(), -total / max(1, len(row) - first))
             for text, total, row in zip(texts, sums, ended, strict=True)
         ]
-
-
-def load(codec: LabelCodec, model: Seq2SeqPart, processor: Seq2SeqProcessor, weights: Path | None) -> Seq2SeqRecognizer:
-    """Opens or builds a model, see `Family.load_recognizer`."""
-    options = network_options(model)
-    if weights is not None:
-        network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
-    else:
-        network = _released(model, options)
-    if processor.language_id is not None:
-        # The exported model writes the language by itself, in a pipeline too.
-        network.generation_config.forced_bos_token_id = processor.language_id
-    return Seq2SeqRecognizer(network, processor, codec)
 
 
 def _released(model: Seq2SeqPart, options: Mapping[str, Any]) -> Any:

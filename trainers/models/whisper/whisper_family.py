@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import transformers
 from transformers import AutoTokenizer, GenerationConfig, WhisperConfig, WhisperProcessor
@@ -22,7 +22,7 @@ from trainers.models.adaptation.network_parts import Parts, encoder_decoder_part
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import LANGUAGES, no_token, whisper_code
-from trainers.models.pretrained import from_pretrained, refuse_without_processor
+from trainers.models.pretrained import from_pretrained, refuse_other_sizes, refuse_without_processor
 from trainers.models.tokenizer_processor import refuse_tokens_beyond, split_processor
 from trainers.models.whisper.whisper_generation import PROMPT_TOKENS, is_multilingual, language_of, resolve_generation
 from trainers.models.whisper.whisper_part import CONTEXT_S, WhisperPart, language_code
@@ -34,9 +34,6 @@ from trainers.models.whisper.whisper_scratch import (
     new_processor,
     regularization,
 )
-
-if TYPE_CHECKING:
-    from trainers.models.recognizer import Recognizer
 
 SIZES = (
     *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
@@ -130,19 +127,15 @@ class WhisperFamily(Family[WhisperPart]):
     name = "whisper"
     model_types: tuple[str, ...] = ("whisper",)
 
+    context_s = float(CONTEXT_S)
+    recognizer: ClassVar[str] = f"{__package__}.whisper_recognizer:WhisperRecognizer"
     checks = CHECKS
-
-    def context_s(self, model: WhisperPart) -> float:
-        return float(model.max_context_s or CONTEXT_S)
 
     def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForSpeechSeq2Seq
 
     def parts(self, network: Any) -> Parts:
         return encoder_decoder_parts(network)
-
-    def learns_processor(self, model: WhisperPart) -> bool:
-        return model.init == "scratch"
 
     def new_processor(self, texts: Sequence[str], model: WhisperPart) -> WhisperProcessor:
         return new_processor(texts, model)
@@ -156,7 +149,8 @@ class WhisperFamily(Family[WhisperPart]):
     def adopt_description(self, source: Path, folder: Path, model: WhisperPart) -> None:
         config, processor = WhisperConfig.from_pretrained(source), WhisperProcessor.from_pretrained(source)
         scratch = model.init == "scratch"
-        _refuse_other_sizes(config, new_config(model, processor.tokenizer) if scratch else _read_config(model))
+        wanted = new_config(model, processor.tokenizer) if scratch else _read_config(model)
+        refuse_other_sizes(config, wanted, SIZES, "has other sizes than")
         generation = GenerationConfig.from_pretrained(source)
         language = language_of(generation, model)
         resolve_generation(generation, processor.tokenizer, language)
@@ -256,14 +250,6 @@ class WhisperFamily(Family[WhisperPart]):
             raise ConfigError(_lacks(code, "the model"))
         return [token, *own[1:]]
 
-    def load_recognizer(
-        self, model: WhisperPart, description: Path | None, seed: int, *, weights: Path | None = None
-    ) -> Recognizer:
-        # Only now: it takes torch.
-        from trainers.models.whisper.whisper_recognizer import load  # noqa: PLC0415
-
-        return load(self, model, description, self.open_processor(model, description), seed, weights)
-
     def export_processor(self, folder: Path) -> None:
         split_processor(folder)
         # Before version 5 transformers knows neither merges as pairs, nor special tokens that only tokenizer.json marks
@@ -282,25 +268,9 @@ class WhisperFamily(Family[WhisperPart]):
         for name, content in changed.items():
             (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
 
-    def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
-        from trainers.models.whisper.whisper_recognizer import WhisperRecognizer  # noqa: PLC0415
-
-        network = transformers.AutoModelForSpeechSeq2Seq.from_pretrained(folder, dtype=dtype)
-        return WhisperRecognizer(network, WhisperProcessor.from_pretrained(folder), self)
-
 
 def _read_config(model: WhisperPart) -> Any:
     return from_pretrained(model, WhisperConfig)
-
-
-def _refuse_other_sizes(found: WhisperConfig, wanted: WhisperConfig) -> None:
-    sizes = {name: (getattr(found, name), getattr(wanted, name)) for name in SIZES}
-    other = ", ".join(f"{name} {size}, not {asked}" for name, (size, asked) in sizes.items() if size != asked)
-    if other:
-        raise ConfigError(
-            f"run.resume: the checkpoint's model has other sizes than the config's: {other}: "
-            "set model to what the checkpoint was trained with"
-        )
 
 
 def _refuse_other_tokenizer(tokenizer: Any, origin: str) -> None:

@@ -20,7 +20,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.data.features.log_mel import LogMel
-from trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
+from trainers.models.decoder_labels import pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import network_options
 from trainers.models.recognizer import (
@@ -29,8 +29,8 @@ from trainers.models.recognizer import (
     LabelCollator,
     Recognition,
     Recognizer,
-    Target,
     Word,
+    label_loss,
 )
 from trainers.models.sources.loaded_weights import weights_from_pretrained
 from trainers.models.whisper.full_context_matching import FullContextMatching, input_frames
@@ -47,6 +47,35 @@ from trainers.models.whisper.word_alignment import has_alignment_heads, word_tim
 
 class WhisperRecognizer(Recognizer):
     """WhisperForConditionalGeneration and WhisperProcessor."""
+
+    @classmethod
+    def load(
+        cls,
+        codec: LabelCodec,
+        model: WhisperPart,
+        processor: Any,
+        description: Path | None,
+        seed: int,
+        weights: Path | None,
+    ) -> "WhisperRecognizer":
+        if description is not None:
+            set_seed(seed)
+            config = WhisperConfig.from_pretrained(description, **network_options(model))
+            network: Any = WhisperForConditionalGeneration(config)
+            if weights is not None:
+                # Into a new network: from_pretrained forgets that the encoder's positions are not trained.
+                loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=model.dtype)
+                network.to(dtype=loaded.dtype).load_state_dict(loaded.state_dict())
+            network.generation_config = GenerationConfig.from_pretrained(description)
+            return cls(network, processor, codec)
+        options = {**regularization(model), **network_options(model)}
+        network = weights_from_pretrained(model, WhisperForConditionalGeneration, **options)
+        generation = network.generation_config
+        notes = resolve_generation(generation, processor.tokenizer, language_of(generation, model))
+        # Where outdated ones were, they would rule over the language.
+        if hasattr(network.config, "forced_decoder_ids"):
+            network.config.forced_decoder_ids = None
+        return cls(network, processor, codec, tuple(notes))
 
     def new_features(self) -> LogMel:
         return LogMel(self.processor.feature_extractor)
@@ -65,9 +94,6 @@ class WhisperRecognizer(Recognizer):
 
     def new_regularizer(self, part: WhisperPart, autocast: torch.dtype | None) -> FullContextMatching | None:
         return FullContextMatching(self, part, autocast) if part.full_context_matching else None
-
-    def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @torch.no_grad()
     def recognize(
@@ -181,30 +207,6 @@ def cache_options(device: torch.device) -> dict[str, Any]:
 def keys_and_values(cache: EncoderDecoderCache) -> dict[str, EncoderDecoderCache]:
     """What of the encoder's output a decoder pass has projected, for a generation: a tenth of its work."""
     return {"past_key_values": EncoderDecoderCache(DynamicCache(), cache.cross_attention_cache)}
-
-
-def load(
-    codec: LabelCodec, model: WhisperPart, description: Path | None, processor: Any, seed: int, weights: Path | None
-) -> WhisperRecognizer:
-    """Opens or builds a model, see `Family.load_recognizer`."""
-    if description is not None:
-        set_seed(seed)
-        config = WhisperConfig.from_pretrained(description, **network_options(model))
-        network: Any = WhisperForConditionalGeneration(config)
-        if weights is not None:
-            # Into a new network: from_pretrained forgets that the encoder's positions are not trained.
-            loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=model.dtype)
-            network.to(dtype=loaded.dtype).load_state_dict(loaded.state_dict())
-        network.generation_config = GenerationConfig.from_pretrained(description)
-        return WhisperRecognizer(network, processor, codec)
-    options = {**regularization(model), **network_options(model)}
-    network = weights_from_pretrained(model, WhisperForConditionalGeneration, **options)
-    generation = network.generation_config
-    notes = resolve_generation(generation, processor.tokenizer, language_of(generation, model))
-    # Where outdated ones were, they would rule over the language.
-    if hasattr(network.config, "forced_decoder_ids"):
-        network.config.forced_decoder_ids = None
-    return WhisperRecognizer(network, processor, codec, tuple(notes))
 
 
 class NoTimestamps(LogitsProcessor):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rayscribe.trainers.errors import ConfigError
 from rayscribe.trainers.models.adaptation.network_parts import Parts
@@ -12,7 +12,6 @@ from rayscribe.trainers.models.ctc.ctc_part import CtcPart
 from rayscribe.trainers.models.ctc.ctc_scratch import for_tokenizer, new_tokenizer, processor_of
 from rayscribe.trainers.models.family import Family
 from rayscribe.trainers.models.label_codec import Limits
-from rayscribe.trainers.models.language_names import code_or_name
 from rayscribe.trainers.models.pretrained import open_pretrained
 from rayscribe.trainers.models.tokenizer_processor import split_processor, tokenizer_fingerprint
 from transformers import (
@@ -25,9 +24,6 @@ from transformers import (
 from speech_extras.gru_config import LIMITS, GruConfig
 from speech_extras.gru_part import GruPart
 
-if TYPE_CHECKING:
-    from speech_extras.gru_recognizer import GruRecognizer
-
 
 class GruFamily(Family[GruPart]):
     """A forward GRU with an output layer for the characters of the training text."""
@@ -35,8 +31,9 @@ class GruFamily(Family[GruPart]):
     name = "gru"
     model_types = (GruConfig.model_type,)
 
-    def context_s(self, model: GruPart) -> float:
-        return float(model.max_context_s or LIMITS.context_s)
+    context_s = LIMITS.context_s
+    # Loads torch, only when a model is loaded.
+    recognizer = "speech_extras.gru_recognizer:GruRecognizer"
 
     def limits(self, config: Any, processor: Any) -> Limits:
         return LIMITS
@@ -49,9 +46,6 @@ class GruFamily(Family[GruPart]):
 
     def parts(self, network: Any) -> Parts:
         return {"encoder": ["gru"], "head": ["head"]}
-
-    def learns_processor(self, model: GruPart) -> bool:
-        return model.init == "scratch"
 
     def new_processor(self, texts: Sequence[str], model: GruPart) -> Any:
         tokenizer = new_tokenizer(texts, CtcPart(init="scratch", vocabulary="characters"))
@@ -84,21 +78,6 @@ class GruFamily(Family[GruPart]):
 
     def labels_fingerprint(self, processor: Any) -> str:
         return tokenizer_fingerprint(processor.tokenizer, "gru")
-
-    def language_code(self, language: str) -> str:
-        return code_or_name(language)
-
-    def load_recognizer(
-        self, model: GruPart, description: Path | None, seed: int, *, weights: Path | None = None
-    ) -> GruRecognizer:
-        from speech_extras.gru_recognizer import load  # noqa: PLC0415
-
-        return load(self, model, description, seed, weights)
-
-    def open_exported(self, folder: Path, dtype: str = "float32") -> GruRecognizer:
-        from speech_extras.gru_recognizer import GruForCTC, GruRecognizer  # noqa: PLC0415
-
-        return GruRecognizer(GruForCTC.from_pretrained(folder, dtype=dtype), _open_processor(str(folder)), self)
 
     def export_processor(self, folder: Path) -> None:
         split_processor(folder)

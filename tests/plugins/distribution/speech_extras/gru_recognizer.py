@@ -1,10 +1,11 @@
 """The network of a GRU model, and the model as it is trained and scored."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from rayscribe.trainers.models.ctc.ctc_recognizer import CtcRecognizer
-from rayscribe.trainers.models.family import Family
+from rayscribe.trainers.models.label_codec import LabelCodec
 from rayscribe.trainers.models.pretrained import from_pretrained, network_options
 from transformers import AutoModelForCTC, PreTrainedModel, set_seed
 from transformers.modeling_outputs import CausalLMOutput
@@ -39,16 +40,22 @@ AutoModelForCTC.register(GruConfig, GruForCTC)
 class GruRecognizer(CtcRecognizer):
     """Features, loss and best path are those of every CTC model."""
 
-
-def load(
-    family: Family[GruPart], model: GruPart, description: Path | None, seed: int, weights: Path | None
-) -> GruRecognizer:
-    """See `Family.load_recognizer`: new weights by the seed, those of a checkpoint, or the config's pretrained ones."""
-    set_seed(seed)
-    if description is None:
-        network = from_pretrained(model, GruForCTC, **network_options(model))
-    elif weights is None:
-        network = GruForCTC(GruConfig.from_pretrained(description))
-    else:
-        network = GruForCTC.from_pretrained(weights, dtype=model.dtype)
-    return GruRecognizer(network, family.open_processor(model, description), family)
+    @classmethod
+    def load(
+        cls,
+        codec: LabelCodec,
+        model: GruPart,
+        processor: Any,
+        description: Path | None,
+        seed: int,
+        weights: Path | None,
+    ) -> "GruRecognizer":
+        """New weights by the seed, those of a checkpoint, or the config's pretrained ones."""
+        set_seed(seed)
+        if description is None:
+            network = from_pretrained(model, GruForCTC, **network_options(model))
+        elif weights is None:
+            network = GruForCTC(GruConfig.from_pretrained(description))
+        else:
+            network = GruForCTC.from_pretrained(weights, dtype=model.dtype)
+        return cls(network, processor, codec)

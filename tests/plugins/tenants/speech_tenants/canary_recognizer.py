@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from rayscribe.trainers.data.features.extractor_features import ExtractorFeatures
 from rayscribe.trainers.data.features.model_input import LENGTHS
-from rayscribe.trainers.models.decoder_labels import label_loss, pad_labels, row_losses, without_end
-from rayscribe.trainers.models.recognizer import Decoding, LabelCollator, Recognition, Recognizer, Target
+from rayscribe.trainers.models.decoder_labels import pad_labels, row_losses, without_end
+from rayscribe.trainers.models.recognizer import Decoding, LabelCollator, Recognition, Recognizer
 
 
 class CanaryRecognizer(Recognizer):
@@ -21,9 +20,6 @@ class CanaryRecognizer(Recognizer):
     def collate_labels(self) -> LabelCollator:
         config = self.model.config
         return partial(pad_labels, start_id=config.decoder_start_token_id, pad_id=config.pad_token_id)
-
-    def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
     @torch.no_grad()
     def recognize(

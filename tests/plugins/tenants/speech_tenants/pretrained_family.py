@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rayscribe.trainers.config.parts.model_part import ModelPart
 from rayscribe.trainers.models.family import Family
-from rayscribe.trainers.models.language_names import code_or_name
 from rayscribe.trainers.models.pretrained import from_pretrained, network_options
 from rayscribe.trainers.models.tokenizer_processor import tokenizer_fingerprint
 from transformers import AutoProcessor
@@ -35,8 +34,7 @@ class PretrainedFamily(Family[Model]):
     part: ClassVar[type[ModelPart]]
     recognizer: ClassVar[str]
 
-    def context_s(self, model: Model) -> float:
-        return float(model.max_context_s or CONTEXT_S)
+    context_s = CONTEXT_S
 
     def open_processor(self, model: Model, description: Path | None) -> Any:
         if description is not None:
@@ -60,9 +58,6 @@ class PretrainedFamily(Family[Model]):
 
     def labels_fingerprint(self, processor: Any) -> str:
         return tokenizer_fingerprint(processor.tokenizer, "")
-
-    def language_code(self, language: str) -> str:
-        return code_or_name(language)
 
     def load_recognizer(
         self, model: Model, description: Path | None, seed: int, *, weights: Path | None = None
