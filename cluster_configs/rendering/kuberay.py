@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec, SecretPart
@@ -59,15 +60,9 @@ def raycluster_file(spec: ClusterSpec) -> str:
     Raises:
         ConfigError: the spec lacks what Kubernetes needs, or says what it does not have.
     """
-    part = spec.kubernetes or KubernetesPart()
-    cluster = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayCluster",
-        "metadata": _metadata(spec, part, for_job=False),
-        "spec": _cluster(spec, part, for_job=False),
-    }
-    use = f"kubectl apply -f raycluster.yaml\n  kubectl port-forward -n {part.namespace} svc/{spec.name}-head-svc 8265"
-    return _file("A Ray cluster that takes jobs.", use, spec, part, cluster, for_job=False)
+    file = _File(spec, for_job=False)
+    use = f"kubectl apply -f raycluster.yaml\n  kubectl port-forward -n {file.namespace} svc/{spec.name}-head-svc 8265"
+    return file.text("A Ray cluster that takes jobs.", use, "RayCluster", file.cluster())
 
 
 def rayjob_file(spec: ClusterSpec) -> str:
@@ -76,193 +71,233 @@ def rayjob_file(spec: ClusterSpec) -> str:
     Raises:
         ConfigError: the spec lacks what Kubernetes needs, or says what it does not have.
     """
-    part = spec.kubernetes or KubernetesPart()
-    deadline = {"activeDeadlineSeconds": part.active_deadline_s} if part.active_deadline_s else {}
-    submitter = pod_template(
-        spec, part, SUBMITTER, for_job=True, container="ray-job-submitter", resources=requests(1, 1)
-    )
+    file = _File(spec, for_job=True)
+    deadline = {"activeDeadlineSeconds": file.part.active_deadline_s} if file.part.active_deadline_s else {}
+    submitter = file.pod_template(SUBMITTER, "ray-job-submitter", requests(1, 1))
     submitter["spec"]["restartPolicy"] = "Never"
     job = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayJob",
-        "metadata": _metadata(spec, part, for_job=True),
-        "spec": {
-            # A shell reads it.
-            "entrypoint": f"python task.py --config {shlex.quote(spec.recipe)} --set run.name={spec.name} "
-            f"--set {shlex.quote(f'run.storage_path={spec.storage}')}",
-            "backoffLimit": MAX_RETRIES,
-            "shutdownAfterJobFinishes": True,
-            "ttlSecondsAfterFinished": part.ttl_after_finished_s,
-            **deadline,
-            "submitterPodTemplate": submitter,
-            "rayClusterSpec": _cluster(spec, part, for_job=True),
-        },
+        # A shell reads it.
+        "entrypoint": f"python task.py --config {shlex.quote(spec.recipe)} --set run.name={spec.name} "
+        f"--set {shlex.quote(f'run.storage_path={spec.storage}')}",
+        "backoffLimit": MAX_RETRIES,
+        "shutdownAfterJobFinishes": True,
+        "ttlSecondsAfterFinished": file.part.ttl_after_finished_s,
+        **deadline,
+        "submitterPodTemplate": submitter,
+        "rayClusterSpec": file.cluster(),
     }
-    use = f"kubectl apply -f rayjob.yaml\n  kubectl logs -n {part.namespace} -f job/{spec.name}"
-    return _file("A Ray cluster that trains one recipe, and ends.", use, spec, part, job, for_job=True)
+    use = f"kubectl apply -f rayjob.yaml\n  kubectl logs -n {file.namespace} -f job/{spec.name}"
+    return file.text("A Ray cluster that trains one recipe, and ends.", use, "RayJob", job)
 
 
-def _file(
-    what: str, use: str, spec: ClusterSpec, part: KubernetesPart, resource: dict[str, Any], *, for_job: bool
-) -> str:
-    create = f"kubectl create secret generic -n {part.namespace} {_secret(spec, part)}"
-    head = (
-        f"{what} Rendered by `rayscribe cluster render`; change the spec, and render it again. KubeRay 1.6 or later, "
-        f"in the namespace {part.operator_namespace}.\n"
-        "The token's Secret is made once, without showing it:\n"
-        f"  openssl rand -hex 32 | tr -d '\\n' | {create} --from-file=auth_token=/dev/stdin\n"
-        f"Then:\n  {use}\n"
-    )
-    metadata = {"name": service_account(spec, part, for_job=for_job), "namespace": part.namespace}
-    account = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": metadata,
-        "automountServiceAccountToken": False,
-    }
-    documents = [
-        to_commented_yaml(account, {"automountServiceAccountToken": ABOUT_ACCOUNT}, head),
-        to_commented_yaml(_policy(spec, part, for_job=for_job), {"spec/ingress": ABOUT_POLICY}),
-        to_commented_yaml(resource, _comments(spec, part, for_job=for_job)),
-    ]
-    return "---\n".join(documents)
+@dataclass(frozen=True)
+class _File:
+    """The file of a spec's RayCluster, or where it is `for_job` of its RayJob."""
 
+    spec: ClusterSpec
+    for_job: bool
 
-def _metadata(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
-    labels = {INSTANCE: instance(spec, for_job=for_job), **({QUEUE_LABEL: part.queue} if part.queue else {})}
-    return {"name": spec.name, "namespace": part.namespace, "labels": labels}
+    @property
+    def part(self) -> KubernetesPart:
+        return self.spec.kubernetes or KubernetesPart()
 
+    @property
+    def namespace(self) -> str:
+        return self.part.namespace
 
-def _secret(spec: ClusterSpec, part: KubernetesPart) -> str:
-    return part.token_secret or f"{spec.name}-token"
+    @property
+    def instance(self) -> str:
+        """What is of one file alone, so that RayCluster and RayJob of one spec leave each other's as it is."""
+        return f"{self.spec.name}-{'rayjob' if self.for_job else 'raycluster'}"
 
+    @property
+    def service_account(self) -> str:
+        """Name of the account that the pods run as."""
+        return self.part.service_account or self.instance
 
-def _policy(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
-    name = instance(spec, for_job=for_job)
-    own = {"matchLabels": {INSTANCE: name}}
-    ingress: list[dict[str, Any]] = [{"from": [{"podSelector": own}]}]
-    if for_job:
-        operator = {
-            "namespaceSelector": _namespace(part.operator_namespace),
-            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}},
+    @property
+    def secret(self) -> str:
+        return self.part.token_secret or f"{self.spec.name}-token"
+
+    @property
+    def grows(self) -> bool:
+        """Whether the pools grow and shrink: a job, and what Kueue admits, has all its nodes from the start."""
+        grow = any(pool.min < pool.max for pool in self.spec.pools.values())
+        return not self.for_job and self.part.queue is None and grow
+
+    @property
+    def opens_dashboard(self) -> bool:
+        return self.for_job or bool(self.part.clients)
+
+    def text(self, what: str, use: str, kind: str, content: dict[str, Any]) -> str:
+        create = f"kubectl create secret generic -n {self.namespace} {self.secret}"
+        head = (
+            f"{what} Rendered by `rayscribe cluster render`; change the spec, and render it again. KubeRay 1.6 or "
+            f"later, in the namespace {self.part.operator_namespace}.\n"
+            "The token's Secret is made once, without showing it:\n"
+            f"  openssl rand -hex 32 | tr -d '\\n' | {create} --from-file=auth_token=/dev/stdin\n"
+            f"Then:\n  {use}\n"
+        )
+        account = {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": self.service_account, "namespace": self.namespace},
+            "automountServiceAccountToken": False,
         }
-        ingress.append({"from": [operator], "ports": [{"port": DASHBOARD_PORT}]})
-    if part.clients:
-        clients = {"podSelector": {"matchLabels": part.clients}}
-        ingress.append({"from": [clients], "ports": [{"port": DASHBOARD_PORT}]})
-    if part.monitoring_namespace:
-        monitoring = {"namespaceSelector": _namespace(part.monitoring_namespace)}
-        ingress.append({"from": [monitoring], "ports": [{"port": METRICS_PORT}]})
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": name, "namespace": part.namespace},
-        "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress},
-    }
+        labels = {INSTANCE: self.instance, **({QUEUE_LABEL: self.part.queue} if self.part.queue else {})}
+        resource = {
+            "apiVersion": "ray.io/v1",
+            "kind": kind,
+            "metadata": {"name": self.spec.name, "namespace": self.namespace, "labels": labels},
+            "spec": content,
+        }
+        documents = [
+            to_commented_yaml(account, {"automountServiceAccountToken": ABOUT_ACCOUNT}, head),
+            to_commented_yaml(self._policy(), {"spec/ingress": ABOUT_POLICY}),
+            to_commented_yaml(resource, self._comments()),
+        ]
+        return "---\n".join(documents)
+
+    def _policy(self) -> dict[str, Any]:
+        own, part = {"matchLabels": {INSTANCE: self.instance}}, self.part
+        ingress: list[dict[str, Any]] = [{"from": [{"podSelector": own}]}]
+        if self.for_job:
+            operator = {
+                "namespaceSelector": _namespace(part.operator_namespace),
+                "podSelector": {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}},
+            }
+            ingress.append({"from": [operator], "ports": [{"port": DASHBOARD_PORT}]})
+        if part.clients:
+            clients = {"podSelector": {"matchLabels": part.clients}}
+            ingress.append({"from": [clients], "ports": [{"port": DASHBOARD_PORT}]})
+        if part.monitoring_namespace:
+            monitoring = {"namespaceSelector": _namespace(part.monitoring_namespace)}
+            ingress.append({"from": [monitoring], "ports": [{"port": METRICS_PORT}]})
+        return {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": self.instance, "namespace": self.namespace},
+            "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress},
+        }
+
+    def cluster(self) -> dict[str, Any]:
+        """The spec of the Ray cluster; raises as `pod_template`."""
+        spec, scaling = self.spec, {}
+        variables: dict[str, str] = STOP_VARIABLES
+        if self.grows:
+            options = {"version": "v2", "idleTimeoutSeconds": IDLE_S, "resources": requests(1, 1)}
+            scaling = {
+                "enableInTreeAutoscaling": True,
+                "autoscalerOptions": {**options, "securityContext": UNPRIVILEGED},
+            }
+            variables = {**variables, **growth_variables(spec.head, spec.pools)}
+        ports = {"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "metrics": METRICS_PORT}
+        size = requests(spec.head.cpus, spec.head.memory_gb)
+        head = self.pod_template(HEAD, "ray-head", size, variables, ports)
+        head["spec"]["automountServiceAccountToken"] = self.grows
+        return {
+            "rayVersion": RAY_VERSION,
+            "authOptions": {"mode": "token", "secretName": self.secret},
+            **scaling,
+            "headGroupSpec": {
+                "serviceType": "ClusterIP",
+                "rayStartParams": {
+                    "dashboard-host": "0.0.0.0" if self.opens_dashboard else "127.0.0.1",
+                    "num-cpus": str(spec.head.ray_cpus),
+                    "num-gpus": "0",
+                    "metrics-export-port": str(METRICS_PORT),
+                },
+                "labels": {"pool": "head"},
+                "template": head,
+            },
+            "workerGroupSpecs": [self._group(name, pool) for name, pool in spec.pools.items()],
+        }
+
+    def _group(self, name: str, pool: PoolPart) -> Mapping[str, Any]:
+        variables = DEVICE_VARIABLES.get(pool.hardware, {}) | ({"RAY_NODE_MARKET_TYPE": "spot"} if pool.spot else {})
+        size = requests(pool.cpus, pool.memory_gb, pool)
+        template = self.pod_template(name, "ray-worker", size, variables, {"metrics": METRICS_PORT})
+        if pool.spot:
+            start = {"exec": {"command": ["bash", "-c", f"{AGENT} {IN_BACKGROUND}"]}}
+            template["spec"]["containers"][0]["lifecycle"] = {"postStart": start}
+        # In the limits of a container Ray's autoscaler looks for CPUs and GPUs alone.
+        others = {name: str(each) for name, each in pool.resources.items() if name not in ("CPU", "GPU")}
+        least = pool.min if self.grows else pool.max
+        return {
+            "groupName": name,
+            "replicas": least,
+            "minReplicas": least,
+            "maxReplicas": pool.max,
+            "rayStartParams": {"metrics-export-port": str(METRICS_PORT)},
+            "labels": {"pool": name, **pool.labels},
+            **({"resources": others} if others else {}),
+            "template": template,
+        }
+
+    def _comments(self) -> dict[str, str]:
+        root = "spec/rayClusterSpec" if self.for_job else "spec"
+        spot = any(pool.spot for pool in self.spec.pools.values())
+        size = "All pools have their max from the start."
+        if self.part.queue:
+            size = "Kueue admits the complete gang, so every pool has its max from the start."
+        if self.grows:
+            size = "Ray's autoscaler starts pods when jobs ask for them."
+        if spot:
+            size += (
+                " An agent drains a spot pool's node, where pods reach the cloud's metadata service; elsewhere they "
+                "get SIGTERM, and training goes on from the last checkpoint."
+            )
+        on_demand = " Its node is never one of a spot pool." if spot else ""
+        return {
+            "metadata/labels": "The queue is Kueue's." if self.part.queue else "No queue.",
+            "spec/entrypoint": "The run has the cluster's name, so that a retry continues it. The recipe is in the "
+            "image.",
+            f"{root}/authOptions": "Ray asks every caller for the token.",
+            f"{root}/headGroupSpec": f"The driver runs here.{on_demand}",
+            f"{root}/headGroupSpec/rayStartParams": ABOUT_DASHBOARD[self.opens_dashboard],
+            f"{root}/workerGroupSpecs": size,
+        }
+
+    def pod_template(
+        self,
+        component: str,
+        container: str,
+        resources: dict[str, Any],
+        variables: Mapping[str, str] | None = None,
+        ports: Mapping[str, int] | None = None,
+    ) -> dict[str, Any]:
+        """A pod of the cluster with its one container.
+
+        Raises:
+            ConfigError: the spec has no image, or says what Kubernetes does not have.
+        """
+        spec, part = self.spec, self.part
+        if spec.image is None:
+            raise ConfigError("image: missing; pods run an image, built from cluster_configs/Dockerfile")
+        volumes, mounts = _volumes(spec, part, resources["limits"]["memory"])
+        main: dict[str, Any] = {"name": container, "image": spec.image, "securityContext": UNPRIVILEGED}
+        main["resources"] = resources
+        pod: dict[str, Any] = {
+            "serviceAccountName": self.service_account,
+            "automountServiceAccountToken": False,
+            "securityContext": NO_ROOT,
+            "terminationGracePeriodSeconds": GRACE_S,
+            **_placement(spec, part, component),
+            "containers": [main],
+        }
+        # What submits a job runs no Ray, and needs neither secrets nor the storage.
+        if component != SUBMITTER:
+            main["env"] = _environment(spec, variables or {})
+            main["ports"] = [{"name": name, "containerPort": port} for name, port in (ports or {}).items()]
+            main["volumeMounts"] = mounts
+            pod["volumes"] = volumes
+        if part.image_pull_secrets:
+            pod["imagePullSecrets"] = [{"name": name} for name in part.image_pull_secrets]
+        return {"metadata": {"labels": {INSTANCE: self.instance, COMPONENT: component}}, "spec": pod}
 
 
 def _namespace(name: str) -> dict[str, Any]:
     return {"matchLabels": {"kubernetes.io/metadata.name": name}}
-
-
-def grows(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> bool:
-    """Whether the pools grow and shrink: a job, and what Kueue admits, has all its nodes from the start."""
-    return not for_job and part.queue is None and any(pool.min < pool.max for pool in spec.pools.values())
-
-
-def _cluster(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, Any]:
-    autoscaled = grows(spec, part, for_job=for_job)
-    scaling: dict[str, Any] = {}
-    if autoscaled:
-        options = {"version": "v2", "idleTimeoutSeconds": IDLE_S, "resources": requests(1, 1)}
-        scaling = {
-            "enableInTreeAutoscaling": True,
-            "autoscalerOptions": {**options, "securityContext": UNPRIVILEGED},
-        }
-    open_dashboard = for_job or part.clients
-    head = pod_template(
-        spec,
-        part,
-        HEAD,
-        for_job=for_job,
-        container="ray-head",
-        resources=requests(spec.head.cpus, spec.head.memory_gb),
-        variables={**STOP_VARIABLES, **(growth_variables(spec.head, spec.pools) if autoscaled else {})},
-        ports={"gcs-server": 6379, "dashboard": DASHBOARD_PORT, "metrics": METRICS_PORT},
-    )
-    head["spec"]["automountServiceAccountToken"] = autoscaled
-    return {
-        "rayVersion": RAY_VERSION,
-        "authOptions": {"mode": "token", "secretName": _secret(spec, part)},
-        **scaling,
-        "headGroupSpec": {
-            "serviceType": "ClusterIP",
-            "rayStartParams": {
-                "dashboard-host": "0.0.0.0" if open_dashboard else "127.0.0.1",
-                "num-cpus": str(spec.head.ray_cpus),
-                "num-gpus": "0",
-                "metrics-export-port": str(METRICS_PORT),
-            },
-            "labels": {"pool": "head"},
-            "template": head,
-        },
-        "workerGroupSpecs": [_group(spec, part, name, for_job=for_job, autoscaled=autoscaled) for name in spec.pools],
-    }
-
-
-def _group(spec: ClusterSpec, part: KubernetesPart, name: str, *, for_job: bool, autoscaled: bool) -> Mapping[str, Any]:
-    pool = spec.pools[name]
-    template = pod_template(
-        spec,
-        part,
-        name,
-        for_job=for_job,
-        container="ray-worker",
-        resources=requests(pool.cpus, pool.memory_gb, pool),
-        variables=DEVICE_VARIABLES.get(pool.hardware, {}) | ({"RAY_NODE_MARKET_TYPE": "spot"} if pool.spot else {}),
-        ports={"metrics": METRICS_PORT},
-    )
-    if pool.spot:
-        start = {"exec": {"command": ["bash", "-c", f"{AGENT} {IN_BACKGROUND}"]}}
-        template["spec"]["containers"][0]["lifecycle"] = {"postStart": start}
-    # In the limits of a container Ray's autoscaler looks for CPUs and GPUs alone.
-    others = {name: str(each) for name, each in pool.resources.items() if name not in ("CPU", "GPU")}
-    return {
-        "groupName": name,
-        "replicas": pool.min if autoscaled else pool.max,
-        "minReplicas": pool.min if autoscaled else pool.max,
-        "maxReplicas": pool.max,
-        "rayStartParams": {"metrics-export-port": str(METRICS_PORT)},
-        "labels": {"pool": name, **pool.labels},
-        **({"resources": others} if others else {}),
-        "template": template,
-    }
-
-
-def _comments(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> dict[str, str]:
-    root = "spec/rayClusterSpec" if for_job else "spec"
-    spot = any(pool.spot for pool in spec.pools.values())
-    size = (
-        "Kueue admits the complete gang, so every pool has its max from the start."
-        if part.queue
-        else "All pools have their max from the start."
-    )
-    found = {
-        "metadata/labels": "The queue is Kueue's." if part.queue else "No queue.",
-        "spec/entrypoint": "The run has the cluster's name, so that a retry continues it. The recipe is in the image.",
-        f"{root}/authOptions": "Ray asks every caller for the token.",
-        f"{root}/headGroupSpec": "The driver runs here." + (" Its node is never one of a spot pool." if spot else ""),
-        f"{root}/headGroupSpec/rayStartParams": ABOUT_DASHBOARD[bool(for_job or part.clients)],
-        f"{root}/workerGroupSpecs": size,
-    }
-    if grows(spec, part, for_job=for_job):
-        found[f"{root}/workerGroupSpecs"] = "Ray's autoscaler starts pods when jobs ask for them."
-    if spot:
-        found[f"{root}/workerGroupSpecs"] += (
-            " An agent drains a spot pool's node, where pods reach the cloud's metadata service; elsewhere they get "
-            "SIGTERM, and training goes on from the last checkpoint."
-        )
-    return found
 
 
 def requests(cpus: int, memory_gb: int, pool: PoolPart | None = None) -> dict[str, Any]:
@@ -271,57 +306,6 @@ def requests(cpus: int, memory_gb: int, pool: PoolPart | None = None) -> dict[st
     if pool is not None and pool.accelerators:
         amounts[DEVICES[pool.hardware]] = pool.accelerators
     return {"limits": amounts, "requests": dict(amounts)}
-
-
-def instance(spec: ClusterSpec, *, for_job: bool) -> str:
-    """What is of one file alone, so that RayCluster and RayJob of one spec leave each other's as it is."""
-    return f"{spec.name}-{'rayjob' if for_job else 'raycluster'}"
-
-
-def service_account(spec: ClusterSpec, part: KubernetesPart, *, for_job: bool) -> str:
-    """Name of the account that the pods run as."""
-    return part.service_account or instance(spec, for_job=for_job)
-
-
-def pod_template(
-    spec: ClusterSpec,
-    part: KubernetesPart,
-    component: str,
-    *,
-    for_job: bool,
-    container: str,
-    resources: dict[str, Any],
-    variables: Mapping[str, str] | None = None,
-    ports: Mapping[str, int] | None = None,
-) -> dict[str, Any]:
-    """A pod of the cluster with its one container.
-
-    Raises:
-        ConfigError: the spec has no image, or says what Kubernetes does not have.
-    """
-    if spec.image is None:
-        raise ConfigError("image: missing; pods run an image, built from cluster_configs/Dockerfile")
-    volumes, mounts = _volumes(spec, part, resources["limits"]["memory"])
-    main: dict[str, Any] = {"name": container, "image": spec.image, "securityContext": UNPRIVILEGED}
-    main["resources"] = resources
-    pod: dict[str, Any] = {
-        "serviceAccountName": service_account(spec, part, for_job=for_job),
-        "automountServiceAccountToken": False,
-        "securityContext": NO_ROOT,
-        "terminationGracePeriodSeconds": GRACE_S,
-        **_placement(spec, part, component),
-        "containers": [main],
-    }
-    # What submits a job runs no Ray, and needs neither secrets nor the storage.
-    if component != SUBMITTER:
-        main["env"] = _environment(spec, variables or {})
-        main["ports"] = [{"name": name, "containerPort": port} for name, port in (ports or {}).items()]
-        main["volumeMounts"] = mounts
-        pod["volumes"] = volumes
-    if part.image_pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in part.image_pull_secrets]
-    labels = {INSTANCE: instance(spec, for_job=for_job), COMPONENT: component}
-    return {"metadata": {"labels": labels}, "spec": pod}
 
 
 def _environment(spec: ClusterSpec, variables: Mapping[str, str]) -> list[dict[str, Any]]:
