@@ -23,13 +23,11 @@ class ConfigScope:
     Attributes:
         paths: Part and field of each path that is opened; a variable that another path names need not be set.
         trains: Whether there is to be a training, which needs a training set, weights and a length.
-        is_new: Whether nothing runs with it yet: what is refused since then ends no run that began before.
         passed_over: Names of the rules that have found their problems already, see `rule`.
     """
 
     paths: tuple[tuple[str, str], ...] = PATH_FIELDS
     trains: bool = True
-    is_new: bool = True
     passed_over: frozenset[str] = frozenset()
 
     def requires_path(self, part: str, field: str) -> bool:
@@ -42,5 +40,4 @@ class ConfigScope:
 
 
 TRAIN_SCOPE = ConfigScope()
-SUBMITTED_SCOPE = ConfigScope(is_new=False)
 PREPARE_SCOPE = ConfigScope((*STORAGE_FIELDS, *DATA_FIELDS), trains=False)

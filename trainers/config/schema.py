@@ -16,7 +16,7 @@ from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.hub_part import HubPart
-from trainers.config.parts.part import Part, Settings, is_new, rule, trains
+from trainers.config.parts.part import Part, Settings, rule, trains
 from trainers.config.parts.run_part import CheckpointPart, RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.scoring_part import ScoringPart
@@ -97,7 +97,7 @@ class TrainConfig(Part):
             refuse_contradictions(self.strategy, self.adapt, self.training, self.scaling)
 
     @rule
-    def _accelerator_fits(self, info: ValidationInfo) -> Iterator[str]:
+    def _accelerator_fits(self) -> Iterator[str]:
         if self.scaling.accelerator == "hpu":
             yield (
                 "scaling.accelerator is hpu, but trainer: huggingface trains on GPUs and CPUs alone: Gaudi's vendor "
@@ -106,7 +106,7 @@ class TrainConfig(Part):
             )
         held = self.scaling.resources_per_worker
         idle = [name for name in UNUSED_ACCELERATORS if held.get(name)]
-        if idle and is_new(info):
+        if idle:
             yield (
                 f"scaling.resources_per_worker.{idle[0]} is {held[idle[0]]:g}, but training runs on GPUs and CPUs "
                 f"alone, and would hold each {idle[0]} without using it: remove "

@@ -12,7 +12,6 @@ from typing import Any
 
 import yaml
 
-from trainers.config.config_scope import SUBMITTED_SCOPE
 from trainers.config.locations import expand_variables, make_paths_absolute, unresolved_paths
 from trainers.config.schema import CONFIGS, AnyConfig, trainer_of
 from trainers.config.strict_loading import YamlError, load_yaml_file
@@ -58,7 +57,7 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> AnyConf
         ) from None
     known = {name: environment[name] for name in brought if name in environment}
     expanded, missing = expand_variables(content, known)
-    config, problems = validated(CONFIGS[trainer_of(expanded)], expanded, SUBMITTED_SCOPE)
+    config, problems = validated(CONFIGS[trainer_of(expanded)], expanded)
     if config is not None and not missing:
         problems = unresolved_paths(config, ())
     refuse([*missing, *problems], CONFIG_VARIABLE)

@@ -101,11 +101,6 @@ def trains(info: ValidationInfo) -> bool:
     return not isinstance(info.context, ConfigScope) or info.context.trains
 
 
-def is_new(info: ValidationInfo) -> bool:
-    """Whether nothing runs with the config yet, see `ConfigScope`."""
-    return not isinstance(info.context, ConfigScope) or info.context.is_new
-
-
 # Names and values that something else reads.
 Settings = Annotated[dict[str, Any], AfterValidator(refuse_not_finite)]
 # A path, or a URL of a storage.

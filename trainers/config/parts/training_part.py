@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo
 
-from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, Settings, is_new, rule, trains
+from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, Settings, rule, trains
 
 # Of AdamW, which is the optimizer where none is named; it moves each weight by about this much in a step.
 MOST_LEARNING_RATE = 0.1
@@ -106,7 +106,7 @@ class TrainingPart(Part):
             )
         if self.global_batch_size is not None and self.max_batch_duration_s is not None:
             yield "global_batch_size and max_batch_duration_s both size the batch: set one of them to null"
-        if self.learning_rate > MOST_LEARNING_RATE and "optim" not in self.training_args and is_new(info):
+        if self.learning_rate > MOST_LEARNING_RATE and "optim" not in self.training_args:
             yield (
                 f"learning_rate is {self.learning_rate:g}, and AdamW diverges above {MOST_LEARNING_RATE:g}: give 1e-6 "
                 "to 1e-3, or name the optimizer that it is meant for (training_args.optim)"
