@@ -165,11 +165,6 @@ def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
     return Score(utterances, scored, empty_references, counts)
 
 
-def total_by_language(scores: Iterable[UtteranceScore]) -> dict[str, Score]:
-    """The score of each language's utterances that could be decoded, by its code in alphabetical order."""
-    return total_by((score.language, score) for score in scores)
-
-
 def total_by(scores: Iterable[tuple[str | None, UtteranceScore]]) -> dict[str, Score]:
     """The score of the utterances of each name that could be decoded, in alphabetical order; None is no name."""
     of_each: dict[str, list[UtteranceScore]] = {}
@@ -201,9 +196,9 @@ def differences(asked: Sequence[str], scored: Sequence[str]) -> str:
         "scored more than once": [id for id, count in scored_counts.items() if count > 1],
         "scored but not asked for": [id for id in scored_counts if id not in asked_counts],
     }
-    return "; ".join(f"{len(ids)} {problem} ({_first_few(ids)})" for problem, ids in problems.items() if ids)
-
-
-def _first_few(ids: Sequence[str]) -> str:
-    shown = ", ".join(repr(id) for id in ids[:IDS_SHOWN])
-    return shown if len(ids) <= IDS_SHOWN else f"{shown}, ..."
+    shown = {problem: ", ".join(map(repr, ids[:IDS_SHOWN])) for problem, ids in problems.items()}
+    return "; ".join(
+        f"{len(ids)} {problem} ({shown[problem]}{', ...' * (len(ids) > IDS_SHOWN)})"
+        for problem, ids in problems.items()
+        if ids
+    )

@@ -16,7 +16,7 @@ from trainers.metrics.known_metrics import known_metrics
 from trainers.models.labels import Labels
 from trainers.models.recognizer import Decoding, Recognition, Recognizer
 from trainers.scoring.batches import BatchRecognizer, batches_of
-from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_texts, total_by, total_by_language
+from trainers.scoring.error_rate import Score, UtteranceScore, check_ids, score_texts, total_by
 from trainers.scoring.normalizers import Normalizer, normalizer_named
 from trainers.scoring.recipe_metrics import RecipeMetrics
 
@@ -249,9 +249,10 @@ class Scorer:
             score_texts(texts, references, normalizer, utterances=self._prepared.summary.rows)[0]
             for texts in zip(*rows, strict=True)
         ]
+        nbest = [None if item.nbest is None else tuple(map(asdict, item.nbest)) for item in found]
         utterances = [
-            replace(each, avg_logprob=item.avg_logprob, nbest=_nbest_of(item), language=language)
-            for each, item, language in zip(scores, found, self._languages, strict=True)
+            replace(each, avg_logprob=item.avg_logprob, nbest=several, language=language)
+            for each, item, several, language in zip(scores, found, nbest, self._languages, strict=True)
         ]
         if undefined := [name for name, rate in score.rates.items() if rate is None]:
             raise ScoringError(
@@ -268,8 +269,9 @@ class Scorer:
         skipped = len(all_ids) - len(ids)
         greedy = others[0] if others else None
         how = (normalizer, skipped, options.decoding, greedy, tuple(others[1:]))
+        languages = total_by((each.language, each) for each in utterances)
         members = total_by(zip(self._members, utterances, strict=True))
-        return SplitScore(score, utterances, loss, *how, languages=total_by_language(utterances), members=members)
+        return SplitScore(score, utterances, loss, *how, languages=languages, members=members)
 
     def _with_metrics(self, result: SplitScore) -> SplitScore:
         """Computes the recipe's metrics on the main process, of the texts as they were compared."""
@@ -300,7 +302,3 @@ def _refuse_not_finite(ids: Sequence[str], hypotheses: Sequence[_Hypothesis]) ->
                     f"the {name} of utterance {id_} is {number}: the model's weights or outputs are no longer finite; "
                     "go on from an earlier checkpoint with a lower training.learning_rate, or in float32"
                 )
-
-
-def _nbest_of(recognition: Recognition) -> tuple[dict[str, Any], ...] | None:
-    return None if recognition.nbest is None else tuple(asdict(item) for item in recognition.nbest)

@@ -1,40 +1,17 @@
 """The page of a comparison: scores, tests, and the utterances in which systems differ most."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 from trainers.config.wording import counted
 from trainers.scoring.comparison.comparison import Comparison
-from trainers.scoring.comparison.matched_pairs import Pair, align
+from trainers.scoring.comparison.matched_pairs import align
 from trainers.scoring.report.rendering import rendered
 
 # Of each side of a pair of systems.
 SHOWN = 10
 COMPARISON = "comparison.html.j2"
-
-
-@dataclass(frozen=True)
-class Contested:
-    """An utterance in which one of two systems has fewer errors.
-
-    Attributes:
-        errors: Of the first system, and of the other.
-        texts: The words of each system, aligned with the reference's.
-    """
-
-    id: str
-    errors: tuple[int, int]
-    texts: Sequence[tuple[str, Sequence[Pair]]]
-
-
-@dataclass(frozen=True)
-class Contest:
-    """A system against the first: titles of either side with the utterances that differ most."""
-
-    name: str
-    sides: Sequence[tuple[str, Sequence[Contested]]]
 
 
 def comparison_html(found: Comparison, settings: Mapping[str, Sequence[Any]], split: str) -> str:
@@ -59,7 +36,7 @@ def comparison_values(found: Comparison, settings: Mapping[str, Sequence[Any]], 
         "version": version("rayscribe"),
         "sections": [
             ("scores", "Scores"),
-            *((f"contest-{number}", contest.name) for number, contest in enumerate(contests, 1)),
+            *((f"contest-{number}", name) for number, name in enumerate(names[1:], 1)),
             ("settings", "What differs"),
         ],
         "found": found,
@@ -69,16 +46,19 @@ def comparison_values(found: Comparison, settings: Mapping[str, Sequence[Any]], 
     }
 
 
-def _contest(found: Comparison, number: int) -> Contest:
+def _contest(found: Comparison, number: int) -> dict[str, Any]:
+    """A system against the first: titles of either side with the utterances that differ most."""
     name, first = found.systems[number].name, found.systems[0].name
     fewer = {place: found.errors[0][place] - found.errors[number][place] for place in range(len(found.ids))}
     better = sorted((place for place in fewer if fewer[place] > 0), key=lambda place: -fewer[place])
     worse = sorted((place for place in fewer if fewer[place] < 0), key=lambda place: fewer[place])
     sides = ((f"Where {name} has fewer errors", better), (f"Where {first} has fewer errors", worse))
-    return Contest(name, [(title, [*_contested(found, number, places[:SHOWN])]) for title, places in sides])
+    shown = [(title, [*_contested(found, number, places[:SHOWN])]) for title, places in sides]
+    return {"name": name, "sides": shown}
 
 
-def _contested(found: Comparison, number: int, places: Sequence[int]) -> Iterator[Contested]:
+def _contested(found: Comparison, number: int, places: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Utterances with the errors of the first system and of the other, and both texts aligned with the reference."""
     for place in places:
         reference = found.references[place].split()
         texts = [
@@ -86,4 +66,4 @@ def _contested(found: Comparison, number: int, places: Sequence[int]) -> Iterato
             for system in (0, number)
         ]
         errors = (found.errors[0][place], found.errors[number][place])
-        yield Contested(found.ids[place], errors, texts)
+        yield {"id": found.ids[place], "errors": errors, "texts": texts}
