@@ -207,7 +207,7 @@ def _check_lines(part: RuntimeEnvPart, lines: list[str], tool: str) -> None:
                 f"{tool} holds an empty line, or one with a line break: give a list with one requirement each"
             )
         requirements.check_line(line, tool)
-        if part.index_url is not None and requirements.names_index(line):
+        if part.index_url is not None and requirements.option_of(line) == "--index-url":
             raise ValueError(f"{line}: there is an index_url too: keep one of them")
     if tool == "pip" and part.index_references:
         requirements.check_for_pip_with_references(lines)

@@ -19,10 +19,7 @@ def own_code() -> Tree:
     root = Path(__file__).parents[__name__.count(".")]
     folders = ("rayscribe",) if RELEASE else PACKAGES
     paths = [root / "rayscribe.py", *(path for folder in folders for path in (root / folder).rglob("*"))]
-    kept = [path for path in paths if path.is_file() and not _is_left_out(path)]
+    unwanted = {path for path in paths if path.parent.name == "__pycache__" or path.name.startswith(".")}
+    kept = [path for path in paths if path.is_file() and path not in unwanted and not file_looks_secret(path.name)]
     files = (TreeFile(path.relative_to(root).as_posix(), path.stat().st_size, False) for path in kept)
     return Tree(root, tuple(files), ())
-
-
-def _is_left_out(path: Path) -> bool:
-    return path.parent.name == "__pycache__" or path.name.startswith(".") or file_looks_secret(path.name)

@@ -29,7 +29,7 @@ def check_line(line: str, tool: str) -> None:
             "the environment in which Ray runs on each node"
         )
     check_references(line)
-    option = _option(line)
+    option = option_of(line)
     if option == "--requirement":
         raise ValueError(f"{line}: give the file itself, job.runtime_env.{tool}: {included_file(line)}")
     if option in ("--constraint", "--editable"):
@@ -70,7 +70,7 @@ def check_for_pip_with_references(lines: Sequence[str]) -> None:
     for line in lines:
         direct = _URL.search(line)
         is_wheel = direct is not None and ".whl" in direct[0]
-        if _option(line) in ("--no-binary", "--only-binary") or (direct and not is_wheel and _option(line) is None):
+        if option_of(line) in ("--no-binary", "--only-binary") or (direct and not is_wheel and option_of(line) is None):
             raise ValueError(
                 f"{line}: with ${{NAME}} in an index URL pip installs wheels only, since while it builds from source "
                 "the credentials stand in the node's process list: use job.runtime_env.uv, which does not show them"
@@ -80,7 +80,7 @@ def check_for_pip_with_references(lines: Sequence[str]) -> None:
 def named_package(line: str) -> str | None:
     """Canonical name of the package that a requirement line names. None: it is an option or a URL alone."""
     match = _NAME.match(line)
-    return canonical(match[0]) if match is not None and _option(line) is None and "://" not in match[0] else None
+    return canonical(match[0]) if match is not None and option_of(line) is None and "://" not in match[0] else None
 
 
 def canonical(name: str) -> str:
@@ -94,15 +94,10 @@ def read_pins(constraints: str) -> dict[str, str]:
     return {canonical(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
 
 
-def names_index(line: str) -> bool:
-    """Whether a line sets the index."""
-    return _option(line) == "--index-url"
-
-
 def included_file(line: str) -> str | None:
     """The file that a line `-r FILE` includes. None: it is another line."""
     match = _OPTION.match(line)
-    return match[3].strip() if match is not None and _option(line) == "--requirement" else None
+    return match[3].strip() if match is not None and option_of(line) == "--requirement" else None
 
 
 def logical_lines(text: str) -> list[str]:
@@ -122,7 +117,8 @@ def logical_lines(text: str) -> list[str]:
     return [*lines, rest] if rest else lines
 
 
-def _option(line: str) -> str | None:
+def option_of(line: str) -> str | None:
+    """The option that a line is, in its long form. None: it is a requirement."""
     match = _OPTION.match(line)
     if match is None:
         return None

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from runtime_env.build import SCRIPT, render
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.install_script import SCRIPT, render
 from runtime_env.requirements import canonical, read_pins
 
 ROOT = Path(__file__).parents[1]

@@ -1,11 +1,11 @@
-"""Secrets among the arguments of a program: found by the names of its options, filled in on the node. Pure."""
+"""Secrets in a recipe and among the arguments of a program: found by name and form, filled in on the node. Pure."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
 from trainers.errors import ConfigError
@@ -171,3 +171,28 @@ def _is_secret(option: str, value: str) -> bool:
     is_of_text = any(_OF_TEXT.fullmatch(each) for each in (value.strip(_AROUND), value.strip(_CLOSING)))
     is_of_text &= not {"TOKEN", "PASS"}.isdisjoint(name.upper().split("_"))
     return not is_of_text and name_looks_secret(name)
+
+
+# Of transformers' TrainingArguments: whatever stands there is a secret, whatever it looks like.
+TOKEN_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
+FIX = (
+    "looks like a credential (not shown): take it out; job.runtime_env.secrets brings the job a variable whose value "
+    "each node has, and credentials of buckets are the node's own"
+)
+
+
+def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str]:
+    """Reports where values below a path look like credentials, without the values."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from find_literal_secrets(value, (*path, str(key)))
+    elif isinstance(content, list | tuple):
+        for number, item in enumerate(content):
+            yield from find_literal_secrets(item, (*path, str(number)))
+    elif isinstance(content, str) and content:
+        named = any(name in TOKEN_FIELDS for name in path)
+        # Of a program's variables, a data source's options, a ds_config. A path may have a = in it.
+        named |= path != () and "=" not in path[-1] and literal_secrets([f"{path[-1]}={content}"]) != []
+        # job.runtime_env has rules of its own, which are the same.
+        if (named or value_looks_secret(content)) and "runtime_env" not in path:
+            yield f"{'.'.join(path)}: {FIX}"

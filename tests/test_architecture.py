@@ -88,7 +88,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.errors": ("trainers.errors",),
     "task": ("trainers.main", "trainers.distributed.console"),
     # A recipe that is run by hand holds as little that is secret as a submitted one.
-    "trainers.main": ("trainers.pipeline", "runtime_env.recipe_secrets"),
+    "trainers.main": ("trainers.pipeline", "runtime_env.secret_arguments"),
     "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts"),
     # What the Trainer makes of a config's arguments is known only to what builds them.
     "trainers.inspection": ("trainers.models", "trainers.scoring.normalizers", "trainers.training.arguments"),

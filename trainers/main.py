@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runtime_env.recipe_secrets import find_literal_secrets
+from runtime_env.secret_arguments import find_literal_secrets
 from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.flags import script_line
 from trainers.config.flags.script_flags import DEFAULT_DATASET

@@ -9,11 +9,9 @@ from typing import Any, ClassVar, Literal
 import httpx
 from pydantic import Field
 
-from cluster_configs.providers.metadata_service import Notice, ask, read_json
-from cluster_configs.providers.provider import CloudPart, Provider
+from cluster_configs.providers.provider import CloudPart, Notice, Provider, ask, read_json
 from cluster_configs.rendering.spec_parts import PoolPart, Word
-from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
-from cluster_configs.validation.networks import is_the_world
+from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation, is_the_world
 from cluster_configs.validation.yaml_nodes import Node
 from trainers.errors import ConfigError
 
@@ -145,7 +143,7 @@ def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[V
     for node in provider.get("security_group").walk():
         if is_the_world(node.text):
             yield Violation(node.place, node.text, "name your own network, e.g. 203.0.113.0/24")
-    for _, node_type in file.document.get("available_node_types").items():
+    for node_type in file.node_types:
         config = node_type.get("node_config")
         if not any(config.get(name).value for name in ("SecurityGroupIds", "NetworkInterfaces", "LaunchTemplate")):
             yield Violation(
@@ -156,7 +154,7 @@ def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[V
 
 
 def _imds_v2(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    for _, node_type in file.document.get("available_node_types").items():
+    for node_type in file.node_types:
         tokens = node_type.get("node_config", "MetadataOptions", "HttpTokens")
         of_template = node_type.get("node_config", "LaunchTemplate").present and not tokens.present
         if tokens.text != "required" and not of_template:
@@ -169,7 +167,7 @@ def _imds_v2(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
 
 
 def _pinned_machine_images(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    for _, node_type in file.document.get("available_node_types").items():
+    for node_type in file.node_types:
         config = node_type.get("node_config")
         image_id = config.get("ImageId")
         # What Ray takes for both is another image with each version of Ray (_private/aws/config.py:DEFAULT_AMI).

@@ -6,8 +6,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-from cluster_configs.providers.metadata_service import Notice, ask, read_json
-from cluster_configs.providers.provider import Provider
+from cluster_configs.providers.provider import Notice, Provider, ask, read_json
 from cluster_configs.validation.yaml_nodes import Node
 
 # It sets its events up at the first question, which may take two minutes.

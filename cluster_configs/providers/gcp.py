@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cluster_configs.providers.metadata_service import Notice, ask
-from cluster_configs.providers.provider import CloudPart, Provider
+from cluster_configs.providers.provider import CloudPart, Notice, Provider, ask
 from cluster_configs.rendering.spec_parts import DnsLabel, PoolPart, Word
 from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
 from cluster_configs.validation.yaml_nodes import Node

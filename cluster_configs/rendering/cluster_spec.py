@@ -12,15 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from cluster_configs.providers.known_providers import RayUp
-from cluster_configs.rendering.spec_parts import (
-    DNS_LABEL,
-    HeadPart,
-    KubernetesPart,
-    PoolPart,
-    SgePart,
-    SlurmPart,
-    Word,
-)
+from cluster_configs.rendering.spec_parts import DNS_LABEL, HeadPart, KubernetesPart, PoolPart, SgePart, SlurmPart, Word
 from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
 from trainers.config.loader import FileKind, read_yaml
 from trainers.config.overrides import apply_overrides, parse_override

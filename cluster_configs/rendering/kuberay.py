@@ -8,13 +8,7 @@ from typing import Any
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec, SecretPart
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
-from cluster_configs.rendering.node_commands import (
-    AGENT,
-    IN_BACKGROUND,
-    METRICS_PORT,
-    RAY_VERSION,
-    STOP_VARIABLES,
-)
+from cluster_configs.rendering.node_commands import AGENT, IN_BACKGROUND, METRICS_PORT, RAY_VERSION, STOP_VARIABLES
 from cluster_configs.rendering.spec_parts import KubernetesPart, PoolPart, growth_variables
 from trainers.errors import ConfigError
 

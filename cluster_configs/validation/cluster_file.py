@@ -1,5 +1,6 @@
 """What rules look at: a file of any kind as scripts, variables, images and pools, each with its place."""
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -106,6 +107,11 @@ class ClusterFile:
         """The first document of a YAML file; an absent node for a script."""
         return self.documents[0] if self.documents else Node(present=False)
 
+    @property
+    def node_types(self) -> list[Node]:
+        """The kinds of nodes of a `ray up` file."""
+        return [node for _, node in self.document.get("available_node_types").items()]
+
     def of_kind(self, *kinds: str) -> Iterator[Node]:
         """The Kubernetes documents whose `kind` is one of these."""
         return (document for document in self.documents if document.get("kind").text in kinds)
@@ -160,3 +166,15 @@ class Rule:
     holds: str
     kinds: frozenset[FileKind]
     check: Callable[[ClusterFile, Installed], Iterable[Violation]]
+
+
+# A larger network is nobody's own.
+LEAST_PREFIX = 8
+
+
+def is_the_world(network: str) -> bool:
+    """Whether a network, as ADDRESS/BITS, is the world or half of it."""
+    try:
+        return "/" in network and ipaddress.ip_network(network, strict=False).prefixlen < LEAST_PREFIX
+    except ValueError:
+        return False

@@ -10,15 +10,7 @@ from typing import Any
 
 from jsonschema import Draft7Validator, Draft202012Validator, ValidationError
 
-from cluster_configs.validation.cluster_file import (
-    BATCH,
-    CLUSTERS,
-    ClusterFile,
-    FileKind,
-    Installed,
-    Rule,
-    Violation,
-)
+from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.yaml_nodes import Node
 from runtime_env.credentials import masked
 

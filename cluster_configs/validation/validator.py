@@ -10,14 +10,7 @@ from cluster_configs.rendering.targets import Target
 from cluster_configs.validation import schema_rules
 from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.file_reader import READING, UnreadableError, read_cluster_file
-from cluster_configs.validation.rules import (
-    access_rules,
-    kubernetes_rules,
-    resource_rules,
-    secret_rules,
-    storage_rules,
-    version_rules,
-)
+from cluster_configs.validation.rules import access_rules, kubernetes_rules, node_rules, secret_rules
 from cluster_configs.validation.yaml_nodes import SourceLocation
 from trainers.config.validation import validated
 from trainers.errors import ConfigError
@@ -61,9 +54,7 @@ RULES: tuple[Rule, ...] = (
     *schema_rules.RULES,
     *access_rules.RULES,
     *secret_rules.RULES,
-    *version_rules.RULES,
-    *resource_rules.RULES,
-    *storage_rules.RULES,
+    *node_rules.RULES,
     *kubernetes_rules.RULES,
 )
 

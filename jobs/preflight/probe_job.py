@@ -15,7 +15,7 @@ from jobs.preflight.inspection_process import check_arguments, parse_findings, u
 from jobs.submission.assemble import pack_bundle, run_request_of
 from jobs.submission.ray_request import METADATA_UID, SubmitRequest, build_request, entry_words
 from jobs.submission.run_request import run_of
-from runtime_env.install_script import wrap_entrypoint
+from runtime_env.build import wrap_entrypoint
 from runtime_env.own_code import own_code
 from runtime_env.package import pack
 from trainers.errors import RayscribeError

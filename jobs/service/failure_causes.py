@@ -11,8 +11,8 @@ from itertools import takewhile
 
 from jobs.clusters.cluster import JobInfo
 from jobs.model import Cause
+from runtime_env.build import EXIT_CODE as SCRIPT_COULD_NOT_INSTALL
 from runtime_env.credentials import masked
-from runtime_env.install_script import EXIT_CODE as SCRIPT_COULD_NOT_INSTALL
 from trainers.errors import (
     ConfigError,
     DataError,

@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints, model_validator
 from jobs.addresses import CLUSTER_SCHEME
 from jobs.model import DEFAULT_QUEUE, Gang
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.recipe_secrets import find_literal_secrets
+from runtime_env.secret_arguments import find_literal_secrets
 from runtime_env.tree import ENTRY, find_root
 from trainers.config.config_scope import SHIPPED_FIELDS, STORAGE_FIELDS
 from trainers.config.loader import read_ds_config, read_yaml, shipped, with_run_name

@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from jobs.model import Gang, Progress, Run, submission_id_of
 from jobs.submission.job_spec import JobPart
-from runtime_env.build import build_runtime_env
-from runtime_env.install_script import wrap_entrypoint
+from runtime_env.build import build_runtime_env, wrap_entrypoint
 from runtime_env.own_code import OWN_ENTRY
 from runtime_env.tree import ENTRY
 from trainers.config.family_table import part_for

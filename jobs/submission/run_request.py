@@ -13,7 +13,7 @@ from pydantic_core import CoreSchema
 from jobs.model import Record, Run
 from jobs.submission.job_spec import RUN_CONFIGS, AnyRunConfig, JobPart, gang_of, variables_of
 from jobs.submission.ray_request import build_request
-from runtime_env.recipe_secrets import find_literal_secrets
+from runtime_env.secret_arguments import find_literal_secrets
 from trainers.config.locations import storage_path_of, unresolved_paths
 from trainers.config.schema import trainer_of
 from trainers.config.storage_location import VARIABLES_OF_FIELDS, is_absolute, unsupported_url

@@ -15,13 +15,11 @@ from tests.gpu.tones import Speech
 from tests.trainers.synthetic import RATE_HZ, config
 from trainers.config.schema import TrainConfig
 from trainers.models.ctc.ctc_family import CtcFamily
-from trainers.models.ctc.ctc_recognizer import CtcRecognizer
-from trainers.models.ctc.sample_convolutions import with_sample_convolutions
+from trainers.models.ctc.ctc_recognizer import CtcRecognizer, with_sample_convolutions
 from trainers.models.families import family_of
 from trainers.models.recognizer import Recognizer
-from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, input_frames
 
 FULL_CONTEXT_S, MEL_FRAMES_PER_S = 30, 100
 # What wav2vec2-bert is given: two mel frames of 80 bins, side by side.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
-from cluster_configs.providers.metadata_service import Notice
+from cluster_configs.providers.provider import Notice
 from tests.integration import recording_task
 from tests.integration.driver_process import RayHead, Run
 from tests.integration.forked_process import ForkedProcess

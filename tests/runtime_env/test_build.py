@@ -8,9 +8,8 @@ import pytest
 import yaml
 from ray.runtime_env import RuntimeEnv
 
-from runtime_env.build import build_runtime_env
+from runtime_env.build import build_runtime_env, script_files, wrap_entrypoint
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.install_script import script_files, wrap_entrypoint
 from trainers.errors import ConfigError
 
 GOLDEN = Path(__file__).parent / "golden"

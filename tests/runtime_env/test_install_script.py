@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from runtime_env.build import EXIT_CODE, SCRIPT, render
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.install_script import EXIT_CODE, SCRIPT, render
 from tests.runtime_env.package_index import PackageIndex, serving
 from tests.runtime_env.ray_node import wait_for
 

@@ -10,9 +10,8 @@ import pytest
 import requests
 from ray.job_submission import JobStatus
 
-from runtime_env.build import build_runtime_env
+from runtime_env.build import EXIT_CODE, build_runtime_env, script_files, wrap_entrypoint
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.install_script import EXIT_CODE, script_files, wrap_entrypoint
 from runtime_env.package import pack
 from runtime_env.tree import LIMIT_BYTES, list_tree
 from tests.runtime_env.package_index import PackageIndex, serving

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cluster_configs.providers.known_providers import PROVIDERS
-from cluster_configs.providers.metadata_service import METADATA_URL, Cloud, Notice
+from cluster_configs.providers.provider import METADATA_URL, Cloud, Notice
 
 # Clouds whose metadata services give notices.
 CLOUDS = {name: one.metadata_service for name, one in PROVIDERS.items() if one.metadata_service is not None}

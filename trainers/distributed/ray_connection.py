@@ -49,7 +49,7 @@ from trainers.errors import ResourceError
 
 POLL_S = 0.2
 RAY = "Ray"
-# Set by install_and_run.sh, see runtime_env.install_script.
+# Set by install_and_run.sh, see runtime_env.build.
 PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
 # An actor answers in milliseconds; one that does not is gone, or its node is.
 COORDINATOR_TIMEOUT_S = 10.0

@@ -21,7 +21,7 @@ from trainers.data.text import normalize
 from trainers.errors import ConfigError, DataError, NoBucketError, NotHereError, StorageError
 from trainers.findings import Finding, ok, problem, skipped, warning
 from trainers.inspection.recordings import Recordings, read_recordings
-from trainers.models.sources.source_pin import FIELDS
+from trainers.models.sources.model_files import FIELDS
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 

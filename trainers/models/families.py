@@ -20,8 +20,8 @@ from trainers.models.family import Decoder, Family
 from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import open_pretrained
 from trainers.models.sources.damaged_files import refuse_code
+from trainers.models.sources.model_files import FIELDS
 from trainers.models.sources.opened_model import OpenedModel
-from trainers.models.sources.source_pin import FIELDS
 
 FAMILIES: Mapping[str, Family[Any]] = {
     name: resolve_name(part.implementation)() for name, part in family_parts().items()

@@ -9,8 +9,7 @@ from transformers import AutoConfig
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError, RayscribeError, StorageError
-from trainers.models.sources.model_files import EXTRACTOR_FILES, TOKENIZER_FILES
-from trainers.models.sources.source_pin import EXTRACTOR, TOKENIZER
+from trainers.models.sources.model_files import EXTRACTOR, EXTRACTOR_FILES, TOKENIZER, TOKENIZER_FILES
 from trainers.storage.hub_errors import read_from_hub
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ResumeError
 from trainers.models.families import decoder_of
-from trainers.models.sources.source_pin import SourcePin
+from trainers.models.sources.model_files import SourcePin
 from trainers.pipeline.experiment import (
     BEGAN_FROM,
     RESOLVED,

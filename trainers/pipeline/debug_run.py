@@ -32,9 +32,8 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import Interruption, RayscribeError, ResumeError, StoppedError
 from trainers.models.families import resolve_model
 from trainers.models.pretrained import from_pretrained
-from trainers.models.sources.model_files import DESCRIPTION
+from trainers.models.sources.model_files import DESCRIPTION, FIELDS
 from trainers.models.sources.opened_model import open_sources, pin_sources
-from trainers.models.sources.source_pin import FIELDS
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit

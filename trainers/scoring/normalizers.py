@@ -4,6 +4,7 @@ A score is comparable with another only where both were made with the same norma
 which stand in every score. Imports neither torch nor transformers.
 """
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -13,10 +14,91 @@ from itertools import islice
 from whisper_normalizer.basic import BasicTextNormalizer
 from whisper_normalizer.english import EnglishTextNormalizer
 
-from trainers.data.text import collapse_whitespace
+from trainers.data.text import SPOKEN, TextRules, collapse_whitespace, normalize
 from trainers.errors import ConfigError
 from trainers.models.language_names import code_or_name
-from trainers.scoring.basic_normalizer import normalize_basic
+
+# What is typed for an apostrophe, a glottal stop or a Hebrew geresh: ʻ ʼ ‘ ’ ׳ ` ´
+_APOSTROPHES = dict.fromkeys(map(ord, "\u02bb\u02bc\u2018\u2019\u05f3`\u00b4"), "'")
+# The stretch of Arabic words (tatweel), and Armenian punctuation, which stands within a word: ՛ ՜ ՞; marks without a
+# sound: combining grapheme joiner, inherent vowels of Khmer; signs that NFKC would spell out: © ® ™.
+_SILENT = dict.fromkeys(map(ord, "\u0640\u055b\u055c\u055e\u034f\u17b4\u17b5\u00a9\u00ae\u2122"), "")
+_DECIMAL_SIGNS = {0x066B: ".", 0x066C: ","}  # Arabic
+_ALIKE: dict[int, str] = {**_APOSTROPHES, **_SILENT, **_DECIMAL_SIGNS}
+_VARIATION_SELECTORS = re.compile("[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+
+# Letters that older text writes with a joiner, which is dropped (the Unicode Standard, chapter 12): Malayalam chillus,
+# and Bengali khanda ta.
+_JOINED = {
+    "\u0d23\u0d4d\u200d": "\u0d7a",
+    "\u0d28\u0d4d\u200d": "\u0d7b",
+    "\u0d30\u0d4d\u200d": "\u0d7c",
+    "\u0d32\u0d4d\u200d": "\u0d7d",
+    "\u0d33\u0d4d\u200d": "\u0d7e",
+    "\u0d15\u0d4d\u200d": "\u0d7f",
+    "\u09a4\u09cd\u200d": "\u09ce",
+}
+_JOINED_LETTERS = re.compile("|".join(_JOINED))
+
+# NFKC takes the vowel AM of Thai and Lao apart; a tone mark may stand between its halves.
+_AM = re.compile("\u0e4d([\u0e48-\u0e4b]?)\u0e32|\u0ecd([\u0ec8-\u0ecb]?)\u0eb2")
+_AM_OF = {"\u0e32": "\u0e33", "\u0eb2": "\u0eb3"}
+
+# Lower case of the Turkish İ, whose dot an i has anyway.
+_DOTTED_I = "i\u0307"
+_TAGS = re.compile(r"\[[^\[\]]*\]|<[^<>]*>")
+# Gershayim of Hebrew abbreviations, and the dot of Catalan l·l.
+_WITHIN_WORDS = re.compile('(?<=[\u05d0-\u05ea])["\u05f4\u201d](?=[\u05d0-\u05ea])|(?<=l)\u00b7(?=l)')
+# Hiragana, katakana, bopomofo and Han, with their iteration marks.
+_HAN_OR_KANA = (
+    "\u3005-\u3007\u3040-\u30ff\u3100-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff"
+)
+_SPACE_IN_HAN_OR_KANA = re.compile(f"(?<=[{_HAN_OR_KANA}]) +(?=[{_HAN_OR_KANA}])")
+
+
+def normalize_basic(text: str) -> str:
+    """Brings reference and hypothesis into the form in which they are compared, in any language.
+
+    - Encoding: NFKC, so that NFC and NFD, full and half width, ligatures and presentation forms are one. Decimal digits
+      of every script are 0 to 9. Format characters go: joiners (U+200C, U+200D), direction marks, soft hyphens,
+      zero-width spaces, variation selectors; letters that were once written with a joiner become the letters of today.
+    - Marks (category M) stay: vowel signs, viramas, tone marks, harakat, accents. Enclosing marks go.
+    - Lower case.
+    - Text in [square] or <angle> brackets is removed: it describes sounds, not words.
+    - Punctuation as `trainers.data.text.normalize` removes it: an apostrophe within a word stays, as ', and so does a
+      full stop, comma or colon within a number. Hyphens separate words.
+    - Symbols go, except currency signs, ° and % ‰ & @ # §, which are spoken: each is a word of its own.
+    - Whitespace is single spaces; none between two characters of Han, kana or bopomofo, where it separates nothing.
+      Spaces of Thai, Lao, Khmer and Burmese stay as they are written.
+    """
+    text = _JOINED_LETTERS.sub(lambda match: _JOINED[match[0]], text)
+    text = "".join(map(_plain, _VARIATION_SELECTORS.sub("", text).translate(_ALIKE)))
+    text = unicodedata.normalize("NFKC", text).lower().replace(_DOTTED_I, "i")
+    text = _AM.sub(lambda match: (match[1] or match[2] or "") + _AM_OF[match[0][-1]], text)
+    text = _TAGS.sub(" ", text)
+    text = _WITHIN_WORDS.sub("", text)
+    text = normalize(text, TextRules(do_lower_case=True, do_remove_punctuation=True))
+    text = collapse_whitespace("".join(map(_spoken, text)))
+    return _SPACE_IN_HAN_OR_KANA.sub("", text)
+
+
+def _plain(character: str) -> str:
+    """What a character is before NFKC, which would make letters of some symbols."""
+    category = unicodedata.category(character)
+    if category == "Nd":
+        return str(unicodedata.decimal(character))
+    if category in ("Cf", "Me"):
+        return ""
+    # Spacing forms of accents (¨ ¸ ゛): NFKC would leave the accent to the letter before.
+    return " " if category in ("Cc", "Sk") else character
+
+
+def _spoken(character: str) -> str:
+    category = unicodedata.category(character)
+    if category == "Sc" or character in SPOKEN or character == "°":
+        return f" {character} "
+    return " " if category[0] == "S" or character == "-" else character
+
 
 # Where nothing is said.
 DEFAULT = "basic"

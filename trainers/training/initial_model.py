@@ -13,8 +13,8 @@ from trainers.models.adaptation.trained_weights import train_only
 from trainers.models.families import family_of
 from trainers.models.processor import fetch_processor
 from trainers.models.recognizer import Recognizer
+from trainers.models.sources.model_files import WEIGHTS
 from trainers.models.sources.opened_model import OpenedModel, open_once_a_node
-from trainers.models.sources.source_pin import WEIGHTS
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import BASE, ORIGINAL
 from trainers.training.arguments import autocast_dtype

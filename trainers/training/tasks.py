@@ -7,7 +7,7 @@ from typing import Literal
 
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
-from trainers.models.sources.source_pin import SourcePin
+from trainers.models.sources.model_files import SourcePin
 
 
 @dataclass(frozen=True)

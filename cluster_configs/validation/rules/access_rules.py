@@ -13,9 +13,9 @@ from cluster_configs.validation.cluster_file import (
     Installed,
     Rule,
     Violation,
+    is_the_world,
 )  # fmt: skip
 from cluster_configs.validation.kubernetes_file import containers_of, groups_in, groups_of, pod_specs, ray_clusters
-from cluster_configs.validation.networks import is_the_world
 from cluster_configs.validation.yaml_nodes import Node
 
 KUBERNETES = frozenset({FileKind.KUBERNETES})
@@ -173,7 +173,7 @@ def _no_privileges(file: ClusterFile, installed: Installed) -> Iterator[Violatio
         for node in flags:
             if node.present and node.value is not False:
                 yield Violation(node.place, node.text, "take it out: the node's other users are not yours to reach")
-    for owner in [file.document, *(node for _, node in file.document.get("available_node_types").items())]:
+    for owner in [file.document, *file.node_types]:
         for name in ("run_options", "head_run_options", "worker_run_options"):
             fix = "name the devices and capabilities that are needed instead"
             options = list(owner.get("docker", name).elements())

@@ -30,15 +30,10 @@ _BATCH_FIX = "take it out, and revoke it; read it from a file of mode 0600"
 def _no_secret_in_clear(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     fix = _FIXES.get(file.kind, _BATCH_FIX)
     seen: dict[SourceLocation, Violation] = {}
-    for place, what in [*_of_variables(file), *_of_scripts(file), *_of_fields(file)]:
+    variables = [(each.place, each.name) for each in file.variables if _is_secret(each.name, each.text)]
+    for place, what in [*variables, *_of_scripts(file), *_of_fields(file)]:
         seen.setdefault(place, Violation(place, f"{what}: {HIDDEN}", fix))
     yield from seen.values()
-
-
-def _of_variables(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:
-    for variable in file.variables:
-        if _is_secret(variable.name, variable.text):
-            yield variable.place, variable.name
 
 
 def _of_scripts(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:

@@ -10,7 +10,7 @@ import typer
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
 from jobs.cli.output import ForceOption, echo, write_or_print
 from jobs.submission.job_spec import JobPart
-from runtime_env.recipe_secrets import find_literal_secrets
+from runtime_env.secret_arguments import find_literal_secrets
 from trainers.config.flags.script_recipe import KINDS, ScriptRecipe, recipe_of_script
 from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override

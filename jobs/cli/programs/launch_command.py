@@ -14,7 +14,7 @@ from jobs.cli.output import ForceOption, write_or_print
 from jobs.cli.submit import AddressOption, ClusterOption, FollowOption, Submission, named_address, submit_spec
 from jobs.cli.train import Overrides, joined
 from jobs.submission.job_spec import ScriptRunConfig, load_spec
-from runtime_env.recipe_secrets import find_literal_secrets
+from runtime_env.secret_arguments import find_literal_secrets
 from trainers.config.flags.task_line import TaskArguments
 from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override, apply_overrides, parse_override

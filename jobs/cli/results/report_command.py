@@ -71,9 +71,8 @@ def report(
 def _page_of(text: str, price: float | None, service: str | None) -> tuple[Storage, Callable[[], str]]:
     """The folder of a run or of a prepared set, and what makes its page."""
     # Imported here: other commands draw nothing, and start faster without.
-    from trainers.scoring.report.data_section import prepared_html  # noqa: PLC0415
+    from trainers.scoring.report.data_section import prepared_at, prepared_html  # noqa: PLC0415
     from trainers.scoring.report.page import report_html  # noqa: PLC0415
-    from trainers.scoring.report.prepared_clips import prepared_at  # noqa: PLC0415
 
     try:
         with open_session(service) as session:

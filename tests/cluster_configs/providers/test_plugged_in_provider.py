@@ -16,7 +16,7 @@ VALIDATION = Path(__file__).parent.parent / "validation"
 MODULE = '''
 from typing import Any, Literal
 
-from cluster_configs.providers.metadata_service import Notice
+from cluster_configs.providers.provider import Notice
 from cluster_configs.providers.provider import CloudPart, Provider
 from cluster_configs.validation.cluster_file import RAY_UP, Rule, Violation
 

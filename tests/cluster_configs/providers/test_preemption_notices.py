@@ -6,7 +6,7 @@ import pytest
 from cluster_configs.providers.aws import Aws
 from cluster_configs.providers.azure import Azure
 from cluster_configs.providers.gcp import Gcp
-from cluster_configs.providers.metadata_service import Cloud, Notice
+from cluster_configs.providers.provider import Cloud, Notice
 from tests.cluster_configs.providers.metadata_server import MACHINE, MetadataServer, metadata_server
 from trainers.distributed.preemption_agent import CLOUDS, find_cloud
 

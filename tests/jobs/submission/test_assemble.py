@@ -6,8 +6,8 @@ import yaml
 
 from jobs.submission.assemble import Bundle, collect_bundle, pack_bundle
 from jobs.submission.job_spec import load_spec
+from runtime_env.build import SCRIPT, render
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.install_script import SCRIPT, render
 from tests.jobs.sample import CONTENT
 from trainers.errors import ConfigError
 

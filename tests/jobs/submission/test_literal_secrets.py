@@ -7,7 +7,7 @@ import pytest
 from jobs.submission.job_spec import RunConfig
 from jobs.submission.run_request import RunRequest, run_of
 from runtime_env.credentials import masked
-from runtime_env.recipe_secrets import find_literal_secrets
+from runtime_env.secret_arguments import find_literal_secrets
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.submission.test_job_spec import load
 from trainers.errors import ConfigError

@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from trainers.config.flags.ignored_characters import ignored_characters, ranges_note
+from trainers.config.flags.script_flags import ignored_characters, ranges_note
 from trainers.data.text import TextRules, normalize
 
 # As a shell passes it: of Optimum's example for Gaudi in single quotes, and of that of transformers word by word.

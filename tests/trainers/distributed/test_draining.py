@@ -5,7 +5,7 @@ import pytest
 
 from cluster_configs.providers.azure import Azure
 from cluster_configs.providers.gcp import Gcp
-from cluster_configs.providers.metadata_service import Notice
+from cluster_configs.providers.provider import Notice
 from tests.cluster_configs.providers.metadata_server import MACHINE, metadata_server
 from trainers.distributed import preemption_agent
 from trainers.distributed.preemption_agent import Agent, Raylet, main, raylets_here

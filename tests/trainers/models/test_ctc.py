@@ -24,8 +24,7 @@ from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.ctc_family import CtcFamily
 from trainers.models.ctc.ctc_part import CtcArchitecture, CtcPart
-from trainers.models.ctc.ctc_recognizer import CtcRecognizer, pad_labels
-from trainers.models.ctc.sample_convolutions import SampleConvolution
+from trainers.models.ctc.ctc_recognizer import CtcRecognizer, SampleConvolution, pad_labels
 from trainers.models.families import family_of, family_of_folder, refuse_unsupported, resolve_model
 from trainers.models.family import Family
 from trainers.models.recognizer import IGNORED_LABEL, Decoding, Recognition, Target

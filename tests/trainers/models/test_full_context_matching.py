@@ -9,9 +9,8 @@ from trainers.config.parts.adapt_part import AdaptPart
 from trainers.models.adaptation.base_weights import BaseWeightsReference
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.decoder_labels import pad_labels
-from trainers.models.whisper.full_context_matching import FullContextMatching
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
+from trainers.models.whisper.whisper_recognizer import FullContextMatching, WhisperRecognizer
 
 MODEL: Any = config({"model.encoder_layers": 2}).model
 MATCHED = MODEL.model_copy(update={"full_context_matching": 2.0})

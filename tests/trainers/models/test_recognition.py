@@ -12,9 +12,8 @@ from trainers.data.features.log_mel import LogMel
 from trainers.models.family import Family
 from trainers.models.recognizer import Decoding, Recognition, label_loss
 from trainers.models.whisper import whisper_recognizer
-from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, input_frames
 
 TEXTS = ["one two three", "four", "здраво свете", "日本語"]
 FAMILY: Family[Any] = WhisperFamily()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import Wav2Vec2Config, Wav2Vec2ForCTC
 
-from trainers.models.ctc.sample_convolutions import SampleConvolution, with_sample_convolutions
+from trainers.models.ctc.ctc_recognizer import SampleConvolution, with_sample_convolutions
 
 SMALL: dict[str, Any] = {
     "hidden_size": 16,

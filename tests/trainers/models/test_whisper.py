@@ -13,10 +13,9 @@ from trainers.errors import ConfigError
 from trainers.models.decoder_labels import pad_labels
 from trainers.models.family import Family
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer, label_loss
-from trainers.models.whisper.full_context_matching import input_frames
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_part import language_code
-from trainers.models.whisper.whisper_recognizer import WhisperRecognizer
+from trainers.models.whisper.whisper_recognizer import WhisperRecognizer, input_frames
 from trainers.models.whisper.whisper_scratch import START
 
 TEXTS = ["one two three", "four five", "здраво свете", "日本語", 'a "quoted" word', ""]

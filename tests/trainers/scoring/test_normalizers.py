@@ -17,9 +17,8 @@ from tests.trainers.scoring.sentences import SENTENCES, Sentence
 from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import CER, WER
 from trainers.metrics.metric import EditCounts
-from trainers.scoring.basic_normalizer import normalize_basic
 from trainers.scoring.error_rate import count_edits, score_utterance
-from trainers.scoring.normalizers import NORMALIZERS, Normalizer, hidden_marks, normalizer_named
+from trainers.scoring.normalizers import NORMALIZERS, Normalizer, hidden_marks, normalize_basic, normalizer_named
 
 # Of each sentence, its words mixed with those of others: many scripts, with their marks.
 words_of_all_scripts = st.lists(

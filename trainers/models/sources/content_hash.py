@@ -9,6 +9,7 @@ from trainers.models.sources.hub_models import version_of
 from trainers.models.sources.model_files import (
     DESCRIPTION,
     PICKLED_WEIGHTS,
+    file_at,
     hash_of_folder,
     hash_of_listing,
     names_in,
@@ -48,9 +49,7 @@ def content_of(field: str, location: str, storage_options: StorageOptions, revis
         StorageError: it cannot be read.
     """
     if is_url(location):
-        parent, _, name = location.rstrip("/").rpartition("/")
-        # A bucket's root is no file.
-        file = open_storage(parent, storage_options).entry(name) if parent.rstrip("/").count("/") > 1 else None
+        file = file_at(location, storage_options)
         files = [file] if file is not None else open_storage(location, storage_options).list_files()
         return hash_of_listing(each for each in files if file is not None or _is_opened(each.key))
     path = in_home(location)

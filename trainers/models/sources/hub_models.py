@@ -11,10 +11,10 @@ from trainers.models.sources.model_files import (
     PICKLED_WEIGHTS,
     SAFE_INDEX,
     SAFE_WEIGHTS,
+    SourcePin,
     names_in,
     refuse_unopened,
 )
-from trainers.models.sources.source_pin import SourcePin
 from trainers.storage.hub_errors import explain_hub_error, is_offline
 
 # The card is fetched for its license.
@@ -64,16 +64,11 @@ def folder_of(pin: SourcePin, *, weights: bool, allow_pickle: bool, cached: bool
         ConfigError: it has no weights, or only pickled ones, which are not allowed.
         StorageError: it is not complete, or the Hub does not respond, and the cache does not have it.
     """
-    folder = _cached(pin.address, pin.revision, weights=weights) if cached else None
+    folder = cached_folder(pin, weights=weights) if cached else None
     # A rank may have another cache than the first of its node.
     if folder is None:
         folder = _downloaded(pin, weights=weights, allow_pickle=allow_pickle)
     return folder
-
-
-def cached_folder(pin: SourcePin) -> Path | None:
-    """What the node has of a commit; None: nothing."""
-    return _cached(pin.address, pin.revision, weights=False)
 
 
 def tensors_on_hub(pin: SourcePin, file: str) -> dict[str, StoredTensor]:
@@ -128,12 +123,13 @@ def _downloaded(pin: SourcePin, *, weights: bool, allow_pickle: bool) -> Path:
     return get(*PICKLED_WEIGHTS)
 
 
-def _cached(name: str, revision: str | None, *, weights: bool) -> Path | None:
+def cached_folder(pin: SourcePin, *, weights: bool = False) -> Path | None:
+    """What the node has of a commit; None: nothing."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
     # Of all files it would ask whether each is there.
     wanted = [*DESCRIPTION, *(SAFE_WEIGHTS if weights else ())]
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted, local_files_only=True))
+        return Path(snapshot_download(pin.address, revision=pin.revision, allow_patterns=wanted, local_files_only=True))
     except (OSError, ValueError):
         return None

@@ -20,16 +20,10 @@ from trainers.models.adaptation.trained_weights import CROSS_ATTENTION, heads
 from trainers.models.family import Family
 from trainers.models.pretrained import from_pretrained, open_named, reason_of
 from trainers.models.seq2seq.warm_start import SHARED_EMBEDDINGS
-from trainers.models.sources.damaged_files import StoredTensor, tensors_of_file
-from trainers.models.sources.model_files import (
-    PICKLED_WEIGHTS,
-    indexed_files,
-    names_in,
-    weight_files,
-)
+from trainers.models.sources.damaged_files import StoredTensor
+from trainers.models.sources.model_files import DECODER, ENCODER, PICKLED_WEIGHTS, WEIGHTS, SourcePin, names_in
 from trainers.models.sources.opened_model import OpenedModel
-from trainers.models.sources.source_pin import DECODER, ENCODER, WEIGHTS, SourcePin
-from trainers.models.sources.source_reader import SourceReader
+from trainers.models.sources.source_reader import SourceReader, tensors_in
 
 _FIX = "copy the complete files of the weights again, or name others"
 _TOO_COARSE = "holds whole numbers, or floating-point ones of fewer than 16 bits, and weights have more"
@@ -54,7 +48,10 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
     """
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     origin, folder = f"model.name_or_path: {model.name_or_path}", Path(str(model.name_or_path))
-    tensors = _tensors_in(folder, origin, allow_pickle=model.allow_pickle) if folder.is_dir() else {}
+    tensors: Mapping[str, StoredTensor] = {}
+    if folder.is_dir():
+        found = tensors_in(folder, origin, allow_pickle=model.allow_pickle)
+        tensors = found if found is not None else _pickled_tensors(folder, origin) or {}
     # With None transformers takes what there is.
     network, info = from_pretrained(model, kind, use_safetensors=None if model.allow_pickle else True, **options)
     _refuse_other_tensors(network, info, origin, new_head=new_head)
@@ -202,15 +199,6 @@ def _prefixes(network: Any) -> tuple[str, ...]:
 def _whole(tensors: Mapping[str, StoredTensor]) -> set[str]:
     """Names of tensors, not single numbers, of no type that weights have."""
     return {name for name, each in tensors.items() if each.shape and each.dtype not in _FLOATS.values()}
-
-
-def _tensors_in(folder: Path, origin: str, *, allow_pickle: bool) -> Mapping[str, StoredTensor]:
-    """The tensors of the weights in a folder of this node; errors as of `refuse_other_weights`."""
-    files = weight_files(names_in(folder), origin, allow_pickle=allow_pickle)
-    if not files[0].endswith(".safetensors"):
-        return _pickled_tensors(folder, origin) or {}
-    chosen = indexed_files(folder, files, origin)
-    return {name: found for file in chosen for name, found in tensors_of_file(folder / file, origin).items()}
 
 
 def _pickled_tensors(folder: Path, origin: str) -> dict[str, StoredTensor] | None:

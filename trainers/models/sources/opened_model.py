@@ -18,11 +18,17 @@ from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, RayscribeError
 from trainers.models.pretrained import open_named, refuse_without_files
 from trainers.models.sources.model_files import (
+    DECODER,
+    ENCODER,
+    EXTRACTOR,
+    FIELDS,
     INDEXES,
+    TOKENIZER,
+    WEIGHTS,
+    SourcePin,
     names_in,
     weight_files,
 )
-from trainers.models.sources.source_pin import DECODER, ENCODER, EXTRACTOR, FIELDS, TOKENIZER, WEIGHTS, SourcePin
 from trainers.models.sources.source_reader import SourceReader, made_once
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from trainers.config.parts.model_source import SourceKind
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import RayscribeError
 from trainers.models.sources.hub_models import CARD, cached_folder
-from trainers.models.sources.model_files import CONFIG
-from trainers.models.sources.source_pin import SourcePin
+from trainers.models.sources.model_files import CONFIG, SourcePin
 from trainers.storage import open_storage
 
 _MOST_BYTES = 2**22

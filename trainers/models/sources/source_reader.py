@@ -24,7 +24,9 @@ from trainers.models.sources.damaged_files import (
 )
 from trainers.models.sources.hub_models import folder_of, tensors_on_hub, version_of
 from trainers.models.sources.model_files import (
+    SourcePin,
     description_files,
+    file_at,
     hash_of_folder,
     hash_of_listing,
     indexed_files,
@@ -35,7 +37,6 @@ from trainers.models.sources.model_files import (
     weight_files,
 )
 from trainers.models.sources.run_models import model_of_run
-from trainers.models.sources.source_pin import SourcePin
 from trainers.storage import Entry, Storage, open_storage, sha256_of
 from trainers.storage.full_disk import naming_full_disk, refuse_full
 from trainers.storage.web_files import WebVersion, download_web_file
@@ -120,8 +121,7 @@ class SourceReader:
         if folder.is_dir():
             refuse_damaged_description(folder, pin.name)
             if weights:
-                present = {name: partial(tensors_of_file, folder / name, pin.name) for name in names_in(folder)}
-                self._tensors_of(present, folder, pin)
+                tensors_in(folder, pin.name, allow_pickle=self.allow_pickle)
         return folder
 
     def tensors(self, pin: SourcePin) -> dict[str, StoredTensor] | None:
@@ -139,16 +139,7 @@ class SourceReader:
             for entry in self._objects(pin, weights=True):
                 read = partial(storage.read_part, entry.key)
                 files[entry.key] = partial(tensors_of_remote, entry.key, entry.size_bytes, read, at)
-        return self._tensors_of(files, folder, pin)
-
-    def _tensors_of(self, files: _TensorFiles, folder: Path, pin: SourcePin) -> dict[str, StoredTensor] | None:
-        """The tensors of the weights among files; their index is in a folder of this node."""
-        chosen = weight_files(files, pin.name, allow_pickle=self.allow_pickle)
-        refuse_incomplete(folder, files, pin.name)
-        if not chosen[0].endswith(".safetensors"):
-            return None
-        chosen = indexed_files(folder, chosen, pin.name)
-        return {name: found for file in chosen for name, found in files[file]().items()}
+        return _tensors_of(files, folder, at, allow_pickle=self.allow_pickle)
 
     def _fetched(self, pin: SourcePin, *, weights: bool, cached: bool) -> Path:
         if pin.kind is SourceKind.HUB:
@@ -156,8 +147,12 @@ class SourceReader:
         if pin.is_file:
             return self._made(pin, "model", lambda folder: self._fetch_file(pin, folder))
         if pin.kind is SourceKind.STORAGE:
-            name = "model" if weights else "description"
-            return self._made(pin, name, lambda folder: self._fetch_objects(pin, folder, weights=weights))
+
+            def fetch(folder: Path) -> None:
+                targets = {entry.key: folder / entry.key for entry in self._objects(pin, weights=weights)}
+                self._fetch_entries(pin, self._storage(pin), lambda: self._objects(pin, weights=True), targets)
+
+            return self._made(pin, "model" if weights else "description", fetch)
         return Path(pin.address)
 
     def _pinned_commit(self, pin: SourcePin, known: str | None) -> SourcePin:
@@ -167,10 +162,7 @@ class SourceReader:
         return replace(pin, revision=found.commit)
 
     def _pinned_objects(self, pin: SourcePin) -> SourcePin:
-        parent, _, name = pin.address.rpartition("/")
-        # A bucket's root is no file.
-        entry = open_storage(parent, self.storage_options).entry(name) if parent.rstrip("/").count("/") > 1 else None
-        if entry is not None:
+        if (entry := file_at(pin.address, self.storage_options)) is not None:
             return replace(pin, is_file=True, sha256=hash_of_listing([entry]))
         return replace(pin, sha256=hash_of_listing(self._objects(pin, weights=True)))
 
@@ -239,10 +231,6 @@ class SourceReader:
         else:
             raise ConfigError(f"{origin}: is no zip, no tar and no checkpoint of OpenAI's Whisper: name a model folder")
 
-    def _fetch_objects(self, pin: SourcePin, folder: Path, *, weights: bool) -> None:
-        targets = {entry.key: folder / entry.key for entry in self._objects(pin, weights=weights)}
-        self._fetch_entries(pin, self._storage(pin), lambda: self._objects(pin, weights=True), targets)
-
     def _fetch_entries(
         self, pin: SourcePin, storage: Storage, listing: Callable[[], Sequence[Entry]], targets: Mapping[str, Path]
     ) -> None:
@@ -262,6 +250,24 @@ class SourceReader:
         if hash_of_listing(entries) != pin.sha256:
             raise ConfigError(f"{pin.name}: has changed since this attempt began: start it again when it is complete")
         return {entry.key: entry for entry in entries}
+
+
+def tensors_in(folder: Path, origin: str, *, allow_pickle: bool) -> dict[str, StoredTensor] | None:
+    """The tensors of the weights in a folder of this node, by name; None: they are pickled. Errors as of `folder`."""
+    files = {name: partial(tensors_of_file, folder / name, origin) for name in names_in(folder)}
+    return _tensors_of(files, folder, origin, allow_pickle=allow_pickle)
+
+
+def _tensors_of(
+    files: _TensorFiles, folder: Path, origin: str, *, allow_pickle: bool
+) -> dict[str, StoredTensor] | None:
+    """The tensors of the weights among files; their index is in a folder of this node."""
+    chosen = weight_files(files, origin, allow_pickle=allow_pickle)
+    refuse_incomplete(folder, files, origin)
+    if not chosen[0].endswith(".safetensors"):
+        return None
+    chosen = indexed_files(folder, chosen, origin)
+    return {name: found for file in chosen for name, found in files[file]().items()}
 
 
 def made_once(url: str, key: str, name: str, make: Callable[[Path], None]) -> Path:

@@ -1,5 +1,6 @@
 """A Whisper model as Rayscribe trains and scores it: padded labels, loss, and input of any even length."""
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -30,16 +31,11 @@ from trainers.models.recognizer import (
     Recognition,
     Recognizer,
     Word,
+    computing_in,
     label_loss,
 )
 from trainers.models.sources.loaded_weights import weights_from_pretrained
-from trainers.models.whisper.full_context_matching import FullContextMatching, input_frames
-from trainers.models.whisper.whisper_generation import (
-    allowing_text,
-    is_multilingual,
-    language_of,
-    resolve_generation,
-)
+from trainers.models.whisper.whisper_generation import allowing_text, is_multilingual, language_of, resolve_generation
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.models.whisper.whisper_scratch import regularization
 from trainers.models.whisper.word_alignment import has_alignment_heads, word_times
@@ -92,7 +88,7 @@ class WhisperRecognizer(Recognizer):
     def with_input_length(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
         return input_frames(self.model, inputs["input_features"].shape[-1])
 
-    def new_regularizer(self, part: WhisperPart, autocast: torch.dtype | None) -> FullContextMatching | None:
+    def new_regularizer(self, part: WhisperPart, autocast: torch.dtype | None) -> "FullContextMatching | None":
         return FullContextMatching(self, part, autocast) if part.full_context_matching else None
 
     @torch.no_grad()
@@ -123,7 +119,10 @@ class WhisperRecognizer(Recognizer):
             with recorder.listening(model.get_output_embeddings()) if is_greedy else nullcontext():
                 # Each call has an output of its own: a beam search repeats the clips in the one that it is given.
                 output = BaseModelOutput(encoded.last_hidden_state)
-                known = keys_and_values(cache) if is_greedy and "cache_implementation" not in options else {}
+                known: dict[str, Any] = {}
+                if is_greedy and "cache_implementation" not in options:
+                    # What of the encoder's output the pass before has projected: a tenth of a generation's work.
+                    known["past_key_values"] = EncoderDecoderCache(DynamicCache(), cache.cross_attention_cache)
                 tokens = model.generate(encoder_outputs=output, **options, **known)
             prompts = recorder.prompts[:: decoding.part.num_beams]
             if is_greedy:
@@ -204,11 +203,6 @@ def cache_options(device: torch.device) -> dict[str, Any]:
     return {"cache_implementation": "static", "disable_compile": True} if device.type == "cuda" else {}
 
 
-def keys_and_values(cache: EncoderDecoderCache) -> dict[str, EncoderDecoderCache]:
-    """What of the encoder's output a decoder pass has projected, for a generation: a tenth of its work."""
-    return {"past_key_values": EncoderDecoderCache(DynamicCache(), cache.cross_attention_cache)}
-
-
 class NoTimestamps(LogitsProcessor):
     """Suppresses timestamps: after one, generation would go back to the audio.
 
@@ -278,3 +272,63 @@ class GenerationRecorder(LogitsProcessor):
         assert self._logits is not None
         logits = self._logits.float()
         self._logprobs.append(logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1))
+
+
+@contextmanager
+def input_frames(network: Any, frames: int) -> Iterator[None]:
+    """Within it, a Whisper takes inputs of exactly `frames` frames; generation follows.
+
+    The encoder asks its config for the length and its position table for the number of rows; both are set for
+    the moment, and no weight is touched, so that nothing of it can be saved.
+    """
+    config, positions = network.config, network.get_encoder().embed_positions
+    full = config.max_source_positions
+    config.max_source_positions = positions.num_embeddings = frames // 2
+    try:
+        yield
+    finally:
+        config.max_source_positions = positions.num_embeddings = full
+
+
+class FullContextMatching:
+    """The mean squared difference of two encoders' last hidden states: the trained one's, and a frozen original's.
+
+    It is computed within the network's own forward pass, so that whatever wraps the network for training (DDP) sees one
+    pass, and is given as the `loss` of its output, which nothing else fills where labels are not passed.
+    """
+
+    name = "full_context_matching"
+
+    def __init__(self, recognizer: Recognizer, part: WhisperPart, autocast: torch.dtype | None):
+        """Copies the encoder, which must still have the weights that training began with."""
+        self.weight, self.fraction = part.full_context_matching, part.full_context_matching_fraction
+        self._recognizer, self._features, self._autocast = recognizer, recognizer.new_features(), autocast
+        self._context_s = recognizer.limits.context_s
+        self._original = copy.deepcopy(recognizer.model.get_encoder()).eval().requires_grad_(False)
+        self._given: tuple[torch.Tensor, torch.Tensor] | None = None
+        recognizer.model.register_forward_hook(self._add)
+
+    @contextmanager
+    def of(self, clips: Sequence[torch.Tensor], shares: torch.Tensor) -> Iterator[None]:
+        device = clips[0].device
+        inputs = self._features.to(device).inputs(clips, self._context_s)
+        self._given = self._recognizer.in_type_of_weights(inputs)["input_features"], shares.to(device)
+        try:
+            yield
+        finally:
+            self._given = None
+
+    def _add(self, network: Any, inputs: Any, output: Any) -> None:
+        # Generation calls the network, too.
+        if self._given is not None:
+            output["loss"] = self._difference(network, *self._given)
+
+    def _difference(self, network: Any, features: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        self._original.to(features.device)
+        with computing_in(self._autocast, features.device):
+            with torch.no_grad():
+                wanted = self._original(features).last_hidden_state
+            with input_frames(network, features.shape[-1]):
+                given = network.get_encoder()(features).last_hidden_state
+        difference: torch.Tensor = (given.float() - wanted.float()).square().mean(dim=(1, 2)) @ shares
+        return difference

@@ -29,7 +29,7 @@ from trainers.scoring.comparison.systems import rows_of
 from trainers.scoring.error_rate import Score, UtteranceScore, score_texts
 from trainers.scoring.normalizers import NORMALIZERS, Normalizer
 from trainers.scoring.ranking import greedy_score, ranking_rate
-from trainers.scoring.report.prepared_clips import clip_sets
+from trainers.scoring.report.data_section import clip_sets
 from trainers.storage import open_storage
 from trainers.training.arguments import silence_libraries
 from trainers.training.planning import cache_bytes

@@ -15,7 +15,7 @@ from trainers.data.sources.data_source import SPLITS
 from trainers.data.sources.known_sources import source_of
 from trainers.distributed.console import is_main_process, show
 from trainers.errors import ConfigError, RayscribeError
-from trainers.models.sources.source_pin import FIELDS
+from trainers.models.sources.model_files import FIELDS
 from trainers.storage import try_out
 
 

@@ -1,34 +1,118 @@
-"""Prepared clips as a page shows them: durations, characters, and what was left out by reason. Pure."""
+"""What prepared sets say of clips, and how a page shows it: durations, characters, what was left out by reason."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from trainers.config.storage_location import StorageOptions, is_url
 from trainers.config.wording import format_bytes, format_duration
-from trainers.data.prepared_set import PreparedSet
-from trainers.run_folder.layout import now, version_of
+from trainers.data.prepared_set import SUMMARY, PreparedSet, find, shard_name
+from trainers.errors import RayscribeError
+from trainers.run_folder.layout import RunFolder, now, version_of
 from trainers.scoring.report.charts import durations
-from trainers.scoring.report.prepared_clips import ClipSet
 from trainers.scoring.report.rendering import rendered
+from trainers.storage import Storage, open_storage
+
+PREPARED = "prepared"
+
+
+@dataclass(frozen=True)
+class ClipSet:
+    """One split as it was prepared.
+
+    Attributes:
+        rows: Of its manifest.
+        quarantined: Rows that could not be decoded.
+        durations_s: Of each clip.
+        characters: How often each is in the texts.
+    """
+
+    split: str
+    rows: int
+    quarantined: int
+    durations_s: Sequence[float]
+    characters: Counter[str]
+    prepared: PreparedSet
+
+    @classmethod
+    def of(cls, split: str, prepared: PreparedSet) -> "ClipSet":
+        """Reads index and counts of a set; raises what reading them does."""
+        index, summary = prepared.index, prepared.summary
+        characters: Counter[str] = Counter()
+        # Texts of a large set are not in memory together.
+        for texts in index["text"].chunks:
+            for text in texts.to_pylist():
+                characters.update(text)
+        return cls(split, summary.rows, summary.quarantined, index["duration_s"].to_pylist(), characters, prepared)
+
+    def speakers(self) -> dict[str, str]:
+        """The speaker of each clip that has one, by id; nothing where the set is not on a disk of this machine."""
+        found: dict[str, str] = {}
+        for shard in sorted({*self.prepared.index["shard"].to_pylist()}):
+            for table in self._shard(shard):
+                rows = zip(table["id"].to_pylist(), table["speaker"].to_pylist(), strict=True)
+                found |= {id: speaker for id, speaker in rows if speaker}
+        return found
+
+    def recordings(self, ids: Collection[str]) -> dict[str, bytes]:
+        """FLAC files by id; nothing where the set is not on a disk of this machine."""
+        index = self.prepared.index
+        places = zip(index["id"].to_pylist(), index["shard"].to_pylist(), index["row"].to_pylist(), strict=True)
+        return {
+            id: table["audio"][row].as_py()["bytes"]
+            for id, shard, row in places
+            if id in ids
+            for table in self._shard(shard)
+        }
+
+    def _shard(self, shard: int) -> Iterator[pa.Table]:
+        if is_url(self.prepared.url):
+            return
+        # Mapped: only the columns that are used are read.
+        with pa.memory_map(str(Path(self.prepared.url) / shard_name(shard))) as source:
+            yield pa.ipc.open_stream(source).read_all()
+
+
+def prepared_at(storage: Storage) -> PreparedSet | None:
+    """The prepared set whose folder this is; None where it is another folder, or none."""
+    if not storage.exists(SUMMARY):
+        return None
+    url = storage.url()
+    return PreparedSet(url, url.rpartition("/")[2].partition("-")[0])
+
+
+def clip_sets(folder: RunFolder, config: Mapping[str, Any], keys: Mapping[str, str]) -> list[ClipSet]:
+    """The prepared sets of a run that can be read from here, by the hashes of its environment.json."""
+    return [found for split, key in keys.items() if (found := _clip_set(folder, config, split, key)) is not None]
+
+
+def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str) -> ClipSet | None:
+    beside = f"{folder.url.rpartition('/')[0]}/{PREPARED}"
+    # A run folder that was copied may have its prepared sets next to it.
+    for url in dict.fromkeys(((config.get("data") or {}).get("cache_dir") or beside, beside)):
+        try:
+            options = StorageOptions.of(config["run"])
+            prepared = find(open_storage(url, options), key, options)
+            if prepared is None:
+                continue
+            return ClipSet.of(split, prepared)
+        # A report has what can be read; the set may be on another machine, or gone.
+        except (RayscribeError, OSError, pa.ArrowException, LookupError, ValueError):
+            continue
+    return None
+
 
 MOST_CHARACTERS = 200
 REASONS = 50
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 # A set is a split of any number of runs.
 NAME = "this set"
-
-
-@dataclass(frozen=True)
-class ReasonCount:
-    """Rows of a split that were left out for one reason, whatever the numbers in it."""
-
-    split: str
-    reason: str
-    rows: int
-    first: str
 
 
 def data_section(sets: Sequence[ClipSet], quarantine: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -55,17 +139,17 @@ def _described(found: ClipSet) -> dict[str, Any]:
     }
 
 
-def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[ReasonCount]:
-    """Rows that were left out by split and reason, the most frequent first."""
+def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How many rows were left out by split and reason, whatever the numbers in it; the most frequent first."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in quarantine:
         reason = str(row.get("reason", "")).replace(str(row.get("id", "")) or "\0", "…")
         found.setdefault((str(row.get("split", "")), _NUMBER.sub("…", reason)), []).append(row)
-    counts = [
-        ReasonCount(split, reason if len(rows) > 1 else str(rows[0].get("reason", "")), len(rows), str(rows[0]["id"]))
-        for (split, reason), rows in found.items()
-    ]
-    return sorted(counts, key=lambda item: -item.rows)[:REASONS]
+    counts: list[dict[str, Any]] = []
+    for (split, reason), rows in found.items():
+        shown = reason if len(rows) > 1 else str(rows[0].get("reason", ""))
+        counts.append({"split": split, "reason": shown, "rows": len(rows), "first": str(rows[0]["id"])})
+    return sorted(counts, key=lambda item: -item["rows"])[:REASONS]
 
 
 def prepared_html(prepared: PreparedSet) -> str:

@@ -15,9 +15,15 @@ from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.decoding import decode_files
-from trainers.models.ctc.decoding.decode_files import DecodeFiles, check_files, local_files
-from trainers.models.ctc.decoding.lexicon import read_entries, spell
-from trainers.models.ctc.decoding.ngram_files import recognize, words_of
+from trainers.models.ctc.decoding.decode_files import (
+    DecodeFiles,
+    check_files,
+    local_files,
+    read_entries,
+    recognize,
+    spell,
+    words_of,
+)
 from trainers.storage import open_storage
 
 MAGIC = b"mmap lm http://kheafield.com/code "

@@ -17,8 +17,7 @@ from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart, Weights
 from trainers.models.ctc.decoding import rescoring
 from trainers.models.ctc.decoding.beam_search import BeamSearch
-from trainers.models.ctc.decoding.causal_lm import open_tokenizer
-from trainers.models.ctc.decoding.decode_files import DecodeFiles
+from trainers.models.ctc.decoding.decode_files import DecodeFiles, open_tokenizer
 from trainers.models.ctc.decoding.rescoring import CausalScorer
 
 ALONE, CPU = LocalSession(0, 1, 0), torch.device("cpu")

@@ -14,8 +14,8 @@ from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, write_corpus
 from trainers.config.parts.model_source import ModelSource
 from trainers.config.schema import TrainConfig
+from trainers.models.sources.model_files import WITH_WEIGHTS, SourcePin
 from trainers.models.sources.origins import origin_of
-from trainers.models.sources.source_pin import WITH_WEIGHTS, SourcePin
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import RunFolder

@@ -21,8 +21,7 @@ from trainers.run_folder.layout import REPORT, RunFolder
 from trainers.scoring.error_rate import score_texts
 from trainers.scoring.normalizers import normalizer_named
 from trainers.scoring.report import page
-from trainers.scoring.report.page import report_html, write_report
-from trainers.scoring.report.run_record import worker_seconds
+from trainers.scoring.report.page import report_html, worker_seconds, write_report
 from trainers.storage import open_storage
 
 HOSTILE = '<script>alert("x")</script>'

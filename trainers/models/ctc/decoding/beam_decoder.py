@@ -12,9 +12,7 @@ from trainers.data.sources.located_files import read_location
 from trainers.errors import ConfigError, StorageError
 from trainers.findings import Finding, named, ok, problem, warning
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
-from trainers.models.ctc.decoding.causal_lm import open_tokenizer
-from trainers.models.ctc.decoding.decode_files import check_files, local_words
-from trainers.models.ctc.decoding.ngram_files import NgramFile, words_of
+from trainers.models.ctc.decoding.decode_files import NgramFile, check_files, local_words, open_tokenizer, words_of
 from trainers.storage import sha256_of
 
 

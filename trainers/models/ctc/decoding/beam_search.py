@@ -26,8 +26,7 @@ from flashlight.lib.text.dictionary import Dictionary
 
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart, Weights
-from trainers.models.ctc.decoding.decode_files import DecodeFiles
-from trainers.models.ctc.decoding.lexicon import Lexicon, delimiter_of
+from trainers.models.ctc.decoding.decode_files import DecodeFiles, Lexicon, delimiter_of
 from trainers.models.ctc.decoding.rescoring import CausalScorer
 
 # KenLM's logarithms are decimal.

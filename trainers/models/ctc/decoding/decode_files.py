@@ -1,7 +1,9 @@
-"""The files that a beam search reads, on this node's disk."""
+"""The files that a beam search reads: words, an n-gram language model, a causal one's description. Loads no torch."""
 
 import hashlib
+import re
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,17 +12,209 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from transformers import AutoConfig, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.sources.located_files import read_location, read_start, reason_of
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
-from trainers.models.ctc.decoding.lexicon import Lexicon, read_entries, spell
-from trainers.models.ctc.decoding.ngram_files import NgramFile, recognize, words_of
+from trainers.models.pretrained import open_named
 from trainers.storage import open_storage, sha256_of
 
 if TYPE_CHECKING:
     # It loads torch, which the checks before a run do without.
     from trainers.distributed.session import Session
+from collections.abc import Iterable
+
+# Words that a message names.
+NAMED = 10
+# Entries of vocabularies of language models that are no words.
+SENTENCE_MARKS = ("<s>", "</s>", "<unk>", "<UNK>")
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Words that the vocabulary can spell.
+
+    Attributes:
+        spellings: Label ids of each word, without a delimiter; several where it has several spellings.
+        left_out: Words that the vocabulary cannot spell.
+        at_first: Further spellings of a word that nothing is before.
+    """
+
+    spellings: dict[str, list[tuple[int, ...]]]
+    left_out: list[str]
+    at_first: dict[str, list[tuple[int, ...]]]
+
+    @property
+    def problem(self) -> str | None:
+        if not self.left_out:
+            return None
+        names = ", ".join(self.left_out[:NAMED]) + (", …" if len(self.left_out) > NAMED else "")
+        total = len(self.left_out) + len(self.spellings)
+        return f"{len(self.left_out)} of {total} words cannot be spelled in the model's vocabulary ({names})"
+
+
+def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
+    """Each word of a word list with its spelling in tokens, [] where the tokenizer is to spell it.
+
+    The content is UTF-8, a word a line; what follows it after whitespace are the tokens that spell it. What marks the
+    ends of a sentence and unknown words is left out.
+
+    Raises:
+        ConfigError: it holds no words, or is not UTF-8.
+    """
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"decode.lexicon: {location} is not UTF-8: save it as UTF-8") from error
+    rows = [fields for line in lines if (fields := line.split())]
+    entries = [(fields[0], fields[1:]) for fields in rows if fields[0] not in SENTENCE_MARKS]
+    if not entries:
+        raise ConfigError(f"decode.lexicon: {location} has no words: write one a line")
+    return entries
+
+
+def spell(entries: Iterable[tuple[str, list[str]]], tokenizer: Any, origin: str) -> Lexicon:
+    """Spells the words of `read_entries` with a model's vocabulary.
+
+    Where no token stands for the space between words, it is part of the tokens of the word behind it. Such a word has
+    another spelling at the beginning, which elsewhere would join it to the word before.
+
+    Raises:
+        ConfigError: none of the words can be spelled; begins with `origin`.
+    """
+    delimiter = delimiter_of(tokenizer)
+    unusable = {tokenizer.unk_token_id, tokenizer.pad_token_id, delimiter}
+    vocabulary = tokenizer.get_vocab()
+    found: dict[str, list[tuple[int, ...]]] = {}
+    at_first: dict[str, list[tuple[int, ...]]] = {}
+    left_out: dict[str, None] = {}
+
+    def usable(ids: list[int]) -> list[tuple[int, ...]]:
+        return [tuple(ids)] if ids and unusable.isdisjoint(ids) else []
+
+    def spelled(text: str) -> list[tuple[int, ...]]:
+        return usable(tokenizer(text, add_special_tokens=False).input_ids)
+
+    for word, tokens in entries:
+        first: list[tuple[int, ...]] = []
+        if tokens:
+            given = [vocabulary.get(token, tokenizer.unk_token_id) for token in tokens]
+            # As lexicons of other decoders have it.
+            ways = usable(given[:-1] if given[-1] == delimiter else given)
+        elif delimiter is not None:
+            ways = spelled(word)
+        else:
+            first = spelled(word)
+            # Without any token for a space there is one spelling, wherever the word stands.
+            ways = spelled(f" {word}") or first
+        if not ways:
+            left_out[word] = None
+            continue
+        for known, each in ((found, ways), (at_first, first)):
+            known[word] = [*dict.fromkeys([*known.get(word, ()), *each])]
+    # A spelling that serves everywhere is counted once.
+    at_first = {word: [way for way in ways if way not in found[word]] for word, ways in at_first.items()}
+    lexicon = Lexicon(found, [word for word in left_out if word not in found], at_first)
+    if not found:
+        raise ConfigError(f"{origin}: {lexicon.problem}: write them as the transcripts are written")
+    return lexicon
+
+
+def delimiter_of(tokenizer: Any) -> int | None:
+    """The id of the token between words; None where there is none."""
+    token = getattr(tokenizer, "word_delimiter_token", None)
+    return tokenizer.get_vocab().get(token) if token is not None else None
+
+
+# Of KenLM, as flashlight-text has it.
+MAX_ORDER = 6
+BINARY_VERSION = 5
+_BINARY = b"mmap lm http://kheafield.com/code "
+_VERSION = re.compile(rb"format version (\d+)\n")
+# Order and kind are behind the sanity values of the header (lm/binary_format.cc), which are aligned to 8 bytes.
+_ORDER_AT, _KIND_AT = 88, 96
+_KINDS = ("probing", "rest costs", "trie", "quantized trie", "array trie", "quantized array trie")
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
+_COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
+
+
+@dataclass(frozen=True)
+class NgramFile:
+    """What the start of a file says of its language model: its kind, and the most words, or tokens, of an n-gram."""
+
+    kind: str
+    order: int
+
+    @property
+    def is_arpa(self) -> bool:
+        return self.kind == "ARPA"
+
+
+def recognize(start: bytes, location: str) -> NgramFile:
+    """What kind of language model a file holds, by its first bytes; a ConfigError, if KenLM reads none there."""
+    packed = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
+    if packed is not None:
+        raise ConfigError(f"decode.lm: {location} is compressed ({packed}): unpack it, and name the ARPA file")
+    found = _binary(start, location) if start.startswith(_BINARY) else _arpa(start, location)
+    if not 1 <= found.order <= MAX_ORDER:
+        raise ConfigError(
+            f"decode.lm: {location}: an n-gram model of order {found.order}, and KenLM reads up to {MAX_ORDER}: "
+            "estimate one of a lower order"
+        )
+    return found
+
+
+def _binary(start: bytes, location: str) -> NgramFile:
+    version = _VERSION.match(start, len(_BINARY))
+    if version is None:
+        raise ConfigError(f"decode.lm: {location}: KenLM did not finish this binary: build it again from its ARPA file")
+    complete = len(start) >= _KIND_AT + 4
+    kind = struct.unpack_from("<I", start, _KIND_AT)[0] if complete else len(_KINDS)
+    if int(version[1]) != BINARY_VERSION or kind >= len(_KINDS):
+        raise ConfigError(
+            f"decode.lm: {location}: a KenLM binary of version {int(version[1])}, which is not {BINARY_VERSION}, or "
+            "cut off, or of a kind that KenLM does not know: build it again from its ARPA file, or give that"
+        )
+    return NgramFile(f"KenLM binary ({_KINDS[kind]})", start[_ORDER_AT])
+
+
+def _arpa(start: bytes, location: str) -> NgramFile:
+    fix = "give an ARPA file or a KenLM binary"
+    lines = iter(start.decode("utf-8", errors="replace").splitlines())
+    first = next((line.strip() for line in lines if line.strip()), "")
+    if first != "\\data\\":
+        raise ConfigError(f"decode.lm: {location}: its first line is {first[:40]!r}, not \\data\\ as of ARPA: {fix}")
+    orders: list[int] = []
+    for line in lines:
+        if line.startswith("\\1-grams:"):
+            break
+        if line.strip():
+            count = _COUNT.fullmatch(line.strip())
+            if count is None or int(count[1]) != len(orders) + 1:
+                raise ConfigError(f"decode.lm: {location}: {line.strip()[:40]!r} is not a count of n-grams: {fix}")
+            orders.append(int(count[2]))
+    else:
+        raise ConfigError(f"decode.lm: {location} ends before its 1-grams: {fix}")
+    return NgramFile("ARPA", len(orders))
+
+
+def words_of(arpa: Path) -> Iterator[str]:
+    """The words of an ARPA file, those that mark the ends of a sentence and unknown words not among them."""
+    with arpa.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        for line in file:
+            if line.startswith("\\1-grams:"):
+                break
+        for line in file:
+            fields = line.split()
+            if not fields:
+                continue
+            if fields[0].startswith("\\") and len(fields) == 1:
+                return
+            if len(fields) > 1 and fields[1] not in SENTENCE_MARKS:
+                yield fields[1]
 
 
 @dataclass(frozen=True)
@@ -121,3 +315,57 @@ def local_files(part: CtcDecodePart, storage_options: StorageOptions, session: "
     finally:
         if remote and session.local_rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+# The branch of a repository of the Hub that is opened where none is named.
+MAIN = "main"
+# Without it, transformers asks at the terminal whether to run code that comes with a model.
+_NO_CODE = {"trust_remote_code": False}
+
+
+@dataclass(frozen=True)
+class CausalTokenizer:
+    """What a text is for a language model: ids between `start` and, where the model has one, `end`."""
+
+    tokenizer: Any
+    start: int
+    end: int | None
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of a text with its start and end; the first is given, and not predicted."""
+        inner: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
+        return [self.start, *inner, *([self.end] if self.end is not None else [])]
+
+
+def revision_of(name: str) -> str:
+    """The commit of the Hub's main branch, for all who open it; main for a folder. Errors as of `open_tokenizer`."""
+    config = reading(name, lambda: AutoConfig.from_pretrained(name, **_NO_CODE))
+    return getattr(config, "_commit_hash", None) or MAIN
+
+
+def open_tokenizer(name: str, revision: str = MAIN) -> CausalTokenizer:
+    """Opens the tokenizer of `decode.rescoring_model`, whose config must be a causal language model's.
+
+    Raises:
+        ConfigError: it cannot be opened, is another kind of model, or has no token to begin with.
+        StorageError: the Hub does not respond.
+    """
+    config = reading(name, lambda: AutoConfig.from_pretrained(name, revision=revision, **_NO_CODE))
+    if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ConfigError(
+            f"decode.rescoring_model: {name} has model_type {config.model_type}, which AutoModelForCausalLM does not "
+            "open: name a causal language model, such as a GPT-2"
+        )
+    tokenizer = reading(name, lambda: AutoTokenizer.from_pretrained(name, revision=revision, **_NO_CODE))
+    start = next((id for id in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id is not None), None)
+    if start is None:
+        raise ConfigError(
+            f"decode.rescoring_model: {name}: its tokenizer has neither bos_token nor eos_token, so that the first "
+            "word of a text has no probability: set one in its tokenizer_config.json"
+        )
+    return CausalTokenizer(tokenizer, start, tokenizer.eos_token_id)
+
+
+def reading(name: str, call: Any) -> Any:
+    """Calls what reads files of `decode.rescoring_model`; errors as of `open_tokenizer`."""
+    return open_named("decode.rescoring_model", name, call, "a causal language model")

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
 from trainers.models.adaptation.base_weights import hash_of
-from trainers.models.ctc.decoding.causal_lm import CausalTokenizer, open_tokenizer, reading, revision_of
+from trainers.models.ctc.decoding.decode_files import CausalTokenizer, open_tokenizer, reading, revision_of
 
 # Texts of one forward pass.
 TEXTS_AT_ONCE = 32

@@ -1,0 +1,232 @@
+"""Nodes: where the driver runs, how many there are, what they have and with which versions, and where runs are kept."""
+
+import re
+from collections.abc import Iterator
+
+from cluster_configs.validation.cluster_file import (
+    BATCH,
+    CLUSTERS,
+    RAY_UP,
+    ClusterFile,
+    FileKind,
+    Installed,
+    Rule,
+    Violation,
+)
+from cluster_configs.validation.kubernetes_file import (
+    DEVICES,
+    containers_of,
+    groups_in,
+    groups_of,
+    quantity,
+    ray_clusters,
+)
+from cluster_configs.validation.yaml_nodes import Node, SourceLocation
+from trainers.config.parts.scaling_part import CPUS_FOR_DATA
+from trainers.config.storage_location import is_absolute, is_url, unsupported_url
+
+GAUDI = "habana.ai/gaudi"
+_POOL_SIZES = (("min_workers", "max_workers"), ("minReplicas", "maxReplicas"), ("replicas", "maxReplicas"))
+
+
+def _driver_not_on_spot(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for pool in file.pools:
+        if pool.head and pool.spot is not None:
+            fix = "run the head on demand: drivers of jobs run there, and a lost head ends every run"
+            yield Violation(pool.spot.place, pool.spot.text or "spot", fix)
+
+
+def _cpus_for_data(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    fix = (
+        f"leave {CPUS_FOR_DATA:g} CPU next to one for each GPU: Ray Data would wait forever (more CPUs, or a CPU pool)"
+    )
+    if not any(pool.accelerators for pool in file.pools) or any(pool.cpus is None for pool in file.pools):
+        return
+    cpus = sum((pool.cpus or 0) * _size(pool.maximum) for pool in file.pools)
+    workers = sum((pool.accelerators or 0) * _size(pool.maximum) for pool in file.pools)
+    if cpus < workers + CPUS_FOR_DATA:
+        pool = next(pool for pool in file.pools if pool.accelerators)
+        yield Violation(pool.node.place, f"{cpus:g} CPU and {workers:g} accelerators in all", fix)
+
+
+def _size(maximum: float | None) -> float:
+    return 1 if maximum is None else maximum
+
+
+def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for cluster in ray_clusters(file.documents):
+        for group in groups_of(cluster):
+            counted = group.get("rayStartParams", "num-gpus")
+            devices = [
+                container.get("resources", "limits", name)
+                for container in containers_of(group.get("template", "spec"))
+                for name in DEVICES
+            ]
+            if (counted.number or 0) > 0 and not any(quantity(node) for node in devices):
+                fix = "add it to resources.limits, e.g. nvidia.com/gpu: Kubernetes gives the pod no GPU without"
+                yield Violation(counted.place, f"num-gpus: {counted.text}", fix)
+            if cluster.get("enableInTreeAutoscaling").value is True:
+                yield from _hpus_unknown(group)
+
+
+def _hpus_unknown(group: Node) -> Iterator[Violation]:
+    """Gaudi devices that Ray's autoscaler does not know of: in limits it looks for GPUs and TPUs alone."""
+    for container in containers_of(group.get("template", "spec")):
+        device = container.get("resources", "limits", GAUDI)
+        known = group.get("resources", "HPU").present or "HPU" in group.get("rayStartParams", "resources").text
+        if quantity(device) and not known:
+            fix = f'add resources: {{HPU: "{device.text}"}} to the group: its autoscaler starts no pod for HPUs without'
+            yield Violation(device.place, f"{GAUDI}: {device.text}", fix)
+
+
+def _pool_sizes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for pool in file.pools:
+        for low, high in _POOL_SIZES:
+            least, most = pool.node.get(low), pool.node.get(high)
+            if least.number is not None and most.number is not None and least.number > most.number:
+                yield Violation(least.place, f"{low}: {least.text}, {high}: {most.text}", f"give {high} at least {low}")
+    all_of_them, workers = file.document.get("max_workers"), [pool for pool in file.pools if not pool.head]
+    least_of_all = sum(pool.node.get("min_workers").number or 0 for pool in workers)
+    if file.kind == FileKind.RAY_UP and all_of_them.number is not None and all_of_them.number < least_of_all:
+        fix = f"give at least {least_of_all:g}, the sum of the pools' min_workers"
+        yield Violation(all_of_them.place, all_of_them.text, fix)
+
+
+def _head_node_type(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    types, head = file.document.get("available_node_types"), file.document.get("head_node_type")
+    if types.present and not types.get(head.text).present:
+        yield Violation(head.place, head.text, f"name one of available_node_types: {', '.join(types.children)}")
+
+
+def _spot_labels(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for pool in file.pools:
+        labels = pool.node.get("labels").value or pool.node.get("rayStartParams", "labels").value
+        if pool.spot is not None and not labels:
+            fix = "add labels, e.g. {market: spot}, by which a job chooses these nodes or avoids them"
+            yield Violation(pool.node.get("labels").place, pool.name, fix)
+
+
+# name[extras]==version of one of the two packages whose versions must be the client's.
+_PINNED = re.compile(r"(?<![\w.-])(ray|rayscribe)(?:\[[^\]]*\])?==([^;,\s\"']+)", re.IGNORECASE)
+_VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
+_FLOATING = frozenset({"latest", "nightly", "main", "master", "dev", "edge", "stable"})
+ALL = CLUSTERS | BATCH
+
+
+def _versions(file: ClusterFile, installed: Installed) -> Iterator[tuple[SourceLocation, str, str, str]]:
+    """SourceLocation, text, package and version of everything that names a version of Ray or Rayscribe."""
+    for cluster in ray_clusters(file.documents):
+        node = cluster.get("rayVersion")
+        if node.text:
+            yield node.place, node.text, "ray", node.text
+    for image in file.images:
+        name, tag = split_image(image.text)
+        base = name.rpartition("/")[2]
+        package = {"ray": "ray", "ray-ml": "ray", "ray-llm": "ray", "rayscribe": "rayscribe"}.get(base)
+        if package is not None and (version := _VERSION.match(tag)):
+            yield image.place, image.text, package, version[0]
+        if found := re.search(r"ray(\d+\.\d+\.\d+)", tag):
+            yield image.place, image.text, "ray", found[1]
+    for script in file.scripts:
+        for pinned in _PINNED.finditer(script.text):
+            line = script.text.count("\n", 0, pinned.start())
+            yield script.at(line), pinned[0], pinned[1].lower(), pinned[2]
+
+
+def _same_version(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    ours = {"ray": installed.ray, "rayscribe": installed.rayscribe}
+    for place, text, package, version in _versions(file, installed):
+        if version != ours[package] and not version.startswith("$"):
+            yield Violation(
+                place, text, f"use {ours[package]}, which this machine's client has, or install {version} here"
+            )
+
+
+def _pinned_images(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for image in file.images:
+        _, tag = split_image(image.text)
+        if "@sha256:" not in image.text and (not tag or tag.lower() in _FLOATING):
+            yield Violation(image.place, image.text, "name a version or a digest: NAME:VERSION or NAME@sha256:…")
+
+
+def split_image(image: str) -> tuple[str, str]:
+    """Name and tag of an image; no tag is ""."""
+    name = image.partition("@")[0]
+    head, colon, tag = name.rpartition(":")
+    return (head, tag) if colon and "/" not in tag else (name, "")
+
+
+# Folders that are a machine's own wherever they are.
+OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root", "/scratch/local", "/local")
+# `run.storage_path=…`, `--storage_path …`.
+_STORAGE = re.compile(r"(?:run\.storage_path|--storage[_-]path)(?:=|\s+)['\"]?([^'\"\s]+)")
+_ONE_NODE_VOLUMES = ("emptyDir", "hostPath", "ephemeral")
+SHARED_FIX = "give an s3://, gs:// or az:// URL, or a folder that every node mounts at the same path"
+
+
+def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    for place, path in dict.fromkeys((place, match[1]) for place, match in file.find(_STORAGE)):
+        if path.startswith(("$", "~")) or is_url(path):
+            continue
+        problem = unsupported_url(path)
+        if problem is not None:
+            yield Violation(place, path, problem)
+        elif not is_absolute(path) or any(path == own or path.startswith(f"{own}/") for own in OF_ONE_NODE):
+            yield Violation(place, path, f"each node has its own: {SHARED_FIX}")
+        elif file.kind == FileKind.KUBERNETES:
+            yield from _not_mounted(file, place, path)
+
+
+def _not_mounted(file: ClusterFile, place: SourceLocation, path: str) -> Iterator[Violation]:
+    """Groups whose pods have no shared volume at a path."""
+    for group in groups_in(file.documents):
+        pod = group.get("template", "spec")
+        if not group.present or any(_holds(mount, path) for mount in _shared_mounts(pod)):
+            continue
+        name = group.get("groupName").text or "the head"
+        fix = f"mount a persistent volume (ReadWriteMany) there in {name}, or give the URL of a bucket"
+        yield Violation(place, path, fix)
+
+
+def _shared_mounts(pod: Node) -> Iterator[str]:
+    own = {
+        volume.get("name").text
+        for volume in pod.get("volumes").elements()
+        if any(volume.get(kind).present for kind in _ONE_NODE_VOLUMES)
+    }
+    for container in containers_of(pod):
+        for mount in container.get("volumeMounts").elements():
+            if mount.get("name").text not in own:
+                yield mount.get("mountPath").text
+
+
+def _holds(folder: str, path: str) -> bool:
+    return bool(folder) and (path == folder or path.startswith(folder.rstrip("/") + "/"))
+
+
+def _claim_for_all(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+    pods = (group.get("template", "spec") for group in groups_in(file.documents))
+    volumes = (volume for pod in pods for volume in pod.get("volumes").elements())
+    mounted = {volume.get("persistentVolumeClaim", "claimName").text for volume in volumes}
+    for document in file.of_kind("PersistentVolumeClaim"):
+        modes = document.get("spec", "accessModes")
+        if document.get("metadata", "name").text in mounted and not {node.text for node in modes.elements()} & {
+            "ReadWriteMany",
+            "ReadOnlyMany",
+        }:
+            shown = ", ".join(node.text for node in modes.elements())
+            yield Violation(modes.place, shown, "ask for ReadWriteMany: pods on several nodes use it")
+
+
+RULES = (
+    Rule("same-version", "Ray and Rayscribe are the client's versions", ALL, _same_version),
+    Rule("pinned-image", "images have a version", ALL, _pinned_images),
+    Rule("driver-not-on-spot", "the head is not a spot node", CLUSTERS, _driver_not_on_spot),
+    Rule("cpus-for-data", "workers leave CPUs for Ray Data", CLUSTERS, _cpus_for_data),
+    Rule("accelerators-declared", "Ray and the pods know of their GPUs", CLUSTERS, _accelerators_declared),
+    Rule("pool-sizes", "no pool is smaller at most than at least", CLUSTERS, _pool_sizes),
+    Rule("head-node-type", "the head's node type is there", RAY_UP, _head_node_type),
+    Rule("spot-labels", "spot nodes have labels", CLUSTERS, _spot_labels),
+    Rule("shared-storage", "runs are kept where every node reaches them", CLUSTERS | BATCH, _shared_storage),
+    Rule("claim-for-all", "volumes can be mounted on several nodes", frozenset({FileKind.KUBERNETES}), _claim_for_all),
+)
