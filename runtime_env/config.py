@@ -7,7 +7,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from runtime_env import requirements
 from runtime_env.credentials import (
@@ -17,8 +17,8 @@ from runtime_env.credentials import (
     references_in,
     value_looks_secret,
 )
+from trainers.config.parts.part import Part, VariableName
 
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 # Set by Rayscribe itself, each from the field that is named.
 RESERVED = {
     "RAYSCRIBE_CONFIG": "the recipe's own fields",
@@ -30,8 +30,6 @@ RESERVED = {
     "RAY_JOB_STOP_SIGNAL": "job.stop_grace_s",
     "RAY_JOB_STOP_WAIT_TIME_S": "job.stop_grace_s",
 }
-
-VariableName = Annotated[str, StringConstraints(pattern=VARIABLE, max_length=200)]
 
 
 def _check_index(url: str) -> str:
@@ -49,17 +47,10 @@ def _check_index(url: str) -> str:
 IndexUrl = Annotated[str, AfterValidator(_check_index)]
 
 
-class StrictModel(BaseModel):
-    """A frozen part of the config that refuses unknown keys and keeps what was written out of messages."""
+class StrictModel(Part):
+    """A part of the config that keeps what was written out of messages."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        str_strip_whitespace=True,
-        allow_inf_nan=False,
-        coerce_numbers_to_str=True,
-        hide_input_in_errors=True,
-    )
+    model_config = ConfigDict(coerce_numbers_to_str=True, hide_input_in_errors=True)
 
 
 class SecretRef(StrictModel):

@@ -16,19 +16,17 @@ from cluster_configs.rendering.spec_parts import DNS_LABEL, HeadPart, Kubernetes
 from runtime_env.credentials import is_switch, name_looks_secret, value_looks_secret
 from trainers.config.loader import FileKind, read_yaml
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.parts.part import Location, Part
+from trainers.config.parts.part import Location, Part, VariableName
 from trainers.config.storage_location import is_absolute
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
 SPEC = FileKind("spec", "cluster_configs/specs/local.yaml", "name, head, pools, storage, …")
 
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 EMAIL = r"^[^@\s,;'\"]+@[^@\s,;'\"]+$"
 # Set by the rendered files themselves.
 RESERVED = ("RAY_AUTH_MODE", "RAY_TRAIN_ENABLE_STATE_TRACKING", "RAYSCRIBE_SECRETS")
 
-VariableName = Annotated[str, StringConstraints(pattern=VARIABLE, max_length=200)]
 PoolName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")]
 
 

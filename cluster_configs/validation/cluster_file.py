@@ -22,6 +22,8 @@ class FileKind(StrEnum):
 
 
 RAY_UP = frozenset({FileKind.RAY_UP})
+KUBERNETES = frozenset({FileKind.KUBERNETES})
+SPEC = frozenset({FileKind.SPEC})
 BATCH = frozenset({FileKind.SLURM, FileKind.GRID_ENGINE})
 CLUSTERS = frozenset({FileKind.RAY_UP, FileKind.KUBERNETES})
 EVERY_KIND = frozenset(FileKind)

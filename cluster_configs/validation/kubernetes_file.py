@@ -126,8 +126,7 @@ def _variables(document: Node) -> Iterator[Variable]:
         for container in containers_of(pod):
             yield from _environment(container)
     for cluster in ray_clusters([document]):
-        for entry in cluster.get("autoscalerOptions", "env").elements():
-            yield Variable(entry.get("value").place, entry.get("value").text, entry.get("name").text)
+        yield from _environment(cluster.get("autoscalerOptions"))
     runtime_env = document.get("spec", "runtimeEnvYAML")
     try:
         inner = parse_yaml(runtime_env.text)

@@ -10,7 +10,16 @@ from typing import Any
 
 from jsonschema import Draft7Validator, Draft202012Validator, ValidationError
 
-from cluster_configs.validation.cluster_file import BATCH, CLUSTERS, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import (
+    BATCH,
+    CLUSTERS,
+    KUBERNETES,
+    RAY_UP,
+    ClusterFile,
+    Installed,
+    Rule,
+    Violation,
+)
 from cluster_configs.validation.yaml_nodes import Node
 from runtime_env.credentials import masked
 
@@ -105,15 +114,8 @@ def _shell_syntax(file: ClusterFile, installed: Installed) -> Iterator[Violation
 
 
 RULES = (
-    Rule(
-        "ray-schema", "the fields are those of Ray's own schema", frozenset({FileKind.RAY_UP}), _ray_schema,
-    ),
-    Rule(
-        "kubernetes-fields", "every document says what it is", frozenset({FileKind.KUBERNETES}), _fields_of_kubernetes,
-    ),
-    Rule(
-        "kuberay-schema", "RayCluster and RayJob have the fields of ray.io/v1", frozenset({FileKind.KUBERNETES}),
-        _kuberay_schema,
-    ),
+    Rule("ray-schema", "the fields are those of Ray's own schema", RAY_UP, _ray_schema),
+    Rule("kubernetes-fields", "every document says what it is", KUBERNETES, _fields_of_kubernetes),
+    Rule("kuberay-schema", "RayCluster and RayJob have the fields of ray.io/v1", KUBERNETES, _kuberay_schema),
     Rule("shell-syntax", "bash can read every script and command", CLUSTERS | BATCH, _shell_syntax),
-)  # fmt: skip
+)

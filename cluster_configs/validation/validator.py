@@ -8,14 +8,13 @@ from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.render import RENDERERS, render
 from cluster_configs.rendering.targets import Target
 from cluster_configs.validation import schema_rules
-from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import EVERY_KIND, SPEC, ClusterFile, FileKind, Installed, Rule, Violation
 from cluster_configs.validation.file_reader import READING, UnreadableError, read_cluster_file
 from cluster_configs.validation.rules import access_rules, kubernetes_rules, node_rules, secret_rules
 from cluster_configs.validation.yaml_nodes import SourceLocation
 from trainers.config.validation import validated
 from trainers.errors import ConfigError
 
-SPEC = frozenset({FileKind.SPEC})
 # The part of a spec that each target needs.
 PARTS = {Target.RAY_UP: "ray_up", Target.KUBERAY: "kubernetes", Target.SLURM: "slurm", Target.SGE: "sge"}
 

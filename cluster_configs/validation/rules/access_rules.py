@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from cluster_configs.validation.cluster_file import (
     BATCH,
     CLUSTERS,
+    KUBERNETES,
     RAY_UP,
     ClusterFile,
     FileKind,
@@ -18,7 +19,6 @@ from cluster_configs.validation.cluster_file import (
 from cluster_configs.validation.kubernetes_file import containers_of, groups_in, groups_of, pod_specs, ray_clusters
 from cluster_configs.validation.yaml_nodes import Node
 
-KUBERNETES = frozenset({FileKind.KUBERNETES})
 START_COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")
 TOKEN_FILE = "~/.ray/auth_token"
 # Options of docker run by which a container acts on its host.

@@ -4,13 +4,12 @@ import re
 from collections.abc import Iterator
 
 from cluster_configs.rendering.commented_yaml import is_other_type
-from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import KUBERNETES, ClusterFile, Installed, Rule, Violation
 from cluster_configs.validation.kubernetes_file import containers_of, groups_in
 from cluster_configs.validation.yaml_nodes import parse_yaml, unquoted_texts
 from trainers.config.strict_loading import YamlError
 
 _QUANTITIES = re.compile(r"(^|\.)(limits|requests|capacity|sizeLimit)(\.|$)")
-KUBERNETES = frozenset({FileKind.KUBERNETES})
 
 
 def _container_resources(file: ClusterFile, installed: Installed) -> Iterator[Violation]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from cluster_configs.validation.cluster_file import (
     BATCH,
     CLUSTERS,
+    KUBERNETES,
     RAY_UP,
     ClusterFile,
     FileKind,
@@ -228,5 +229,5 @@ RULES = (
     Rule("head-node-type", "the head's node type is there", RAY_UP, _head_node_type),
     Rule("spot-labels", "spot nodes have labels", CLUSTERS, _spot_labels),
     Rule("shared-storage", "runs are kept where every node reaches them", CLUSTERS | BATCH, _shared_storage),
-    Rule("claim-for-all", "volumes can be mounted on several nodes", frozenset({FileKind.KUBERNETES}), _claim_for_all),
+    Rule("claim-for-all", "volumes can be mounted on several nodes", KUBERNETES, _claim_for_all),
 )

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from trainers.config.config_scope import ConfigScope
@@ -101,6 +101,9 @@ def trains(info: ValidationInfo) -> bool:
     return not isinstance(info.context, ConfigScope) or info.context.trains
 
 
+# Of the environment.
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+VariableName = Annotated[str, StringConstraints(pattern=VARIABLE, max_length=200)]
 # Names and values that something else reads.
 Settings = Annotated[dict[str, Any], AfterValidator(refuse_not_finite)]
 # A path, or a URL of a storage.

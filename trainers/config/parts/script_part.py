@@ -7,10 +7,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator
 
-from trainers.config.parts.part import Part, Positive, rule
+from trainers.config.parts.part import VARIABLE, Part, Positive, rule
 
 Words = Annotated[tuple[Annotated[str, StringConstraints(strip_whitespace=False)], ...], Field(min_length=1)]
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 def is_python(words: Sequence[str]) -> bool:
