@@ -14,14 +14,12 @@ import pytest
 from safetensors.numpy import load_file
 from transformers import WhisperTokenizer
 
-from tests.trainers.multilingual import write_multilingual
 from tests.trainers.pipeline.second_starts import FIELDS, Outcome, second_start
 from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, ResumeError, StoppedError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.ctc_part import CtcPart
-from trainers.models.seq2seq import seq2seq_processor
 from trainers.models.whisper.whisper_part import WhisperPart
 from trainers.pipeline import attempt
 from trainers.pipeline.engine import LocalEngine
@@ -162,37 +160,6 @@ def test_how_often_is_scored_saved_and_logged_changes_at_once(
     lines = [json.loads(line) for line in (run_folder(wanted) / "metrics.jsonl").read_bytes().splitlines()]
     assert [line["step"] for line in lines if line["attempt"] == 2 and "eval_wer" in line] == [5, 6, 7, 8]
     assert [line["step"] for line in lines if line["attempt"] == 2 and "loss" in line] == [6, 8]
-
-
-@pytest.mark.parametrize("language", ["English", "French"])
-def test_a_run_goes_on_in_the_language_that_its_labels_began_in(
-    language: str, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_multilingual(tmp_path)
-    weights = {"model": {"init": "pretrained", "name_or_path": str(tmp_path), "language": language}}
-    wanted = small(
-        tones, tmp_path, {**weights, "training.max_steps": 2, "training.save_steps": 1, "training.eval_steps": 1}
-    )
-    # A version that left it to the tokenizer.
-    set_language = seq2seq_processor._set_language
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            seq2seq_processor, "_set_language", lambda tokenizer, _, origin: set_language(tokenizer, None, origin)
-        )
-        stop_after(wanted, 1, monkeypatch)
-    spoken = []
-
-    def set_and_note(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
-        token = set_language(tokenizer, language, origin)
-        spoken.append(tokenizer.tgt_lang)
-        return token
-
-    monkeypatch.setattr(seq2seq_processor, "_set_language", set_and_note)
-    fit(wanted, LocalEngine())
-    assert set(spoken) == {"pt"}
-    state = Journal(RunFolder.of(wanted)).read()
-    assert [item.step for item in state.checkpoints] == [1, 2]
-    assert state.processor == 2
 
 
 def test_a_finished_run_needs_nothing_to_show_its_result_that_only_training_reads(

@@ -16,8 +16,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError
 from trainers.models.family import Family
 from trainers.models.recognizer import Decoding
-from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily
-from trainers.models.seq2seq.seq2seq_processor import token_of
+from trainers.models.seq2seq.seq2seq_family import Seq2SeqFamily, token_of
 from trainers.models.seq2seq.seq2seq_recognizer import Seq2SeqRecognizer
 
 FAMILY: Family[Any] = Seq2SeqFamily()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import starmap
 from pathlib import Path
 from typing import Any, ClassVar
 
 import transformers
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 
+from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
 from trainers.errors import ConfigError
 from trainers.models.adaptation.network_parts import PROJECTOR, Parts, encoder_decoder_parts
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
+from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import (
     from_pretrained,
     open_pretrained,
@@ -21,8 +25,118 @@ from trainers.models.pretrained import (
     refuse_without_processor,
 )
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
-from trainers.models.seq2seq.seq2seq_processor import CONTEXT_S, Seq2SeqProcessor, limits_of, processor_of, token_of
-from trainers.models.tokenizer_processor import tokenizer_fingerprint
+from trainers.models.tokenizer_processor import refuse_other_rate, refuse_tokens_beyond, tokenizer_fingerprint
+
+# Attention over the outputs of two minutes.
+CONTEXT_S = 120.0
+# Most label tokens of a decoder whose config names no number of positions.
+LABEL_TOKENS = 1024
+# The layers over samples of MoonshineEncoder, which no config names.
+MOONSHINE_LAYERS = (Convolution(127, 64), Convolution(7, 3), Convolution(3, 2))
+POSITIONS = ("max_target_positions", "max_position_embeddings", "n_positions")
+
+
+@dataclass(frozen=True)
+class Seq2SeqProcessor:
+    """Feature extractor and tokenizer, and the decoder's tokens around a text.
+
+    Attributes:
+        start_id: The decoder's start token, which it is given and which stands in no label.
+        end_id: Ends each label.
+        pad_id: Stands behind shorter labels.
+        language_id: The token of the language, the first of each label, which every hypothesis is made to begin with.
+            None: the tokenizer has no such tokens.
+    """
+
+    feature_extractor: Any
+    tokenizer: Any
+    start_id: int
+    end_id: int
+    pad_id: int
+    language_id: int | None = None
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        self.feature_extractor.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def processor_of(name_or_path: str | Path, revision: str, config: Any, language: str | None = None) -> Seq2SeqProcessor:
+    """Opens a processor whose labels are in a language, by default that which the tokenizer was saved with.
+
+    Raises:
+        ConfigError: it does not fit the model, or has no token for the language.
+    """
+    extractor = AutoFeatureExtractor.from_pretrained(name_or_path, revision=revision)
+    refuse_other_rate(extractor, str(name_or_path))
+    tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision)
+    names = ("decoder_start_token_id", "eos_token_id", "pad_token_id")
+    start_id, end_id, pad_id = (_id_of(config, name, str(name_or_path)) for name in names)
+    language_id = _set_language(tokenizer, language, name_or_path)
+    outputs = getattr(config, "decoder", config).vocab_size
+    refuse_tokens_beyond(tokenizer, outputs, (start_id, end_id, pad_id, language_id), str(name_or_path))
+    return Seq2SeqProcessor(extractor, tokenizer, start_id, end_id, pad_id, language_id)
+
+
+def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
+    """Has a tokenizer with tokens of languages (multilingual Speech2Text) begin labels with the language's.
+
+    Gives the token's id; None for a tokenizer without such tokens, which writes any language.
+    """
+    if getattr(tokenizer, "lang_codes", None) is None:
+        return None
+    if language is not None:
+        token = token_of(tokenizer, language)
+        if token is None:
+            known = ", ".join(sorted(tokenizer.lang_code_to_id))
+            raise ConfigError(f"model.language is {language}, and {origin} has tokens for {known}: name one of these")
+        tokenizer.tgt_lang = token
+    return int(tokenizer.lang_code_to_id[tokenizer.tgt_lang])
+
+
+def token_of(tokenizer: Any, language: str) -> str | None:
+    """The code by which a tokenizer has a language, itself before others of it; None: it has no token for it."""
+    if language in tokenizer.lang_code_to_id:
+        return language
+    return next((own for own in tokenizer.lang_code_to_id if code_or_name(own) == code_or_name(language)), None)
+
+
+def _id_of(config: Any, name: str, origin: str) -> int:
+    """A token of the decoder, which a composed model's config has on top or in its decoder's part."""
+    found = getattr(config, name, None)
+    if found is None:
+        found = getattr(getattr(config, "decoder", None), name, None)
+    if found is None:
+        raise ConfigError(f"{origin}: config.json has no {name}: write there which token it is")
+    return int(found)
+
+
+def limits_of(config: Any, processor: Any) -> Limits:
+    """The limits of a model of this config; padding is taken to move outputs, as it does of some."""
+    decoder = getattr(config, "decoder", config)
+    found = (getattr(decoder, name, None) for name in POSITIONS)
+    tokens = next((int(size) for size in found if size), LABEL_TOKENS)
+    return Limits(
+        context_s=CONTEXT_S,
+        label_tokens=tokens,
+        prefix_tokens=0,
+        new_tokens=tokens - 1,
+        full_context=False,
+        padding_affects_output=True,
+        has_bins=processor.feature_extractor.model_input_names[0] == "input_features",
+        least_samples=_least_samples(config, processor.feature_extractor),
+    )
+
+
+def _least_samples(config: Any, extractor: Any) -> int:
+    """Samples of the shortest clip that an encoder gives an output for."""
+    if extractor.model_input_names[0] == "input_features":
+        # The variance over frames, by which they are divided, needs two.
+        return MEL_WINDOW.kernel + MEL_WINDOW.stride
+    if config.model_type == "moonshine":
+        return FrameCount(MOONSHINE_LAYERS).least_samples
+    encoder = getattr(config, "encoder", config)
+    kernels, strides = getattr(encoder, "conv_kernel", ()), getattr(encoder, "conv_stride", ())
+    return FrameCount(tuple(starmap(Convolution, zip(kernels, strides, strict=True)))).least_samples
 
 
 class Seq2SeqFamily(Family[Seq2SeqPart]):
