@@ -71,6 +71,7 @@ def launch(
         RayscribeError: the attempt cannot begin, or what stopped the program.
     """
     folder = RunFolder.of(config)
+    open_storage(storage_path_of(config), config.run.storage_options).check_writable()
     journal, request = Journal(folder), AttemptRequest(folder, config.trainer, overrides, attempt, expected)
     with FinalStatus(config, folder, attempt) as final:
         driver = _begin(config, journal, request)
@@ -93,7 +94,6 @@ def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> D
     Raises:
         RayscribeError: the attempt cannot begin.
     """
-    open_storage(storage_path_of(config), config.run.storage_options).check_writable()
     folder, state = request.folder, journal.read()
     request.check(state)
     if config.run.resume == "never" and state.number and not request.is_retry:
