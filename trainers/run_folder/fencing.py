@@ -44,20 +44,6 @@ class Writer(ABC):
         """
         return self.journal.append(lambda state: decide(self._checked(state)))
 
-    @contextmanager
-    def naming_successor(self) -> Iterator[None]:
-        """A block that reads what this writer has written, which a later attempt deletes.
-
-        Raises:
-            FencedError: instead of a StorageError, where the journal names another.
-        """
-        try:
-            yield
-        except StorageError:
-            with suppress(StorageError):
-                self.check()
-            raise
-
     def _checked(self, state: State) -> State:
         if not self.holds(state):
             raise _fenced(self.folder, self.attempt, state)
@@ -154,6 +140,24 @@ class GroupWriter(Writer):
             }
 
         return self.journal.append(decide)
+
+    @contextmanager
+    def writing_outputs(self) -> Iterator[None]:
+        """A block that writes this group's outputs, which a later one deletes, and reads them again.
+
+        Raises:
+            FencedError: the journal names another, which may be why they could not be read; they are deleted.
+        """
+        try:
+            yield
+        except (FencedError, StorageError):
+            with suppress(StorageError):
+                try:
+                    self.check()
+                except FencedError:
+                    self.folder.storage.delete_tree(self.group.outputs)
+                    raise
+            raise
 
     def resize(self, step: int, workers: int) -> str | None:
         """Enters from which step on the group trains, where it has another number of workers than the one before.

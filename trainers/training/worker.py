@@ -74,7 +74,7 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        with context.writer.naming_successor():
+        with context.writer.writing_outputs():
             finish(context)
 
 
@@ -214,16 +214,12 @@ def _test_line(writer: GroupWriter, test: dict[str, Any]) -> str:
 
 def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any]) -> None:
     """Completes the outputs, and has the journal name them as the run's: from then on they are read."""
+    metrics = deduplicate(accepted_metrics(writer.folder, writer.check()))
+    outputs.storage.write_bytes(layout.METRICS, metrics)
+    outputs.write_json(layout.RESULT, result)
+    files = [item.key for item in outputs.storage.list_files()]
     entry = {"kind": "finished", "attempt": writer.attempt, "outputs": writer.group.outputs}
-    try:
-        metrics = deduplicate(accepted_metrics(writer.folder, writer.check()))
-        outputs.storage.write_bytes(layout.METRICS, metrics)
-        outputs.write_json(layout.RESULT, result)
-        files = [item.key for item in outputs.storage.list_files()]
-        writer.append(lambda state: {**entry, "files": files, "result": result})
-    except FencedError:
-        writer.folder.storage.delete_tree(writer.group.outputs)
-        raise
+    writer.append(lambda state: {**entry, "files": files, "result": result})
 
 
 def _result(task: TrainTask, best: Checkpoint, test: dict[str, Any] | None) -> dict[str, Any]:

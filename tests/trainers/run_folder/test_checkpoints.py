@@ -242,11 +242,13 @@ def test_a_group_whose_results_a_later_one_has_deleted_says_that_it_was_overtake
     paused = group_of(driver, "x")
     scores = f"{paused.group.outputs}/scores"
     storage.write_bytes(scores, b"written before the pause")
-    with pytest.raises(StorageError), paused.naming_successor():
+    with pytest.raises(StorageError), paused.writing_outputs():
         storage.read_bytes(f"{scores}-that-nobody-wrote")
     sweep(group_of(driver, "y"))
-    with pytest.raises(FencedError), paused.naming_successor():
+    with pytest.raises(FencedError), paused.writing_outputs():
+        storage.write_bytes(f"{paused.group.outputs}/model", b"written after the pause")
         storage.read_bytes(scores)
+    assert storage.list_folders("attempts/1") == [], "nobody would delete it later"
 
 
 def test_damage_is_told_from_trouble(tmp_path: Path, storage: Storage) -> None:
