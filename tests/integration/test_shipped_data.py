@@ -83,4 +83,4 @@ def test_a_node_with_a_temporary_folder_of_its_own_reads_what_was_shipped(
         assert "on test (6 utterances)" in output.strip().splitlines()[-1]
         assert list(Path(folder).glob("*/runtime_resources/working_dir_files/_ray_pkg_*/rayscribe-data/*.wav"))
     for split, count in SPLITS:
-        assert f"{split}: {count} rows · {count} prepared" in output
+        assert f"{split} {count} of {count} clips" in output
