@@ -22,7 +22,7 @@ from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import AnyConfig, ScriptConfig, TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CONFIG_VARIABLE, read_record, read_submitted
-from trainers.config.validation import refuse
+from trainers.config.validation import Problems
 from trainers.distributed.console import opened_screen, print_line, show
 from trainers.distributed.console.events import Stage
 from trainers.distributed.console.screen import READING, START
@@ -127,22 +127,16 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
 def _further_problems(given: TaskArguments, config: AnyConfig) -> Sequence[Exception]:
     if given.verb == "check" or not isinstance(config, TrainConfig):
         return ()
-    return _early_problems(given, make_paths_absolute(config, Path.cwd()))
+    return _early_problems(given, make_paths_absolute(config, Path.cwd())).found
 
 
-def _early_problems(given: TaskArguments, config: TrainConfig) -> Sequence[Exception]:
+def _early_problems(given: TaskArguments, config: TrainConfig) -> Problems:
     """What is known to stop a verb before anything slow is loaded; on a cluster only its nodes may have the files."""
     from trainers.pipeline.on_machine.early_checks import early_problems  # noqa: PLC0415
 
     has_files = given.debug or given.ray is False or _reason_for_ray(given, config) is None
     split, trains = given.split if given.verb == "evaluate" else None, given.verb == "train"
     return early_problems(config, split, trains=trains, has_files=has_files, writes=not given.debug)
-
-
-def _refuse_early(given: TaskArguments, config: TrainConfig) -> None:
-    if len(problems := _early_problems(given, config)) == 1:
-        raise problems[0]
-    refuse([str(each) for each in problems], str(given.config or "command line"))
 
 
 def _reason_for_ray(given: TaskArguments, config: TrainConfig) -> str | None:
@@ -218,7 +212,7 @@ def result_of(call: Call, verb: Verb[Result]) -> Result:
         from trainers.models.sources.run_models import find_model  # noqa: PLC0415
 
         find_model(str(given.model), config.run.storage_options)
-    _refuse_early(given, config)
+    _early_problems(given, config).refuse(str(given.config or "command line"))
     return run_on_engine(call, verb, _reason_for_ray(given, config))
 
 

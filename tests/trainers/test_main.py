@@ -159,7 +159,7 @@ class TestTask:
         changes = [f"{field}={value}" for field, value in wrong.items()]
         changes += ["training.max_step=3"] if config_fault else []
         code, message = refused(recipe, capsys, *changes)
-        assert code == 2
+        assert code == (2 if config_fault else 4), "another disk may be there when it is tried again"
         assert f"{recipe}: {6 if config_fault else 5} problems" in message
         for words in (
             "data.train: ",

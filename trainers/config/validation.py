@@ -18,7 +18,7 @@ from trainers.config.parts.run_part import NAME, RESUME
 from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
 from trainers.config.storage_location import without_password
 from trainers.config.wording import counted
-from trainers.errors import ConfigError
+from trainers.errors import ConfigError, RayscribeError
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -111,9 +111,42 @@ def _remove(content: dict[str, Any], steps: Sequence[str], model: type[BaseModel
 def refuse(problems: Sequence[str], origin: str) -> None:
     """Raises a ConfigError with every problem, if there is one."""
     if problems:
-        raise ConfigError(
-            f"{origin}: {counted(len(problems), 'problem')}\n" + "\n".join(f"  - {problem}" for problem in problems)
-        )
+        raise ConfigError(_listed(problems, origin))
+
+
+def _listed(problems: Sequence[str], origin: str) -> str:
+    return f"{origin}: {counted(len(problems), 'problem')}\n" + "\n".join(f"  - {problem}" for problem in problems)
+
+
+class Problems:
+    """Errors that are raised together: a block in `with problems:` may add one, and is left then."""
+
+    def __init__(self) -> None:
+        """Nothing is found yet."""
+        self.found: list[RayscribeError] = []
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, RayscribeError):
+            self.found.append(error)
+        return isinstance(error, RayscribeError)
+
+    def refuse(self, origin: str) -> None:
+        """Raises what was found, if anything was.
+
+        Raises:
+            RayscribeError: one as it is; several with `origin` before them, as the first that a retry may not meet
+                again; else as a ConfigError where one of them is, otherwise as the first.
+        """
+        if len(self.found) == 1:
+            raise self.found[0]
+        if self.found:
+            kinds = [type(each) for each in self.found]
+            passing = (kind for kind in kinds if not kind.final)
+            kind = next(passing, ConfigError if ConfigError in kinds else kinds[0])
+            raise kind(_listed([str(each) for each in self.found], origin))
 
 
 def _describe(problem: Any, model: type[BaseModel]) -> list[str]:

@@ -1,13 +1,14 @@
 """An attempt up to its training: resolve the plan, prepare its data, commit it to the journal."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from trainers.config.parts.hub_part import HubPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
+from trainers.config.validation import Problems
 from trainers.config.wording import counted, format_duration
 from trainers.data.prepared_set import JoinedSet, PreparedSet
 from trainers.data.selection import not_scored, select_scored, select_training
@@ -46,36 +47,48 @@ from trainers.training.planning import bounds_of, cut_references, describe_mix, 
 from trainers.training.tasks import TrainTask
 
 
+class PlannedModel(NamedTuple):
+    """What describes the model of an attempt.
+
+    Attributes:
+        config: The config, whose model and decode part its family has read.
+        family: That of its weights.
+        model: Where this node has its files.
+        processor: That of pretrained weights. None: the run has one of its own, learns it, or has ended.
+    """
+
+    config: TrainConfig
+    family: Family[Any]
+    model: OpenedModel
+    processor: Any
+
+    @property
+    def part(self) -> ModelPart:
+        """What the config says of the model, with the folder of this node that it is in."""
+        return self.model.applied_to(self.config.model)
+
+
 @dataclass(frozen=True)
 class AttemptPlan:
     """An attempt on one state of the journal; on another it is resolved anew.
 
     Attributes:
         continuation: How the run begins or goes on, with the config that the attempt runs with.
-        family: That of its weights.
-        model: Where this node has what describes the model.
+        opened: The model, not its weights.
         data: What it is trained and scored on, opened.
-        processor: That of pretrained weights. None: the run has one of its own, or learns it.
         has_finished: There is nothing to train: the result of the run is shown again.
     """
 
     request: AttemptRequest
     state: State
     continuation: Continuation
-    family: Family[Any]
+    opened: PlannedModel
     data: OpenedData
-    processor: Any
     has_finished: bool
-    model: OpenedModel = field(default_factory=OpenedModel)
 
     @property
     def config(self) -> TrainConfig:
         return self.continuation.config
-
-    @property
-    def part(self) -> ModelPart:
-        """What the config says of the model, with the folder of this node that it is in."""
-        return self.model.applied_to(self.config.model)
 
 
 def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
@@ -84,7 +97,13 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
     Raises:
         RayscribeError: the attempt cannot be begun, or cannot succeed.
     """
-    check_storage(config)
+    problems = Problems()
+    with problems:
+        check_storage(config)
+    if problems.found:
+        # What can be told without journal and data is told with it.
+        _check_recipe(config, request, problems)
+        problems.refuse(request.folder.url)
     journal = Journal(request.folder)
     while True:
         plan = resolve(config, engine, request, journal.read(), status)
@@ -98,14 +117,14 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
         sets = plan.data.prepare(config, engine, lambda detail: status.update(Phase.PREPARING_DATA, detail=detail))
         driver = commit(plan, journal)
         if driver is not None:
-            with plan.model.named_in_errors():
+            with plan.opened.model.named_in_errors():
                 return _write_attempt(plan, driver, sets)
 
 
 def resolve(
     config: TrainConfig, engine: Engine, request: AttemptRequest, state: State, status: StatusWriter
 ) -> AttemptPlan:
-    """Plans an attempt on a state of the journal; what would stop it after hours of preparing is found here.
+    """Plans an attempt on a state of the journal; what would stop it after hours of preparing is found here, all of it.
 
     Raises:
         RayscribeError: the attempt cannot be begun, or cannot succeed.
@@ -114,48 +133,69 @@ def resolve(
     if not request.is_managed and state.experiment is not None:
         # Its workers would find it, too, but only once readers take this attempt for the run's.
         refuse_second_training(state.experiment["id"])
-    _check_cluster(config, engine, request)
-    trains = not has_ended(state, config)
-    if trains and config.hub.push:
-        _check_hub(config.hub, request.folder.name)
+    problems, trains, opened = Problems(), not has_ended(state, config), None
+    with problems:
+        _check_cluster(config, engine, request)
     status.update(Phase.PREPARING_DATA, detail="opening the data")
     show(Stage("data", "reading manifests, and what describes the model"))
-    began_with = known_sources(state)
-    model = open_sources(config, pin_sources(config, began_with, hashed=trains), weights=False)
-    with model.named_in_errors():
-        config, family = resolve_model(config, model)
-        refuse_unsupported(config, family)
+    with problems:
+        opened = _open_model(config, state, trains=trains)
+    if opened is None:
+        # Data can be wrong, too.
+        with problems:
+            OpenedData.of(resolve_config(state, config), trains=trains)
+    else:
+        config = opened.config
         if not state.has_begun:
-            refuse_unused_fields(config)
-        processor = _check_model(config, model, family, state) if trains else None
-    data, continuation = _decide(config, request, state, trains=trains)
-    continuation = continuation.with_sources(began_with, model.pins)
+            with problems:
+                refuse_unused_fields(config)
+        if trains:
+            _check_weights(opened, state, problems)
+        with problems:
+            data, continuation = _decide(config, request, state, trains=trains)
+            if trains:
+                check_languages(config, opened.family, data.sources, opened.processor)
     if trains:
-        check_languages(config, family, data.sources, processor)
+        _check_recipe(config, request, problems)
+    problems.refuse(request.folder.url)
+    assert opened is not None
+    continuation = continuation.with_sources(known_sources(state), opened.model.pins)
     if continuation.began_from is not None and not state.checkpoints:
         named_checkpoint(continuation.began_from, config.run.storage_options)
     has_finished = finished(state, request.folder, config, data.keys(config.data))
-    return AttemptPlan(request, state, continuation, family, data, processor, has_finished, model)
+    return AttemptPlan(request, state, continuation, opened, data, has_finished)
+
+
+def _open_model(config: TrainConfig, state: State, *, trains: bool) -> PlannedModel:
+    model = open_sources(config, pin_sources(config, known_sources(state), hashed=trains), weights=False)
+    with model.named_in_errors():
+        config, family = resolve_model(config, model)
+        refuse_unsupported(config, family)
+        part = model.applied_to(config.model)
+        processor = family.open_processor(part, None) if trains and not family.learns_processor(part) else None
+    return PlannedModel(config, family, model, processor)
 
 
 def _decide(
     config: TrainConfig, request: AttemptRequest, state: State, *, trains: bool
 ) -> tuple[OpenedData, Continuation]:
     """Opens the data as the run began with it, and decides on the hashes of it."""
-    folder, begun = request.folder, state
+    folder = request.folder
     previous = previous_config(folder, state)
-    while True:
-        resolved = resolve_config(begun, config)
-        data = OpenedData.of(resolved, trains=trains)
+
+    def decided(begun: State) -> tuple[OpenedData, Continuation]:
+        data = OpenedData.of(resolve_config(begun, config), trains=trains)
         try:
             keys = data.keys(config.data)
-            continuation = decide(folder.url, begun, previous, config, keys, retried=request.is_retry)
+            return data, decide(folder.url, begun, previous, config, keys, retried=request.is_retry)
         except ResumeError as error:
             raise ResumeError(f"{error}{data.changed_recordings(config, state)}") from None
-        if continuation.config.data == resolved.data:
-            return data, continuation
+
+    data, continuation = decided(state)
+    if continuation.config.data != resolve_config(state, config).data:
         # Another experiment begins, to which the defaults of now apply.
-        begun = replace(state, experiment=None)
+        return decided(replace(state, experiment=None))
+    return data, continuation
 
 
 def _check_cluster(config: TrainConfig, engine: Engine, request: AttemptRequest) -> None:
@@ -168,34 +208,38 @@ def _check_cluster(config: TrainConfig, engine: Engine, request: AttemptRequest)
         raise LostNodeError(f"the cluster has lost a node since the queue found room there: {error}") from None
 
 
-def _check_hub(part: HubPart, run_name: str) -> None:
+def _check_weights(opened: PlannedModel, state: State, problems: Problems) -> None:
+    """Checks the weights that a run begins with; prints which of them are trained."""
+    config, family, part = opened.config, opened.family, opened.part
+    if part.init == "pretrained" and not state.checkpoints:
+        with problems, opened.model.named_in_errors():
+            refuse_other_weights(config, part, family, opened.model)
+    if config.adapt.method != "full":
+        with problems, opened.model.named_in_errors():
+            print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, part, family)}")
+
+
+def _check_recipe(config: TrainConfig, request: AttemptRequest, problems: Problems) -> None:
+    """Checks what a training and its scores need, and the config alone names."""
+    with problems:
+        check_decoder(config.decode, config.run.storage_options)
+    with problems:
+        if (metrics := RecipeMetrics.of(config.scoring)) is not None:
+            metrics.check()
+    if config.hub.push:
+        with problems:
+            _check_hub(config.hub, request.folder.name, make=not problems.found)
+
+
+def _check_hub(part: HubPart, run_name: str, *, make: bool) -> None:
     """Finds what would keep the model from being pushed; a Hub that is not there now may be at the end."""
     try:
-        repository = repository_of(part, run_name, make=True)
+        repository = repository_of(part, run_name, make=make)
+        text = f"hub: the best model is pushed to {repository.url} at the end"
     except StorageError as error:
-        print_line(f"warning: {error}; training goes on, and the model is pushed at its end")
-    else:
-        print_line(f"hub: the best model is pushed to {repository.url} at the end")
-
-
-def _check_model(config: TrainConfig, opened: OpenedModel, family: Family[Any], state: State) -> Any:
-    """Opens what a model is trained, decoded and scored with; prints which of its weights are trained.
-
-    Gives the processor of pretrained weights; None: the run has one of its own, or learns it.
-    """
-    model = opened.applied_to(config.model)
-    check_decoder(config.decode, config.run.storage_options)
-    if (metrics := RecipeMetrics.of(config.scoring)) is not None:
-        metrics.check()
-    processor = None
-    if not family.learns_processor(model):
-        # Weights that cannot be opened, a language without a token.
-        processor = family.open_processor(model, None)
-    if config.model.init == "pretrained" and not state.checkpoints:
-        refuse_other_weights(config, model, family, opened)
-    if config.adapt.method != "full":
-        print_line(f"adapt: {config.adapt.method}; {describe_trained(config.adapt, model, family)}")
-    return processor
+        text = f"warning: {error}; training goes on, and the model is pushed at its end"
+    if make:
+        print_line(text)
 
 
 def commit(plan: AttemptPlan, journal: Journal) -> Driver | None:
@@ -236,7 +280,7 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
         weights=continuation.began_from,
         lengths=continuation.lengths,
         managed_by_service=plan.request.is_managed,
-        sources=plan.model.pins,
+        sources=plan.opened.model.pins,
     )
 
 
@@ -247,11 +291,11 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
     all others.
     """
     state, config = driver.check(), plan.config
-    model, family = plan.part, plan.family
+    model, family = plan.opened.part, plan.opened.family
     origin = None if state.processor is not None or state.checkpoints else plan.continuation.began_from
     is_own = state.processor is not None or origin is not None or family.learns_processor(model)
-    if not is_own and plan.processor is not None:
-        return plan.processor, None
+    if not is_own and plan.opened.processor is not None:
+        return plan.opened.processor, None
     holder = state.processor or driver.attempt
     taken_over = named_checkpoint(origin, config.run.storage_options) if origin is not None else None
     texts = sets["train"].index["text"].to_pylist()
@@ -266,8 +310,8 @@ def _check_utterances(
 
     Gives what a mix comes to, see `describe_mix`; None: there is none.
     """
-    config, family, mix = plan.config, plan.family, None
-    limits = family.limits(family.model_config(plan.part, processor), processor)
+    config, family, mix = plan.config, plan.opened.family, None
+    limits = family.limits(family.model_config(plan.opened.part, processor), processor)
     if problems := family.misfits(config, limits):
         raise ConfigError("\n".join(problems))
     bounds, left_out, used = bounds_of(config, limits), [], {}

@@ -11,10 +11,11 @@ from tests.trainers.run_folder.writers import first_group, staged
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.distributed.session import LocalSession
-from trainers.errors import LostNodeError, ResourceError, ResumeError, StorageError
+from trainers.errors import ConfigError, LostNodeError, ResourceError, ResumeError, StorageError
 from trainers.models.families import family_of
+from trainers.models.sources.opened_model import OpenedModel
 from trainers.pipeline import attempt
-from trainers.pipeline.attempt import AttemptPlan
+from trainers.pipeline.attempt import AttemptPlan, PlannedModel
 from trainers.pipeline.continuation import Continuation
 from trainers.pipeline.engine import Engine, LocalEngine
 from trainers.run_folder import staging as staging_module
@@ -140,8 +141,9 @@ def test_where_the_journal_moves_while_data_is_prepared_the_plan_is_resolved_aga
         config: TrainConfig, engine: Engine, request: AttemptRequest, state: State, status: StatusWriter
     ) -> AttemptPlan:
         continuation = Continuation(wanted, {"id": f"plan {len(plans) + 1}", "experiment": {}})
-        family, data = family_of(wanted.model), cast(Any, Data(waiting.pop(0)))
-        plans.append(AttemptPlan(request, state, continuation, family, data, None, has_finished=False))
+        opened = PlannedModel(wanted, family_of(wanted.model), OpenedModel(), None)
+        data = cast(Any, Data(waiting.pop(0)))
+        plans.append(AttemptPlan(request, state, continuation, opened, data, has_finished=False))
         return plans[-1]
 
     monkeypatch.setattr(attempt, "resolve", resolve)
@@ -153,3 +155,29 @@ def test_where_the_journal_moves_while_data_is_prepared_the_plan_is_resolved_aga
     assert (state.number, state.attempt, state.driver) == (2, 2, driver.id), "the first plan has entered nothing"
     assert state.experiment is not None
     assert state.experiment["id"] == "plan 2"
+
+
+def test_what_stops_an_attempt_is_told_together(tmp_path: Path) -> None:
+    wrong = {
+        "model": {"name_or_path": str(tmp_path / "no-model"), "language": "English"},
+        "data.train": str(tmp_path / "gone.csv"),
+        "scoring.metrics": {"mine": str(tmp_path / "no-metric")},
+    }
+    wanted = config({"run.name": "mine", "run.storage_path": str(tmp_path / "runs"), **wrong})
+    folder = RunFolder.of(wanted)
+    with pytest.raises(ConfigError) as caught:
+        attempt.begin(wanted, TooSmall(), AttemptRequest(folder), StatusWriter(folder, None))
+    head, *problems = str(caught.value).splitlines()
+    assert head == f"{folder.url}: 4 problems"
+    for words, problem in zip(("3", "no-model", "gone.csv", "scoring.metrics.mine"), problems, strict=True):
+        assert problem.startswith("  - ") and words in problem
+
+
+def test_where_the_storage_cannot_be_written_the_rest_that_can_be_known_is_told_too(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    wrong = {"scoring.metrics": {"mine": str(tmp_path / "no-metric")}}
+    wanted = config({"run.name": "mine", "run.storage_path": str(tmp_path / "file/runs"), **wrong})
+    folder = RunFolder.of(wanted)
+    # A retry may find it again.
+    with pytest.raises(StorageError, match=r"2 problems\n  - cannot create [^\n]*\n  - scoring\.metrics\.mine"):
+        attempt.begin(wanted, LocalEngine(), AttemptRequest(folder), StatusWriter(folder, None))

@@ -1,11 +1,13 @@
 """A run that is to be pushed: what is asked before it trains, and what becomes of it where the Hub is not there."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hub import READING, Fault, Hub
+from tests.trainers.inspection.checking import sound_corpus
 from tests.trainers.run_folder.hub.finished_runs import MODEL, finish
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
@@ -33,10 +35,22 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
     return recipe
 
 
+class Preparing(Exception):
+    """The attempt has begun, and prepares data."""
+
+
+class Prepares(LocalEngine):
+    """Prepares nothing."""
+
+    def run_shard_tasks(self, *_: object) -> Iterator[Any]:
+        """Ends the attempt."""
+        raise Preparing
+
+
 def begin_attempt(recipe: TrainConfig) -> None:
-    """Begins an attempt, whose data is not there."""
+    """Begins an attempt; where its recipe names no corpus, data is not there."""
     folder = RunFolder.of(recipe)
-    begin(recipe, LocalEngine(), AttemptRequest(folder), StatusWriter(folder, None))
+    begin(recipe, Prepares(), AttemptRequest(folder), StatusWriter(folder, None))
 
 
 class TestBeforeTraining:
@@ -46,17 +60,28 @@ class TestBeforeTraining:
             begin_attempt(wanted(tmp_path))
 
     def test_the_repository_is_made(self, taking_hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with pytest.raises(DataError):
-            begin_attempt(wanted(tmp_path, **{"hub.private": True}))
+        with pytest.raises(Preparing):
+            begin_attempt(wanted(tmp_path, **{**sound_corpus(tmp_path), "run.name": "sr", "hub.private": True}))
         assert taking_hub.repositories["ana/sr"].private
         assert f"hub: the best model is pushed to {taking_hub.url}/ana/sr at the end" in capsys.readouterr().out
+
+    def test_none_is_made_where_the_attempt_cannot_begin(
+        self, taking_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(DataError, match="data\\.train"):
+            begin_attempt(wanted(tmp_path))
+        assert taking_hub.requests, "it is asked whether the token may push"
+        assert taking_hub.repositories == {}
+        monkeypatch.setenv("HF_TOKEN", READING)
+        with pytest.raises(ConfigError, match=r"(?s)data\.train.*the token of ana only reads"):
+            begin_attempt(wanted(tmp_path))
 
     def test_a_hub_that_is_down_stops_nothing(
         self, taking_hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         taking_hub.faults.append(Fault("", 503, times=1000))
-        with pytest.raises(DataError):
-            begin_attempt(wanted(tmp_path))
+        with pytest.raises(Preparing):
+            begin_attempt(wanted(tmp_path, **{**sound_corpus(tmp_path), "run.name": "sr"}))
         assert "try again later; training goes on, and the model is pushed at its end" in capsys.readouterr().out
 
     def test_where_nothing_is_pushed_nobody_is_asked(self, taking_hub: Hub, tmp_path: Path) -> None:

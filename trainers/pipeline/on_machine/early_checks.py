@@ -1,7 +1,6 @@
 """What is known to stop a run before anything slow is loaded, all of it at once. Loads no heavy library."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainers.config.config_scope import AUGMENT_FIELDS
@@ -10,18 +9,17 @@ from trainers.config.parts.data_location import path_in
 from trainers.config.parts.model_source import ModelSource, SourceKind
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_remote, is_url
+from trainers.config.validation import Problems
 from trainers.data.sources.archives.archive_path import archives_in
 from trainers.data.sources.data_source import SPLITS
 from trainers.data.sources.known_sources import source_of
 from trainers.distributed.console import is_main_process, show
-from trainers.errors import ConfigError, RayscribeError
+from trainers.errors import ConfigError
 from trainers.models.sources.model_files import FIELDS
 from trainers.storage import try_out
 
 
-def early_problems(
-    config: TrainConfig, split: str | None, *, trains: bool, has_files: bool, writes: bool
-) -> list[RayscribeError]:
+def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_files: bool, writes: bool) -> Problems:
     """What would stop a verb, as far as that is known now; shows a warning of what is odd.
 
     What is in buckets is looked for later, since that takes libraries that load slowly.
@@ -33,29 +31,24 @@ def early_problems(
         has_files: Whether this machine has the files that the config names; of a cluster, its nodes have them.
         writes: Whether something is kept under run.storage_path.
     """
-    checks: list[Callable[[], None]] = []
+    problems = Problems()
     if trains:
         if (note := config.training.warmup_note(config.training.max_steps)) is not None:
             show(f"warning: {note}")
-        checks.append(config.model.refuse_early)
+        with problems:
+            config.model.refuse_early()
     if has_files:
-        checks += [partial(_refuse_missing_rows, config, each) for each in ((split,) if split is not None else SPLITS)]
-        if trains:
-            checks += [partial(_refuse_missing, field, path) for field, path in _files(config)]
+        for each in (split,) if split is not None else SPLITS:
+            with problems:
+                source_of(config.data, config.run.storage_options).refuse_missing((each,))
+        for field, path in _files(config) if trains else ():
+            with problems:
+                _refuse_missing(field, path)
         # Of several processes the first one writes.
         if writes and not is_url(storage_path_of(config)) and is_main_process():
-            checks.append(partial(try_out, storage_path_of(config)))
-    found: list[RayscribeError] = []
-    for check in checks:
-        try:
-            check()
-        except RayscribeError as error:
-            found.append(error)
-    return found
-
-
-def _refuse_missing_rows(config: TrainConfig, split: str) -> None:
-    source_of(config.data, config.run.storage_options).refuse_missing((split,))
+            with problems:
+                try_out(storage_path_of(config))
+    return problems
 
 
 def _files(config: TrainConfig) -> Iterator[tuple[str, str]]:
