@@ -91,7 +91,12 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "trainers.main": ("trainers.pipeline", "runtime_env.secret_arguments"),
     "trainers.pipeline": ("trainers.training", "trainers.inspection", "trainers.scripts"),
     # What the Trainer makes of a config's arguments is known only to what builds them.
-    "trainers.inspection": ("trainers.models", "trainers.scoring.normalizers", "trainers.training.arguments"),
+    "trainers.inspection": (
+        "trainers.models",
+        "trainers.scoring.normalizers",
+        "trainers.scoring.recipe_metrics",
+        "trainers.training.arguments",
+    ),
     "trainers.training": ("trainers.scoring", "trainers.models"),
     # A program's arguments hold as little that is secret as a job's environment.
     "trainers.scripts": ("trainers.run_folder", "runtime_env.secret_arguments"),
@@ -115,7 +120,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "trainers.distributed": ("trainers.config", "trainers.findings"),
     # A provider has its notices next to the rest of it.
     "trainers.distributed.preemption_agent": ("cluster_configs.providers",),
-    "trainers.storage": ("trainers.config", "trainers.distributed.console"),
+    "trainers.storage": ("trainers.config", "trainers.findings", "trainers.distributed.console"),
     "trainers.config": ("trainers.metrics",),
     "trainers.metrics": ("trainers.plugins",),
     "trainers.findings": ("trainers.errors",),
@@ -135,7 +140,7 @@ LIGHT = (
     "jobs.service.controller",
     "jobs.api.server.app",
     "trainers.pipeline.on_ray.failure_watch",
-    "trainers.pipeline.on_ray.worker_checks",
+    "trainers.inspection.node_checks",
     "trainers.scripts.accelerators",
     "trainers.training.tasks",
     "trainers.scripts.program_worker",

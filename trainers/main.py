@@ -195,8 +195,10 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
         from trainers.inspection.check_command import check  # noqa: PLC0415
         from trainers.inspection.subject import Subject  # noqa: PLC0415
 
-        subject = Subject(config, given.address, elsewhere=given.elsewhere, recordings_s=given.recordings_s)
-        return check(subject, given.only, light=given.light)
+        subject = Subject(
+            config, given.address, elsewhere=given.elsewhere, light=given.light, recordings_s=given.recordings_s
+        )
+        return check(subject, given.only)
     result_of(Call(given, config, changed), VERBS[given.verb])
     return 0
 

@@ -27,8 +27,8 @@ from jobs.errors import ClusterError, ClusterGoneError, ConflictError, NotFoundE
 from jobs.lifecycle import name_is_taken
 from jobs.model import Run
 from jobs.paths import current_user
-from jobs.preflight import summary
-from jobs.preflight.summary import SIGNS
+from jobs.preflight import runner
+from jobs.preflight.runner import SIGNS
 from jobs.submission.job_spec import NO_CLUSTER, JobSpec, load_spec
 from jobs.submission.ray_request import build_request
 from jobs.submission.run_request import branch, branched, run_of
@@ -256,7 +256,7 @@ def preflight(
     if json_output:
         as_json(findings)
     else:
-        for text in summary.lines(findings):
+        for text in runner.lines(findings):
             echo(text)
     _raise_on_errors(findings)
 
@@ -444,7 +444,7 @@ def _preflight(spec: JobSpec, bundle: "Bundle", *, or_else: str = "") -> None:
     findings = _findings(spec, spec.job.address, deep=False, bundle=bundle)
     for finding in findings:
         if finding.level in ("warning", "error"):
-            typer.echo(summary.line(finding), err=True)
+            typer.echo(runner.line(finding), err=True)
     _raise_on_errors(findings, or_else)
 
 

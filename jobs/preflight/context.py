@@ -1,19 +1,91 @@
 """What preflight checks: a recipe, the folder that is packaged with it, and the cluster that it is for."""
 
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import requests
+
+from jobs.addresses import direct
 from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import is_local_address
 from jobs.errors import ClusterError
-from jobs.preflight.dashboard import DashboardResponse, get_metadata
 from jobs.scheduler.feasibility import Capacity
 from jobs.submission.assemble import Bundle, collect_bundle
 from jobs.submission.job_spec import JobSpec
+from trainers.findings import Moment, Need
 
 if TYPE_CHECKING:
     # It loads Ray, which is not needed where no cluster is known.
     from jobs.clusters.registry import Clusters
+
+# Ray's and Python's versions; needs a token where the cluster has one.
+METADATA = "/api/v0/cluster_metadata"
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class DashboardResponse:
+    """Status code of a response of the dashboard, and the `data` of Ray's JSON; empty where it is not JSON."""
+
+    status: int
+    data: Mapping[str, Any]
+
+
+def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] | None = None) -> DashboardResponse:
+    """Requests the versions that a cluster runs; without headers, with the token that Ray would send from here.
+
+    Raises:
+        ClusterError: there is no response.
+    """
+    if headers is None:
+        headers = _token_headers() if with_token else {}
+    try:
+        response = requests.get(
+            address.rstrip("/") + METADATA,
+            headers=dict(headers) if with_token else {},
+            timeout=TIMEOUT_S,
+            allow_redirects=False,
+            **direct(address),
+        )
+    except requests.RequestException as error:
+        raise ClusterError(
+            f"{address} does not respond ({type(error).__name__}): check the address, and that the cluster is up"
+        ) from error
+    try:
+        content = response.json()
+    except ValueError:
+        content = None
+    data = content.get("data") if isinstance(content, dict) else None
+    return DashboardResponse(response.status_code, data if isinstance(data, dict) else {})
+
+
+def external_url(address: str) -> str | None:
+    """The same port at the address by which other machines know this one; None where this one has no such address."""
+    parts = urlsplit(address)
+    host = _own_address()
+    return None if host is None else f"{parts.scheme}://{host}:{parts.port or 80}"
+
+
+def _token_headers() -> Mapping[str, str]:
+    # Only now: it loads Ray.
+    from jobs.clusters.ray_private import token_headers  # noqa: PLC0415
+
+    return token_headers()
+
+
+def _own_address() -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Sends nothing: the kernel only chooses the interface. The address is one of RFC 5737's.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        own = str(probe.getsockname()[0])
+    return None if own.startswith(("127.", "0.")) else own
 
 
 class Context:
@@ -38,13 +110,13 @@ class Context:
         self._collected = bundle
 
     @property
-    def on_this_machine(self) -> bool:
-        """Whether the job would see this machine's files, as far as is known.
+    def elsewhere(self) -> bool:
+        """Whether the job would not see this machine's files, as far as is known.
 
         Where a submission names no cluster, a service chooses one; where `rayscribe preflight` names none, this
         machine is checked.
         """
-        return self.deep if self.address is None else is_local_address(self.address)
+        return not (self.deep if self.address is None else is_local_address(self.address))
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -79,9 +151,27 @@ class Context:
         return isinstance(self.with_token, DashboardResponse) and self.with_token.status not in (401, 403)
 
     def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
-        assert self.address is not None
         try:
-            reached = connect(self.address)
+            reached = connect(str(self.address))
             return get_metadata(reached.url, with_token=with_token, headers=reached.headers)
         except ClusterError as error:
             return error
+
+
+# What checks of the client need.
+RECIPE: Need[Context] = Need(Moment.CLIENT, lambda context: None if context.spec is not None else "no recipe is named")
+CLUSTER: Need[Context] = Need(
+    Moment.CLIENT,
+    lambda context: (
+        "no cluster is known; give --address http://<head>:8265, or start one: rayscribe cluster up --local"
+        if context.address is None
+        else None
+    ),
+)
+RESPONSE: Need[Context] = Need(
+    Moment.CLIENT, lambda context: None if context.cluster_accepts_us else "the cluster does not respond to us"
+)
+CAPACITY: Need[Context] = Need(
+    Moment.CLIENT,
+    lambda context: None if context.capacity is not None else "the cluster does not report its resources",
+)

@@ -1,25 +1,24 @@
-"""run_preflight: every check that can be run, as findings."""
+"""run_preflight: every check that can be made, as findings; and these as lines for a person."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING
 
-from jobs.preflight import cluster_checks, local_checks
-from jobs.preflight.context import Context
-from jobs.preflight.inspection_process import InspectionProcess
-from jobs.preflight.probe_job import probe
-from jobs.submission.job_spec import JobSpec
+from trainers.config.wording import counted
 from trainers.findings import Check, Finding, Level, run_check
 
 if TYPE_CHECKING:
     from jobs.clusters.registry import Clusters
+    from jobs.preflight.context import Context
     from jobs.submission.assemble import Bundle
+    from jobs.submission.job_spec import JobSpec
 
 PACKAGED, MANIFESTS = "packaged_data", "manifests"
+SIGNS = {Level.OK: "✓", Level.WARNING: "!", Level.ERROR: "✗", Level.SKIPPED: "-"}
 
 
 def run_preflight(
-    spec: JobSpec | None,
+    spec: "JobSpec | None",
     *,
     clusters: "Clusters | None",
     address: str | None,
@@ -27,23 +26,27 @@ def run_preflight(
     bundle: "Bundle | None" = None,
 ) -> list[Finding]:
     """Looks for errors before a job runs; see Context. A check that finds one, or that fails itself, raises nothing."""
+    # Only now: a command that shows findings need not make any.
+    from jobs.preflight.client_checks import OF_CLUSTER, OF_PACKAGE, OF_PROGRAMS  # noqa: PLC0415
+    from jobs.preflight.context import RECIPE, Context  # noqa: PLC0415
+    from jobs.preflight.inspections import inspecting, probe  # noqa: PLC0415
+
     context = Context(spec, address, clusters, deep=deep, bundle=bundle)
     if spec is None:
-        return list(run_cluster_checks(cluster_checks.WITHOUT_RECIPE, context))
+        return _made([check for check in OF_CLUSTER if RECIPE not in check.needs], context)
     if spec.is_script:
         # Of data and model only the program knows.
-        of_programs = [each for check in local_checks.OF_PROGRAMS for each in run_check(check, context)]
-        return [*_without_inspection(context), *of_programs]
-    with closing(InspectionProcess(context)) as inspection:
-        findings = _without_repeats([*_without_inspection(context), *inspection.findings()])
+        return _made([*OF_PACKAGE, *OF_CLUSTER, *OF_PROGRAMS], context)
+    with inspecting(context) as inspected:
+        # The others are made meanwhile.
+        findings = _without_repeats([*_made([*OF_PACKAGE, *OF_CLUSTER], context), *inspected()])
     if deep and context.address is not None:
         findings += probe(context)
     return findings
 
 
-def _without_inspection(context: Context) -> list[Finding]:
-    findings = [finding for check in local_checks.CHECKS for finding in run_check(check, context)]
-    return [*findings, *run_cluster_checks(cluster_checks.CHECKS, context)]
+def _made(checks: "Sequence[Check[Context]]", context: "Context") -> list[Finding]:
+    return [finding for check in checks for finding in run_check(check, context)]
 
 
 def _without_repeats(findings: Sequence[Finding]) -> list[Finding]:
@@ -56,11 +59,26 @@ def _field(finding: Finding) -> str:
     return finding.text.partition(": ")[0]
 
 
-def run_cluster_checks(checks: Sequence[Check[Context]], context: Context) -> Iterator[Finding]:
-    """Runs checks that need a cluster; without one, each is skipped."""
-    for check in checks:
-        if context.address is None:
-            text = "no cluster is known; give --address http://<head>:8265, or start one: rayscribe cluster up --local"
-            yield Finding(check=check.name, level=Level.SKIPPED, text=text)
+def lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """A line for each finding, one for all checks that were skipped for one reason, and one that counts them."""
+    skipped: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.level == Level.SKIPPED:
+            skipped.setdefault(finding.text, []).append(finding.check)
         else:
-            yield from run_check(check, context)
+            yield line(finding)
+    yield from (
+        f"{SIGNS[Level.SKIPPED]} {', '.join(dict.fromkeys(checks))}: {text}" for text, checks in skipped.items()
+    )
+    count = Counter(finding.level for finding in findings)
+    parts = [
+        f"{count[Level.OK]} passed",
+        counted(count[Level.WARNING], "warning"),
+        counted(count[Level.ERROR], "error"),
+    ]
+    yield f"preflight: {' · '.join([*parts, f'{count[Level.SKIPPED]} skipped'])}"
+
+
+def line(finding: Finding) -> str:
+    """Its sign, the name of its check, and what it found."""
+    return f"{SIGNS[finding.level]} {finding.check}: {finding.text}"

@@ -229,17 +229,24 @@ def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
         config.model.refuse_early()
     except ConfigError as error:
         yield str(error)
-    for part, field in SHIPPED_FIELDS:
-        path = getattr(getattr(config, part), field)
-        if path is not None and _names_no_file(path_in(path), root):
-            yield f"{part}.{field}: {path_in(path)}: no such file in {root}; fix it (--set {part}.{field}=…)"
+    missing = (missing_in_package(*each, root) for each in files_in_package(config, shipped=True).items())
+    yield from filter(None, missing)
 
 
-def _names_no_file(path: str, root: Path) -> bool:
-    """Whether a path counts from the folder that is packaged, and nothing is there."""
-    return (
-        not is_absolute(path) and not path.startswith(("~", "$")) and "://" not in path and not (root / path).exists()
-    )
+def files_in_package(config: RunConfig, *, shipped: bool) -> dict[str, str]:
+    """Fields and paths of files that count from the folder that is packaged; also what `data.ship` carries along."""
+    fields = [*(SHIPPED_FIELDS if shipped else ()), *(("decode", name) for name in config.decode.files)]
+    paths = {f"{part}.{name}": path_in(getattr(getattr(config, part), name) or "/") for part, name in fields}
+    return {
+        field: path
+        for field, path in paths.items()
+        if not is_absolute(path) and not path.startswith(("~", "$")) and "://" not in path
+    }
+
+
+def missing_in_package(field: str, path: str, root: Path) -> str | None:
+    """What is wrong with a field whose file is not in the folder that is packaged; None: it is there."""
+    return None if (root / path).exists() else f"{field}: {path}: no such file in {root}; fix it (--set {field}=…)"
 
 
 def _anchored(

@@ -47,7 +47,7 @@ def test_what_the_nodes_do_not_share_is_refused_before_anything_is_prepared(tone
         storage = ended(isolated(runs, empty), tones, head)
         data = ended(isolated(recordings, tones), recordings, head)
     assert storage.returncode == ConfigError.exit_code, storage.stderr
-    assert f"run.storage_path: {runs} is not one folder for all nodes" in storage.stderr
+    assert f"run.storage_path: {runs} is not the same for all nodes" in storage.stderr
     # They have one address.
     assert all(f"(node {node[:8]})" in storage.stderr for node in nodes), storage.stderr
     assert data.returncode == DataError.exit_code, data.stderr

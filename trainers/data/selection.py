@@ -17,6 +17,7 @@ from trainers.errors import DataError
 
 # Of clips that a message names.
 MAX_NAMED = 5
+LONG_LABELS_FIX = "shorten or split these utterances, or leave them out of the score (data.too_long_eval: skip)"
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -137,11 +138,8 @@ def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, boun
     if data.too_long_eval == "refuse":
         refuse_long_clips(ids, durations_s, bounds.context_s, split)
         # On a GPU they would end the process in mid-training.
-        more = f"more label tokens than the model's {bounds.label_tokens}"
-        what = ("transcript", f"has {more}", f"have {more}")
-        if long := _longer(ids, label_lengths, bounds.label_tokens, "", what):
-            fix = "shorten or split these utterances, or leave them out of the score (data.too_long_eval: skip)"
-            raise DataError(f"{split}: {long}; {fix}")
+        if long := long_labels(ids, label_lengths, bounds.label_tokens):
+            raise DataError(f"{split}: {long}; {LONG_LABELS_FIX}")
     short = bounds.too_short(durations_s)
     rows = np.flatnonzero(~short & (durations_s <= bounds.context_s) & (label_lengths <= bounds.label_tokens))
     if not len(rows):
@@ -153,6 +151,12 @@ def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, boun
     if not any(text.split() for text in index["text"].take(rows).to_pylist()):
         raise DataError(f"{split}: all {len(rows)} transcripts are empty, so that no WER exists; transcribe them")
     return rows
+
+
+def long_labels(ids: pa.ChunkedArray, label_lengths: IntArray, most: int) -> str:
+    """How many transcripts have more label tokens than a model holds, the first by id and size; "" where none has."""
+    more = f"more label tokens than the model's {most}"
+    return _longer(ids, label_lengths, most, "", ("transcript", f"has {more}", f"have {more}"))
 
 
 def not_scored(index: pa.Table, scored: IntArray, bounds: Bounds) -> list[dict[str, str]]:

@@ -4,10 +4,10 @@
 {"check": "manifests", "level": "error", "text": "…", "seconds": 0.1}            a finding; a check may have several
 """
 
-import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pkgutil import resolve_name
 
 from trainers.config.config_scope import (
     AUGMENT_FIELDS,
@@ -19,16 +19,16 @@ from trainers.config.config_scope import (
     ConfigScope,
 )
 from trainers.errors import ConfigError
-from trainers.findings import Check, Level, run_check
+from trainers.findings import NODE, Check, Level, problem, run_check
 from trainers.inspection.subject import Subject
 
-# Group → the module of this package with its CHECKS; the quick ones first.
+# Group → where this package has its checks; the quick ones first.
 GROUPS = {
-    "storage": "storage_checks",
-    "data": "data_checks",
-    "model": "model_checks",
-    "hardware": "hardware_checks",
-    "nodes": "node_checks",
+    "storage": "machine_checks:STORAGE",
+    "data": "data_checks:CHECKS",
+    "model": "model_checks:CHECKS",
+    "hardware": "machine_checks:HARDWARE",
+    "nodes": "node_checks:CHECKS",
 }
 # Group → the paths of the config that its checks open. A new model's vocabulary is learned from the training set.
 _READS = {
@@ -42,16 +42,15 @@ _READS = {
 WITHOUT_RAY = ("storage", "data", "model", "hardware")
 
 
-def check(subject: Subject, only: str | None, *, light: bool = False) -> int:
+def check(subject: Subject, only: str | None) -> int:
     """The verb: prints a line for each finding of some groups, joined by commas; None: of all that need no Ray.
 
-    A `light` process does nothing else, and may go without torch where no check needs it. The exit code is 0 where
-    there is no error, a ConfigError's otherwise.
+    The exit code is 0 where there is no error, a ConfigError's otherwise.
 
     Raises:
         ConfigError: there is no such group.
     """
-    if light and not subject.needs_torch:
+    if subject.light and not subject.needs_torch:
         # transformers behaves as where torch is not installed: configs and tokenizers load in a second, not in six.
         sys.modules["torch"] = None  # type: ignore[assignment]
     passed = inspect(subject, parse_groups(only), lambda line: print(line, flush=True))
@@ -91,8 +90,8 @@ def _checks_of(group: str) -> Sequence[Check[Subject]]:
     """The checks of a group; one that fails where a package of theirs cannot be imported."""
     try:
         # Only now: some groups need torch, which takes seconds to import, or Ray.
-        checks: Sequence[Check[Subject]] = importlib.import_module(f"{__package__}.{GROUPS[group]}").CHECKS
+        checks: Sequence[Check[Subject]] = resolve_name(f"{__package__}.{GROUPS[group]}")
     except (ImportError, OSError) as error:
         text = f"a package cannot be imported: {error}; install Rayscribe's requirements"
-        return [Check(group, "the packages of its checks are installed", lambda subject: [subject.unreachable(text)])]
+        return [Check(group, (NODE,), lambda _: [problem(text)])]
     return checks

@@ -2,8 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +13,10 @@ from trainers.config.wording import counted
 from trainers.data.augmentation.recording_pool import read_row
 from trainers.data.selection import refuse_long_clips
 from trainers.data.sources.manifest_source import locate_mixed
-from trainers.errors import AudioError, DataError, NotHereError, StorageError
-from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
+from trainers.errors import AudioError, DataError, StorageError
+from trainers.findings import Finding, check, found_in, named, ok, problem, skipped, unread, warning
 from trainers.inspection.recordings import Recordings
-from trainers.inspection.subject import Split, Subject
+from trainers.inspection.subject import OPENING, SPLITS, Split, Subject
 from trainers.scoring.normalizers import DEFAULT, hidden_marks, normalizer_named
 
 # A few everyday sentences are said in any two sets; more than this, and the score is of memorized sentences.
@@ -26,32 +25,20 @@ MAX_SHARED_FRACTION = 0.01
 MAX_DECODED = 32
 
 
-def _needs_splits(run: Callable[[Subject], Iterator[Finding]]) -> Callable[[Subject], Iterator[Finding]]:
-    """Makes a check report that it was skipped where no split is open; `check_manifests` reports why."""
-
-    @wraps(run)
-    def check(subject: Subject) -> Iterator[Finding]:
-        if subject.splits:
-            yield from run(subject)
-        else:
-            yield skipped("no manifest could be opened")
-
-    return check
-
-
+@check(OPENING)
 def check_manifests(subject: Subject) -> Iterator[Finding]:
     """Opens every split: file, columns, encoding, unique ids."""
     yield from subject.split_findings
 
 
-@_needs_splits
+@check(SPLITS)
 def check_recordings(subject: Subject) -> Iterator[Finding]:
     """Checks that the recordings exist."""
     for split in subject.splits:
         recordings = subject.recordings(split)
         checked = _of(recordings.checked, len(split.table), "recordings", "looked up")
         if recordings.storage_error is not None:
-            yield subject.unreachable(f"{split.name}: {recordings.storage_error}")
+            yield unread(f"{split.name}: {recordings.storage_error}")
         elif recordings.unreadable:
             yield _unreadable_recordings(subject, split, recordings, checked)
         else:
@@ -66,13 +53,13 @@ def _unreadable_recordings(subject: Subject, split: Split, recordings: Recording
         text = f"{text}; check the paths in data.{split.name}: {split.source.origin}"
         # A bucket is the same from everywhere.
         in_bucket = is_url(split.table["audio"][0].as_py())
-        return problem(text) if in_bucket else subject.unreachable(text)
+        return problem(text) if in_bucket else unread(text)
     if len(unreadable) > most * recordings.checked:
         return problem(f"{text}; fix or remove them, or raise data.max_bad_fraction {most:g}")
     return warning(f"{text}; they will be left out, and counted")
 
 
-@_needs_splits
+@check(SPLITS)
 def check_transcripts(subject: Subject) -> Iterator[Finding]:
     """Counts empty transcripts."""
     for split in subject.splits:
@@ -90,7 +77,7 @@ def check_transcripts(subject: Subject) -> Iterator[Finding]:
             yield ok(f"{split.name}: none of {len(split.texts)} transcripts is empty")
 
 
-@_needs_splits
+@check(SPLITS)
 def check_normalizer(subject: Subject) -> Iterator[Finding]:
     """Checks that the normalizer keeps what the transcripts that are scored are written with."""
     normalizer = normalizer_named(subject.config.data.normalizer or DEFAULT)
@@ -105,7 +92,7 @@ def check_normalizer(subject: Subject) -> Iterator[Finding]:
             )
 
 
-@_needs_splits
+@check(SPLITS)
 def check_durations(subject: Subject) -> Iterator[Finding]:
     """Compares durations with the bounds of training, and with what the model takes when it is scored."""
     for split in subject.splits:
@@ -118,7 +105,7 @@ def check_durations(subject: Subject) -> Iterator[Finding]:
             yield _scored_durations(subject, split, recordings)
 
 
-@_needs_splits
+@check(SPLITS)
 def check_leakage(subject: Subject) -> Iterator[Finding]:
     """Searches recordings and transcripts of evaluation splits in the training split, and in each other."""
     yield from _shared_recordings(subject)
@@ -144,6 +131,7 @@ def check_leakage(subject: Subject) -> Iterator[Finding]:
             yield ok(count)
 
 
+@check(OPENING)
 def check_augmentation(subject: Subject) -> Iterator[Finding]:
     """Opens each manifest, and reads some of its recordings as training would."""
     locations = [(f"{part}.{name}", getattr(subject.config.augment, name)) for part, name in AUGMENT_FIELDS]
@@ -151,17 +139,14 @@ def check_augmentation(subject: Subject) -> Iterator[Finding]:
         if location is not None:
             try:
                 yield _mixed_recordings(subject, field, location)
-            except StorageError as error:
-                yield subject.unreachable(f"{field}: {error}")
+            except (DataError, StorageError) as error:
+                yield found_in(error, f"{field}: ")
     if not any(location for _, location in locations):
         yield ok("no recordings are mixed into clips")
 
 
 def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
-    try:
-        rows = locate_mixed(field, location, subject.config.data, subject.config.run.storage_options, None)
-    except NotHereError as error:
-        return subject.unreachable(str(error))
+    rows = locate_mixed(field, location, subject.config.data, subject.config.run.storage_options, None)
     count = len(rows.table)
     chosen = rows.table.take(sorted(np.random.default_rng(0).permutation(count)[:MAX_DECODED].tolist())).to_pylist()
     bad: list[str] = []
@@ -175,7 +160,7 @@ def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
         return ok(f"{field}: {read} in {location} can be read")
     text = f"{field}: {len(bad)} of {read} in {location} cannot be read ({named(bad)}); fix them, or take them out"
     # Where all are missing, the nodes may have them.
-    return subject.unreachable(text) if len(bad) == len(chosen) else problem(text)
+    return unread(text) if len(bad) == len(chosen) else problem(text)
 
 
 def _train_durations(subject: Subject, split: Split, recordings: Recordings) -> Finding:
@@ -265,12 +250,13 @@ def _plain(text: str) -> str:
     return text.casefold().strip(".,;:!?…¿¡\"'«»„“”- ")
 
 
+# The quick ones first.
 CHECKS = (
-    Check("manifests", "every split opens, has its columns, and its ids are unique", check_manifests),
-    Check("transcripts", "no transcript is empty or missing", check_transcripts),
-    Check("normalizer", "the normalizer keeps what words are written with", check_normalizer),
-    Check("leakage", "nothing that is scored was trained on", check_leakage),
-    Check("recordings", "the recordings are where the manifests name them", check_recordings),
-    Check("durations", "clips are neither too long for the model nor out of bounds", check_durations),
-    Check("augmentation", "noise and impulse responses can be read", check_augmentation),
+    check_manifests,
+    check_transcripts,
+    check_normalizer,
+    check_leakage,
+    check_recordings,
+    check_durations,
+    check_augmentation,
 )

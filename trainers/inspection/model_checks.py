@@ -1,6 +1,7 @@
 """The model: its files, the transcripts as it would see them, and what is trained of it. Few checks need torch."""
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, wraps
 from itertools import pairwise
 from pathlib import Path
@@ -11,15 +12,31 @@ import numpy as np
 from trainers.config.parts.decode_part import DecodePart, GenerationPart
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.config.wording import counted
-from trainers.data.selection import Bounds, reasons_to_leave_out
+from trainers.data.batch_plan import FloatArray, IntArray
+from trainers.data.selection import LONG_LABELS_FIX, BoolArray, Bounds, long_labels, reasons_to_leave_out
 from trainers.errors import ConfigError, StorageError
-from trainers.findings import Check, Finding, named, ok, problem, skipped, warning
-from trainers.inspection.subject import Split, Subject
+from trainers.findings import (
+    NODE,
+    Check,
+    Finding,
+    Moment,
+    Need,
+    check,
+    found_in,
+    named,
+    ok,
+    problem,
+    skipped,
+    unread,
+    warning,
+)
+from trainers.inspection.subject import OPENING, SPLITS, Split, Subject
 from trainers.models.families import FAMILIES, decoder_of, refuse_unsupported, resolve_model
-from trainers.models.family import Family, OpenModel
+from trainers.models.family import Family, FamilyCheck, OpenModel
 from trainers.models.label_codec import Limits
 from trainers.models.labels import language_prefixes, languages_in
 from trainers.models.sources.source_reader import SourceReader
+from trainers.scoring.recipe_metrics import RecipeMetrics
 
 
 class InspectedModel(NamedTuple):
@@ -34,28 +51,6 @@ class InspectedModel(NamedTuple):
     def limits(self) -> Limits:
         """What it can take in and give out."""
         return self.family.limits(self.family.model_config(self.part, self.processor), self.processor)
-
-
-ModelCheck = Callable[[Subject, InspectedModel], Iterator[Finding]]
-
-
-def needs_model(family: str | None = None) -> Callable[[ModelCheck], Callable[[Subject], Iterator[Finding]]]:
-    """Makes a check, of one family or of all, report that it was skipped where the model is not open."""
-
-    def decorate(run: ModelCheck) -> Callable[[Subject], Iterator[Finding]]:
-        @wraps(run)
-        def check(subject: Subject) -> Iterator[Finding]:
-            opened = open_model(subject)
-            if isinstance(opened, Finding):
-                yield skipped("the model could not be opened")
-            elif family not in (None, opened.family.name):
-                yield skipped(f"does not apply to a {opened.family.name} model")
-            else:
-                yield from run(subject, opened)
-
-        return check
-
-    return decorate
 
 
 @lru_cache(maxsize=1)
@@ -76,14 +71,34 @@ def open_model(subject: Subject) -> InspectedModel | Finding:
             if train is not None:
                 return InspectedModel(family, part, config.decode, family.new_processor(train.texts, part))
     except StorageError as error:
-        return subject.unreachable(str(error))
+        return found_in(error)
     except ConfigError as error:
         # What could be read and does not fit is as wrong on the nodes; what could not be read here, they may have.
-        unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()
-        return subject.unreachable(str(error)) if unread else problem(str(error))
+        is_unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()
+        return unread(str(error)) if is_unread else problem(str(error))
     return skipped("the vocabulary is learned from data.train, which could not be opened here")
 
 
+# A client runs no code of the recipe.
+JOB: Need[Subject] = Need(
+    Moment.INSPECTION,
+    lambda subject: (
+        "checked where the job's packages are" if subject.light and subject.config.scoring.metrics else None
+    ),
+)
+MODEL: Need[Subject] = Need(
+    Moment.INSPECTION,
+    lambda subject: "the model could not be opened" if isinstance(open_model(subject), Finding) else None,
+)
+
+
+def _model(subject: Subject) -> InspectedModel:
+    opened = open_model(subject)
+    assert not isinstance(opened, Finding), "checks that need the model are skipped"
+    return opened
+
+
+@check(OPENING)
 def check_model(subject: Subject) -> Iterator[Finding]:
     """Opens the processor; checks that a folder has weights, and that all fields are read."""
     try:
@@ -99,14 +114,7 @@ def check_model(subject: Subject) -> Iterator[Finding]:
     if part.init == "scratch":
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
         return
-    try:
-        _refuse_other_weights(subject, opened)
-    except ConfigError as error:
-        yield problem(str(error))
-        return
-    except StorageError as error:
-        yield subject.unreachable(str(error))
-        return
+    _refuse_other_weights(subject, opened)
     yield from (ok(f"{pin.name} opens") for pin in subject.model.pins.values())
 
 
@@ -133,75 +141,112 @@ def _unless_begun(subject: Subject, text: str) -> Finding:
     return warning(f"{text}\na run that began with it, as this one may have, goes on") if begun else problem(text)
 
 
-@needs_model()
-def check_labels(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
-    """Compares lengths of transcripts with what the model holds and with what scoring generates."""
-    if not subject.splits:
-        yield skipped("no manifest could be opened")
+@check(MODEL, SPLITS)
+def check_labels(subject: Subject) -> Iterator[Finding]:
+    """Compares clips and transcripts with what the model takes and holds, and with what scoring generates."""
+    opened = _model(subject)
     for split in subject.splits:
         noted = opened.family.check_texts(opened.processor, split.texts)
         if noted is not None:
             yield warning(f"{split.name}: {noted}")
-    decode, limits = opened.decode, opened.limits
-    yield from (finding for split in subject.splits if (finding := _too_short(subject, split, limits)) is not None)
-    if limits.new_tokens is None or not isinstance(decode, GenerationPart):
-        yield from (_check_frames(subject, opened, split, limits) for split in subject.splits)
-        return
-    most, room = limits.label_tokens, min(decode.max_length, limits.new_tokens)
-    prefix = limits.prefix_tokens
-    # The end token, which is generated too, is behind the text.
-    around = prefix + 1
-    for split in subject.splits:
-        scored = split.name != "train"
-        allowed = min(most, room + prefix) if scored else most
-        ids, texts = (split.ids, split.texts) if scored else _trained(subject, split)
-        long_ids, lengths = _longer(opened, ids, texts, allowed, around)
-        over = [f"{name} ({length})" for name, length in zip(long_ids, lengths, strict=True) if length > most]
-        if over:
-            yield _over_the_limit(subject, split, over, most)
-        elif long_ids:
-            yield warning(
-                f"{split.name}: {len(long_ids)} of {len(ids)} references are longer than the {room} tokens that a "
-                f"hypothesis may have ({named(long_ids)}): raise decode.max_length {decode.max_length} to "
-                f"{max(lengths) - prefix}, or words will count as deleted"
-            )
-        else:
-            yield ok(f"{split.name}: none of {len(ids)} transcripts has more than {allowed} label tokens")
+        yield from _check_lengths(subject, opened, split)
 
 
-def _too_short(subject: Subject, split: Split, limits: Limits) -> Finding | None:
-    """Names clips that are too short for the model; None where there are none."""
-    bounds = Bounds(subject.context_s, limits.label_tokens, least_samples=limits.least_samples)
-    short = bounds.too_short(subject.recordings(split).durations_s)
+def _check_lengths(subject: Subject, opened: InspectedModel, split: Split) -> Iterator[Finding]:
+    decode, limits, durations_s = opened.decode, opened.limits, subject.recordings(split).durations_s
+    trained, most = split.name == "train", math.inf
+    fastest = subject.config.augment.fastest if trained else 1.0
+    bounds = Bounds(subject.context_s, limits.label_tokens, limits.frames, fastest, limits.least_samples)
+    if not trained and limits.new_tokens is not None and isinstance(decode, GenerationPart):
+        most = min(decode.max_length, limits.new_tokens) + limits.prefix_tokens
+    room = bounds.label_room(durations_s)
+    sizes = _label_sizes(opened, split.texts, np.minimum(room, most), with_repeats=bounds.frames is not None)
+    short, wordy = bounds.too_short(durations_s), sizes > room
+    if trained:
+        silent = np.array([not text for text in split.texts], dtype=bool)
+        reasons = reasons_to_leave_out(durations_s, sizes, silent, subject.config.data, bounds)
+        short, wordy = reasons[1][1], reasons[-1][1]
+    if short.any():
+        what, end = counted(int(short.sum()), "clip", "is", "are"), "left out" if trained else "not scored"
+        yield warning(f"{split.name}: {what} {bounds.short_bound} ({_named(split, short)}), and will be {end}")
+    if wordy.any():
+        yield _too_wordy(subject, split, bounds, sizes, wordy)
+    elif (sizes > most).any():
+        cut, prefix = sizes > most, limits.prefix_tokens
+        given, wanted = getattr(decode, "max_length", ""), int(sizes.max()) - prefix
+        yield warning(
+            f"{split.name}: {int(cut.sum())} of {len(cut)} references are longer than the {most - prefix} tokens that "
+            f"a hypothesis may have ({_named(split, cut)}): raise decode.max_length {given} to {wanted}, or words will "
+            "count as deleted"
+        )
+    elif bounds.frames is not None:
+        yield ok(f"{split.name}: the model gives each clip an output for each label token, as it needs")
+    else:
+        allowed = min(limits.label_tokens, most)
+        which = "a clip that is trained on" if trained else "a clip"
+        yield ok(f"{split.name}: no transcript of {which} has more than {allowed} label tokens")
+
+
+def _too_wordy(subject: Subject, split: Split, bounds: Bounds, sizes: IntArray, wordy: BoolArray) -> Finding:
+    if bounds.frames is not None:
+        end = "will be left out, and counted" if split.name == "train" else "cannot be recognized in full"
+        return warning(
+            f"{split.name}: {int(wordy.sum())} of {len(wordy)} transcripts have {bounds.label_bound} "
+            f"({_named(split, wordy)}), and {end}: check that they belong to their recordings"
+        )
+    text = f"{split.name}: {long_labels(split.table['id'], np.where(wordy, sizes, 0), bounds.label_tokens)}"
     if split.name == "train":
-        short &= subject.recordings(split).durations_s >= subject.config.data.min_duration_s
-    ids = [split.ids[int(row)] for row in np.flatnonzero(short)]
-    if not ids:
-        return None
-    end = "left out" if split.name == "train" else "not scored"
-    return warning(
-        f"{split.name}: {counted(len(ids), 'clip', 'is', 'are')} {bounds.short_bound} ({named(ids)}), and will be {end}"
-    )
+        return warning(f"{text}; they will be left out, and counted: shorten or split them")
+    if subject.config.data.too_long_eval == "skip":
+        return warning(f"{text}; they will not be scored, and every score says how many")
+    return problem(f"{text}; {LONG_LABELS_FIX}")
 
 
-@needs_model()
-def check_decoding(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
+def _label_sizes(opened: InspectedModel, texts: Sequence[str], room: FloatArray, *, with_repeats: bool) -> IntArray:
+    """What each text's labels need of `Bounds.label_room`, shape (N,); 0 for those that surely fit into this room."""
+    # A token is a byte or more, and repeats one at most, so that short texts need not be encoded to know it. The end
+    # token is behind the text.
+    each, around = 2 if with_repeats else 1, opened.limits.prefix_tokens + 1
+    rows = [row for row, text in enumerate(texts) if each * len(text.encode()) + around > room[row]]
+    sizes = np.zeros(len(texts), np.int64)
+    labels = opened.family.encode_labels(opened.processor, [texts[row] for row in rows])
+    repeats = [sum(a == b for a, b in pairwise(ids)) if with_repeats else 0 for ids in labels]
+    sizes[rows] = [len(ids) + more for ids, more in zip(labels, repeats, strict=True)]
+    return sizes
+
+
+def _named(split: Split, rows: BoolArray) -> str:
+    return named([split.ids[int(row)] for row in np.flatnonzero(rows)])
+
+
+@check(MODEL)
+def check_decoding(subject: Subject) -> Iterator[Finding]:
     """Checks what the search of a model's outputs needs."""
+    opened = _model(subject)
     decoder = decoder_of(opened.decode)
     if decoder is None:
         yield ok("decode: there is no search of the model's outputs, which needs more than the model")
         return
     options = subject.config.run.storage_options
-    yield from decoder.inspect(opened.decode, opened.processor, options, subject.unreachable)
+    yield from decoder.inspect(opened.decode, opened.processor, options)
 
 
-@needs_model()
-def check_languages(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
+@check(NODE, JOB)
+def check_metrics(subject: Subject) -> Iterator[Finding]:
+    """Computes each metric of the recipe's own once."""
+    if (metrics := RecipeMetrics.of(subject.config.scoring)) is not None:
+        metrics.check()
+    yield ok(f"scoring.metrics: {', '.join(subject.config.scoring.metrics) or 'none'}")
+
+
+@check(MODEL)
+def check_languages(subject: Subject) -> Iterator[Finding]:
     """Compares the languages of clips with those that the model knows."""
     named_here = [split for split in subject.splits if languages_in(split.table).drop_null()]
     if subject.config.data.use_language_column is False or not named_here:
         yield ok("all clips have model.language")
         return
+    opened = _model(subject)
     for split in named_here:
         try:
             language_prefixes(opened.family, opened.processor, languages_in(split.table), subject.config.model.language)
@@ -211,36 +256,7 @@ def check_languages(subject: Subject, opened: InspectedModel) -> Iterator[Findin
             yield ok(f"{split.name}: the model knows the languages of all clips")
 
 
-def _check_frames(subject: Subject, opened: InspectedModel, split: Split, limits: Limits) -> Finding:
-    """Compares the labels of clips whose durations are known with the outputs that the model gives for them."""
-    durations_s = subject.recordings(split).durations_s
-    fastest = subject.config.augment.fastest if split.name == "train" else 1.0
-    bounds = Bounds(subject.context_s, limits.label_tokens, limits.frames, fastest, limits.least_samples)
-    room = bounds.label_room(durations_s)
-    # A token is a byte or more, and repeats one at most, so that short texts need not be encoded to know it.
-    rows = [row for row, text in enumerate(split.texts) if 2 * len(text.encode()) > room[row]]
-    labels = opened.family.encode_labels(opened.processor, [split.texts[row] for row in rows])
-    sizes = [len(each) + sum(a == b for a, b in pairwise(each)) for each in labels]
-    ids = [split.ids[row] for row, size in zip(rows, sizes, strict=True) if size > room[row]]
-    if not ids:
-        return ok(f"{split.name}: the model gives each clip an output for each label token, as it needs")
-    end = "will be left out, and counted" if split.name == "train" else "cannot be recognized in full"
-    return warning(
-        f"{split.name}: {len(ids)} of {len(split.texts)} transcripts have {bounds.label_bound} ({named(ids)}), and "
-        f"{end}: check that they belong to their recordings"
-    )
-
-
-def _over_the_limit(subject: Subject, split: Split, ids: Sequence[str], most: int) -> Finding:
-    have = counted(len(ids), "transcript", "has", "have")
-    text = f"{split.name}: {have} more label tokens than the model's {most}: {', '.join(ids[:5])}"
-    if split.name == "train":
-        return warning(f"{text}; they will be left out, and counted: shorten or split them")
-    if subject.config.data.too_long_eval == "skip":
-        return warning(f"{text}; they will not be scored, and every score says how many")
-    return problem(f"{text}; shorten or split them, or leave them out of the score (data.too_long_eval: skip)")
-
-
+@check(OPENING)
 def check_arguments(subject: Subject) -> Iterator[Finding]:
     """Builds the Trainer's arguments: unknown ones, values that transformers refuses, another metric to choose by."""
     if subject.sets_arguments:
@@ -255,10 +271,10 @@ def check_arguments(subject: Subject) -> Iterator[Finding]:
     yield ok(f"transformers takes the training arguments; {score} is scored on validation and chooses the model")
 
 
-@needs_model()
-def check_adaptation(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
+@check(MODEL)
+def check_adaptation(subject: Subject) -> Iterator[Finding]:
     """Selects what is trained in a network of the model's sizes, without its weights."""
-    part = subject.config.adapt
+    part, opened = subject.config.adapt, _model(subject)
     if part.method == "full":
         yield ok("adapt.method: full; all weights are trained")
         return
@@ -268,42 +284,29 @@ def check_adaptation(subject: Subject, opened: InspectedModel) -> Iterator[Findi
     yield ok(f"adapt.method: {part.method}; {describe_trained(part, opened.part, opened.family)}")
 
 
-def _longer(
-    opened: InspectedModel, ids: Sequence[str], texts: Sequence[str], allowed: int, around: int
-) -> tuple[list[str], list[int]]:
-    # A token is a byte or more, so that short texts need not be encoded to know it.
-    rows = [row for row, text in enumerate(texts) if len(text.encode()) > allowed - around]
-    labels = opened.family.encode_labels(opened.processor, [texts[row] for row in rows])
-    lengths = [len(each) for each in labels]
-    long = [(ids[row], length) for row, length in zip(rows, lengths, strict=True) if length > allowed]
-    return [name for name, _ in long], [length for _, length in long]
+def _of_family(family: Family[Any], own: FamilyCheck) -> Check[Subject]:
+    """A check that a family has of its models, which is skipped for those of others."""
 
+    def lacking(subject: Subject) -> str | None:
+        found = _model(subject).family.name
+        return None if found == family.name else f"does not apply to a {found} model"
 
-def _trained(subject: Subject, split: Split) -> tuple[list[str], list[str]]:
-    """Ids and texts of the clips that will not be left out, as far as is known."""
-    durations_s, ids = subject.recordings(split).durations_s, split.ids
-    # Labels are what is asked about.
-    bounds, lengths = Bounds(subject.context_s, label_tokens=0), np.zeros(len(split.texts), np.int64)
-    silent = np.array([not text for text in split.texts], dtype=bool)
-    reasons = reasons_to_leave_out(durations_s, lengths, silent, subject.config.data, bounds)
-    rows = np.flatnonzero(~np.any([mask for _, mask in reasons], axis=0)).tolist()
-    return [ids[row] for row in rows], [split.texts[row] for row in rows]
+    @check(MODEL, Need(Moment.INSPECTION, lacking))
+    @wraps(own)
+    def check_of_family(subject: Subject) -> Iterator[Finding]:
+        opened = _model(subject)
+        yield from own(OpenModel(opened.part, opened.processor))
 
-
-def _of_family(family: Family[Any], check: Check[OpenModel]) -> Check[Subject]:
-    @needs_model(family.name)
-    def run(subject: Subject, opened: InspectedModel) -> Iterator[Finding]:
-        yield from check.run(OpenModel(opened.part, opened.processor))
-
-    return Check(check.name, check.description, run)
+    return check_of_family
 
 
 CHECKS = (
-    Check("arguments", "transformers takes the training arguments", check_arguments),
-    Check("model", "the model's files open", check_model),
-    *(_of_family(family, check) for family in FAMILIES.values() for check in family.checks),
-    Check("adaptation", "the model has the weights that are to be trained", check_adaptation),
-    Check("decoding", "files and models of decoding can be used", check_decoding),
-    Check("languages", "the model has a token for the language of each clip", check_languages),
-    Check("labels", "no transcript is longer than the decoder", check_labels),
+    check_arguments,
+    check_model,
+    *(_of_family(family, own) for family in FAMILIES.values() for own in family.checks),
+    check_adaptation,
+    check_decoding,
+    check_metrics,
+    check_languages,
+    check_labels,
 )

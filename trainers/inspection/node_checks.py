@@ -1,47 +1,73 @@
 """Checks on every node of the cluster: storage that all share, data that all read, torch that fits each.
 
-Ray tasks that reserve nothing, so that they run on a busy cluster too.
+Ray tasks that reserve nothing, so that they run on a busy cluster too; and what each worker of a run checks of its own
+node. Ray Train's controller sends that to the workers and imports this module, which loads no heavy library.
 """
 
 import json
 import os
 import platform
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
+import numpy as np
+import pyarrow as pa
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trainers.config.locations import storage_path_of
 from trainers.config.parts.data_location import path_in
-from trainers.config.parts.scaling_part import AcceleratorName, ScalingPart
+from trainers.config.parts.scaling_part import GPU_ACCELERATORS, AcceleratorName, ScalingPart
+from trainers.config.schema import TrainConfig
 from trainers.config.secrets import REFERENCES, resolve_secrets
-from trainers.config.storage_location import StorageOptions, is_absolute
+from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions, is_absolute, is_url
 from trainers.data.sources.archives.source_files import file_of
 from trainers.data.sources.data_source import SPLITS
 from trainers.data.sources.located_files import read_start
-from trainers.distributed.hardware import devices_here, judge
+from trainers.data.sources.recording_readers import RecordingReader
+from trainers.distributed.hardware import KINDS, devices_here, judge
 from trainers.distributed.ray_connection import connected, node_names
-from trainers.errors import ConfigError, ResourceError, StorageError
-from trainers.findings import Check, Finding, Level, named, ok, problem, skipped, warning
-from trainers.inspection.hardware_checks import build_here
+from trainers.errors import AudioError, ConfigError, DataError, RayscribeError, ResourceError, StorageError
+from trainers.findings import Check, Finding, Level, Moment, Need, check, found_in, named, ok, problem, skipped, warning
+from trainers.inspection.machine_checks import build_here
 from trainers.inspection.subject import Subject
 from trainers.storage import open_storage
+from trainers.storage.factory import tried_out
 
 MAX_NODES = 64
 # Of each split.
 MAX_FILES = 4
+# Recordings of a split that a node is asked to read before any is prepared.
+EXAMPLES = 8
+# Of each prepared set.
+SUMMARY = "summary.json"
 # Starting a worker process with the job's packages is part of it.
 TASK_TIMEOUT_S = 240.0
 # Endings of a model that is one file.
 MODEL_FILES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".pt")
+# How long a node is waited for that is busy, or imports from a slow disk, before a training, which will say what it
+# lacks.
+SHORT_TIMEOUT_S = 60.0
+# A network file system may show a new file this much later.
+FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
 PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
+
+NOT_PROBED = skipped("no node could be checked")
+# In reports.
+DRIVER = "the driver's node"
+
+# Those that are made by a job of the cluster.
+RAY: Need[Subject] = Need(Moment.NODES, lambda _: None)
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -49,14 +75,15 @@ class ProbeTask:
     """What is checked on one node.
 
     Attributes:
-        marker: Key of a file that the driver wrote in the storage, "" where it could not.
+        folders: See `folders_of`.
+        marker: Name of a file that the driver wrote into each. "": it could not.
         locations: Manifests, recordings and model files, absolute.
         device: What workers have there. None: there are none.
     """
 
-    storage_url: str
-    storage_options: StorageOptions
+    folders: Mapping[str, str]
     marker: str
+    storage_options: StorageOptions
     locations: tuple[str, ...]
     device: AcceleratorName | None
 
@@ -83,6 +110,14 @@ def run_probe(task: ProbeTask, node: str) -> Report:
     return report
 
 
+def _storage(task: ProbeTask) -> Iterator[Finding]:
+    for name, folder in task.folders.items():
+        found = tried_out(name, folder, task.storage_options, elsewhere=False)
+        if found.level == Level.OK and task.marker and unseen({name: folder}, task.marker, task.storage_options):
+            found = problem(not_shared(name, folder, "here"))
+        yield found
+
+
 def versions_here() -> dict[str, str | None]:
     """Python and the packages whose versions must be the same everywhere."""
     found: dict[str, str | None] = {"python": platform.python_version()}
@@ -96,55 +131,225 @@ def versions_here() -> dict[str, str | None]:
 
 @lru_cache(maxsize=1)
 def reports_of(subject: Subject) -> list[Report]:
-    """Probes all nodes, once; where that is not possible, a report of its own has the reason."""
-    config = subject.config
-    storage = open_storage(storage_path_of(config), config.run.storage_options)
-    folder, reports = f".rayscribe-probe-{uuid4().hex}", []
-    marker = f"{folder}/marker"
+    """Probes all nodes, once; what the driver's node finds, or why no node could be probed, is a report of its own."""
+    config, reports = subject.config, list[Report]()
+    folders, options, locations, marker = folders_of(config), config.run.storage_options, tuple[str, ...](), ""
     try:
-        storage.write_bytes(marker, b"written by the driver")
-    except StorageError as error:
-        reports.append(_not_probed("the driver's node", f"run.storage_path: {error}"))
-        marker = ""
-    try:
-        with connected(config, subject.address):
-            return [*reports, *_probe_nodes(subject, marker)]
-    except ResourceError as error:
-        return [*reports, _not_probed("the cluster", str(error))]
-    finally:
-        if marker:
-            storage.delete_tree(folder)
+        locations = locations_of(subject)
+    except RayscribeError as error:
+        reports.append(Report(DRIVER, {"node_data": [found_in(error)]}))
+    with ExitStack() as stack:
+        try:
+            marker = stack.enter_context(marked(folders, options))
+        except StorageError as error:
+            reports.append(Report(DRIVER, {"node_storage": [found_in(error)]}))
+        try:
+            stack.enter_context(connected(config, subject.address))
+        except ResourceError as error:
+            return [*reports, Report("the cluster", {"node_storage": [found_in(error)]})]
+
+        def task(node: Mapping[str, Any], name: str) -> tuple[ProbeTask, str]:
+            return ProbeTask(folders, marker, options, locations, device_on(node, config.scaling)), name
+
+        nodes = [node for node in ray.nodes() if node["Alive"]][:MAX_NODES]
+        probed, silent = ask(nodes, run_probe, task, TASK_TIMEOUT_S)
+    not_probed = [Report(node, {"node_storage": [problem(reason)]}) for node, reason in silent.items()]
+    return [*reports, *sorted([*probed.values(), *not_probed], key=lambda report: report.node)]
 
 
-def _not_probed(node: str, reason: str) -> Report:
-    return Report(node, {"node_storage": [problem(reason)]})
+def ask(
+    nodes: Sequence[Mapping[str, Any]],
+    question: Callable[..., Answer],
+    arguments: Callable[[Mapping[str, Any], str], Iterable[Any]],
+    timeout_s: float,
+) -> tuple[dict[str, Answer], dict[str, str]]:
+    """What each of Ray's nodes responds to a function, by its name in messages, and why others do not.
 
-
-def _probe_nodes(subject: Subject, marker: str) -> list[Report]:
-    config = subject.config
-    remote: Any = ray.remote(run_probe)
-    started = {}
-    nodes = [node for node in ray.nodes() if node["Alive"]][:MAX_NODES]
-    names = node_names(nodes)
+    The function's arguments are made of the node and its name.
+    """
+    remote: Any = ray.remote(question)
+    asked, names = {}, node_names(nodes)
     for node in nodes:
-        task = ProbeTask(
-            storage_path_of(config),
-            config.run.storage_options,
-            marker,
-            locations_of(subject),
-            device=device_on(node, config.scaling),
-        )
-        only_there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=there)
         name = names[node["NodeID"]]
-        options = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=only_there)
-        started[options.remote(task, name)] = name
-    done, late = ray.wait(list(started), num_returns=len(started), timeout=TASK_TIMEOUT_S)
-    reports = [_report_of(reference, started[reference]) for reference in done]
+        asked[options.remote(*arguments(node, name))] = name
+    done, late = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
+    answers: dict[str, Answer] = {}
+    silent = {asked[each]: f"no result in {timeout_s:.0f} s; check `ray status` and the node's logs" for each in late}
     for reference in late:
         ray.cancel(reference, force=True)
-        reason = f"no result in {TASK_TIMEOUT_S:.0f} s; check `ray status` and the node's logs"
-        reports.append(_not_probed(started[reference], reason))
-    return sorted(reports, key=lambda report: report.node)
+    for reference in done:
+        try:
+            answers[asked[reference]] = ray.get(reference)
+        except RayError as error:
+            silent[asked[reference]] = f"nothing can be run there: {str(error).strip().splitlines()[-1]}"
+    return answers, silent
+
+
+def other_nodes(*wanted: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Nodes next to the driver's which can ever hold one of these."""
+    own = ray.get_runtime_context().get_node_id()
+    return [
+        node
+        for node in ray.nodes()
+        if node["Alive"] and node["NodeID"] != own and any(_holds(node["Resources"], each) for each in wanted)
+    ]
+
+
+def _holds(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
+
+
+def folders_of(config: TrainConfig) -> dict[str, str]:
+    """Folders and buckets that the driver and other nodes write, by their fields."""
+    folders = {"run.storage_path": storage_path_of(config), "data.cache_dir": config.data.cache_dir}
+    return {name: folder for name, folder in folders.items() if folder is not None}
+
+
+def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, float]) -> None:
+    """Refuses a folder that workers or preparing tasks on other nodes would not find what the driver writes in.
+
+    Raises:
+        ConfigError: names the folder and the nodes.
+        StorageError: the driver cannot write there.
+    """
+    nodes = other_nodes(config.scaling.worker_resources, {"CPU": 1.0, **task_resources})
+    folders = {name: folder for name, folder in folders_of(config).items() if not is_url(folder)}
+    if not nodes or not folders:
+        return
+    options = config.run.storage_options
+    with marked(folders, options) as marker:
+        found, _ = ask(nodes, unseen, lambda *_: (folders, marker, options), SHORT_TIMEOUT_S)
+    for name, folder in folders.items():
+        if without := sorted(node for node, lacking in found.items() if name in lacking):
+            raise ConfigError(not_shared(name, folder, f"on {named(without)}"))
+
+
+@contextmanager
+def marked(folders: Mapping[str, str], options: StorageOptions) -> Iterator[str]:
+    """A block in which each of these folders and buckets has a new file; gives its name.
+
+    Raises:
+        StorageError: one cannot be written; names its field.
+    """
+    marker = f".rayscribe-shared-{uuid4().hex}"
+    try:
+        for name, folder in folders.items():
+            try:
+                open_storage(folder, options).write_bytes(marker, b"")
+            except StorageError as error:
+                raise type(error)(f"{name}: {error}") from None
+        yield marker
+    finally:
+        for folder in folders.values():
+            with suppress(StorageError):
+                open_storage(folder, options).delete(marker)
+
+
+def unseen(folders: Mapping[str, str], file: str, options: StorageOptions) -> list[str]:
+    """Fields of the folders and buckets in which this node does not find a file, after FILE_VISIBILITY_TIMEOUT_S."""
+    end = time.monotonic() + FILE_VISIBILITY_TIMEOUT_S
+
+    def missing() -> list[str]:
+        return [name for name, folder in folders.items() if not open_storage(folder, options).exists(file)]
+
+    while (names := missing()) and time.monotonic() < end:
+        time.sleep(POLL_S)
+    return names
+
+
+def not_shared(name: str, folder: str, where: str) -> str:
+    """What is wrong with a field whose folder or bucket is another one than the driver's, and where."""
+    share = "mount the same file system on all nodes, or use a bucket"
+    reach = "reach the same service from all nodes (run.s3_endpoint_url, AWS_ENDPOINT_URL)"
+    return (
+        f"{name}: {folder} is not the same for all nodes: what the driver writes there is not seen {where}: "
+        f"{reach if is_url(folder) else share}"
+    )
+
+
+def refuse_unread_recordings(
+    blocks: Sequence[pa.Table], reader: RecordingReader, task_resources: Mapping[str, float]
+) -> None:
+    """Asks each node that may prepare rows to read some of their recordings: those that only it lacks would be lost.
+
+    Raises:
+        DataError: a node cannot read what the driver's node reads; names node, recording and reason.
+    """
+    nodes = other_nodes({"CPU": 1.0, **task_resources})
+    if not nodes:
+        return
+    counts = np.cumsum([len(block) for block in blocks])
+    rows = []
+    for number in np.unique(np.linspace(0, counts[-1] - 1, EXAMPLES).astype(int)).tolist():
+        block = int(np.searchsorted(counts, number, side="right"))
+        rows += blocks[block].slice(number - (counts[block] - len(blocks[block])), 1).to_pylist()
+    here = unread_recordings(reader, rows)
+    found, _ = ask(nodes, unread_recordings, lambda *_: (reader, rows), SHORT_TIMEOUT_S)
+    for node, problems in sorted(found.items()):
+        lacking = [f"{name}: {reason}" for name, reason in problems.items() if name not in here]
+        if lacking:
+            raise DataError(
+                f"on {node}: {len(lacking)} of {len(rows)} recordings cannot be read that are read on the driver's "
+                f"node ({named(lacking)}): put them where every node can read them under the same path, or into a "
+                "bucket"
+            )
+
+
+def unread_recordings(reader: RecordingReader, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Why recordings of rows cannot be read on this node, by their names."""
+    resolve_secrets(os.environ)
+    problems: dict[str, str] = {}
+    for row in rows:
+        try:
+            (found,) = reader.read([row])
+        except (DataError, StorageError) as error:
+            found = AudioError(str(error))
+        if isinstance(found, AudioError):
+            problems[str(row["audio"] or row["id"])] = str(found)
+    return problems
+
+
+@dataclass(frozen=True)
+class WorkerCheck:
+    """The check; calling it checks the node of the calling process."""
+
+    device: AcceleratorName
+    folders: tuple[str, ...]
+
+    @classmethod
+    def of(cls, prepared: Iterable[str], *, device: AcceleratorName) -> "WorkerCheck":
+        return cls(device, tuple(url for url in prepared if not is_url(url)))
+
+    def __call__(self) -> None:
+        """Checks this node.
+
+        Raises:
+            ResourceError: torch is not built for its GPUs, or it has none.
+            DataError: it does not have the data.
+        """
+        node = ray.util.get_node_ip_address()
+        if self.device in GPU_ACCELERATORS:
+            _check_torch(node, self.device)
+        _check_prepared(node, self.folders)
+
+
+def _check_torch(node: str, device: AcceleratorName) -> None:
+    build = build_here(use_gpu=True)
+    # What its GPUs are, a process is started to tell.
+    if build.sees_devices and build.kind in KINDS[device]:
+        return
+    finding = judge(build, devices_here(), wanted=device, machine=node)
+    if finding.level == Level.ERROR:
+        raise ResourceError(finding.text)
+
+
+def _check_prepared(node: str, folders: tuple[str, ...]) -> None:
+    if unseen({folder: folder for folder in folders}, SUMMARY, DEFAULT_STORAGE_OPTIONS):
+        finding = judge_files([f"{folder}/{SUMMARY}" for folder in folders], DEFAULT_STORAGE_OPTIONS)
+        if finding.level == Level.ERROR:
+            raise DataError(f"on {node}: {finding.text}")
 
 
 def device_on(node: Mapping[str, Any], scaling: ScalingPart) -> AcceleratorName | None:
@@ -178,7 +383,7 @@ def merged(reports: Iterable[Report], check: str) -> Iterator[Finding]:
         for finding in report.findings.get(check, []):
             nodes_of.setdefault(finding, []).append(report.node)
     if not nodes_of:
-        yield skipped("no node could be checked")
+        yield NOT_PROBED
     sound = {node for finding, nodes in nodes_of.items() if finding.level == Level.OK for node in nodes}
     others = {finding: nodes for finding, nodes in nodes_of.items() if finding.level != Level.OK}
     for finding, nodes in others.items():
@@ -192,6 +397,9 @@ def merged(reports: Iterable[Report], check: str) -> Iterator[Finding]:
 def compare_versions(reports: Iterable[Report], here: Mapping[str, str | None]) -> Iterator[Finding]:
     """Compares the nodes' versions with those of the driver's node."""
     probed = [report for report in reports if report.versions]
+    if not probed:
+        yield NOT_PROBED
+        return
     same = True
     for package, ours in here.items():
         others = {report.node: report.versions.get(package) for report in probed}
@@ -203,31 +411,6 @@ def compare_versions(reports: Iterable[Report], here: Mapping[str, str | None]) 
     if same:
         listed = ", ".join(f"{package} {ours}" for package, ours in here.items())
         yield ok(f"the same on {len(probed)} nodes: {listed}")
-
-
-def _report_of(reference: Any, node: str) -> Report:
-    try:
-        report: Report = ray.get(reference)
-    except ray.exceptions.RayError as error:
-        return _not_probed(node, f"nothing can be run there: {str(error).strip().splitlines()[-1]}")
-    return report
-
-
-def _storage(task: ProbeTask) -> Iterator[Finding]:
-    storage = open_storage(task.storage_url, task.storage_options)
-    try:
-        storage.check_writable()
-        shared = not task.marker or storage.exists(task.marker)
-    except StorageError as error:
-        yield problem(f"run.storage_path: {error}")
-        return
-    if shared:
-        yield ok(f"run.storage_path: {task.storage_url} can be written, and has what other nodes write")
-    else:
-        yield problem(
-            f"run.storage_path: {task.storage_url} is not the driver's folder but one of this node's own: mount "
-            "the same file system on all nodes, or use a bucket"
-        )
 
 
 def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Finding:
@@ -279,20 +462,17 @@ def _secrets(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield ok(f"the {len(references)} secrets of the job are there" if references else "the job needs no secrets")
 
 
-def _merged(check: str) -> Callable[[Subject], Iterator[Finding]]:
-    return lambda subject: merged(reports_of(subject), check)
+def _merged(name: str) -> Check[Subject]:
+    return Check(name, (RAY,), lambda subject: merged(reports_of(subject), name))
 
 
-def check_versions(subject: Subject) -> Iterator[Finding]:
+@check(RAY)
+def check_node_versions(subject: Subject) -> Iterator[Finding]:
     """Compares Python and packages over the nodes."""
     yield from compare_versions(reports_of(subject), versions_here())
 
 
 CHECKS = (
-    Check("node_storage", "every node can write the storage, and read what others write", _merged("node_storage")),
-    Check("node_data", "every node can read data and model", _merged("node_data")),
-    Check("node_secrets", "every node has the secrets that the job refers to", _merged("node_secrets")),
-    Check("node_code", "no other user of a node can replace a job's code", _merged("node_code")),
-    Check("node_torch_build", "torch is built for each node's hardware", _merged("node_torch_build")),
-    Check("node_versions", "Python and packages are the same on all nodes", check_versions),
+    *map(_merged, ("node_storage", "node_data", "node_secrets", "node_code", "node_torch_build")),
+    check_node_versions,
 )

@@ -1,7 +1,6 @@
 """The config under inspection, and its manifests, opened once for all checks."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,17 +12,17 @@ from trainers.config.locations import storage_path_of
 from trainers.config.parts.model_source import ModelSource, SourceKind
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
-from trainers.config.storage_location import is_url
 from trainers.data.preparation import PrepareOptions
-from trainers.data.sources.data_source import DataSource, SourceSplit
+from trainers.data.sources.data_source import SourceSplit
 from trainers.data.sources.known_sources import source_of
 from trainers.data.text import normalize
-from trainers.errors import ConfigError, DataError, NoBucketError, NotHereError, StorageError
-from trainers.findings import Finding, ok, problem, skipped, warning
+from trainers.errors import ConfigError, DataError, StorageError
+from trainers.findings import Finding, Moment, Need, found_in, ok, skipped, unread, warning
 from trainers.inspection.recordings import Recordings, read_recordings
 from trainers.models.sources.model_files import FIELDS
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
+from trainers.storage.factory import refuse_other_machines
 
 if TYPE_CHECKING:
     # It loads transformers.
@@ -47,8 +46,8 @@ class Split:
     def table(self) -> pa.Table:
         return self.source.table
 
-    @property
-    def ids(self) -> Sequence[str]:
+    @cached_property
+    def ids(self) -> list[str]:
         ids: list[str] = self.table["id"].to_pylist()
         return ids
 
@@ -57,15 +56,26 @@ class Subject:
     """A config, inspected by one process on one machine."""
 
     def __init__(
-        self, config: TrainConfig, address: str | None = None, *, elsewhere: bool = False, recordings_s: float = 60.0
+        self,
+        config: TrainConfig,
+        address: str | None = None,
+        *,
+        elsewhere: bool = False,
+        light: bool = False,
+        recordings_s: float = 60.0,
     ):
         """Opens nothing yet.
 
-        `address` is of a Ray cluster, for the checks on its nodes. Where the job runs `elsewhere`, what cannot be
-        reached from here is not an error. Headers of recordings are read for `recordings_s` a split at most.
+        Args:
+            config: The config, its paths absolute.
+            address: Of a Ray cluster, for the checks on its nodes.
+            elsewhere: Whether the job runs on other machines: what cannot be reached from here is not an error.
+            light: Whether this process is a client's: the job may have other packages, and torch is only loaded where
+                a check needs it.
+            recordings_s: For how long headers of recordings are read, of each split, at most. Seconds.
         """
         self.config, self.address = config, address
-        self.elsewhere, self.recordings_s = elsewhere, recordings_s
+        self.elsewhere, self.light, self.recordings_s = elsewhere, light, recordings_s
         self._recordings: dict[str, Recordings] = {}
 
     @cached_property
@@ -122,14 +132,9 @@ class Subject:
         Raises:
             StorageError: its storage cannot be read, or is a folder of other machines.
         """
-        url = storage_path_of(self.config)
-        if self.elsewhere and not is_url(url) and not Path(url).is_dir():
-            raise StorageError(f"run.storage_path: {url} is a folder that this machine does not have")
+        if self.elsewhere:
+            refuse_other_machines(storage_path_of(self.config))
         return Journal(RunFolder.of(self.config)).read().has_begun
-
-    def unreachable(self, text: str) -> Finding:
-        """The finding for something that is not there, or cannot be read."""
-        return skipped(f"{text} (the nodes may reach it)") if self.elsewhere else problem(text)
 
     def recordings(self, split: Split) -> Recordings:
         if split.name not in self._recordings:
@@ -152,29 +157,34 @@ class Subject:
     @cached_property
     def _opened(self) -> tuple[list[Split], list[Finding]]:
         # What recordings hold is looked at by checks of its own.
-        data = self.config.data.model_copy(update={"fingerprint": "manifest"})
+        data, rules = (
+            self.config.data.model_copy(update={"fingerprint": "manifest"}),
+            PrepareOptions.of(self.config.data),
+        )
+        splits: list[Split] = []
+        problems: list[Finding] = []
         try:
             source = source_of(data, self.config.run.storage_options)
         except ConfigError as error:
-            return [], [self.unreachable(str(error))]
+            return [], [unread(str(error))]
         if source.listing_requires_job:
             return [], [skipped(source.listing_requires_job)]
-        opened = [self._split(source, name) for name in source.splits]
-        splits = [each for each in opened if isinstance(each, Split)]
-        findings = [warning(text) for split in splits for text in split.source.warnings]
-        findings += [each for each in opened if isinstance(each, Finding)]
-        findings += [ok(f"{split.name}: {len(split.table)} rows in {split.source.origin}") for split in splits]
-        return splits, findings
+        for name in source.splits:
+            try:
+                opened = source.open(name, None)
+            except (DataError, StorageError) as error:
+                problems.append(found_in(error, f"data.{name}: "))
+            else:
+                splits.append(
+                    Split(opened, [normalize(text or "", rules) for text in opened.table["text"].to_pylist()])
+                )
+        noted = [warning(text) for split in splits for text in split.source.warnings]
+        rows = [ok(f"{split.name}: {len(split.table)} rows in {split.source.origin}") for split in splits]
+        return splits, [*noted, *problems, *rows]
 
-    def _split(self, source: DataSource, name: str) -> Split | Finding:
-        try:
-            opened = source.open(name, None)
-        except NotHereError as error:
-            return self.unreachable(str(error))
-        except StorageError as error:
-            text = f"data.{name}: {error}"
-            return problem(text) if isinstance(error, NoBucketError) else self.unreachable(text)
-        except DataError as error:
-            return problem(str(error))
-        rules = PrepareOptions.of(self.config.data)
-        return Split(opened, [normalize(text or "", rules) for text in opened.table["text"].to_pylist()])
+
+# What checks need of a subject.
+OPENING: Need[Subject] = Need(Moment.INSPECTION, lambda _: None)
+SPLITS: Need[Subject] = Need(
+    Moment.INSPECTION, lambda subject: None if subject.splits else "no manifest could be opened"
+)

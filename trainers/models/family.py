@@ -19,7 +19,7 @@ from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ConfigError
-from trainers.findings import Check, Finding
+from trainers.findings import Finding
 from trainers.models.adaptation.network_parts import Parts
 from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.language_names import code_or_name
@@ -45,6 +45,10 @@ class OpenModel(NamedTuple):
     processor: Any
 
 
+# A function `check_<name>` that a preflight has, too.
+FamilyCheck = Callable[[OpenModel], Iterable[Finding]]
+
+
 class Decoder(Protocol):
     """The search that a decode part asks for, before a model is open; `Recognizer.open_search` runs it.
 
@@ -59,10 +63,8 @@ class Decoder(Protocol):
             StorageError: a bucket cannot be read, or the Hub does not respond.
         """
 
-    def inspect(
-        self, part: Any, processor: Any, storage_options: StorageOptions, unreachable: Callable[[str], Finding]
-    ) -> Iterable[Finding]:
-        """Finds what would stop it, or quietly find nothing; `unreachable` is for what this machine cannot read."""
+    def inspect(self, part: Any, processor: Any, storage_options: StorageOptions) -> Iterable[Finding]:
+        """Finds what would stop it, or quietly find nothing."""
 
     def note(self, decoding: Mapping[str, Any]) -> str:
         """For the model card: how the test set was scored, by its `Decoding.describe`, which `pipeline` does not do."""
@@ -89,7 +91,7 @@ class Family(LabelCodec, Generic[Model]):
     model_types: tuple[str, ...]
     context_s: float
     recognizer: ClassVar[str]
-    checks: ClassVar[Sequence[Check[OpenModel]]] = ()
+    checks: ClassVar[Sequence[FamilyCheck]] = ()
 
     @abstractmethod
     def auto_class(self, config: Any) -> Any:

@@ -14,9 +14,11 @@ from trainers.config.storage_location import (
     S3_SCHEME,
     URL_SCHEMES,
     StorageOptions,
+    is_url,
     unsupported_url,
 )
 from trainers.errors import StorageError
+from trainers.findings import Finding, ok, unread
 from trainers.storage.base import Storage, clean_prefix
 from trainers.storage.bucket import checked_endpoint
 from trainers.storage.local_folder import LocalStorage
@@ -98,6 +100,23 @@ def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS
         for path in made:
             with suppress(OSError):
                 path.rmdir()
+
+
+def tried_out(field: str, root: str, storage_options: StorageOptions, *, elsewhere: bool) -> Finding:
+    """What `try_out` finds of a config's field; a folder of other machines is not made here."""
+    try:
+        if elsewhere:
+            refuse_other_machines(root)
+        try_out(root, storage_options)
+    except StorageError as error:
+        return unread(f"{field}: {error}")
+    return ok(f"{field}: {root} can be written, read and listed")
+
+
+def refuse_other_machines(root: str) -> None:
+    """Refuses, with a StorageError, a folder that only the machines of a job have."""
+    if not is_url(root) and not Path(root).is_dir():
+        raise StorageError(f"{root} is a folder that this machine does not have")
 
 
 _OPENERS = {S3_SCHEME: _open_s3, GS_SCHEME: _open_google, AZ_SCHEME: _open_azure}

@@ -21,7 +21,7 @@ from jobs.addresses import direct
 from jobs.clusters.managed.cluster_endpoint import ClusterEndpoint
 from jobs.clusters.managed.node_logs import _get
 from jobs.clusters.ray_private import NOISY_LOGGERS, JobsClient, StateClient, token_headers_without_mode
-from jobs.preflight.dashboard import get_metadata
+from jobs.preflight.context import get_metadata
 from tests.test_architecture import ROOT, imports_of
 
 

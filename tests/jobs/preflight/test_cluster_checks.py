@@ -9,9 +9,9 @@ from jobs.clusters import ray_private
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
-from jobs.preflight import cluster_checks as checks
-from jobs.preflight import dashboard as asking
-from jobs.preflight.runner import run_cluster_checks, run_preflight
+from jobs.preflight.client_checks import OF_CLUSTER
+from jobs.preflight.context import external_url
+from jobs.preflight.runner import run_preflight
 from tests.jobs.preflight.contexts import (
     VERSIONS,
     clusters_of,
@@ -20,12 +20,13 @@ from tests.jobs.preflight.contexts import (
     named,
     single_finding,
 )
+from trainers.findings import run_check
 
-CLUSTER = named(checks.CHECKS, "cluster")
-OPEN_DASHBOARD = named(checks.CHECKS, "open_dashboard")
-VERSION = named(checks.CHECKS, "versions")
-GANG = named(checks.CHECKS, "gang")
-DATA_CPUS = named(checks.CHECKS, "data_cpus")
+CLUSTER = named(OF_CLUSTER, "cluster")
+OPEN_DASHBOARD = named(OF_CLUSTER, "open_dashboard")
+VERSION = named(OF_CLUSTER, "versions")
+GANG = named(OF_CLUSTER, "gang")
+DATA_CPUS = named(OF_CLUSTER, "data_cpus")
 NOBODY = "http://127.0.0.1:1"
 
 
@@ -40,7 +41,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_that_answers_is_sound_in_every_way(tmp_path: Path) -> None:
     with dashboard_at() as dashboard:
         context = context_of(tmp_path, address=dashboard.url)
-        findings = list(run_cluster_checks(checks.CHECKS, context))
+        findings = [each for check in OF_CLUSTER for each in run_check(check, context)]
     assert {finding.level for finding in findings} == {"ok"}, findings
 
 
@@ -51,7 +52,7 @@ class TestCluster:
         finding = single_finding(CLUSTER, deep)
         assert finding.level == "error"
         assert f"{NOBODY} does not respond (ConnectionError): check the address" in finding.text
-        others = list(run_cluster_checks(checks.CHECKS[1:], quick))
+        others = [each for check in OF_CLUSTER[1:] for each in run_check(check, quick)]
         assert {finding.level for finding in others} == {"skipped"}
 
     def test_one_that_asks_for_a_token(self, tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ class TestOpenDashboard:
 
     def test_one_on_all_interfaces_is_found_through_loopback_too(self, tmp_path: Path) -> None:
         with dashboard_at("0.0.0.0") as dashboard:
-            outside = asking.external_url(dashboard.url)
+            outside = external_url(dashboard.url)
             assert outside is not None, "this machine has no address but loopback"
             for address in (dashboard.url, outside):
                 finding = single_finding(OPEN_DASHBOARD, context_of(tmp_path, address=address))
@@ -203,7 +204,7 @@ def test_without_a_recipe_only_the_cluster_is_looked_at() -> None:
 
 def test_without_a_cluster_its_checks_are_skipped(tmp_path: Path) -> None:
     context = context_of(tmp_path)
-    findings = list(run_cluster_checks(checks.CHECKS, context))
+    findings = [each for check in OF_CLUSTER for each in run_check(check, context)]
     assert {finding.level for finding in findings} == {"skipped"}
     assert findings[0].text.endswith("give --address http://<head>:8265, or start one: rayscribe cluster up --local")
 

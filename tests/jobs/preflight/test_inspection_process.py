@@ -1,15 +1,16 @@
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
-from jobs.preflight import inspection_process
-from jobs.preflight.context import Context
-from jobs.preflight.dashboard import external_url
-from jobs.preflight.inspection_process import GROUPS, InspectionProcess, command_of, parse_findings, unreported
+from jobs.preflight import inspections
+from jobs.preflight.context import Context, external_url
+from jobs.preflight.inspections import GROUPS, command_of, inspecting, parse_findings, unreported
 from jobs.preflight.runner import run_preflight
 from jobs.submission.job_spec import load_spec
 from tests.jobs.preflight.contexts import NOW, clusters_of, context_of, dashboard_at
@@ -35,18 +36,15 @@ def entry(folder: Path, text: str) -> Context:
 
 
 def findings_of(context: Context) -> dict[str, Finding]:
-    inspection = InspectionProcess(context)
-    try:
-        return {finding.check: finding for finding in inspection.findings()}
-    finally:
-        inspection.close()
+    with inspecting(context) as findings:
+        return {finding.check: finding for finding in findings()}
 
 
 class TestProcess:
     def test_what_is_not_reached_in_time_is_said_to_be_skipped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inspection_process, "QUICK_TIMEOUT_S", 3.0)
+        monkeypatch.setattr(inspections, "QUICK_TIMEOUT_S", 3.0)
         found = findings_of(entry(tmp_path, f"{PRINTS}\ntime.sleep(600)\n"))
         assert (found["storage"].level, found["storage"].text) == ("ok", "fi\u2028ne")
         assert set(found) == {"storage", "manifests", "durations", "model", "hardware"}
@@ -95,6 +93,15 @@ class TestProcess:
         spec = load_spec(recipe, [], here=root, environment={}, now=NOW)
         found = findings_of(Context(spec, None, None, deep=False))
         assert {finding.text for finding in found.values()} == {"the recipe names WHERE, which only the nodes know"}
+
+    def test_it_ends_with_the_block(self, tmp_path: Path) -> None:
+        context = entry(tmp_path, "import os, time\nopen('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)\n")
+        pid = tmp_path / "repository" / "pid"
+        with pytest.raises(KeyboardInterrupt), inspecting(context):
+            while not (pid.is_file() and pid.read_text()):
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        assert not psutil.pid_exists(int(pid.read_text()))
 
 
 class TestCommand:

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import yaml
 
+from jobs.preflight.client_checks import OF_PACKAGE, OF_PROGRAMS
 from jobs.preflight.context import Context
-from jobs.preflight.local_checks import CHECKS, OF_PROGRAMS
 from jobs.preflight.runner import run_preflight
 from jobs.submission.job_spec import load_spec
 from tests.jobs.preflight.contexts import NOW, clusters_of, context_of, dashboard_at, named, repository, single_finding
 from trainers.findings import run_check
 
-WORKING_DIR = named(CHECKS, "working_dir")
-PACKAGED_DATA = named(CHECKS, "packaged_data")
-STORAGE_PATH = named(CHECKS, "storage_path")
+WORKING_DIR = named(OF_PACKAGE, "working_dir")
+PACKAGED_DATA = named(OF_PACKAGE, "packaged_data")
+STORAGE_PATH = named(OF_PACKAGE, "storage_path")
 STORAGE = named(OF_PROGRAMS, "storage")
 NODE = {"CPU": 8.0}
 

@@ -1,6 +1,6 @@
 """What a preflight prints: nothing twice, and how it ended."""
 
-from jobs.preflight.summary import lines
+from jobs.preflight.runner import lines
 from trainers.findings import Finding, Level
 
 

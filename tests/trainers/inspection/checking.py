@@ -1,11 +1,11 @@
 """A corpus that is sound in every way, and what checks say of a config."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.trainers.synthetic import config, write_corpus
-from trainers.findings import Check, Finding, run_check
+from trainers.findings import Check, run_check
 from trainers.inspection.subject import Subject
 
 SAID = {
@@ -31,12 +31,12 @@ def subject_of(folder: Path, changes: Mapping[str, Any] | None = None, **options
     return Subject(config({**sound_corpus(folder), **(changes or {})}), **options)
 
 
-def said(check: Callable[[Subject], Iterable[Finding]], subject: Subject) -> list[tuple[str, str]]:
+def said(check: Check[Subject], subject: Subject) -> list[tuple[str, str]]:
     """Level and text of all that a check says, errors that it raises included."""
-    return [(finding.level.value, finding.text) for finding in run_check(Check("under test", "", check), subject)]
+    return [(finding.level.value, finding.text) for finding in run_check(check, subject)]
 
 
-def the_one(check: Callable[[Subject], Iterable[Finding]], subject: Subject, level: str) -> str:
+def the_one(check: Check[Subject], subject: Subject, level: str) -> str:
     """The text of the only thing of this level that a check says."""
     notes = said(check, subject)
     texts = [text for found, text in notes if found == level]
@@ -44,7 +44,7 @@ def the_one(check: Callable[[Subject], Iterable[Finding]], subject: Subject, lev
     return texts[0]
 
 
-def levels(check: Callable[[Subject], Iterable[Finding]], subject: Subject) -> set[str]:
+def levels(check: Check[Subject], subject: Subject) -> set[str]:
     """The levels of all that a check says."""
     found = {level for level, _ in said(check, subject)}
     assert found

@@ -47,7 +47,7 @@ def test_a_check_that_breaks_says_so_and_keeps_what_it_found(tmp_path: Path) -> 
         yield ok("so far so good")
         raise TypeError("a slip")
 
-    findings = list(run_check(Check("slip", "", breaks), subject_of(tmp_path)))
+    findings = list(run_check(Check("slip", (), breaks), subject_of(tmp_path)))
     assert [(finding.check, finding.level) for finding in findings] == [("slip", "ok"), ("slip", "warning")]
     assert findings[1].text == "the check itself failed (TypeError: a slip); check this by hand"
 
@@ -57,7 +57,7 @@ def test_an_error_of_ours_is_a_problem_in_its_own_words(tmp_path: Path) -> None:
         raise DataError("a.csv: no rows: add some")
         yield
 
-    (finding,) = run_check(Check("refuses", "", refuses), subject_of(tmp_path))
+    (finding,) = run_check(Check("refuses", (), refuses), subject_of(tmp_path))
     assert (finding.level, finding.text) == (Level.ERROR, "a.csv: no rows: add some")
 
 

@@ -16,7 +16,7 @@ MODEL: dict[str, Any] = {"init": "scratch", "family": "ctc", "d_model": 16, "enc
 def test_a_sound_recipe_is_found_sound(tmp_path: Path) -> None:
     subject = subject_of(tmp_path, {"model": MODEL})
     for check in CHECKS:
-        assert levels(check.run, subject) <= {"ok", "skipped"}, check.name
+        assert levels(check, subject) <= {"ok", "skipped"}, check.name
 
 
 @pytest.mark.parametrize("architecture", ["wav2vec2", "wav2vec2-bert"])

@@ -11,6 +11,7 @@ import pytest
 from tests.folder_server import web_server
 from tests.trainers.inspection.checking import levels, said, sound_corpus, subject_of, the_one
 from tests.trainers.synthetic import config, speechlike, write_recording, write_rows
+from trainers.findings import Check
 from trainers.inspection.data_checks import (
     CHECKS,
     check_durations,
@@ -31,8 +32,8 @@ def write_long_rows(path: Path, rows: list[tuple[str, str, float]]) -> str:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_a_sound_corpus_is_found_sound(check: object, tmp_path: Path) -> None:
-    assert levels(check.run, subject_of(tmp_path)) == {"ok"}  # type: ignore[attr-defined]
+def test_a_sound_corpus_is_found_sound(check: Check[Subject], tmp_path: Path) -> None:
+    assert levels(check, subject_of(tmp_path)) == {"ok"}
 
 
 def test_a_normalizer_that_hides_marks_of_what_is_scored(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ class TestManifests:
         for check in CHECKS:
             # Noise has manifests of its own.
             expected = "ok" if check.name == "augmentation" else "skipped"
-            assert levels(check.run, subject_of(tmp_path, demo)) == {expected}
+            assert levels(check, subject_of(tmp_path, demo)) == {expected}
 
     def test_a_data_set_on_the_hub_is_not_fetched_to_be_looked_at(self, tmp_path: Path) -> None:
         hub = {"data.train": None, "data.validation": None, "data.test": None, "data.dataset": {"name": "nobody/set"}}

@@ -6,7 +6,7 @@ import torch
 
 from tests.trainers.inspection.checking import said, subject_of, the_one
 from trainers.config import optional_packages
-from trainers.inspection.hardware_checks import build_here, check_strategy, check_torch_build, check_trackers
+from trainers.inspection.machine_checks import build_here, check_strategy, check_torch_build, check_trackers
 
 
 class TestThisMachine:

@@ -12,7 +12,7 @@ from tests.trainers.inspection.checking import levels, said, sound_corpus, subje
 from tests.trainers.synthetic import add_languages, config, write_rows
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
-from trainers.findings import Finding
+from trainers.findings import Finding, run_check
 from trainers.inspection import model_checks
 from trainers.inspection.model_checks import (
     CHECKS,
@@ -20,6 +20,7 @@ from trainers.inspection.model_checks import (
     check_arguments,
     check_labels,
     check_languages,
+    check_metrics,
     check_model,
 )
 from trainers.inspection.subject import Subject
@@ -31,7 +32,7 @@ from trainers.run_folder.layout import RunFolder
 
 CTC = {"init": "scratch", "family": "ctc", "d_model": 16, "encoder_layers": 1, "attention_heads": 2}
 check_tokens, check_start_token, check_generation = (
-    next(check.run for check in CHECKS if check.name == name) for name in ("tokens", "start_token", "generation")
+    next(check for check in CHECKS if check.name == name) for name in ("tokens", "start_token", "generation")
 )
 Tampered = Callable[..., Subject]
 
@@ -68,12 +69,12 @@ def tampered(whisper: Path, tmp_path: Path) -> Tampered:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_a_sound_model_is_found_sound(check: Any, tampered: Tampered) -> None:
-    assert levels(check.run, tampered()) == {"ok"}
+    assert levels(check, tampered()) == {"ok"}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_a_new_model_is_found_sound(check: Any, tmp_path: Path) -> None:
-    assert levels(check.run, subject_of(tmp_path)) == {"ok"}
+    assert levels(check, subject_of(tmp_path)) == {"ok"}
 
 
 class TestAdaptation:
@@ -360,7 +361,7 @@ class TestArguments:
     def test_a_learning_rate_that_never_comes_to_its_peak(
         self, tmp_path: Path, changes: dict[str, Any], level: str
     ) -> None:
-        found = list(check_arguments(subject_of(tmp_path, changes)))
+        found = list(run_check(check_arguments, subject_of(tmp_path, changes)))
         assert [item.level for item in found] == (["warning", "ok"] if level == "warning" else ["ok"])
         assert ("training.warmup_steps 20 is not below the run's 20 steps" in found[0].text) == (level == "warning")
 
@@ -374,3 +375,9 @@ def _rename_token(folder: Path, token: str) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         path = folder / name
         path.write_text(path.read_text().replace(json.dumps(token), json.dumps("<|gone|>")))
+
+
+def test_a_client_runs_no_metric_of_the_recipe(tmp_path: Path) -> None:
+    metrics = {"scoring.metrics": {"mine": "a_package_of_the_job:Mine"}}
+    assert "a_package_of_the_job" in the_one(check_metrics, subject_of(tmp_path, metrics), "error")
+    assert levels(check_metrics, subject_of(tmp_path / "client", metrics, light=True)) == {"skipped"}

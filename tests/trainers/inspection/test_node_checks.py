@@ -1,6 +1,8 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -9,32 +11,31 @@ from tests.trainers.inspection.checking import subject_of
 from trainers.config.parts.scaling_part import AcceleratorName, ScalingPart
 from trainers.config.secrets import REFERENCES
 from trainers.config.storage_location import StorageOptions
-from trainers.errors import ResourceError
-from trainers.findings import Finding, ok, problem, skipped
+from trainers.errors import ConfigError, ResourceError
+from trainers.findings import Finding, ok, problem, run_check, skipped
 from trainers.inspection import node_checks
 from trainers.inspection.node_checks import (
     ProbeTask,
     Report,
+    check_node_versions,
     compare_versions,
     device_on,
     judge_code,
     locations_of,
+    marked,
     merged,
+    refuse_unshared_folders,
     reports_of,
     run_probe,
     versions_here,
 )
 
 
-def task(
-    folder: Path, *, marked: bool = True, locations: tuple[str, ...] = (), device: AcceleratorName | None = "cpu"
-) -> ProbeTask:
-    """An errand to this machine, as to a node that shares the driver's storage, or does not."""
+def task(folder: Path, *, locations: tuple[str, ...] = (), device: AcceleratorName | None = "cpu") -> ProbeTask:
+    """An errand to this machine, as to a node."""
     storage = folder / "runs"
     storage.mkdir()
-    if marked:
-        (storage / "mark").write_text("x")
-    return ProbeTask(str(storage), StorageOptions(), "mark", locations, device)
+    return ProbeTask({"run.storage_path": str(storage)}, "", StorageOptions(), locations, device)
 
 
 @pytest.mark.parametrize(
@@ -71,17 +72,43 @@ class TestOnANode:
         assert report.versions["python"] is not None
         assert report.versions["ray"] is not None
 
-    def test_a_storage_of_its_own_is_found_by_the_driver_s_mark(self, tmp_path: Path) -> None:
-        level, text = only(run_probe(task(tmp_path, marked=False), "10.0.0.2").findings["node_storage"])
-        assert level == "error"
-        assert "is not the driver's folder but one of this node's own: mount the same file system" in text
+    def test_a_storage_of_its_own_is_found_by_the_driver_s_mark(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def asked(nodes: object, question: Callable[..., object], arguments: Callable[..., Any], _: float) -> Any:
+            folders, marker, options = arguments(None, "10.0.0.2")
+            return {"10.0.0.2": question(folders, marker, options), "10.0.0.3": [*folders]}, {}
+
+        monkeypatch.setattr(node_checks, "other_nodes", lambda *_: [{}])
+        monkeypatch.setattr(node_checks, "ask", asked)
+        config = subject_of(tmp_path).config
+        with pytest.raises(ConfigError, match=r"writes there is not seen on 10\.0\.0\.3: mount the same"):
+            refuse_unshared_folders(config, {})
+        assert [*(tmp_path / "runs").iterdir()] == [], "the mark is removed"
 
     def test_a_storage_that_it_cannot_write(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        broken = ProbeTask(str(tmp_path / "file" / "runs"), StorageOptions(), "mark", (), "cpu")
+        folders = {"data.cache_dir": str(tmp_path / "file" / "runs")}
+        broken = ProbeTask(folders, "marker", StorageOptions(), (), "cpu")
         level, text = only(run_probe(broken, "10.0.0.2").findings["node_storage"])
         assert level == "error"
-        assert "there is a file where a folder is needed" in text
+        assert text.startswith("data.cache_dir: ") and "there is a file where a folder is needed" in text
+
+    @pytest.mark.parametrize("kind", ["folder", "bucket"])
+    def test_one_that_it_can_write_and_is_another_than_the_driver_s(
+        self, kind: str, tmp_path: Path, s3_bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(node_checks, "FILE_VISIBILITY_TIMEOUT_S", 0.0)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3_endpoint)
+        folders = {"run.storage_path": {"folder": str(tmp_path), "bucket": f"{s3_bucket}/runs"}[kind]}
+        with marked(folders, StorageOptions()) as marker:
+            same = ProbeTask(folders, marker, StorageOptions(), (), None)
+            assert only(run_probe(same, "10.0.0.2").findings["node_storage"])[0] == "ok"
+        level, text = only(run_probe(same, "10.0.0.2").findings["node_storage"])
+        assert level == "error"
+        fix = {"folder": "mount the same file system", "bucket": "reach the same service"}[kind]
+        assert text.startswith(f"run.storage_path: {folders['run.storage_path']} is not the same for all nodes")
+        assert f"is not seen here: {fix}" in text
 
     def test_data_that_it_cannot_read(self, tmp_path: Path) -> None:
         gone = (str(tmp_path / "train.csv"), str(tmp_path / "a.wav"))
@@ -150,9 +177,11 @@ class TestOverNodes:
 
         monkeypatch.setattr(node_checks, "connected", refuse)
         (tmp_path / "file").touch()
-        driver, cluster = reports_of(subject_of(tmp_path, {"run.storage_path": str(tmp_path / "file" / "runs")}))
-        assert only(driver.findings["node_storage"])[1].startswith("run.storage_path: cannot write ")
+        subject = subject_of(tmp_path, {"data.cache_dir": str(tmp_path / "file" / "prepared")})
+        driver, cluster = reports_of(subject)
+        assert only(driver.findings["node_storage"])[1].startswith("data.cache_dir: cannot write ")
         assert "no Ray cluster answers at 10.0.0.1:6379" in only(cluster.findings["node_storage"])[1]
+        assert only([*run_check(check_node_versions, subject)]) == ("skipped", "no node could be checked")
 
     def test_what_is_fine_everywhere_is_said_once(self) -> None:
         reports = [Report(f"10.0.0.{number}", {"node_data": [ok("3 files")]}) for number in (1, 2, 3)]

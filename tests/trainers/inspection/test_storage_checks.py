@@ -6,7 +6,7 @@ from tests.hub import READING, Hub
 from tests.s3 import FaultProxy
 from tests.trainers.inspection.checking import levels, subject_of, the_one
 from trainers.config.storage_location import StorageOptions
-from trainers.inspection.storage_checks import check_hub, check_storage
+from trainers.inspection.machine_checks import check_hub, check_storage
 from trainers.storage import open_storage
 
 

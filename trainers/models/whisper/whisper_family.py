@@ -17,7 +17,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
-from trainers.findings import Check, Finding, ok, problem, warning
+from trainers.findings import Finding, ok, problem, warning
 from trainers.models.adaptation.network_parts import Parts, encoder_decoder_parts
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
@@ -114,11 +114,7 @@ def _configs(part: WhisperPart) -> dict[str, Any]:
     return {file: from_pretrained(part, kind) for file, kind in files.items()}
 
 
-CHECKS = (
-    Check("tokens", "the tokenizer knows language and task", check_tokens),
-    Check("start_token", "the decoder starts with the right token", check_start_token),
-    Check("generation", "the generation config is up to date", check_generation),
-)
+CHECKS = (check_tokens, check_start_token, check_generation)
 
 
 class WhisperFamily(Family[WhisperPart]):

@@ -14,8 +14,8 @@ from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.logged_barrier import COLLECTIVE_TIMEOUT
 from trainers.distributed.ray_connection import check_capacity
 from trainers.distributed.root_cause import root_cause_of
+from trainers.inspection.node_checks import WorkerCheck, refuse_unread_recordings, refuse_unshared_folders
 from trainers.pipeline.on_ray.ray_fit import fit_to_end, scaling_config
-from trainers.pipeline.on_ray.worker_checks import WorkerCheck, refuse_unread_recordings, refuse_unshared_folders
 from trainers.run_folder.layout import RunFolder
 from trainers.training.on_ray.ray_workers import NodeAddressTorchConfig, evaluate_per_worker, train_loop_per_worker
 from trainers.training.tasks import ScoreTask, TrainTask

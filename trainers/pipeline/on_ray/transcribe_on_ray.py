@@ -14,7 +14,7 @@ from trainers.config.parts.scaling_part import ScalingPart
 from trainers.distributed.ray_connection import largest_cluster
 from trainers.distributed.root_cause import root_cause_of
 from trainers.errors import ResourceError
-from trainers.pipeline.on_ray.worker_checks import refuse_unread_recordings, refuse_unshared_folders
+from trainers.inspection.node_checks import refuse_unread_recordings, refuse_unshared_folders
 from trainers.pipeline.transcription.transcriber import TranscribeTask
 from trainers.pipeline.transcription.transcription import BlockTranscriber
 from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder

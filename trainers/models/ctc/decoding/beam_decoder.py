@@ -1,7 +1,7 @@
 """The beam search: what would otherwise stop a run when its model is scored, or quietly find no words."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from trainers.config.optional_packages import BEAM_SEARCH
 from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.sources.located_files import read_location
 from trainers.errors import ConfigError, StorageError
-from trainers.findings import Finding, named, ok, problem, warning
+from trainers.findings import Finding, named, ok, problem, unread, warning
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.decoding.decode_files import NgramFile, check_files, local_words, open_tokenizer, words_of
 from trainers.storage import sha256_of
@@ -40,20 +40,14 @@ class BeamDecoder:
                     found[name] = sha256_of(location)
         return found
 
-    def inspect(
-        self,
-        part: CtcDecodePart,
-        processor: Any,
-        storage_options: StorageOptions,
-        unreachable: Callable[[str], Finding],
-    ) -> Iterator[Finding]:
+    def inspect(self, part: CtcDecodePart, processor: Any, storage_options: StorageOptions) -> Iterator[Finding]:
         """Opens word list, the start of the language model, and config and tokenizer of the model that scores again."""
         if not BEAM_SEARCH.is_installed:
-            yield unreachable(BEAM_SEARCH.problem)
+            yield unread(BEAM_SEARCH.problem)
         try:
             lm = check_files(part, storage_options)
         except (ConfigError, StorageError) as error:
-            yield _unread(error, unreachable)
+            yield _unread(error)
         else:
             yield from _words(part, processor, lm, storage_options)
         if part.rescoring_model is not None:
@@ -61,7 +55,7 @@ class BeamDecoder:
                 open_tokenizer(part.rescoring_model)
                 yield ok(f"decode.rescoring_model: {part.rescoring_model} is a causal language model")
             except (ConfigError, StorageError) as error:
-                yield _unread(error, unreachable)
+                yield _unread(error)
         count = len(part.settings)
         yield ok(f"decode: {count} weights are tried on validation" if count > 1 else "decode: the weights are given")
 
@@ -80,10 +74,10 @@ class BeamDecoder:
         )
 
 
-def _unread(error: ConfigError | StorageError, unreachable: Callable[[str], Finding]) -> Finding:
+def _unread(error: ConfigError | StorageError) -> Finding:
     """What could be read and cannot serve is as wrong on the nodes; what could not be read here, they may have."""
-    unread = isinstance(error, StorageError) or error.__cause__ is not None
-    return unreachable(str(error)) if unread else problem(str(error))
+    is_unread = isinstance(error, StorageError) or error.__cause__ is not None
+    return unread(str(error)) if is_unread else problem(str(error))
 
 
 def _words(

@@ -1,4 +1,4 @@
-"""Whether the build of torch fits the machine, and the packages that a recipe needs. Loads torch only to use GPUs."""
+"""What a run needs of its machine: storage, the Hub, packages, and a torch that fits. Loads torch only to use GPUs."""
 
 import contextlib
 import importlib.metadata
@@ -11,10 +11,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.optional_packages import DEEPSPEED, TRACKERS, missing_access
 from trainers.distributed.hardware import BUILT_WITH_TORCH, Build, devices_here, judge, kind_of
-from trainers.findings import Check, Finding, ok, skipped
+from trainers.findings import NODE, Finding, Moment, Need, check, ok, problem, skipped
 from trainers.inspection.subject import Subject
+from trainers.run_folder.hub.repository import repository_of
+from trainers.storage.factory import tried_out
 
 # It builds its communication on CPUs, and its optimizer for offloading, when they are first used.
 DEEPSPEED_TOOLS = ("g++", "ninja")
@@ -44,15 +47,36 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
             yield f"{name}=={importlib.metadata.version(name).partition('+')[0]}"
 
 
+@check(NODE)
+def check_storage(subject: Subject) -> Iterator[Finding]:
+    """Writes, reads, lists and deletes a small file under run.storage_path and, where it is another, data.cache_dir."""
+    roots = {"run.storage_path": storage_path_of(subject.config)}
+    if subject.config.data.cache_dir is not None:
+        roots["data.cache_dir"] = cache_url_of(subject.config)
+    for field, url in roots.items():
+        yield tried_out(field, url, subject.config.run.storage_options, elsewhere=subject.elsewhere)
+
+
+@check(NODE)
+def check_hub(subject: Subject) -> Iterator[Finding]:
+    """Asks the Hub whose the token is, and whether it may write where the model is pushed; makes nothing."""
+    part, name = subject.config.hub, subject.config.run.name
+    if not part.push:
+        yield ok("hub.push is false: nothing is pushed to the Hub")
+    elif part.model_id is None and name is None:
+        yield skipped("hub.model_id and run.name are null: the name is made when the run begins")
+    else:
+        yield ok(f"the best model can be pushed to {repository_of(part, str(name), make=False).url}")
+
+
+@check(Need(Moment.INSPECTION, lambda subject: "the job runs on other machines" if subject.elsewhere else None))
 def check_torch_build(subject: Subject) -> Iterator[Finding]:
     """Compares what torch was built for with what this machine has."""
-    if subject.elsewhere:
-        yield skipped("the job runs on other machines")
-        return
     scaling = subject.config.scaling
     yield judge(build_here(use_gpu=scaling.use_gpu), devices_here(), wanted=scaling.device, machine=platform.node())
 
 
+@check(NODE)
 def check_strategy(subject: Subject) -> Iterator[Finding]:
     """Looks for the packages of the strategy, for what builds its parts, and for the nodes' own disks."""
     part = subject.config.strategy
@@ -60,33 +84,30 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
         yield ok(f"strategy.name: {part.name}")
         return
     if not DEEPSPEED.is_installed:
-        yield subject.unreachable(DEEPSPEED.problem)
+        yield problem(DEEPSPEED.problem)
         return
     missing = [tool for tool in DEEPSPEED_TOOLS if shutil.which(tool) is None]
     if missing:
-        yield subject.unreachable(
+        yield problem(
             f"strategy.name: deepspeed builds parts of itself when it first runs, and {' and '.join(missing)} is not "
             "there: install it (apt-get install g++ ninja-build)"
         )
     if part.nvme_path is not None and not Path(part.nvme_path).is_dir():
-        yield subject.unreachable(f"strategy.nvme_path: {part.nvme_path} is no folder here; make it on each node")
+        yield problem(f"strategy.nvme_path: {part.nvme_path} is no folder here; make it on each node")
     if not missing:
         yield ok(f"strategy.name: deepspeed with ZeRO-{part.stage}; the package is installed")
 
 
+@check(NODE)
 def check_trackers(subject: Subject) -> Iterator[Finding]:
     """Looks for the packages of the trackers, by name, and for what they need to reach their servers."""
     names = subject.config.training.report_to
     needs = [TRACKERS[name] for name in names if name in TRACKERS]
     missing = [need.problem for need in needs if not need.is_installed] + missing_access(names, os.environ)
-    for problem in missing:
-        yield subject.unreachable(problem)
+    yield from map(problem, missing)
     if not missing:
         yield ok(f"training.report_to: {', '.join(names) or 'none'}")
 
 
-CHECKS = (
-    Check("torch_build", "torch is built for the hardware", check_torch_build),
-    Check("strategy", "the strategy's packages are installed", check_strategy),
-    Check("trackers", "the trackers can be used", check_trackers),
-)
+STORAGE = (check_storage, check_hub)
+HARDWARE = (check_torch_build, check_strategy, check_trackers)

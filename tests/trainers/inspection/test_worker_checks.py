@@ -7,22 +7,21 @@ import torch
 from trainers.config.storage_location import StorageOptions
 from trainers.distributed.hardware import devices_here, judge
 from trainers.errors import DataError, ResourceError
-from trainers.inspection.hardware_checks import build_here
-from trainers.inspection.node_checks import judge_files
-from trainers.pipeline.on_ray import worker_checks
-from trainers.pipeline.on_ray.worker_checks import WorkerCheck
+from trainers.inspection import node_checks
+from trainers.inspection.machine_checks import build_here
+from trainers.inspection.node_checks import WorkerCheck, judge_files
 
 
 @pytest.fixture(autouse=True)
 def node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.2")
-    monkeypatch.setattr(worker_checks, "FILE_VISIBILITY_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(node_checks, "FILE_VISIBILITY_TIMEOUT_S", 0.0)
 
 
 def test_a_node_with_the_data_passes(tmp_path: Path) -> None:
     (tmp_path / "summary.json").touch()
     check = WorkerCheck.of([str(tmp_path), "s3://bucket/prepared/train"], device="cpu")
-    assert check.files == (str(tmp_path / "summary.json"),), "a bucket is the same from every node"
+    assert check.folders == (str(tmp_path),), "a bucket is the same from every node"
     pickle.loads(pickle.dumps(check))()
 
 
@@ -30,7 +29,7 @@ def test_a_node_without_the_data_is_named_in_the_words_of_preflight(tmp_path: Pa
     check = WorkerCheck.of([str(tmp_path)], device="cpu")
     with pytest.raises(DataError) as error:
         check()
-    assert str(error.value) == f"on 10.0.0.2: {judge_files(check.files, StorageOptions()).text}"
+    assert str(error.value) == f"on 10.0.0.2: {judge_files([str(tmp_path / 'summary.json')], StorageOptions()).text}"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that torch sees")
