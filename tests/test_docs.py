@@ -50,6 +50,15 @@ def test_files_and_functions_that_are_named_exist(page: Path) -> None:
     assert missing + unknown == []
 
 
+@pytest.mark.parametrize("package", ["jobs", "trainers", "cluster_configs"])
+def test_the_layout_has_a_line_for_each_package(package: str) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    lines = re.search(rf"^{package}/ .*\n((?:    .*\n)+)", page, re.MULTILINE)
+    assert lines is not None
+    folders = {path.parent.name for path in (ROOT / package).glob("*/*") if path.is_file() and path.suffix != ".pyc"}
+    assert set(re.findall(r"^    (\w+)/ ", lines[1], re.MULTILINE)) == folders
+
+
 def test_the_glossary_has_at_most_thirty_terms() -> None:
     glossary = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Glossary")[2].partition("\n## ")[0]
     assert 0 < len(re.findall(r"^\| (?!term \||---)", glossary, re.MULTILINE)) <= 30
