@@ -1,4 +1,4 @@
-"""Addresses of clusters: those that can only mean the machine on which they are used, and those that are names."""
+"""Addresses of clusters: URLs of dashboards, loopback addresses, and names (`cluster://NAME`)."""
 
 import ipaddress
 import os
@@ -6,13 +6,13 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-# A cluster that `rayscribe cluster up` started. How it is reached, a forwarded port among it, may change while a run
-# waits for it; its name stays.
+# A cluster that `rayscribe cluster up` started, by name: its URL, such as a forwarded port, may change while a run
+# waits for the cluster.
 CLUSTER_SCHEME = "cluster://"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or IP address, without a port, can only be this machine."""
+    """Returns True if a host name or IP address, without a port, can only be this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -22,7 +22,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """The host of a URL, in lower case; empty where it names none."""
+    """Returns the host of a URL in lower case; "" if the URL names none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -30,15 +30,15 @@ def host_of(url: str) -> str:
 
 
 def is_loopback_url(url: str) -> bool:
-    """The same of a URL's host; False where the URL names none."""
+    """Returns True if the host of a URL can only be this machine; False if the URL names no host."""
     return is_loopback(host_of(url))
 
 
 def direct(url: str) -> dict[str, Any]:
-    """Options with which `requests` calls a URL of loopback past the user's proxies and the passwords of ~/.netrc.
+    """Returns options with which `requests` calls a loopback URL without the user's proxies and ~/.netrc.
 
-    A proxy would look for the URL on its own loopback, and a password would take the place of the token. Other URLs are
-    called as the user's environment has it.
+    A proxy would connect to its own loopback, and a password of ~/.netrc would replace the token. For other URLs the
+    options are empty, so that the user's environment applies.
     """
     if not is_loopback_url(url):
         return {}
@@ -46,14 +46,14 @@ def direct(url: str) -> dict[str, Any]:
 
 
 def is_cluster_address(text: str) -> bool:
-    """Whether a text is the URL of a dashboard, without credentials, or the address of a cluster by its name."""
+    """Returns True if a text is the URL of a dashboard, without credentials, or `cluster://NAME`."""
     if (name := cluster_name(text)) is not None:
         return re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None
     return is_http_url(text)
 
 
 def is_http_url(text: str) -> bool:
-    """Whether a text is a URL of HTTP that names a host, and holds no credentials."""
+    """Returns True if a text is an HTTP or HTTPS URL that names a host and holds no credentials."""
     try:
         parts = urlsplit(text)
         names_host = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -63,19 +63,19 @@ def is_http_url(text: str) -> bool:
 
 
 def cluster_address(name: str) -> str:
-    """The address of a cluster that is known by its name."""
+    """Returns the address of a cluster with this name."""
     return f"{CLUSTER_SCHEME}{name}"
 
 
 def cluster_name(address: str) -> str | None:
-    """The name of a cluster in its address; None for a URL."""
+    """Returns the name of a cluster from its address; None for a URL."""
     return address.removeprefix(CLUSTER_SCHEME) if address.startswith(CLUSTER_SCHEME) else None
 
 
 def address_in_environment() -> str | None:
-    """The URL that RAY_API_SERVER_ADDRESS or RAY_ADDRESS names, as for Ray's own job commands.
+    """Returns the URL in RAY_API_SERVER_ADDRESS or RAY_ADDRESS, as Ray's own job commands read it.
 
-    RAY_ADDRESS may also be what drivers join (host:6379); that is no URL, and takes no jobs from here.
+    RAY_ADDRESS may also be an address for drivers (host:6379). That is no URL and accepts no jobs, so it is ignored.
     """
     for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
         if (value := os.environ.get(name, "")).startswith(("http://", "https://")):

@@ -24,7 +24,7 @@ from trainers.distributed.machine import home
 from trainers.errors import ConfigError
 
 Result = TypeVar("Result")
-# What reads responses of a shape: made once, since that takes longer than to read one.
+# Parses responses of a type. Cached: creating the adapter takes longer than parsing a response.
 _adapter_of: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 CONNECT_TIMEOUT_S = 5.0
@@ -58,9 +58,12 @@ class Client:
         read_timeout_s: float = READ_TIMEOUT_S,
         sleep: Callable[[float], None] = time.sleep,
     ):
-        """Opens no connection yet; without a token, `find_token` finds it. ConfigError where the URL is not valid.
+        """Opens no connection yet. Without a `token`, uses the one of `find_token`.
 
-        Calls are retried for `retry_timeout_s` if the service has responded before. Threads may share it.
+        Calls are retried for `retry_timeout_s` if the service has responded before. Threads may share a client.
+
+        Raises:
+            ConfigError: the URL is not valid.
         """
         token = token if token is not None else find_token(url)
         if not is_http_url(url):
@@ -149,7 +152,7 @@ class Client:
         return self._get(dict[str, Any], HEALTH)
 
     def _get(self, shape: type[Result], path: str, **query: Any) -> Result:
-        """Gets what a query describes; parameters that are None are left out."""
+        """Sends a GET request; query parameters that are None are left out."""
         given = {name: value for name, value in query.items() if value is not None}
         return self._call(shape, self._http.build_request("GET", path, params=given))
 
@@ -164,13 +167,13 @@ class Client:
     def _send(
         self, request: httpx.Request, *, repeatable: bool = True, allowed: Collection[int] = ()
     ) -> httpx.Response:
-        """Sends a request, with retries while the service is unavailable and the request is repeatable.
+        """Sends a request; retries it while the service is unavailable if the request is repeatable.
 
-        Statuses that are `allowed`, and 2xx, are no errors.
+        Statuses in `allowed`, and 2xx, are not errors.
 
         Raises:
-            RayscribeError: the error that the service responded with.
-            ServiceError: it did not respond, or is not a Rayscribe service.
+            RayscribeError: the error with which the service responded.
+            ServiceError: the service did not respond, or is not a Rayscribe service.
         """
         end_s = time.monotonic() + (
             self._retry_timeout_s if self._has_responded else min(self._retry_timeout_s, FIRST_RETRY_TIMEOUT_S)
@@ -220,11 +223,11 @@ class Client:
 
 
 def find_token(url: str) -> str | None:
-    """The token of this user: RAYSCRIBE_TOKEN, the file that RAYSCRIBE_TOKEN_FILE names, or `token` in `home()`.
+    """Returns this user's token: RAYSCRIBE_TOKEN, the file that RAYSCRIBE_TOKEN_FILE names, or `token` in `home()`.
 
-    It is sent to no other host than its service's, where that is known: that of RAYSCRIBE_SERVICE, or for the token
-    that a service has left in `home()`, the machine where that runs. None if there is none; a service that runs with
-    `--no-auth` needs none.
+    The token is sent only to the host of its service, if that is known: the host of RAYSCRIBE_SERVICE, or for the
+    token that a service has written to `home()`, the machine on which that service runs. Returns None if there is no
+    token; a service that runs with `--no-auth` needs none.
 
     Raises:
         ConfigError: the file cannot be read, or holds something else; or the token is another service's.
@@ -274,7 +277,7 @@ def _validated(token: str, where: str) -> str:
 
 
 def _run_path(run_id: str, *more: str) -> str:
-    if not run_id or run_id in (".", "..") or "/" in run_id:  # these would be another path
+    if not run_id or run_id in (".", "..") or "/" in run_id:  # would be another path
         raise NotFoundError(f"no run is named {run_id!r}: `rayscribe list` shows all")
     return "/".join([RUNS, quote(run_id, safe=""), *more])
 
@@ -286,7 +289,7 @@ def _package_path(sha256: str) -> str:
 
 
 class _Chunks:
-    """A file as the body of a request, from its start for each try."""
+    """A file as the body of a request; each retry reads it from the start."""
 
     def __init__(self, path: Path):
         self._path = path

@@ -1,4 +1,4 @@
-"""What service and client share, besides the records of jobs.model: the format of errors, paths, headers, limits.
+"""The protocol of service and client, besides the records of jobs.model: format of errors, paths, headers, limits.
 
 Every error has one format:
 
@@ -16,7 +16,7 @@ REQUEST_ID = "X-Request-Id"
 RUNS, PACKAGES, CLUSTERS = "/v1/runs", "/v1/packages", "/v1/clusters"
 USAGE, QUEUES = "/v1/usage", "/v1/queues"
 HEALTH, METRICS, OPENAPI = "/healthz", "/metrics", "/openapi.json"
-# The pages for people, and what leads there.
+# The pages for people, and the path that redirects to them.
 UI, ROOT = "/ui", "/"
 
 MAX_RUNS = 500
@@ -67,7 +67,7 @@ _PUBLIC = (JobsError.__module__, RayscribeError.__module__)
 
 
 class ErrorDetail(Record):
-    """What went wrong: the error's name, for a program, a message for a person, and the exit code of `rayscribe`."""
+    """An error: its name for programs, a message for people, and the exit code of `rayscribe`."""
 
     type: str
     message: str
@@ -85,7 +85,7 @@ class ErrorBody(Record):
         return cls(error=ErrorDetail(type=kind.__name__, message=str(error), exit_code=error.exit_code))
 
     def to_error(self) -> RayscribeError:
-        """Converts the body back to the error; one that this version does not know keeps message and exit code."""
+        """Converts the body back to the error; an unknown error becomes a JobsError with its message and exit code."""
         known = {each.__name__: each for each in _subclasses(RayscribeError)}
         error = known.get(self.error.type, JobsError)(self.error.message)
         error.exit_code = self.error.exit_code
@@ -93,7 +93,7 @@ class ErrorBody(Record):
 
 
 def status_of(error: RayscribeError) -> int:
-    """The HTTP status of the response to an error."""
+    """Returns the HTTP status of the response to an error."""
     return next(STATUS[each] for each in type(error).__mro__ if each in STATUS)
 
 

@@ -26,9 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=.*", re.DOTALL)
-# Whose arguments may be another program's.
+# Commands whose arguments may be another program's.
 TAKES_A_LINE = ("launch", "import-command")
-# What the list of commands says of those whose own help begins with more than a line of 80 columns holds.
+# Short help for the list of commands, where a command's own help begins with a line that is too long for 80 columns.
 SHORT = {
     "demo": "Train and score a tiny recognizer here, as a Ray job.",
     "init": "Look at speech and this machine, and write a recipe.",
@@ -75,7 +75,7 @@ for command, name, panel in (
     (serve.ui, "ui", JOBS),
     (serve.serve, "serve", SERVICE),
 ):
-    # Of `launch` everything from the program on is the program's.
+    # For `launch`, everything after the program's name is the program's.
     settings = {"allow_interspersed_args": name != "launch"}
     app.command(name, rich_help_panel=panel, context_settings=settings, short_help=SHORT.get(name))(command)
 app.add_typer(recipes.data, name="data", rich_help_panel=LOCAL)
@@ -101,7 +101,7 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; expected errors are printed as one message."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of files need not be text.
+        # File names may not be valid text.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         _refuse_bare_overrides(sys.argv[1:] if arguments is None else arguments)
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_line(printable(f"error: {text}"), sys.stderr)
         return StorageError.exit_code
     except SystemExit as end:
-        # Nobody reads the output any more, as after `| head`; typer ends with 1 then.
+        # The reader has closed the pipe, as with `| head`; typer exits with 1 then.
         if isinstance(end.__context__, BrokenPipeError):
             return 128 + signal.SIGPIPE
         return end.code if isinstance(end.code, int) else 1

@@ -73,7 +73,7 @@ def render(
 
     Example: rayscribe cluster render my.yaml --target kuberay --kind rayjob > rayjob.yaml
     """
-    # Imported here: other commands need none of it, and it takes as long to import as all the rest.
+    # Imported here: other commands do not need it, and importing it takes as long as all the rest.
     from cluster_configs.rendering.cluster_spec import load_cluster_spec  # noqa: PLC0415
     from cluster_configs.rendering.render import render as rendered  # noqa: PLC0415
     from cluster_configs.rendering.render import unused  # noqa: PLC0415
@@ -203,7 +203,7 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
 
 def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
-    """A file of `ray up`; a spec is rendered."""
+    """Returns the content of a file of `ray up`; a spec is rendered first."""
     file = shipped(file)
     try:
         content = load_yaml_file(file)
@@ -225,7 +225,7 @@ def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def _warn_of_rules(file: Path) -> None:
-    """Names the rules that a file breaks; it is started all the same, since not each is an error everywhere."""
+    """Warns of rules that a file breaks; starts the cluster nevertheless, since not every rule applies everywhere."""
     broken = sorted({rule for rule, _ in _validated(file).broken})
     if broken:
         say(f"! {file} breaks {', '.join(broken)}: `rayscribe cluster validate {file}` says how to fix it")
@@ -267,14 +267,14 @@ def down(
 
 
 def _name_runs(ending: "ManagedCluster", service: str | None) -> None:
-    """Records how the cluster's jobs have ended, which nobody can ask later, and names the runs that have not."""
+    """Records how the cluster's jobs ended, which cannot be read later, and names the runs that have not ended."""
     name = ending.record.name
     by_name: list[str] = []
     by_url: list[str] = []
     cursor, more = None, True
     try:
         with open_session(service) as session:
-            # Not refresh, which would start runs on what is about to end.
+            # Not refresh, which would start runs on the cluster that is about to end.
             session.observe()
             while more:
                 page = session.operations.runs(UNFINISHED, limit=PAGE, cursor=cursor)
@@ -282,7 +282,7 @@ def _name_runs(ending: "ManagedCluster", service: str | None) -> None:
                 by_name += [run.id for run in page.runs if run.address == cluster_address(name)]
                 by_url += [run.id for run in page.runs if ending.has_dashboard_at(run.address)]
     except RayscribeError as error:
-        # Of the user's own files, too, such as queues.yaml: none keeps a cluster that is paid for.
+        # Errors in the user's files, such as queues.yaml, too: none may keep a paid cluster running.
         say(f"it is not known which runs are meant for {name}: {error}")
     if by_name:
         say(
@@ -298,7 +298,7 @@ def _name_runs(ending: "ManagedCluster", service: str | None) -> None:
 
 
 def _before_down(ending: "ManagedCluster", *, force: bool, with_logs: bool) -> None:
-    """Refuses, by ConflictError, while jobs run or may, and archives the logs."""
+    """Raises ConflictError if jobs run or may run; archives the logs."""
     from jobs.clusters.managed.node_logs import archive_logs  # noqa: PLC0415
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
 
@@ -431,7 +431,7 @@ def _managed(record: "Record") -> "ManagedCluster":
 
 
 def print_dashboard(record: "ClusterRecord", url: str) -> None:
-    """Shows how a browser opens a dashboard; the token itself stays out of terminals that others may read later."""
+    """Shows how a browser opens a dashboard, without the token, which others might later read in the terminal."""
     typer.echo(f"dashboard of {record.name}: {url}\n  a browser asks once for the token: cat {_shown(record)}")
 
 

@@ -1,6 +1,6 @@
-"""What the shell completes: names of runs, clusters and recipes, and keys of --set. Imports neither Ray nor torch.
+"""Shell completion: names of runs, clusters and recipes, and keys of --set. Imports neither Ray nor torch.
 
-`rayscribe --install-completion` sets it up. What cannot be known at once completes nothing.
+`rayscribe --install-completion` sets it up. Names that cannot be read at once are left out.
 """
 
 import os
@@ -15,7 +15,7 @@ from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.paths import default_database
 from trainers.errors import RayscribeError
 
-# A person waits for it with a key pressed.
+# The user is waiting for the completion. Seconds.
 TIMEOUT_S = 1.5
 NAMES = 200
 SQLITE = "sqlite:///"
@@ -23,7 +23,7 @@ Complete = Callable[[typer.Context, str], list[str]]
 
 
 def _completing(words: Callable[[typer.Context, str], Iterable[str]]) -> Complete:
-    """Those words of a function that continue what was typed; none where they cannot be had in time."""
+    """Returns a completion with those words that continue what was typed; none if they cannot be read in time."""
 
     @wraps(words)
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -37,7 +37,7 @@ def _completing(words: Callable[[typer.Context, str], Iterable[str]]) -> Complet
 
 @_completing
 def complete_run(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Names of runs, newest first: of those without a queue, of the service's or the local ledger's."""
+    """Yields names of runs, newest first: those without a queue, then those of the service or the local ledger."""
     from trainers.run_folder.run_register import all_registered  # noqa: PLC0415
 
     yield from (run.name for run in all_registered())
@@ -56,7 +56,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_completing
 def complete_cluster(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Names of the clusters that were started here."""
+    """Returns the names of clusters that were started here."""
     from jobs.clusters.managed.cluster_record import all_records  # noqa: PLC0415
 
     return [record.name for record in all_records()]
@@ -64,7 +64,7 @@ def complete_cluster(ctx: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_completing
 def complete_recipe(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Recipes: those that are shipped, and YAML files and folders."""
+    """Yields recipes: YAML files and folders, then shipped ones."""
     from trainers.config.loader import shipped_recipes  # noqa: PLC0415
 
     folder, _, start = incomplete.rpartition("/")
@@ -76,7 +76,7 @@ def complete_recipe(ctx: typer.Context, incomplete: str) -> Iterable[str]:
 
 @_completing
 def complete_key(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """Keys of a recipe, as --set takes them."""
+    """Returns the keys of a recipe, as --set takes them."""
     from jobs.submission.job_spec import RUN_CONFIGS  # noqa: PLC0415
     from trainers.config.validation import keys_of  # noqa: PLC0415
 

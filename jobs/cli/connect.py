@@ -1,4 +1,4 @@
-"""Opens what a command works on: a service over HTTP, or the local ledger of this user."""
+"""Opens a command's session: with a service over HTTP, or with this user's local ledger."""
 
 import math
 import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POLL_S = 1.0
 # Retries that are further apart than this belong to two outages.
 OUTAGE_GAP_S = 30.0
-# A service that never responded is given up before that.
+# A service that never responded is given up before this. Seconds.
 NOTICE_AFTER_S = 2.5
 SERVICE_VARIABLE = "RAYSCRIBE_SERVICE"
 
@@ -48,12 +48,12 @@ class CommandSession:
     """The operations, and how a command refreshes runs and waits for them.
 
     Attributes:
-        operations: Those of the queue.
+        operations: Operations on the runs of queues.
         packages: Folder in which packages are built before they are uploaded.
         refresh: Updates the runs once; does nothing with a service, which does so itself.
-        observe: As refresh, and submits no job.
+        observe: Updates the runs once, and submits no job.
         wait_until: Waits until a condition holds; without a service it runs the controller meanwhile.
-        standalone: Whether there is no service.
+        standalone: True without a service.
     """
 
     operations: Operations
@@ -65,7 +65,7 @@ class CommandSession:
 
     @cached_property
     def runs(self) -> "AllRuns":
-        """Every run, with a queue or without."""
+        """All runs, with and without a queue."""
         from jobs.service.direct.all_runs import AllRuns  # noqa: PLC0415
 
         return AllRuns(self.operations)

@@ -1,4 +1,4 @@
-"""rayscribe demo: a Ray of this machine, the smallest recipe as a job on it, followed to its end."""
+"""rayscribe demo: starts a Ray on this machine, submits the smallest recipe as a job, and follows it to its end."""
 
 import os
 import tempfile
@@ -44,7 +44,7 @@ def demo(
     os.environ.pop("RAYSCRIBE_SERVICE", None)
     chosen = [f"run.storage_path={runs}", *overrides, f"job.address={cluster_address(CLUSTER)}"]
     with opened_screen(), tempfile.TemporaryDirectory() as empty:
-        # The repository travels with the run, if this is one; of the user's folder nothing does.
+        # Packages this repository, if the command runs from one; never the user's folder.
         here = repository if (repository / ENTRY).is_file() else Path(empty)
         spec = load_spec(Path(RECIPE), chosen, here=here, now=datetime.now(UTC), is_local=lambda address: True)
         refuse_taken_name(str(spec.config.run.name), None)
@@ -57,7 +57,7 @@ def demo(
 
 @contextmanager
 def _own_cluster(keep: bool) -> Iterator[None]:
-    """A Ray that ends with the block, and with this process, unless it is kept or was there before."""
+    """Starts a Ray that ends with the block and with this process, unless it is kept or was already running."""
     from jobs.clusters.managed import local_cluster  # noqa: PLC0415
 
     record, started = local_cluster.up(
@@ -79,7 +79,7 @@ def _own_cluster(keep: bool) -> Iterator[None]:
 
 
 def _stop(name: str) -> None:
-    """Stops the run where it was not followed to its end, so that it does not wait for a cluster that is gone."""
+    """Stops the run if it was not followed to its end, so that it does not wait for a cluster that no longer exists."""
     with open_session(None) as session:
         try:
             if session.operations.run(name).state.ended:

@@ -16,7 +16,7 @@ from trainers.distributed.console.events import Stage, StageEnded
 from trainers.errors import StorageError
 
 Show = Callable[[LogLine], None]
-# How long logs that cannot be read are waited for after the run has ended; until then there is no limit.
+# Longest wait for unreadable logs after the run has ended; until then there is no limit. Seconds.
 LOG_TIMEOUT_S = 120.0
 
 
@@ -33,9 +33,9 @@ class Follower:
         show: Show | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Starts at the first line of a source (None: of all) of an attempt (None: of the newest, then those after it).
+        """Starts at the first line of a source (None: all) of an attempt (None: the newest, then those after it).
 
-        Each line is given to `show`; None: it is printed, with its source where all sources are shown.
+        `show` receives each line; None: it is printed, with its source if all sources are shown.
         """
         self._session, self._run_id, self._source, self._only_attempt = session, run_id, source, attempt
         self._show, self._clock = show or (print_line if source is None else print_text), clock
@@ -73,7 +73,7 @@ class Follower:
         return self._drained and finished
 
     def _log_timeout_passed(self, error: Exception) -> bool:
-        """Whether the logs, which cannot be read now, have been waited for long enough."""
+        """Returns True if the logs, which cannot be read now, have been waited for long enough."""
         if self._unreadable_since_s is None:
             self._unreadable_since_s = self._clock()
             echo(f"logs: {error}; retrying", err=True)
@@ -102,7 +102,7 @@ class Follower:
         page = self._session.runs.logs(self._run_id, attempt=self._attempt, source=self._source, cursor=self._cursor)
         self._attempt, self._cursor = page.attempt, page.cursor
         if page.lines:
-            # The log tells from now on that it goes on.
+            # From now on the log shows the progress.
             screen.show(StageEnded())
         for line in page.lines:
             self._show(line)
@@ -147,22 +147,22 @@ def wait_for_end(session: CommandSession, run_id: str) -> Run:
 
 
 def print_line(line: LogLine, *, err: bool = False) -> None:
-    """`[rank-0] step 10/200 …`."""
+    """Prints a line with its source: `[rank-0] step 10/200 …`."""
     echo(f"[{line.source}] {line.text}", err=err)
 
 
 def print_text(line: LogLine) -> None:
-    """The line as it was printed."""
+    """Prints the line without its source."""
     echo(line.text)
 
 
 def print_json(line: LogLine) -> None:
-    """One JSON document per line, with `source` and `text`."""
+    """Prints one JSON document per line, with `source` and `text`."""
     typer.echo(line.model_dump_json())
 
 
 def exit_code_of(run: Run) -> int:
-    """The exit code of a command that waited for a run: that of its entrypoint."""
+    """Returns the exit code of a command that waited for a run: that of the run's entrypoint."""
     if run.state == RunState.SUCCEEDED:
         return 0
     if run.exit_code is not None and run.exit_code != 0:

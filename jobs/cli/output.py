@@ -26,7 +26,7 @@ from trainers.storage.json_files import to_json
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace FILE where it is there already.")]
 CURVE_CELLS = 40
 STATE = "STATE"
-# Of states by what they mean; those of a run that is on its way are as other text.
+# Colors of states; others are shown as plain text.
 COLORS: dict[str, str] = {
     RunState.SUCCEEDED: "green",
     RunState.FAILED: "red",
@@ -36,13 +36,13 @@ COLORS: dict[str, str] = {
 
 
 def warn(text: str | None) -> None:
-    """Prints a warning to stderr, where there is one."""
+    """Prints a warning, if any, to stderr."""
     if text is not None:
         echo(f"warning: {text}", err=True)
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Prints a text that may come from a job or another user, as `printable` gives it."""
+    """Prints a text, made safe by `printable`, since it may come from a job or another user."""
     typer.echo(printable(text), err=err)
 
 
@@ -55,7 +55,7 @@ def write_file(path: Path, text: str, option: str, *, force: bool) -> None:
     """Writes the file that an option names, completely or not at all.
 
     Raises:
-        ConfigError: it is there already, and is not to be replaced; or it cannot be written.
+        ConfigError: the file exists and `force` is False, or it cannot be written.
     """
     target = path.resolve()
     if target.exists() and not (force and target.is_file()):
@@ -92,7 +92,7 @@ def runs_table(runs: Sequence[Run]) -> None:
 
 
 def wer_cell(run: Run) -> str:
-    """The WER on the test set, else the best one on the validation set, else the last one; "" where none is known."""
+    """Returns the WER on the test set, else the best on the validation set, else the last one; "" if unknown."""
     known = run.progress.shown_wers if run.progress is not None else []
     return next((both_contexts(wer, full) for _, wer, full in known), "")
 
@@ -127,7 +127,7 @@ def run_details(run: Run, attempts: Sequence[Attempt]) -> None:
 
 
 def _origin(run: Run) -> dict[str, str]:
-    """How and where it was started; without a queue, the cluster may be a Ray of its own."""
+    """Returns how and where a run was started; a run without a queue may have used a Ray of its own."""
     if run.queue:
         by = f"{clock(run.submitted_s)} by {run.user}, queue {run.queue}, priority {run.priority}"
         return {"submitted": by, "cluster": run.address}
@@ -135,16 +135,16 @@ def _origin(run: Run) -> dict[str, str]:
 
 
 def _folder_text(run: Run) -> str:
-    """The run folder; one of this machine, where a run without a queue has its own, may not be there."""
+    """Returns the run folder, with a note if it is a missing local folder of a run without a queue."""
     is_missing = not run.queue and not is_url(run.run_folder) and not Path(run.run_folder).exists()
     return f"{run.run_folder}, which is not there" if is_missing else run.run_folder
 
 
 def attempt_line(attempt: Attempt, run: Run) -> str:
-    """`attempt 2: NODE_LOST after 3 min 20 s, from checkpoint-…`."""
+    """Formats an attempt: `attempt 2: NODE_LOST after 3 min 20 s, from checkpoint-…`."""
     start = f"from {attempt.resume_from or run.beginning}"
     took = format_duration(attempt.duration_s(time.time()))
-    # Without a queue there is no job of Ray.
+    # Without a queue there is no Ray job.
     accepted = "with Ray" if attempt.submission_id else "running"
     live = "being submitted" if attempt.state == AttemptState.SUBMITTING else accepted
     end = f"{attempt.cause} after {took}" if attempt.cause else f"{live}, {took} so far"
@@ -154,7 +154,7 @@ def attempt_line(attempt: Attempt, run: Run) -> str:
 
 
 def event_line(event: Event) -> str:
-    """`2026-11-20 21:16:03Z  QUEUED → SETTING_UP  attempt 1 starts from scratch`."""
+    """Formats an event: `2026-11-20 21:16:03Z  QUEUED → SETTING_UP  attempt 1 starts from scratch`."""
     move = event.state.value if event.before in (None, event.state) else f"{event.before} → {event.state}"
     return f"{clock(event.at_s)}  {move:<36}  {event.text}"
 
@@ -165,17 +165,17 @@ def clock(at_s: float) -> str:
 
 
 def percent(rate: float | None) -> str:
-    """`4.20%`; - where it is not known."""
+    """Formats a rate: `4.20%`, or `-` if it is not known."""
     return "-" if rate is None else f"{rate:.2f}%"
 
 
 def state_line(run: Run) -> str:
-    """`whisper-sr: QUEUED · position 2 in queue default`."""
+    """Formats a run's state: `whisper-sr: QUEUED · position 2 in queue default`."""
     return f"{run.id}: {run.state} · {run.reason}"
 
 
 def write_or_print(path: Path | None, text: str, option: str, *, force: bool) -> None:
-    """As `write_file`; without a path to standard output."""
+    """Runs `write_file`; without a path, prints the text to standard output."""
     if path is None:
         typer.echo(text, nl=False)
     else:
@@ -194,7 +194,7 @@ def usage_table(by: str, rows: Iterable[Any]) -> None:
 
 
 def next_steps(run: Run, service: str | None) -> list[str]:
-    """What a user may do with a run now, as lines; commands in it work as they stand."""
+    """Returns lines that say what a user can do with a run now; their commands can be copied as they are."""
     of_service = ["--service", service] if service else []
 
     def command(*words: str) -> str:
@@ -221,7 +221,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def table_lines(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, with_color: bool = False
 ) -> list[str]:
-    """A table's lines, which are cut at `width` cells of a terminal; states in the color of what they mean."""
+    """Returns the lines of a table, cut at `width` cells of a terminal, with states in color."""
     table = [[printable(cell).replace("\n", " ") for cell in row] for row in [head, *rows]]
     widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
     lines = []
@@ -235,7 +235,7 @@ def table_lines(
 
 
 def _colored(line: str, head: Sequence[str], padded: Sequence[str]) -> str:
-    """The line with its state in color, unless it is cut off."""
+    """Returns the line with its state in color, unless the state is cut off."""
     if STATE not in head:
         return line
     column = head.index(STATE)

@@ -1,4 +1,4 @@
-"""rayscribe init, recipes, data: a recipe for speech and this machine, those that are shipped, and manifests."""
+"""rayscribe init, recipes, data: writes a recipe for speech and this machine, lists shipped ones, makes manifests."""
 
 import shlex
 import time
@@ -19,7 +19,7 @@ from trainers.errors import ConfigError
 if TYPE_CHECKING:
     from jobs.recipes.new_recipe import NewRecipe
 
-# Longest silence.
+# Interval of progress messages. Seconds.
 TELL_S = 2.0
 data = typer.Typer(help="Make manifests of corpora as they are published.", no_args_is_help=True)
 
@@ -67,7 +67,7 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     Example: rayscribe init speech.csv --language Serbian --out sr.yaml
     """
-    # Imported here: pyarrow and numpy take as long to load as all other commands.
+    # Imported here: importing pyarrow and numpy takes as long as all other commands.
     from jobs.recipes.found_machine import look_at_machine  # noqa: PLC0415
     from jobs.recipes.found_manifest import Columns  # noqa: PLC0415
     from jobs.recipes.found_speech import find_speech  # noqa: PLC0415
@@ -94,7 +94,7 @@ def _write(made: "NewRecipe", *, force: bool) -> None:
 
 
 def _report(made: "NewRecipe") -> None:
-    """Says what was found and written, and the commands that come next."""
+    """Prints what was found and written, and the next commands."""
     for line in made.said:
         echo(line)
     echo(f"wrote {', '.join(map(str, made.texts))}")
@@ -106,7 +106,7 @@ def _report(made: "NewRecipe") -> None:
 
 
 class Patience:
-    """Tells how far a long look is, every two seconds."""
+    """Prints the progress of a long search every two seconds."""
 
     def __init__(self) -> None:
         self._told_s = time.monotonic()
@@ -132,7 +132,7 @@ def recipes(
     if name is not None:
         known = shipped_recipes()
         if name not in known:
-            # Names the nearest ones, unless it is a file's.
+            # Names the nearest shipped recipes, unless the name is a file's.
             read_yaml(Path(name))
             raise ConfigError(f"{name}: no shipped recipe: `rayscribe recipes` lists them")
         typer.echo(known[name].read_text(encoding="utf-8"), nl=False)
@@ -143,7 +143,7 @@ def recipes(
 
 @dataclass(frozen=True)
 class ShippedRecipe:
-    """A recipe; `about` is the first line of its file, and `needs` what must be there next to it."""
+    """A shipped recipe; `about` is the first line of its file, and `needs` lists files that must be next to it."""
 
     name: str
     about: str
@@ -151,7 +151,7 @@ class ShippedRecipe:
 
 
 def list_shipped() -> list[ShippedRecipe]:
-    """The recipes that are shipped, by name."""
+    """Returns the shipped recipes by name."""
     found = []
     for name, path in shipped_recipes().items():
         first_line = path.read_text(encoding="utf-8").partition("\n")[0]
@@ -209,7 +209,7 @@ def common_voice(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     Example: rayscribe data common-voice cv-corpus-21.0/sr --out cv-sr --train train+other --disjoint-speakers
     """
-    # Imported here: pyarrow takes as long to load as all other commands.
+    # Imported here: importing pyarrow takes as long as all other commands.
     from trainers.data.sources.formats.common_voice import Rules, write_manifests  # noqa: PLC0415
 
     tables = {"train": train.split("+"), "validation": validation.split("+"), "test": test.split("+")}

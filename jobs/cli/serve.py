@@ -103,10 +103,10 @@ def ui(
 
 
 def growth_of(texts: Sequence[str], addresses: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Reads `GPU=16` and `GPU=16@http://b:8265`, by address.
+    """Parses `GPU=16` and `GPU=16@http://b:8265`, by address.
 
     Raises:
-        ConfigError: one has another form, or names a cluster that is not served.
+        ConfigError: a text has another form, or names a cluster that is not served.
     """
     served = [address.rstrip("/") for address in addresses]
     growth: dict[str, dict[str, float]] = {}

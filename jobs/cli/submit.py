@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from jobs.submission.assemble import Bundle
     from trainers.findings import Finding
 
-# A cluster that responds takes a job in less. Seconds.
+# A cluster that responds accepts a job in less time. Seconds.
 HINT_S = 5.0
 
 AddressOption = Annotated[
@@ -100,7 +100,7 @@ def submit(  # noqa: PLR0913, PLR0917 -- one parameter per option
 class Submission:
     """The options of a submission.
 
-    `goes_on` says whether the run does where the command that follows it is interrupted.
+    `goes_on` is True if the run continues when the command that follows it is interrupted.
     """
 
     service: str | None = None
@@ -111,8 +111,8 @@ class Submission:
     goes_on: bool = True
 
     def is_local(self, named: str | None) -> bool:
-        """Whether a cluster is on this machine."""
-        # A dry run sends no request, so it does not know the service's default cluster.
+        """Returns True if a cluster is on this machine."""
+        # A dry run sends no request, so the service's default cluster is unknown.
         return _is_local(named, self.service, ask=not self.dry_run)
 
 
@@ -150,11 +150,7 @@ def queue_bundle(session: CommandSession, found: JobSpec, bundle: "Bundle") -> R
 
 
 def refuse_taken_name(name: str, service: str | None) -> None:
-    """Before what takes long; a queue checks again when it takes the run.
-
-    Raises:
-        ConflictError: the queue has a run of this name.
-    """
+    """Raises ConflictError early if the queue has a run of this name; the queue checks again on submission."""
     with open_session(service) as session:
         try:
             taken = session.operations.run(name)
@@ -262,12 +258,12 @@ def preflight(
 
 
 def _known_address(named: str | None, service: str | None) -> str | None:
-    """The cluster that a recipe names, or without a service the default of this machine."""
+    """Returns the cluster that a recipe names; without a service, else the default of this machine."""
     return named or (None if service else default_address())
 
 
 def named_address(address: str | None, cluster: str | None, service: str | None) -> str | None:
-    """The cluster that the options name; a service knows its own by name."""
+    """Returns the cluster that the options name; a service finds a cluster by its own name."""
     if address is not None and cluster is not None:
         raise ConfigError("--address and --cluster both name a cluster: keep one")
     if cluster is None:
@@ -276,9 +272,9 @@ def named_address(address: str | None, cluster: str | None, service: str | None)
 
 
 def _is_local(named: str | None, service: str | None, *, ask: bool) -> bool:
-    """Whether the cluster is on this machine; a service's loopback address counts only if the service is local.
+    """Returns True if the cluster is on this machine; a service's loopback address counts only if the service is local.
 
-    If `ask` is false, a cluster that is not named counts as local.
+    If `ask` is False, a cluster that is not named counts as local.
     """
     if service and not is_loopback_url(service):
         return False
@@ -301,7 +297,7 @@ def _load(
     *,
     priority: int | None = None,
 ) -> JobSpec:
-    """Reads a recipe, with what options override."""
+    """Reads a recipe, with overrides by options."""
     given = {"job.priority": priority, "job.address": address}
     chosen = [*overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]
     return load_spec(spec, chosen, now=datetime.now(UTC), is_local=is_local, say=partial(echo, err=True))
@@ -339,13 +335,13 @@ def _dry_run(spec: JobSpec, bundle: "Bundle", service: str | None, json_output: 
 
 
 def _report(session: CommandSession, run: Run, how: Submission) -> None:
-    """Prints the submitted run; follows it, or waits for its first attempt without a service."""
+    """Prints the submitted run; then follows it, or without a service, waits for its first attempt."""
     session.runs.mean_queued(run.id)
     if not how.json_output:
         echo(f"{run.id}: submitted to queue {run.queue} · {run.run_folder}")
     try:
         if how.follow:
-            # Standard output is JSON then.
+            # Standard output has the JSON document.
             show = partial(print_line, err=True) if how.json_output else print_text
             run = Follower(session, run.id, source="driver", show=show).run_to_end(states=True)
         elif session.standalone:
@@ -375,7 +371,7 @@ def _report(session: CommandSession, run: Run, how: Submission) -> None:
 
 
 def _next_attempt(session: CommandSession, queued: Run) -> Run:
-    """Waits until Ray has accepted the attempt that a run was queued for, or its cluster is found to be gone."""
+    """Waits until Ray has accepted the attempt for which a run was queued, or its cluster is found to be gone."""
     status, hint_s = StatusPrinter(), time.monotonic() + HINT_S
 
     def submitted() -> bool:
@@ -389,7 +385,7 @@ def _next_attempt(session: CommandSession, queued: Run) -> Run:
         return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None) or told(run)
 
     def told(run: Run) -> bool:
-        """Whether the run says by now what it waits for, which does not come by itself."""
+        """Returns True if the run reports why it waits, and its cluster was taken down."""
         return run.state.waiting and run.reason != queued.reason and _is_gone(run.address)
 
     session.wait_until(submitted)
@@ -397,18 +393,18 @@ def _next_attempt(session: CommandSession, queued: Run) -> Run:
 
 
 def _is_gone(address: str) -> bool:
-    """Whether the cluster was taken down."""
+    """Returns True if the cluster was taken down."""
     try:
         connect(address)
     except ClusterGoneError:
         return True
     except ClusterError:
-        pass  # It may come back.
+        pass  # may be back later
     return False
 
 
 def _check_checkpoint(run: Run, checkpoint: str) -> None:
-    """Checks the name where the run folder can be read from this machine; otherwise the nodes do."""
+    """Checks the checkpoint's name if the run folder can be read from this machine; otherwise the nodes check it."""
     from jobs.service.run_folders import RunFolders  # noqa: PLC0415
 
     names = RunFolders().checkpoints(run)

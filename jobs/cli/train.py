@@ -153,7 +153,7 @@ def evaluate(  # noqa: PLR0913, PLR0917 -- one parameter per option
 def _typed(
     spec: Path, overrides: list[str], address: str | None, cluster: str | None, *, ray: bool | None
 ) -> list[str]:
-    """What all three commands take, as it was typed."""
+    """Returns the arguments that all three commands take, as they were typed."""
     options = [("--set", each) for each in overrides] + [("--address", address), ("--cluster", cluster)]
     words = [word for name, value in options if value is not None for word in (name, value)]
     engines = {True: ["--ray"], False: ["--no-ray"], None: []}
@@ -161,12 +161,13 @@ def _typed(
 
 
 def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) -> int:
-    """Runs a run without a queue again, as it was started, or a new one of a config; gives the exit code.
+    """Continues a run without a queue as it was started, or starts a new one from a config; returns the exit code.
 
     Raises:
-        ConflictError: it runs, or all of it is done. ConfigError: the working directory of its program is gone.
+        ConflictError: the run is active or complete.
+        ConfigError: the working directory of its program is gone.
     """
-    # One whose driver ended before all of it was to be seen is completed.
+    # A run whose driver ended before its work was complete is completed.
     is_done = run.state == RunState.SUCCEEDED and (known.exit_code == 0 or known.is_running is None)
     if config is None and (not run.state.ended or is_done):
         fix = "nothing is left to do" if is_done else f"stop it first: `rayscribe stop {run.id}`"
@@ -185,12 +186,13 @@ def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) 
 
 
 def model_of(text: str, service: str | None, argument: str = "--model") -> str:
-    """What an argument names: the folder of a run of this name, or the text itself where it is a location or a Hub id.
+    """Returns the folder of the run that an argument names, or the text itself if it is a location or a Hub id.
 
-    A run comes before a folder of its name that holds no model, such as the recordings that it was trained on.
+    A run takes precedence over a folder of its name without a model, such as the recordings on which it was trained.
 
     Raises:
-        NotFoundError: there is no such run; ConflictError: several runs have this name, or it ended without a model.
+        NotFoundError: there is no such run.
+        ConflictError: several runs have this name, or the run ended without a model.
     """
     here = in_home(text)
     if "/" in text or any((here / name).exists() for name in (CONFIG, MODEL, "config.json")):
@@ -208,11 +210,11 @@ def model_of(text: str, service: str | None, argument: str = "--model") -> str:
 
 
 def joined(address: str | None, cluster: str | None) -> str | None:
-    """The Ray to join; the token of one that was started here is found for this process, before Ray reads it.
+    """Returns the address of the Ray to join; sets the token of a Ray that was started here, before Ray reads it.
 
     Raises:
         ConfigError: the cluster is elsewhere, and drivers join from within it.
-        ClusterError: it is not up yet, or has ended: at its port somebody else may listen.
+        ClusterError: the cluster is not up yet, or has ended, so that another process may listen at its port.
     """
     if address is not None and cluster is not None:
         raise ConfigError("--address and --cluster both name a cluster: keep one")
@@ -226,7 +228,7 @@ def joined(address: str | None, cluster: str | None) -> str | None:
             f"(rayscribe submit RECIPE --cluster {record.name})"
         )
     connect(cluster_address(record.name))
-    # Those of the environment are of another cluster, and Ray takes the first before the second.
+    # The token variables of the environment are another cluster's; Ray prefers RAY_AUTH_TOKEN to RAY_AUTH_TOKEN_PATH.
     os.environ.pop("RAY_AUTH_TOKEN", None)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.token_path)}
     return record.address

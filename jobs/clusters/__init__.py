@@ -1,1 +1,1 @@
-"""Ray clusters as the service sees them: the only package that talks to Ray's Jobs API."""
+"""Ray clusters, as the service uses them; the only package that talks to Ray's Jobs API."""

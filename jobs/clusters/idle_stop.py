@@ -1,8 +1,8 @@
-"""Ends a cluster that has had no job for a while; it runs on the head. Ray's own idle time-out spares the head.
+"""Ends a cluster that has had no job for a while; runs on the head. Ray's own idle timeout does not end the head.
 
-On a cloud the machines go too, the head's last, by Ray's own interface to the cloud and the file that `ray up` left on
-the head: `ray down` would first stop the container in which this runs. Own hosts stay, without a Ray. A Ray of one
-machine is ended by its processes.
+On a cloud, the machines are terminated, the head last, through Ray's own node provider and the file that `ray up`
+left on the head: `ray down` would first stop the container in which this module runs. Own hosts keep running, without
+Ray. A local Ray is ended by its processes.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from trainers.distributed.local_ray import gcs_addresses_of, has_control_store, 
 
 POLL_S = 15.0
 TERMINATE_POLL_S = 5.0
-# What `ray up` leaves on the head.
+# `ray up` leaves this file on the head.
 CONFIG = Path("~/ray_bootstrap_config.yaml")
 TIMEOUT_S = 600.0
 ASK = f"import sys; from {__package__}.ray_private import jobs_in_control_store as ask; print(len(ask(sys.argv[1])))"
@@ -40,20 +40,20 @@ def watch(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits until the cluster was idle for `limit_s`, and ends it; no error ends the watch."""
+    """Waits until the cluster has been idle for `limit_s`, and ends it; continues after any error."""
     idle_s, ending = 0.0, False
     seen_s: float | None = None
     while True:
         working: int | None = None
         try:
             working = count()
-        except Exception as error:  # whatever it is, machines that nobody uses must not stay
+        except Exception as error:  # whatever the error is, unused machines must not stay
             print(f"the jobs are not known: {type(error).__name__}: {error}", flush=True)
         now_s = clock()
-        # While it is not known how many work, jobs may: that time does not count.
+        # While the number of jobs is unknown, jobs may be running: that time does not count as idle.
         idle_s = 0.0 if working else idle_s + (now_s - seen_s if working == 0 and seen_s is not None else 0.0)
         seen_s = now_s if working == 0 else None
-        # An end that failed may have ended the dashboard.
+        # A failed attempt to end the cluster may have ended the dashboard.
         ending = not working and (ending or (working == 0 and idle_s >= limit_s))
         if ending:
             try:
@@ -66,16 +66,15 @@ def watch(
 
 
 def working_jobs(address: str, folder: Path | None) -> int:
-    """How many jobs work on the Ray of this host, also where its dashboard has died or hangs.
+    """Returns the number of jobs that run on the Ray of this host, even if its dashboard has died or hangs.
 
-    Its control store is then asked, from which the dashboard reads them too; of several Rays on the host, each. Where
-    none is left, no job is. Without a `folder`, that of a Ray of this machine alone, its processes are any of this
-    user.
+    If the dashboard does not respond, reads the jobs from the control store, as the dashboard does, of each Ray on
+    the host. Returns 0 if no Ray is left. Without a `folder`, that of a local Ray, all processes of this user count.
 
     Raises:
-        ClusterError: neither says.
+        ClusterError: neither responds.
     """
-    # Only now: it reads the environment.
+    # Imported here: it reads the environment.
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
 
     try:
@@ -88,14 +87,14 @@ def working_jobs(address: str, folder: Path | None) -> int:
         addresses = control_stores_of(processes)
         if not addresses:
             raise
-        # In a process of its own, since Ray aborts one that has no token.
+        # In a process of its own, since Ray aborts a process without a token.
         working = sum(int(_run([sys.executable, "-c", ASK, one]).split()[-1]) for one in sorted(addresses))
         print(f"{error}; its control store has {counted(working, 'job')} at work", flush=True)
         return working
 
 
 def control_stores_of(processes: Sequence[psutil.Process]) -> set[str]:
-    """What drivers join, of those Rays whose control store is one of these processes.
+    """Returns the addresses that drivers join, of the Rays whose control store is one of these processes.
 
     A node of another host's Ray may run here, too, and that host must not get the token.
     """
@@ -110,7 +109,7 @@ def control_stores_of(processes: Sequence[psutil.Process]) -> set[str]:
 
 
 def own_processes() -> list[psutil.Process]:
-    """All of this user on this host: others' are not asked, and do not get the token."""
+    """Returns this user's processes on this host; processes of other users must not get the token."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -120,7 +119,7 @@ def own_processes() -> list[psutil.Process]:
 
 
 def end_cluster() -> None:
-    """Ends the cluster of `ray up` on whose head this runs; ClusterError where a command fails."""
+    """Ends the cluster of `ray up` on whose head this runs; raises ClusterError if a command fails."""
     path = CONFIG.expanduser()
     try:
         config: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -130,14 +129,14 @@ def end_cluster() -> None:
         for command in stop_commands(config):
             _run(command)
     else:
-        # Its autoscaler would start workers in the place of those that are taken away.
+        # Its autoscaler would replace terminated workers.
         _run(login_shell(stop_line(config)))
         terminate_machines(config)
 
 
 def terminate_machines(config: dict[str, Any]) -> None:
-    """Takes away all machines of a cloud, this one last; ClusterError where workers stay."""
-    # Only here: it takes seconds.
+    """Terminates all machines of a cloud, this one last; raises ClusterError if workers remain."""
+    # Imported here: it takes seconds.
     from ray.autoscaler.tags import NODE_KIND_HEAD, NODE_KIND_WORKER, TAG_RAY_NODE_KIND  # noqa: PLC0415
 
     from jobs.clusters.ray_private import node_provider  # noqa: PLC0415
@@ -153,7 +152,7 @@ def terminate_machines(config: dict[str, Any]) -> None:
 
 
 def _run(command: Sequence[str]) -> str:
-    """Gives what the command prints."""
+    """Returns what the command prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -164,9 +163,9 @@ def _run(command: Sequence[str]) -> str:
 
 
 def end_former(option: str, value: str) -> None:
-    """Ends what watches the same cluster on this host, of this user, by its command line."""
+    """Ends this user's other watches of the same cluster on this host, found by their command lines."""
     for process in own_processes():
-        # Those that have ended meanwhile.
+        # Processes that have ended meanwhile.
         with contextlib.suppress(psutil.Error):
             if process.pid == os.getpid():
                 continue

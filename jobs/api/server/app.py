@@ -1,4 +1,4 @@
-"""The FastAPI apps, of the service and of `rayscribe ui`: middleware, routes, the general part of the OpenAPI text."""
+"""The FastAPI apps of the service and of `rayscribe ui`: middleware, routes, general part of the OpenAPI text."""
 
 import time
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def make_app(backend: Backend, *, anonymous_user: str | None = None, clock: Call
 
 def _pages(backend: Backend, *, has_tokens: bool) -> PageBackend:
     return PageBackend(
-        # Read when it is asked: the description of the API is made without a service.
+        # A function: the OpenAPI description is generated without a service.
         runs_of=lambda user: backend.service.as_user(user),  # noqa: PLW0108
         queues=lambda: service_routes.queues_view(backend.ledger, backend.queues),
         access=access_by_token(backend.ledger.tokens.user_of) if has_tokens else None,
@@ -91,7 +91,7 @@ def _pages(backend: Backend, *, has_tokens: bool) -> PageBackend:
 
 
 def ui_app(local: StandaloneService, access: PageAccess) -> AccessLogMiddleware:
-    """The app: only pages, only for browsers of this machine, and only for who has the link."""
+    """Creates the app of `rayscribe ui`: only pages, only for browsers on this machine that have the link."""
     runs = AllRuns(local.service)
     app = bare_app(openapi_url=None)
     add_pages(
@@ -100,12 +100,12 @@ def ui_app(local: StandaloneService, access: PageAccess) -> AccessLogMiddleware:
             runs_of=lambda _: runs,
             queues=lambda: service_routes.queues_view(local.ledger, local.queues),
             access=access,
-            # A name may be that of several runs without a queue.
+            # Several runs without a queue may have the same name.
             key_of=lambda run: run.run_folder,
-            # Each time the folders of runs without a queue are read, which may be in a bucket.
+            # Each poll reads the folders of runs without a queue, which may be in a bucket.
             poll_s=10,
         ),
     )
     app.add_exception_handler(HTTPException, show_http_exception)
-    # Whose request it is, the link has told.
+    # The link identifies the user.
     return AccessLogMiddleware(LoopbackMiddleware(BodyLimitMiddleware(app), user=None))

@@ -1,6 +1,6 @@
-"""Limits of connections: the time for a request's headers, and how many are open, in all and of one address.
+"""Limits of connections: time for a request's headers, and number of open connections, in total and per address.
 
-uvicorn has no time limit for headers. Clients that send a part of one and wait would take all connections for good.
+uvicorn has no time limit for headers. Clients that send part of a header and wait would hold all connections forever.
 """
 
 import asyncio
@@ -9,28 +9,28 @@ import resource
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# A client sends its headers at once; a slow network takes a second.
+# Seconds. A client sends its headers at once; a slow network takes a second.
 HEADER_TIMEOUT_S = 10.0
-# A client that has asked for a large response takes some of it in this time.
+# Seconds. A client that has requested a large response reads some of it in this time.
 READ_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 2000
-# Accepted at once, before any is counted.
+# Connections that are accepted at once, before the limit counts them.
 BACKLOG = 64
 
 
 def max_connections() -> int:
-    """How many connections are open at most: half of the files that this process may open, and no more than a limit."""
+    """Returns the limit of open connections: half of the files that this process may open, at most MAX_CONNECTIONS."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, max(8, soft // 2))
 
 
 class LimitedProtocol(H11Protocol):
-    """A connection that is closed if its client does not send what it has begun.
+    """A connection that is closed if its client stalls in a request or a response.
 
-    Where there are too many, the one that has waited longest for a request is closed: of those that wait with half a
-    header there is always one, and a client that sends its request is served. Where all others send bodies, the one
-    that has sent nothing for the longest time is closed, and where they read responses, the one that has taken nothing.
-    One address has half of all: a proxy in front of the service is one address.
+    Above the limit, the connection that has waited longest for a request is closed. Clients that send half a header
+    always count as waiting, so a client that sends its request is served. If no other connection is waiting, the one
+    that has been inactive for the longest time while it sends a body or reads a response is closed. One address may
+    hold half of all connections; a proxy in front of the service is one address.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -50,7 +50,7 @@ class LimitedProtocol(H11Protocol):
         self._limit_time()
 
     def pause_writing(self) -> None:
-        """The client has not taken what was sent."""
+        """Limits the time until the client reads what was sent."""
         super().pause_writing()
         self._active_s = self.loop.time()
         self._unread_bytes = self.transport.get_write_buffer_size()
@@ -72,13 +72,13 @@ class LimitedProtocol(H11Protocol):
 
     @property
     def _waits(self) -> bool:
-        """Whether a request has not begun, or only in part; or the rest of one is still to come after its response."""
+        """True if no complete header has arrived yet, or the rest of a body is still to come after its response."""
         answered = self.conn.our_state is h11.DONE and self.conn.their_state is not h11.DONE
         return self.conn.their_state is h11.IDLE or answered
 
     @property
     def _stalls(self) -> bool:
-        """Whether its client is sending a body, or taking a response."""
+        """True if the client is sending a body or reading a response."""
         return self.conn.their_state is h11.SEND_BODY or self._reading_timer is not None
 
     def _limit_time(self) -> None:
@@ -95,7 +95,7 @@ class LimitedProtocol(H11Protocol):
             self._timer = None
 
     def _limit_reading(self) -> None:
-        """Closes the connection unless its client has taken something since the timer was set."""
+        """Closes the connection unless the client has read something since the timer was set."""
         unread_bytes = self.transport.get_write_buffer_size()
         if unread_bytes >= self._unread_bytes:
             self.transport.abort()

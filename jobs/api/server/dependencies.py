@@ -1,4 +1,4 @@
-"""The backend, the dependencies by which endpoints get it and the service, and the threads that they run in."""
+"""The backend, the dependencies by which endpoints get it and the service, and the threads in which endpoints run."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Service
 
-# Of the health check, which waits for no other request; of readers of logs, for whom a dashboard may hang; of lists of
-# runs, each of which takes several times the memory of its page; and of what reads reports or score files, which may
-# be large.
+# Threads of the health check, which waits for no other request; of readers of logs, whom a hanging dashboard may
+# block; of lists of runs, each of which takes several times the memory of its page; and of readers of reports or
+# score files, which may be large.
 HEALTH_THREADS, LOG_THREADS, LIST_THREADS, FOLDER_THREADS = 2, 20, 4, 2
 
 Result = TypeVar("Result")
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RequestThreads:
-    """Requests of one kind share threads, so that those that hang keep no other kind from being answered."""
+    """Threads per kind of request, so that requests of one kind that hang do not block the others."""
 
     health: CapacityLimiter = field(default_factory=partial(CapacityLimiter, HEALTH_THREADS))
     logs: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LOG_THREADS))
@@ -35,7 +35,7 @@ class RequestThreads:
 def in_threads(
     kind: Literal["health", "logs", "lists", "folders"],
 ) -> Callable[[Callable[..., Result]], Callable[..., Awaitable[Result]]]:
-    """Has an endpoint, which takes the `request`, run in the threads of a kind, which its app has in its state."""
+    """Returns a decorator that runs an endpoint in the app's threads of a kind; the endpoint takes the `request`."""
 
     def decorate(endpoint: Callable[..., Result]) -> Callable[..., Awaitable[Result]]:
         @wraps(endpoint)
@@ -50,11 +50,11 @@ def in_threads(
 
 @dataclass(frozen=True)
 class Backend:
-    """What the endpoints use.
+    """Dependencies of the endpoints.
 
     Attributes:
         uploads: Folder for incomplete uploads of packages; on the same disk as the package store.
-        holds_lease: Whether this service holds the ledger's lease now.
+        holds_lease: Returns True if this service holds the ledger's lease now.
     """
 
     service: Service
@@ -65,14 +65,14 @@ class Backend:
     threads: RequestThreads = field(default_factory=RequestThreads)
 
 
-# Functions that are not async would wait for one of the threads that requests share.
+# FastAPI would run functions that are not async in one of the threads that requests share.
 async def backend_of(request: Request) -> Backend:
-    """The app's backend."""
+    """Returns the app's backend."""
     return cast(Backend, request.app.state.backend)
 
 
 async def service_of(request: Request, backend: Annotated[Backend, Depends(backend_of)]) -> Service:
-    """The service, as the user of the request."""
+    """Returns the service, as the user of the request."""
     return backend.service.as_user(request.state.user)
 
 

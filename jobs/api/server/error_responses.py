@@ -1,4 +1,4 @@
-"""Converts every error to one format of response, which quotes nothing of the request: it may hold a secret."""
+"""Converts every error to one format of response, which quotes nothing of the request, since it may hold a secret."""
 
 import logging
 import traceback
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 # The connection is still waiting for the rest of a body that did not arrive.
 HEADERS: dict[int, dict[str, str]] = {401: {"WWW-Authenticate": "Bearer"}, 408: {"Connection": "close"}}
-# Of SQLite.
+# Message of SQLite.
 SQLITE_FULL = "database or disk is full"
 # Pydantic's type of the error for an unknown key; its message is not sent, since it quotes the key.
 _UNKNOWN_KEY = "extra_forbidden"
@@ -42,7 +42,7 @@ def error_response(
 def internal_error_response(error: BaseException, request_id: str) -> JSONResponse:
     """Builds the response to an unexpected exception; logs its traceback without its text, which may quote input.
 
-    A full disk is named: any request that writes a file or a package may find it.
+    A full disk is reported as such: any request that writes a file or a package may run into it.
     """
     chain: list[str] = []
     cause: BaseException | None = error
@@ -57,7 +57,7 @@ def internal_error_response(error: BaseException, request_id: str) -> JSONRespon
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Adds the handlers of errors to the app."""
+    """Adds the app's error handlers."""
     app.add_exception_handler(RayscribeError, _handle_rayscribe_error)
     app.add_exception_handler(RequestValidationError, _handle_validation_error)
     app.add_exception_handler(HTTPException, _handle_http_exception)

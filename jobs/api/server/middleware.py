@@ -1,17 +1,18 @@
-"""What is around the endpoints: access log, security headers, authentication, limits of bodies.
+"""Middleware around the endpoints: access log, security headers, authentication, limits of bodies.
 
 The log has method, path, status, time and user of each request. It has no query string, header or body, which may hold
 secrets.
 
-Authentication is by bearer tokens, or with --no-auth, on loopback only, of every program on this machine. Three
-endpoints are public. `/` leads to the pages below /ui, which take a token in a cookie, see `pages.page_access`; the API
+Authentication is by bearer tokens. With --no-auth, on loopback only, every program on this machine has access. Three
+endpoints are public. `/` redirects to the pages below /ui, which take a token in a cookie, see `pages.page_access`;
+the API
 takes no cookie. `/healthz` is for load balancers. `/openapi.json` is the same for every installation of a version, and
 generators of clients read it without a token. There is no /docs, because that page would load third-party scripts where
 users enter their tokens.
 
 Without tokens, access is limited to programs on this machine. A browser on this machine sends requests for any page
 that it shows, so requests of web pages are rejected: by the Origin and Sec-Fetch-Site headers that browsers send, and
-by the Host header, which has another name if a page had its own name resolved to 127.0.0.1 (DNS rebinding).
+by the Host header, which is another name if a page had its own name resolved to 127.0.0.1 (DNS rebinding).
 """
 
 import asyncio
@@ -104,7 +105,7 @@ class TokenMiddleware:
 
 
 class LoopbackMiddleware:
-    """Accepts requests of programs on this machine, but not of web pages; all have one user, if any."""
+    """Accepts requests of programs on this machine, but not of web pages; sets one user, if any, for all of them."""
 
     def __init__(self, app: ASGIApp, user: str | None):
         self._app, self._user = app, user
@@ -120,7 +121,7 @@ class LoopbackMiddleware:
 
 
 def rejection_reason(method: str, headers: Headers) -> str | None:
-    """Why a request may not come from a program on this machine; None if it may."""
+    """Returns the reason to reject a request that may come from a web page; None if it is accepted."""
     host = headers.get("host", "")
     if not is_loopback_url(f"//{host}"):
         return (
@@ -135,7 +136,7 @@ def rejection_reason(method: str, headers: Headers) -> str | None:
 
 
 def check_loopback(host: str) -> None:
-    """Refuses, by ConfigError, a host by which a service without tokens is reachable from another machine."""
+    """Raises ConfigError if the host makes a service without tokens reachable from another machine."""
     if not is_loopback(host):
         raise ConfigError(
             f"--no-auth with --host {host}: anybody who can reach that address could run code on the cluster; "
@@ -180,7 +181,7 @@ class AccessLogMiddleware:
             failure = internal_error_response(error, request_id)
             if status == 0:
                 await failure(scope, receive, send_with_headers)
-            # Otherwise part of a response was sent; uvicorn closes the connection, and the client sees that.
+            # Otherwise part of a response was sent: uvicorn closes the connection, which the client notices.
         # As received, percent-encoded: no line breaks, no query string.
         path = scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "backslashreplace")[:MAX_PATH_LENGTH]
         is_poll = path in DEBUG_PATHS or (path.startswith(f"{UI}/") and _asks_again(scope))
@@ -190,7 +191,7 @@ class AccessLogMiddleware:
 
 
 def _asks_again(scope: Scope) -> bool:
-    """Whether a page that is open reads what has changed."""
+    """Returns True if an open page reads what has changed."""
     return scope["method"] == "GET" and any(name == b"hx-request" for name, _ in scope["headers"])
 
 
@@ -216,7 +217,7 @@ class BodyLimitMiddleware:
             await self._app(scope, _replay(body, receive), send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The body; None if the client has disconnected."""
+        """Returns the body; None if the client has disconnected."""
         if int(headers.get("content-length", "0")) > self._max_bytes:
             raise self._too_large()
         body = bytearray()
@@ -235,7 +236,7 @@ class BodyLimitMiddleware:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Returns the body first, then the messages after it."""
+    """Returns a `receive` that gives the body first, then the messages after it."""
     sent = False
 
     async def replayed() -> Message:
@@ -249,7 +250,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def bare_app(*, openapi_url: str | None, **options: Any) -> FastAPI:
-    """A FastAPI app without what FastAPI adds: pages that load third-party scripts, redirects, telemetry."""
+    """Returns a FastAPI app without pages that load third-party scripts, redirects and telemetry."""
     return FastAPI(
         openapi_url=openapi_url,
         docs_url=None,

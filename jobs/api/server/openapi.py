@@ -87,12 +87,12 @@ ALWAYS = (401, 403, 500, 503)
 
 
 def example(value: Any, description: str) -> dict[str, Any]:
-    """The description of a response, with an example."""
+    """Describes a response, with an example."""
     return {"description": description, "content": {"application/json": {"example": value}}}
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The descriptions of these errors, and of those that any endpoint may respond with."""
+    """Describes these errors, and those with which any endpoint may respond."""
     described: dict[int | str, dict[str, Any]] = {}
     for status in sorted({*statuses, *ALWAYS}):
         description, error = ERRORS[status]

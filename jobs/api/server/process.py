@@ -1,4 +1,4 @@
-"""rayscribe serve, ui: one process with the HTTP API or the pages and, while it holds the lease, the controller."""
+"""Process of `rayscribe serve` and `ui`: the HTTP API or the pages and, while it holds the lease, the controller."""
 
 import logging
 import os
@@ -42,18 +42,19 @@ log = logging.getLogger(__name__)
 DEFAULT_PORT = 8470
 # The dashboard of `ray start --head` on this machine.
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
-# How long active requests may take when the service shuts down.
+# Longest time that active requests may take at shutdown. Seconds.
 SHUTDOWN_TIMEOUT_S = 5
-# The same for the controller's current round; together they stay below the ten seconds that a container is given. A
-# longer round, such as a large upload to Ray, is continued by the next service when the lease has expired.
+# Longest wait for the controller's current round at shutdown; both together stay below the ten seconds that a
+# container is given. A longer round, such as a large upload to Ray, is continued by the next service when the lease
+# has expired.
 ROUND_TIMEOUT_S = 4.0
-# What a service listens on that listens everywhere; no client calls it so.
+# Hosts that stand for all addresses; no client connects to them.
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
 
 
 def served_addresses(named: Sequence[str]) -> list[str]:
-    """The clusters of a service: those that are named, each checked, or this machine's default."""
+    """Returns the clusters of a service: those that are named, each checked, or this machine's default."""
     addresses = [address.rstrip("/") for address in named or (default_address() or DEFAULT_ADDRESS,)]
     for address in addresses:
         if not is_cluster_address(address):
@@ -66,13 +67,14 @@ def served_addresses(named: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Settings of a service; where nothing is given, see `default_database`, `served_addresses` and `find_queues`.
+    """Settings of a service; defaults are in `default_database`, `served_addresses` and `find_queues`.
 
     Attributes:
-        port: 0: any that is free.
+        port: 0 for any free port.
         no_auth: Require no tokens; on a loopback address only.
         addresses: Clusters that runs may name; the first is for runs that name none.
-        grows_to: What each cluster's autoscaler can grow it to, by address, e.g. {"http://head:8265": {"GPU": 16}}.
+        grows_to: Resources to which each cluster's autoscaler can grow it, by address, e.g. {"http://head:8265":
+        {"GPU": 16}}.
         poll_s: Pause between two rounds of the controller.
         lease_s: Another service takes over when the lease was not renewed for this long.
     """
@@ -123,8 +125,8 @@ def serve(settings: ServeSettings) -> None:
 def serve_ui(port: int, show: Callable[[str], None]) -> None:
     """Serves the pages of `rayscribe ui` until SIGTERM or SIGINT, for the runs of this user; no service is needed.
 
-    They show what `rayscribe list` does, of the local ledger and of runs without a queue. Meanwhile a controller
-    advances the runs of the ledger, as while a command runs. `show` is given the address to open, which is good for one
+    The pages show the runs that `rayscribe list` shows: those of the local ledger and those without a queue.
+    Meanwhile a controller advances the runs of the ledger. `show` receives the URL to open, which is valid for one
     browser.
 
     Raises:
@@ -150,13 +152,13 @@ def _run(
 ) -> None:
     """Serves an app until SIGTERM or SIGINT, with the limits of connections, and runs the controller in a thread.
 
-    It releases the lease itself, at the end of its last round.
+    The controller releases the lease at the end of its last round.
     """
     config = uvicorn.Config(
         app,
         http=LimitedProtocol,
         backlog=BACKLOG,
-        access_log=False,  # it has query strings; see AccessLogMiddleware
+        access_log=False,  # uvicorn's would have query strings; see AccessLogMiddleware
         log_config=None,
         server_header=False,
         proxy_headers=False,  # nothing depends on the client's address
@@ -195,7 +197,7 @@ def _listening(settings: ServeSettings) -> Iterator[socket.socket]:
 
 
 def open_port(host: str, port: int) -> socket.socket:
-    """Opens a port; raises ConfigError where it cannot."""
+    """Opens a port; raises ConfigError if that fails."""
     try:
         return listen(host, port)
     except OSError as error:
@@ -206,7 +208,7 @@ def open_port(host: str, port: int) -> socket.socket:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a port; raises OSError where it cannot."""
+    """Opens a port; raises OSError if that fails."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     # With an explicit protocol, unlike socket.create_server: only then asyncio turns off Nagle's algorithm, which would
@@ -223,7 +225,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def _own_hosts(host: str) -> list[str]:
-    """Names and addresses by which clients may call a service of this machine."""
+    """Returns the names and addresses by which clients may call a service on this machine."""
     names = [host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()]
     with suppress(OSError):
         names += [str(found[4][0]) for found in socket.getaddrinfo(names[1], None, type=socket.SOCK_STREAM)]
@@ -249,7 +251,7 @@ def _print(line: str | None) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Shows control characters, which texts of users may hold, and indents all but a record's first line."""
+    """Shows control characters, which users' texts may hold, and indents all lines of a record but the first."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record).replace("\n", "\n    ")
@@ -292,7 +294,7 @@ def create_first_token(ledger: Ledger, path: Path, user: str, now_s: float, host
             renamed = path.exists()
             if renamed:
                 path.replace(backup)
-            # Before the token: until then, what it names are the hosts of no token.
+            # Written before the token, so that the token is never there without its hosts.
             token_hosts_file(path).write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
             Path(new).replace(path)
         finally:

@@ -24,7 +24,7 @@ CACHE_TTL_S = 2.0
 
 
 class Figures(NamedTuple):
-    """What the metrics are made of: runs by queue and state, sums over all attempts, and the runs that wait."""
+    """Source of the metrics: runs by queue and state, sums over all attempts, and waiting runs by cause."""
 
     runs: Counts
     attempts: AttemptTotals
@@ -32,7 +32,7 @@ class Figures(NamedTuple):
 
 
 class LedgerCollector(Collector):
-    """The ledger as metrics, and what the scheduler says of those that wait."""
+    """Collects the ledger's metrics, and the scheduler's reasons why runs wait."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LedgerCollector(Collector):
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Reads nothing yet; those of the `queues` are reported even if they are empty."""
+        """Reads nothing yet; the `queues` are reported even if they have no runs."""
         self._read, self._queues, self._holds_lease = read, queues, holds_lease
         self._figures = Recent[Figures](CACHE_TTL_S, clock)
 
@@ -62,7 +62,7 @@ class LedgerCollector(Collector):
 
 
 def registry_of(collector: LedgerCollector) -> CollectorRegistry:
-    """A registry with the ledger's metrics and those of this process."""
+    """Returns a registry with the ledger's metrics and those of this process."""
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)

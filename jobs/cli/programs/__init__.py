@@ -1,1 +1,1 @@
-"""Commands for programs and command lines that work already: launch, import-command."""
+"""Commands for existing programs and command lines: launch, import-command."""

@@ -1,4 +1,4 @@
-"""rayscribe import-command: a recipe of the line that starts a public fine-tuning script."""
+"""rayscribe import-command: writes a recipe from the command line of a public fine-tuning script."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _HPU = (
     "training on HPUs needs the vendor's image and Optimum's Trainer: the recipe trains on GPUs; `rayscribe launch` "
     "runs the script itself on HPUs"
 )
-# Variables of accelerate launch by their values that need nothing here, and fields that say the same as others.
+# Variables of accelerate launch with the values that need no field here, or that repeat other variables.
 _NOTHING: Mapping[str, tuple[str, ...]] = {
     "ACCELERATE_MIXED_PRECISION": ("no",),
     "ACCELERATE_DYNAMO_BACKEND": ("NO",),
@@ -40,7 +40,8 @@ _NOTHING: Mapping[str, tuple[str, ...]] = {
     "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": ("False", "True"),
     "ACCELERATE_USE_CPU": ("False", "True"),
 }
-# Variables that accelerate reads, which a recipe says by fields; and those that say who has started the script.
+# Prefixes of variables that accelerate reads, for which a recipe has fields; and variables that identify the
+# launcher.
 _FIELDLESS = ("ACCELERATE_", "FSDP_")
 _OF_THE_LAUNCHER = ("TORCHELASTIC_RUN_ID", "ROLE_NAME")
 _GAUDI = ("PT_HPU_", "HABANA_", "GC_KERNEL_PATH", "HCL_", "HLS_")
@@ -99,9 +100,9 @@ def import_command(
 def recipe_text(
     words: Sequence[str], out: Path | None = None, kind: str | None = None
 ) -> tuple[str, list[str], list[str]]:
-    """The recipe of a line, as its file has it, what of it is not carried over, and notes.
+    """Returns the recipe of a line as text for its file, what is not carried over, and notes.
 
-    `kind` is one of KINDS, where the script's name does not say which one it is.
+    `kind` is one of KINDS, needed if the script's name does not say which one it is.
 
     Raises:
         ConfigError: the line cannot be understood, or its script has no recipe that does the same.
@@ -131,7 +132,7 @@ def _head(script: str, recipe: ScriptRecipe, left_out: Sequence[str]) -> str:
 
 
 def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
-    """Fields that the launcher's options mean, and what they say that has no field."""
+    """Returns the fields that the launcher's options set, and the options that have no field."""
     overrides: list[Override] = [(("scaling", "use_gpu"), line.device != "cpu")]
     left_out = [f"{line.launcher}: {_HPU}"] if line.device == "hpu" else []
     if line.workers is None:
@@ -151,7 +152,7 @@ def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
 
 
 def _plain_variables(line: LaunchLine) -> dict[str, str]:
-    """Variables of the launcher that a recipe's workers can have, such as OMP_NUM_THREADS."""
+    """Returns variables of the launcher that a recipe's workers can have, such as OMP_NUM_THREADS."""
     return {
         name: value
         for name, value in line.variables.items()
@@ -160,7 +161,7 @@ def _plain_variables(line: LaunchLine) -> dict[str, str]:
 
 
 def _of_environment(assignments: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Variables that a job can have, and those that it cannot."""
+    """Returns the variables that a job can have, and those that it cannot, with the reasons."""
     kept: dict[str, str] = {}
     left_out = []
     for name, value in assignments.items():

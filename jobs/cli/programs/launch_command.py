@@ -116,14 +116,14 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
 
 def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
-    """The recipe of a program, its line resolved."""
+    """Returns the recipe of a program, with its command line resolved."""
     options: list[Override] = [(tuple(key.split(".")), value) for key, value in given.items()]
     base = {"trainer": "script", "run": {}, "script": {}, "scaling": {}, "job": {}}
     content = apply_overrides(base, [*options, *map(parse_override, overrides)])
     if trainer_of(content) != "script":
         raise ConfigError("--set trainer: launch runs programs; for a training there is `rayscribe train`")
     recipe = resolve_program(content, os.environ, lambda note: typer.echo(note, err=True))
-    # Here, since later a file would be named that is none.
+    # Checked here: later errors would name a recipe file, which does not exist.
     refuse([*find_literal_secrets(recipe), *validated(ScriptRunConfig, recipe)[1]], "launch")
     return recipe
 
@@ -144,7 +144,7 @@ def _write(recipe: dict[str, Any], path: Path, *, force: bool) -> None:
 
 
 def _origin(recipe: Mapping[str, Any]) -> Path:
-    """The file that the recipe could be from: a run without a name has its name."""
+    """Returns a path for the recipe, from which a run without a name gets one."""
     words = recipe["script"]["command"]
     return Path(next((word for word in words if not word.startswith("-")), "program")).with_suffix(".yaml")
 

@@ -1,1 +1,1 @@
-"""What runs came to: commands that compare and show results."""
+"""Commands that compare and show the results of runs."""

@@ -1,4 +1,4 @@
-"""rayscribe export, push: the model of a run that has finished, in other formats, and on the Hugging Face Hub."""
+"""rayscribe export, push: converts a finished run's model to other formats, or pushes it to the Hugging Face Hub."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ from trainers.pipeline.export.export_request import TOLERANCE, ExportRequest
 from trainers.pipeline.export.known_exports import KNOWN_EXPORTS
 
 if TYPE_CHECKING:
-    # It loads torch.
+    # Imports torch.
     from trainers.pipeline.export.export_run import Exported
 
 
@@ -51,7 +51,7 @@ def export(
     Example: rayscribe export s3://bucket/runs/ctc-sr --to onnx,openvino --output ctc-sr --tolerance 0.1 --json
     """
     request = ExportRequest([name.strip() for name in to.split(",") if name.strip()], output, tolerance, force)
-    # Before anything slow is loaded.
+    # Checked before slow imports.
     request.exports()
     with open_session(service) as session:
         folder = folder_of(session.runs.run(run_id))
@@ -121,7 +121,7 @@ def push(
 
     Example: rayscribe push s3://bucket/runs/whisper-sr
     """
-    # Imported here: other commands start faster without.
+    # Imported here, so that other commands start faster.
     from trainers.run_folder.hub.push import push_run  # noqa: PLC0415
 
     with open_session(service) as session:

@@ -1,4 +1,4 @@
-"""rayscribe report: a page that shows what a run was, is and came to, or what a prepared set holds."""
+"""rayscribe report: writes a page about a run and its results, or about the content of a prepared set."""
 
 from collections.abc import Callable
 from functools import partial
@@ -69,8 +69,8 @@ def report(
 
 
 def _page_of(text: str, price: float | None, service: str | None) -> tuple[Storage, Callable[[], str]]:
-    """The folder of a run or of a prepared set, and what makes its page."""
-    # Imported here: other commands draw nothing, and start faster without.
+    """Returns the folder of a run or of a prepared set, and a function that renders its page."""
+    # Imported here: other commands do not need charts, and start faster without.
     from trainers.scoring.report.data_section import prepared_at, prepared_html  # noqa: PLC0415
     from trainers.scoring.report.page import report_html  # noqa: PLC0415
 

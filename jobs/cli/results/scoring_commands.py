@@ -1,4 +1,4 @@
-"""rayscribe compare, score: whether one recognizer is better than another; error rates of any system's output."""
+"""rayscribe compare, score: compares recognizers; computes error rates of any system's output."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,7 +120,7 @@ def _is_file(name: str) -> bool:
 
 
 def _shown(name: str, names: Sequence[str]) -> str:
-    """The last part of a path or URL, where no other ends with the same."""
+    """Returns the last part of a path or URL if no other name ends with the same part; else the complete name."""
     last = _last(name)
     return last if [_last(other) for other in names].count(last) == 1 else name
 
@@ -130,7 +130,7 @@ def _last(name: str) -> str:
 
 
 def _folder(session: CommandSession, name: str) -> RunFolder:
-    """The folder of a run, or of what `rayscribe evaluate` wrote."""
+    """Returns the folder of a run, or one that `rayscribe evaluate` wrote."""
     try:
         return folder_of(session.runs.run(name))
     except NotFoundError:
@@ -142,7 +142,7 @@ def _folder(session: CommandSession, name: str) -> RunFolder:
 
 
 def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence["System"]) -> None:
-    """Prints the comparison as a person reads it."""
+    """Prints the comparison as text."""
     length = found.systems[0].counts.reference_length
     echo(f"{counted(len(found.ids), 'utterance')}, {length:,} {found.units} · normalizer {found.normalizer}")
     by_name = {pair.name: pair for pair in found.paired}

@@ -1,4 +1,4 @@
-"""rayscribe transcribe: what is said in recordings, by a trained model."""
+"""rayscribe transcribe: transcribes recordings with a trained model."""
 
 from typing import Annotated
 

@@ -1,1 +1,1 @@
-"""Clusters that this user has started, by name: starting, ending and reaching them."""
+"""Clusters that this user has started, by name: starting, ending and connecting to them."""

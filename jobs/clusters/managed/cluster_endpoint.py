@@ -1,7 +1,7 @@
-"""From a cluster's address to what its dashboard is called by: a URL and the token.
+"""Resolves a cluster's address to the URL and token of its dashboard.
 
-A run keeps `cluster://NAME`, since the forwarded port and the token of a cluster may change while it runs. Each process
-opens one connection to a cluster, when it first needs it, and holds it to its end.
+A run keeps `cluster://NAME`, since the forwarded port and the token of a cluster may change while it runs. Each
+process opens one connection to a cluster on first use, and keeps it to its end.
 """
 
 import atexit
@@ -31,11 +31,11 @@ _TUNNELS: dict[str, Tunnel] = {}
 
 @dataclass(frozen=True)
 class ClusterEndpoint:
-    """How one cluster is called, at the URL of its dashboard.
+    """URL and headers for requests to a cluster's dashboard.
 
     Attributes:
         headers: Of each request; None: those that Ray's own clients send from here.
-        on_this_machine: Whether its jobs see this machine's files.
+        on_this_machine: True if its jobs see this machine's files.
         ensure: Opens the connection again if it was lost; raises ClusterError.
     """
 
@@ -46,10 +46,10 @@ class ClusterEndpoint:
 
 
 def connect(address: str) -> ClusterEndpoint:
-    """Opens what is needed to call a cluster, by the URL of its dashboard or cluster://NAME.
+    """Connects to a cluster, by the URL of its dashboard or cluster://NAME.
 
     Raises:
-        ClusterError: it cannot be reached, or another machine has started it.
+        ClusterError: it does not respond, or another machine has started it.
         ClusterGoneError: it was taken down from here, or its Ray has ended, and its jobs with it.
     """
     name = cluster_name(address)
@@ -57,7 +57,7 @@ def connect(address: str) -> ClusterEndpoint:
         known = record_at(address)
         if known is None or known.dashboard is None:
             return ClusterEndpoint(address, _default_headers(address), is_loopback_url(address))
-        # Its own URL: at another name of loopback somebody else may listen.
+        # The recorded URL: at another loopback name another process may listen.
         return ClusterEndpoint(known.dashboard, token_headers_of(known), on_this_machine=True)
     record = find_record(name)
     if record is None:
@@ -81,7 +81,7 @@ def connect(address: str) -> ClusterEndpoint:
 
 
 def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:
-    """The headers that carry a cluster's token; ClusterError where its file cannot be read."""
+    """Returns headers with a cluster's token; raises ClusterError if the token's file cannot be read."""
     try:
         return {"Authorization": f"Bearer {record.token_path.read_text(encoding='utf-8').strip()}"}
     except OSError as error:
@@ -91,9 +91,9 @@ def token_headers_of(record: ClusterRecord) -> Mapping[str, str]:
 def _default_headers(address: str) -> Mapping[str, str] | None:
     parts = urlsplit(address)
     if parts.hostname not in _LOCAL_HOSTS or gcs_address_at(parts.port or 80) is None:
-        # Not a Ray of this machine, whose token it would learn; at other names of loopback somebody else may listen.
+        # Not a Ray of this machine, which would learn the token; at other loopback names another process may listen.
         return None
-    # Only now: it loads Ray.
+    # Imported here: it imports Ray.
     from jobs.clusters.ray_private import token_headers_without_mode  # noqa: PLC0415
 
     return token_headers_without_mode()

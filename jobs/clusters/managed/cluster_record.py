@@ -1,13 +1,13 @@
-"""What this machine remembers of a cluster that was started from it: files below ~/.rayscribe/clusters.
+"""Records of clusters that were started from this machine: files below ~/.rayscribe/clusters.
 
-NAME.json          how it is reached; 0600
-NAME.token         its token, made once; 0600, never printed
-NAME.yaml          what `ray up` was given
-NAME.known_hosts   the key of its head, trusted when it was first seen
-NAME/              logs of starting and ending it, its nodes' logs, the lock of the command that is at work on it,
-                   temporary files of Ray's own commands, and `taken-down` from its end to its next start
+NAME.json          connection data; 0600
+NAME.token         token, generated once; 0600, never printed
+NAME.yaml          config for `ray up`
+NAME.known_hosts   SSH host key of the head, trusted on first use
+NAME/              logs of starting and ending the cluster, its nodes' logs, the lock of the active command,
+                   temporary files of Ray's own commands, and `taken-down` from the cluster's end to its next start
 
-One command at a time starts or ends a cluster, and one that is asked to end takes along what it has started.
+One command at a time starts or ends a cluster, and a command that is asked to end also ends what it has started.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ from trainers.errors import ConfigError
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?")
 TOKEN_BYTES = 32
 DASHBOARD_PORT = 8265
-# As shells report a command that a signal has ended.
+# Shells report a command that was ended by a signal with 128 + signal.
 SIGNAL_EXIT = 128
 
 
 class SshTarget(BaseModel):
-    """How the head is reached over SSH; without `private_key`, a path on this machine, by ssh's own choice."""
+    """SSH access to the head; without `private_key`, a path on this machine, ssh chooses the key."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -51,14 +51,14 @@ class SshTarget(BaseModel):
 
 
 class ClusterRecord(BaseModel):
-    """What is known of every cluster.
+    """Fields that the records of all clusters share.
 
     Attributes:
         state: starting: not up yet, or the start failed; up.
-        idle_stop_minutes: Minutes without jobs after which it ends itself; None: it stays.
+        idle_stop_minutes: Minutes without jobs after which the cluster ends itself; None: never.
     """
 
-    # Records of before have the fields of both kinds.
+    # Older records have the fields of both kinds.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
@@ -73,7 +73,7 @@ class ClusterRecord(BaseModel):
 
     @property
     def temporary_files(self) -> Path:
-        """Folder of what Ray's own commands keep until it ends; 0700."""
+        """Folder of files that Ray's own commands keep until the cluster ends; 0700."""
         return self.files / "tmp"
 
     @property
@@ -86,7 +86,7 @@ class ClusterRecord(BaseModel):
 
     @property
     def config_path(self) -> Path:
-        """What `ray up` is given."""
+        """The file that `ray up` reads."""
         return clusters_folder() / f"{self.name}.yaml"
 
     @property
@@ -98,7 +98,7 @@ class ClusterRecord(BaseModel):
         _taken_down_path(self.name).unlink(missing_ok=True)
 
     def forget(self, *, taken_down: bool = False) -> None:
-        """Removes all but the logs; `taken_down`, that its jobs have ended with it, is known until its next start."""
+        """Removes all files but the logs; `taken_down` records until the next start that its jobs have ended, too."""
         if taken_down:
             write_private(_taken_down_path(self.name), "")
         for path in (self.token_path, self.config_path, self.known_hosts_path, self.path):
@@ -111,8 +111,8 @@ class LocalRecord(ClusterRecord):
 
     Attributes:
         folder: Its temporary folder; None before its first process.
-        machine: Where it was started, see `machine.py`; None: here.
-        release: The version of Rayscribe that its nodes have, that of who started it. None: it is not known.
+        machine: The machine that started it, see `machine.py`; None: this one.
+        release: Version of Rayscribe on its nodes, that of the user who started it. None: not known.
     """
 
     kind: Literal["local"] = "local"
@@ -124,12 +124,12 @@ class LocalRecord(ClusterRecord):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it is a Ray of another host or container: nobody here can tell whether it lives."""
+        """True if it is a Ray of another host or container, whose processes cannot be seen from here."""
         machine = self.machine
         return machine is not None and not (sees_processes_of(machine) or was_restarted(machine))
 
     def check_machine(self) -> None:
-        """Refuses one of another machine by a ClusterError."""
+        """Raises ClusterError for a Ray of another machine."""
         if self.is_elsewhere:
             raise ClusterError(
                 f"{cluster_address(self.name)} was started on {host_of(self.machine or '')}, whose processes are not "
@@ -138,7 +138,7 @@ class LocalRecord(ClusterRecord):
             )
 
     def ray_lives(self) -> bool:
-        """Whether its Ray lives; raises as `check_machine`."""
+        """Returns True if its Ray lives; raises as `check_machine`."""
         self.check_machine()
         return self.folder is not None and ray_lives(self.folder)
 
@@ -156,12 +156,12 @@ RECORDS: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator
 
 
 def clusters_folder() -> Path:
-    """Where clusters are remembered."""
+    """Returns the folder of all records."""
     return home() / "clusters"
 
 
 def was_taken_down(name: str) -> bool:
-    """Whether the cluster of this name was ended from here, and not started again since."""
+    """Returns True if the cluster of this name was ended from here, and not started again since."""
     return _taken_down_path(name).exists()
 
 
@@ -170,19 +170,19 @@ def _taken_down_path(name: str) -> Path:
 
 
 def token_path(name: str) -> Path:
-    """File with the token of a cluster."""
+    """Returns the path of a cluster's token."""
     return clusters_folder() / f"{name}.token"
 
 
 def check_name(name: str) -> str:
-    """Refuses, by ConfigError, what is no file's name."""
+    """Raises ConfigError for a name that cannot be a file's."""
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r} cannot name a cluster: use letters, digits, ., _ and -, at most 62")
     return name
 
 
 def find_record(name: str) -> Record | None:
-    """The cluster of this name; None where none is remembered.
+    """Returns the record of this name; None if there is none.
 
     Raises:
         ConfigError: its file cannot be read.
@@ -197,7 +197,7 @@ def find_record(name: str) -> Record | None:
 
 
 def read_record(name: str) -> Record:
-    """The cluster of this name; NotFoundError where none is remembered."""
+    """Returns the record of this name; raises NotFoundError if there is none."""
     record = find_record(name)
     if record is None:
         known = ", ".join(item.name for item in all_records()) or "none"
@@ -208,12 +208,12 @@ def read_record(name: str) -> Record:
 
 
 def start_commands(name: str) -> str:
-    """How a cluster that is not remembered, and may have been of either kind, is started."""
+    """Returns the commands that start an unknown cluster, of either kind."""
     return f"rayscribe cluster up --local --name {name}, or, of a file of `ray up`, rayscribe cluster up FILE"
 
 
 def the_only_record() -> Record:
-    """The cluster that is meant where none is named; NotFoundError where there is none, or more than one."""
+    """Returns the record of the only cluster; raises NotFoundError if there is none, or more than one."""
     found = all_records()
     if len(found) == 1:
         return found[0]
@@ -223,7 +223,7 @@ def the_only_record() -> Record:
 
 
 def default_address() -> str | None:
-    """The cluster of a run that names none: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or the only one that is remembered."""
+    """Returns the default cluster of runs: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or the only recorded cluster."""
     in_environment = address_in_environment()
     if in_environment is not None:
         return in_environment
@@ -232,7 +232,7 @@ def default_address() -> str | None:
 
 
 def is_local_address(address: str) -> bool:
-    """Whether the cluster's jobs see this machine's files, as far as its address tells."""
+    """Returns True if the cluster's jobs see this machine's files, judged by its address."""
     name = cluster_name(address)
     if name is None:
         return is_loopback_url(address)
@@ -241,9 +241,9 @@ def is_local_address(address: str) -> bool:
 
 
 def record_at(address: str) -> LocalRecord | None:
-    """The Ray of this machine that has this address: of its dashboard, or what drivers join.
+    """Returns the Ray of this machine with this address: its dashboard's, or the one that drivers join.
 
-    Only one that lives: at the port of one that has ended somebody else may listen, who must not get its token.
+    Only one that lives: at the port of one that has ended, another process may listen, which must not get its token.
     """
     port = loopback_port(address)
     if port is None:
@@ -256,7 +256,7 @@ def record_at(address: str) -> LocalRecord | None:
 
 
 def loopback_port(address: str) -> int | None:
-    """The port of this machine in a URL or in host:port, by whatever name of its loopback."""
+    """Returns the port of a URL or of host:port if the host is any name of this machine's loopback; else None."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         return parts.port if is_loopback(parts.hostname or "") else None
@@ -265,13 +265,13 @@ def loopback_port(address: str) -> int | None:
 
 
 def all_records() -> list[Record]:
-    """All remembered clusters, by name."""
+    """Returns the records of all clusters, sorted by name."""
     found = (find_record(path.stem) for path in sorted(clusters_folder().glob("*.json")))
     return [record for record in found if record is not None]
 
 
 def ensure_token(name: str) -> Path:
-    """The file of the cluster's token, which is made once."""
+    """Returns the file of the cluster's token, which is generated once."""
     path = token_path(name)
     if not path.exists():
         write_private(path, secrets.token_hex(TOKEN_BYTES))
@@ -280,7 +280,7 @@ def ensure_token(name: str) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Writes a file that only this user may read, completely."""
+    """Writes a file atomically; only this user can read it."""
     make_private_folder(path.parent)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -291,12 +291,12 @@ def write_private(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def lock_cluster(name: str) -> Iterator[None]:
-    """Holds a cluster while it is started or ended; SIGTERM and SIGHUP end the block by an exception.
+    """Locks a cluster while it is started or ended; SIGTERM and SIGHUP end the block by an exception.
 
     Raises:
-        ConflictError: another command of this user is at work on it.
+        ConflictError: another command of this user holds the lock.
         ConfigError: the name cannot be that of a cluster.
-        SystemExit: a signal came.
+        SystemExit: a signal was received.
     """
     folder = clusters_folder() / check_name(name)
     make_private_folder(folder)

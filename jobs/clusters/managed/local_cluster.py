@@ -1,4 +1,4 @@
-"""Clusters of this machine alone, for the first five minutes, started by `ray start`."""
+"""Local clusters, for the first five minutes, started by `ray start`."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ from runtime_env.own_code import RELEASE
 from trainers.distributed.local_ray import MARK, LocalRay, start_ray, without_ray_settings
 from trainers.distributed.machine import this_machine
 
-# Two workers and the CPU of Ray Data fit, as the recipes ask for; on fewer cores they share them.
+# For two workers and the CPU of Ray Data, as recipes request; with fewer cores they share them.
 LEAST_CPUS = 4
 
 
@@ -45,7 +45,7 @@ class LocalCluster(ManagedCluster):
         self.record.check_machine()
 
     def has_ended(self) -> bool:
-        """By its processes; those of another machine are not seen."""
+        """True if none of its processes is left; those of another machine are not seen."""
         return not self.record.is_elsewhere and not self.record.ray_lives()
 
     @property
@@ -77,15 +77,15 @@ def up(
     say: Callable[[str], None],
     outlives_us: bool = True,
 ) -> tuple[LocalRecord, bool]:
-    """Starts a Ray, unless it runs; says whether this call did. It goes on when this process has ended, if it should.
+    """Starts a Ray unless it runs; returns its record, and True if this call started it.
 
-    Without `num_cpus` it has as many logical CPUs as there are, LEAST_CPUS at least; without `dashboard_port` Ray's
-    default where that is free, else any.
+    With `outlives_us` it keeps running after this process has ended. Without `num_cpus` it has as many logical CPUs
+    as the machine, LEAST_CPUS at least; without `dashboard_port` Ray's default if that is free, else any.
 
     Raises:
         ClusterError: another machine that shares this home folder has started one of this name.
         ConflictError: a cluster of `ray up` has the name, or another command is at work on it.
-        ResourceError: Ray does not start; names the port that is taken and by what, or has the last lines of its log.
+        ResourceError: Ray does not start; names the port that is in use and by what, or has the last lines of its log.
     """
     with lock_cluster(name):
         before = find_record(name)
@@ -102,12 +102,12 @@ def up(
 
 
 def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None, outlives_us: bool) -> LocalRecord:
-    """Starts its Ray, and waits until it takes jobs; nothing is left of one that does not."""
+    """Starts the Ray, and waits until it accepts jobs; cleans up if it does not."""
     cpus = num_cpus if num_cpus is not None else max(LEAST_CPUS, os.cpu_count() or 1)
     taken_down = was_taken_down(record.name)
 
     def remember(folder: Path) -> None:
-        # Before its first process, so that whatever is left can be found and ended.
+        # Written before its first process, so that leftovers can be found and ended.
         record.model_copy(update={"folder": folder}).write()
 
     try:
@@ -116,7 +116,7 @@ def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None
             environment=_environment(record.name),
             outlives_us=outlives_us,
             dashboard_port=dashboard_port,
-            # Ray's own commands look for it there.
+            # Ray's own commands look for the dashboard there.
             usual_dashboard_port=DASHBOARD_PORT,
             announce=remember,
         )
@@ -139,7 +139,7 @@ def _environment(name: str) -> dict[str, str]:
 
 
 def _with_idle_stop(record: LocalRecord, minutes: int | None) -> LocalRecord:
-    """Starts the watch in the place of an earlier one; without minutes, what holds stays."""
+    """Starts the idle watch in place of an earlier one; without minutes, an earlier one is kept."""
     if minutes is None:
         return record
     assert record.folder is not None and record.dashboard is not None
@@ -148,7 +148,7 @@ def _with_idle_stop(record: LocalRecord, minutes: int | None) -> LocalRecord:
     with (record.folder / "idle-stop.log").open("wb") as log:
         subprocess.Popen(
             command,
-            # Marked as one of its processes, so that it ends with it.
+            # Marked as a process of this Ray, so that it ends with it.
             env={**_environment(record.name), MARK: str(record.folder)},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -1,4 +1,4 @@
-"""What can be done with a cluster that was started from this machine."""
+"""The operations on a cluster that was started from this machine."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from trainers.config.wording import counted
 
 @dataclass(frozen=True)
 class ClusterStatus:
-    """One cluster: local or ray-up; up, starting (not up yet, or its start failed), ended, or unreachable.
+    """State of a cluster: local or ray-up; up, starting (not up yet, or its start failed), ended, or unreachable.
 
-    Living nodes, their resources, and working jobs and drivers are None where it does not respond; the text is the same
-    for people, or why it does not.
+    Living nodes, their resources, and running jobs and drivers are None if the cluster does not respond. The text
+    describes them for people, or says why they are unknown.
     """
 
     name: str
@@ -37,38 +37,38 @@ class ManagedCluster(ABC):
 
     @property
     def dashboard(self) -> str | None:
-        """URL of the dashboard where it listens on this machine; None: a forwarded port leads to it."""
+        """URL of the dashboard if it listens on this machine; None if it needs a forwarded port."""
         return None
 
     def has_dashboard_at(self, address: str) -> bool:
-        """Whether a URL is that of `dashboard`, by whatever name of loopback."""
+        """Returns True if a URL is that of `dashboard`, by any name of loopback."""
         port = loopback_port(address)
         return port is not None and port == loopback_port(self.dashboard or "")
 
     @abstractmethod
     def check_machine(self) -> None:
-        """Raises ClusterError for one of another machine."""
+        """Raises ClusterError for a cluster of another machine."""
 
     @abstractmethod
     def has_ended(self) -> bool:
-        """Whether it is known that no Ray of it runs any more. Only asks."""
+        """Returns True if the cluster is known to have no running Ray. Changes nothing."""
 
     @property
     @abstractmethod
     def ended_text(self) -> str:
-        """What that means, and what to do."""
+        """Message for an ended cluster: what that means, and what to do."""
 
     @abstractmethod
     def down(self, *, say: Callable[[str], None], force: bool = False) -> None:
-        """Ends it, and forgets it; with `force` also where a part of it may still run.
+        """Ends the cluster and removes its record; with `force` even if a part of it may still run.
 
         Raises:
-            ClusterError: something may still run; the cluster stays remembered, and the call may be repeated.
+            ClusterError: something may still run; the record is kept, and the call may be repeated.
         """
 
     @abstractmethod
     def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
-        """The command line of a shell on the head, or of a command there; `terminal`: somebody sees it in one.
+        """Returns the command line of a shell on the head, or of a command there; `terminal` requests a terminal.
 
         Raises:
             ConflictError: this machine is its head.
@@ -77,11 +77,11 @@ class ManagedCluster(ABC):
 
     @abstractmethod
     def tunnel(self, port: int | None) -> Tunnel:
-        """A forwarded port (None: any) to the dashboard, not open yet; raises as `attach_command`."""
+        """Returns a forwarded port (None: any) to the dashboard, not open yet; raises as `attach_command`."""
 
     @abstractmethod
     def key_change(self) -> KeyChange:
-        """The remembered SSH host key of the head and the one that it shows now; raises as `attach_command`."""
+        """Returns the remembered SSH host key of the head and the one that it shows now; raises as `attach_command`."""
 
     def status(self) -> ClusterStatus:
         record, dashboard = self.record, self.dashboard

@@ -1,4 +1,4 @@
-"""The logs of all nodes of a cluster, copied through its dashboard before the nodes are gone."""
+"""Copies the logs of all nodes of a cluster through its dashboard, before the nodes are gone."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +16,7 @@ from jobs.clusters.ray_private import RESPONSE_TIMEOUT_S, StateClient
 from jobs.errors import ClusterError
 
 LOGS = "/api/v0/logs"
-# Ending a cluster waits no longer for them.
+# Longest wait for logs when a cluster is ended. Seconds.
 ARCHIVE_TIMEOUT_S = 300.0
 CHUNK_BYTES = 1 << 20
 UNREACHABLE = (requests.RequestException, RayStateApiException, RayError, ConnectionError, RuntimeError)
@@ -25,9 +25,9 @@ UNREACHABLE = (requests.RequestException, RayStateApiException, RayError, Connec
 def archive_logs(
     endpoint: ClusterEndpoint, folder: Path, say: Callable[[str], None], *, timeout_s: float = ARCHIVE_TIMEOUT_S
 ) -> int:
-    """Copies every log of every node that lives, as `folder`/<address of the node>/<file>, for at most `timeout_s`.
+    """Copies every log of every living node to `folder`/<address of the node>/<file>, for at most `timeout_s`.
 
-    Returns how many files were copied; `say` is told what was not, and why.
+    Returns the number of copied files; reports to `say` what was not copied, and why.
 
     Raises:
         ClusterError: the dashboard does not respond, so that none was copied.
@@ -59,9 +59,9 @@ def archive_logs(
 
 
 def target_of(folder: Path, address: str, name: str) -> Path | None:
-    """Where a node's log goes; None where node or name would lead elsewhere, or has characters that do not print.
+    """Returns the path of a node's log; None if node or name would lead elsewhere, or has characters that do not print.
 
-    Both come from the cluster, whose jobs may write what they like there.
+    Both come from the cluster, whose jobs can write anything there.
     """
     parts = (address, *PurePosixPath(name.lstrip("/")).parts)
     plain = "/" not in address and len(parts) > 1 and all(part.isprintable() for part in parts)
@@ -72,7 +72,7 @@ def target_of(folder: Path, address: str, name: str) -> Path | None:
 
 
 def _files(endpoint: ClusterEndpoint, missed: list[str], end: float) -> Iterator[tuple[str, str, str]]:
-    """(node id, its address, name of a log)."""
+    """Yields (node id, node address, name of a log)."""
     try:
         nodes = StateClient(endpoint.url, endpoint.headers).all(StateResource.NODES)
     except UNREACHABLE as error:

@@ -1,6 +1,6 @@
-"""Ray's own cluster commands: what they are given, what they know of a head, and how they run.
+"""Runs Ray's own cluster commands: their environment, what they know of a head, and their output.
 
-They take minutes: their output goes to a file, what tells of progress is shown, and they have a timeout.
+The commands take minutes: their output goes to a file, lines of progress are shown, and they have a timeout.
 """
 
 import json
@@ -23,7 +23,7 @@ from jobs.errors import ClusterError
 from trainers.distributed.local_ray import without_ray_settings
 from trainers.distributed.machine import make_private_folder
 
-# In a process of its own: a cloud may not respond, Ray prints what it does, and takes seconds to import.
+# In a process of its own: a cloud may not respond, and Ray prints messages and takes seconds to import.
 ASK = """
 import json, sys, yaml
 from ray.autoscaler.sdk import bootstrap_config, get_head_node_ip
@@ -33,7 +33,7 @@ print(json.dumps({"auth": auth, "host": get_head_node_ip(sys.argv[1])}))
 """
 ASK_TIMEOUT_S = 90.0
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# Of Ray's record style: time, level, file and line.
+# Prefix of Ray's log records: time, level, file and line.
 PREFIX = re.compile(r"^\d{4}-\d\d-\d\d [\d:,]+\s+\w+ \S+:\d+ -- ")
 PROGRESS = re.compile(
     r"^(\[\d+/\d+\]|Launched|Acquiring|Fetched IP|Received|New status|Terminated|Requested \d+|\d+ nodes remaining|"
@@ -44,24 +44,24 @@ PROBLEM = re.compile(
     re.IGNORECASE,
 )
 SHOWN_LINES = 8
-# A line of progress that repeats itself is shown this often. Seconds.
+# A repeated line of progress is shown this often. Seconds.
 REPEAT_S = 30.0
 
 
 class NoHeadError(ClusterError):
-    """The cluster has no head: it was not started, or its machine was taken away."""
+    """The cluster has no head: it was not started, or its machine was terminated."""
 
 
 def ray_environment(record: ClusterRecord) -> dict[str, str]:
-    """The variables of Ray's own commands for a cluster.
+    """Returns the environment of Ray's own commands for a cluster.
 
-    What Ray remembers of own hosts is in a folder of temporary files by the cluster's name alone, and what it takes a
-    file of `ray up` for, commands of SSH among it, in one by the file's content. In /tmp both belong to whoever was
-    first on this machine; here each cluster has a folder.
+    Ray keeps its state of own hosts in a folder of temporary files, under the cluster's name alone; and its reading
+    of a file of `ray up`, SSH commands included, under the file's content. In /tmp both would belong to the first
+    user on this machine; here each cluster has a folder.
 
-    Ray calls ssh and rsync, and takes any key of any host. The `ssh` that it finds first is ours, which has the
-    cluster's own file of known hosts: a head whose key has changed gets neither files nor the token. Nor does it use
-    Ray's open connections, whose sockets are in a folder of /tmp that anybody can make first.
+    Ray calls ssh and rsync, and accepts any host key. The `ssh` that it finds first is ours, which uses the cluster's
+    own file of known hosts: a head whose key has changed gets neither files nor the token. Nor does it use Ray's open
+    connections, whose sockets are in a folder of /tmp that anybody can create first.
     """
     make_private_folder(record.temporary_files)
     environment = without_ray_settings()
@@ -81,17 +81,17 @@ def ray_environment(record: ClusterRecord) -> dict[str, str]:
 
 
 def _ssh_script(ssh: str, known_hosts: Path) -> str:
-    # Of an option that is given twice, ssh takes the first.
+    # If an option is given twice, ssh uses the first.
     options = ("StrictHostKeyChecking=accept-new", f"UserKnownHostsFile={in_quotes(known_hosts)}", "ControlPath=none")
     return f'#!/bin/sh\nexec {shlex.join([ssh, *(part for each in options for part in ("-o", each))])} "$@"\n'
 
 
 def head_of(record: RayUpRecord) -> SshTarget:
-    """How the head is reached: on a cloud, address and key are known once it was started.
+    """Returns SSH access to the head; on a cloud, address and key are known once it was started.
 
     Raises:
         NoHeadError: there is none.
-        ClusterError: it cannot be found out.
+        ClusterError: it cannot be determined.
     """
     command = [sys.executable, "-P", "-c", ASK, str(record.config_path)]
     try:
@@ -115,7 +115,7 @@ def head_of(record: RayUpRecord) -> SshTarget:
 
 
 def ssh_target(auth: Mapping[str, Any], host: str) -> SshTarget:
-    """How a host is reached, with what a file of `ray up` says of SSH. Pure."""
+    """Returns SSH access to a host, from the `auth` part of a `ray up` file. Pure."""
     return SshTarget(
         host=host,
         user=auth["ssh_user"],
@@ -133,7 +133,7 @@ def run_logged(
     say: Callable[[str], None],
     doing: str,
 ) -> None:
-    """Runs a command to its end, or for `timeout_s`; its output goes to a file, and what tells of progress is shown.
+    """Runs a command to its end, for at most `timeout_s`; writes its output to a file, and shows lines of progress.
 
     Raises:
         ClusterError: it failed, or took too long; with the lines of its output that say why.
@@ -168,7 +168,7 @@ def run_logged(
 
 
 def _read(process: "subprocess.Popen[bytes]", start_s: float, say: Callable[[str], None]) -> Iterator[str]:
-    """The lines of its output; those that tell of progress are shown."""
+    """Yields the lines of the process's output; shows those of progress."""
     assert process.stdout is not None
     last, shown_s = "", start_s
     for raw in process.stdout:
@@ -182,12 +182,12 @@ def _read(process: "subprocess.Popen[bytes]", start_s: float, say: Callable[[str
 
 
 def plain(text: str) -> str:
-    """A line without colors, time and place in Ray's code."""
+    """Returns a line without colors, time and place in Ray's code."""
     return PREFIX.sub("", ANSI.sub("", text).replace("\r", "").rstrip())
 
 
 def telling(lines: Sequence[str]) -> list[str]:
-    """The last lines that say what went wrong; where none does, the last lines."""
+    """Returns the last lines that look like errors; if there are none, the last lines."""
     there = [line for line in lines if line.strip()]
     return ([line for line in there if PROBLEM.search(line)] or there)[-SHOWN_LINES:]
 

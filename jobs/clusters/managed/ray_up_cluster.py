@@ -1,4 +1,4 @@
-"""Clusters of own hosts and clouds: what is done around `ray up` and `ray down`."""
+"""Clusters of own hosts and clouds: the steps around `ray up` and `ray down`."""
 
 import contextlib
 import os
@@ -57,7 +57,7 @@ Say = Callable[[str], None]
 
 POLL_S = 2.0
 DOWN_TIMEOUT_S, STOP_TIMEOUT_S = 900.0, 90.0
-# The worker nodes of an own host's cluster.
+# Number of living nodes if no worker node has joined.
 HEAD_ALONE = 1
 
 
@@ -68,10 +68,10 @@ class RayUpCluster(ManagedCluster):
     record: RayUpRecord
 
     def check_machine(self) -> None:
-        """It is reached from any."""
+        """Accepts any machine: the cluster can be reached from each."""
 
     def has_ended(self) -> bool:
-        """Whether its head is gone, or has no Ray, as after an idle stop."""
+        """Returns True if its head is gone, or has no Ray, as after an idle stop."""
         record = self.record
         if record.state != "up" or record.ssh is None:
             return False

@@ -1,1 +1,1 @@
-"""The pages of the service, for people: rendered here, kept up to date by htmx, and complete without a script."""
+"""The HTML pages of the service: rendered here, updated by htmx, complete without a script."""

@@ -1,4 +1,4 @@
-"""Compares runs that were ticked in the list: the page of `rayscribe compare`."""
+"""The page that compares runs ticked in the list, as `rayscribe compare` does."""
 
 from functools import partial
 from typing import Annotated
@@ -17,7 +17,7 @@ from trainers.scoring.comparison.systems import System, differing_settings
 from trainers.scoring.report.comparison_page import COMPARISON, comparison_values
 
 MOST_RUNS = 8
-# Of the files of one run's scores; a hundred thousand utterances have a quarter of this.
+# Limit of one run's score files; those of a hundred thousand utterances have a quarter of this.
 MAX_SCORES_BYTES = 64 << 20
 TIMEOUT_S = 30.0
 
@@ -25,7 +25,7 @@ router = APIRouter()
 
 
 class CompareQuery(QueryString):
-    """The runs, by their keys, and what they were scored on."""
+    """Keys of the runs, and the split on which they were scored."""
 
     run: list[Annotated[str, Field(max_length=MAX_KEY)]] = Field([], max_length=100)
     split: str = Field("test", pattern=r"^[A-Za-z0-9_.-]+$", max_length=100)

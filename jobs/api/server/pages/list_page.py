@@ -1,4 +1,4 @@
-"""The list of runs: filtered, a page at a time, and up to date while it is looked at."""
+"""The list of runs: filtered, in pages, and kept up to date while it is open."""
 
 from collections.abc import Mapping
 from time import time
@@ -17,7 +17,7 @@ from jobs.model import RunFilter
 from trainers.errors import ConfigError
 
 RUNS = 50
-# What one looks for, next to single states.
+# Groups of states that the form offers, next to single states.
 GROUPS: Mapping[str, frozenset[RunState]] = {"waiting": WAITING, "running": HOLDING, "ended": ENDED}
 CHOICES = (*GROUPS, *RunState)
 
@@ -25,7 +25,7 @@ router = APIRouter()
 
 
 class ListQuery(QueryString):
-    """Filters and paging, as the form on the page sends them; an empty field leaves nothing out."""
+    """Filters and paging, as the page's form sends them; an empty field filters nothing."""
 
     state: str = Field("", max_length=50)
     queue: Filter = ""
@@ -35,7 +35,7 @@ class ListQuery(QueryString):
 
     @property
     def wanted(self) -> RunFilter:
-        """The runs to list; ConfigError for a state that does not exist."""
+        """The runs to list; raises ConfigError for an unknown state."""
         states = GROUPS.get(self.state)
         if states is None and self.state:
             try:
@@ -45,7 +45,7 @@ class ListQuery(QueryString):
         return RunFilter(states or (), self.queue or None, self.user or None, self.tag or None)
 
     def with_cursor(self, cursor: str | None) -> str:
-        """The address of another part of the same list."""
+        """Returns the URL of another page of the same list."""
         fields = {**self.model_dump(exclude={"cursor"}), "cursor": cursor}
         return f"{HOME}?{urlencode({name: value for name, value in fields.items() if value})}"
 

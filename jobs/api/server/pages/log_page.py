@@ -1,4 +1,4 @@
-"""The log of a run, which follows: each part ends with what asks for the next one."""
+"""The log of a run, which the page follows: each part ends with an element that requests the next one."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,9 +16,9 @@ from jobs.model import LogLine, LogPage
 from jobs.service.operations import RunOperations
 from trainers.errors import StorageError
 
-# Of each part, the last ones; a page is for looking at, and `rayscribe logs` for reading all.
+# Only the last lines of each part are shown; `rayscribe logs` prints all.
 LINES = 500
-# A part of so many lines is not the newest yet: the next one is asked for at once.
+# A part with this many lines is not the newest: the next one is requested at once.
 MANY_LINES = 2000
 POLL, AT_ONCE, LATER = "every 2s", "load delay:50ms", "every 5s"
 
@@ -27,7 +27,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class LogPart:
-    """Lines, and where and when the next ones are asked for; None: there will be none."""
+    """Lines of a log, and when the next part is requested from which URL; None if there is no next part."""
 
     attempt: int | None
     lines: list[LogLine]
@@ -38,20 +38,20 @@ class LogPart:
 
 
 class PartQuery(LogsQuery):
-    """As for the API. `follow`: the attempt after this one is read, too."""
+    """Query of a part of the log: as that of the API, and `follow`, with which later attempts are read, too."""
 
     follow: bool = False
 
     @property
     def follows(self) -> bool:
-        """Whether attempts after the one that is read are, too."""
+        """True if later attempts are read, too."""
         return self.follow or self.attempt is None
 
 
 @router.get("/logs/{key:path}")
 @in_threads("logs")
 def show_logs(request: Request, key: KeyDep, query: Annotated[PartQuery, Query()], runs: RunsDep) -> Response:
-    """Shows the lines since the cursor: to htmx these alone, else as a page."""
+    """Shows the lines since the cursor: to htmx only these, else as a page."""
     part = _part(runs, key, query)
     template = "log_part.html.j2" if "hx-request" in request.headers else "logs.html.j2"
     return page(request, template, title=f"Log of {key}", key_text=key, part=part)

@@ -1,9 +1,9 @@
-"""Who sees the pages: a browser with a token in a cookie, which no script reads and no other site's request brings.
+"""Access to the pages: by a token in a cookie that no script can read and no other site's request carries.
 
-The cookie is for pages alone: the API takes no cookie, so that no page of another site can use it. What changes
-something is a POST, and is accepted from these pages only, whatever the cookie's SameSite does in a browser. How a
-request is told is that of Go's net/http.CrossOriginProtection: by Sec-Fetch-Site, or in a browser without it, or over
-plain HTTP, by Origin and Host.
+Only the pages use the cookie. The API takes no cookie, so that no page of another site can use it. Every change is a
+POST, which is accepted only from these pages, however a browser treats SameSite. Requests are told apart as by Go's
+net/http.CrossOriginProtection: by Sec-Fetch-Site, or if that is missing (old browsers, plain HTTP), by Origin and
+Host.
 """
 
 import hmac
@@ -35,12 +35,12 @@ router = APIRouter()
 
 
 def access_by_token(user_of: Callable[[str], str | None]) -> PageAccess:
-    """With the API's tokens: what is revoked there signs out here."""
+    """Returns access by the API's tokens; revoking a token signs its browsers out."""
     return PageAccess(lambda token: token if user_of(token) is not None else None, user_of)
 
 
 def access_by_link(user: str) -> tuple[PageAccess, str]:
-    """With a token that is good for one browser, until this process ends; and the token."""
+    """Returns access by a token that is valid for one browser, until this process ends; and the token."""
     token, cookie, lock = secrets.token_urlsafe(32), secrets.token_urlsafe(32), Lock()
     unused = [token]
 
@@ -58,7 +58,7 @@ def access_by_link(user: str) -> tuple[PageAccess, str]:
 
 
 class CookieMiddleware:
-    """Refuses forged requests, and asks for a token; where there is no access to check, users are known already."""
+    """Rejects forged requests, and asks for a token; without an `access`, outer middleware has set the user."""
 
     def __init__(self, app: ASGIApp, access: PageAccess | None):
         self._app, self._access = app, access
@@ -67,7 +67,7 @@ class CookieMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # The handlers of errors, and templates, find the app in it.
+        # Error handlers and templates find the app in the request.
         request = Request(scope)
         if scope["method"] not in READ_METHODS and not is_from_own_page(request.headers):
             reason = "This request comes from another site, or from no page of this service."
@@ -90,7 +90,7 @@ class CookieMiddleware:
 
 
 def is_from_own_page(headers: Headers) -> bool:
-    """Whether a browser has sent a request for a page of this service."""
+    """Returns True if a browser sent the request from a page of this service."""
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site == "same-origin"
@@ -103,7 +103,7 @@ def is_from_own_page(headers: Headers) -> bool:
 
 @router.get("/sign-in")
 async def show_sign_in(request: Request, token: str = "", next: str = HOME) -> Response:
-    """Asks for a token, or takes that of a link, once."""
+    """Asks for a token, or signs in with the token of a link, which is valid once."""
     access: PageAccess = request.app.state.pages.access
     if access is None:
         return RedirectResponse(HOME, 303)
@@ -112,13 +112,13 @@ async def show_sign_in(request: Request, token: str = "", next: str = HOME) -> R
     cookie = access.cookie_of(token)
     if cookie is None:
         return _sign_in(request, next, USED)
-    # Not redirected: a chain of requests that another site's link begins brings no cookie that is SameSite=Strict.
+    # Not redirected: browsers send no SameSite=Strict cookie in a chain of requests that another site's link begins.
     return _with_cookie(request, page(request, "reopen.html.j2", title="Signed in", url=HOME), cookie)
 
 
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
-    """Puts a token into the cookie."""
+    """Writes a token to the cookie."""
     access: PageAccess = request.app.state.pages.access
     if access is None:
         return RedirectResponse(HOME, 303)
@@ -146,17 +146,17 @@ def _sign_in(request: Request, target: str, problem: str = "") -> Response:
 
 
 def _signed_out(request: Request) -> Response:
-    """What is answered without a known token, by what has asked."""
-    if "hx-request" in request.headers:  # a page that stayed open: it is loaded again, as a whole
+    """Returns the response to a request without a known token, which depends on the kind of request."""
+    if "hx-request" in request.headers:  # from an open page: htmx reloads it
         return Response(status_code=401, headers={"HX-Refresh": "true", "WWW-Authenticate": "Bearer"})
     if request.method in READ_METHODS and request.headers.get("sec-fetch-site") == "cross-site":
-        # A link in a chat brings no cookie; the page's own second request does.
+        # A link in a chat carries no cookie; the page's own second request does.
         return page(request, "reopen.html.j2", title="One moment", url=here(request))
     return RedirectResponse(f"{SIGN_IN}?next={quote(here(request), safe='')}", 303)
 
 
 def _with_cookie(request: Request, response: Response, cookie: str) -> Response:
-    # The service itself is behind a proxy with TLS, or has none; the browser says which it was.
+    # A proxy with TLS may be in front of the service; the browser's Origin shows whether it used TLS.
     with_tls = request.headers.get("origin", "").startswith("https://") or request.url.scheme == "https"
     response.set_cookie(COOKIE, cookie, max_age=MAX_AGE_S, path=UI, secure=with_tls, httponly=True, samesite="strict")
     return response

@@ -1,4 +1,4 @@
-"""The app of the pages, which the service has below /ui: middleware, routes, and errors as pages."""
+"""The app of the pages, mounted below /ui: middleware, routes, and errors as pages."""
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,7 +17,7 @@ ROUTERS = (list_page, run_page, log_page, usage_page, compare_page, static_files
 
 
 def add_pages(app: FastAPI, pages: PageBackend) -> None:
-    """Adds the pages to an app, which leads there from its first page, and may show errors as pages of its own."""
+    """Adds the pages to an app, which redirects `/` and /ui to them; errors within the pages are shown as pages."""
     app.state.pages = pages
 
     @app.get(ROOT, include_in_schema=False)
@@ -53,7 +53,7 @@ async def _show_validation_error(request: Request, error: Exception) -> Response
 
 
 async def show_http_exception(request: Request, error: Exception) -> Response:
-    """The page of an address that no page has."""
+    """Shows the page of an address that does not exist."""
     assert isinstance(error, HTTPException)
     return error_page(request, error.status_code, "There is no such page.")
 

@@ -1,6 +1,6 @@
-"""What the pages show, and how: from templates.
+"""Rendering of the pages from templates.
 
-Texts of others are escaped; a browser runs no script and applies no style within a page.
+Texts of other users are escaped; browsers run no inline script and apply no inline style.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,14 +29,14 @@ from trainers.errors import RayscribeError
 from trainers.scoring.report.rendering import CSS, environment_of
 
 TEMPLATES = Path(__file__).parent / "templates"
-# What a page may load, and where its forms lead.
+# Content-Security-Policy: what a page may load, and where its forms are sent.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 ERRORS = {403: "Refused", 404: "Not found", 405: "Not found", 409: "Not possible now", 422: "Not valid"}
-# As classes of the style sheet: how a state is shown, next to its name.
+# CSS classes that show a state, next to its name.
 TONES: Mapping[RunState, str] = {
     **dict.fromkeys(RunState, "plain"),
     RunState.SUCCEEDED: "good",
@@ -47,12 +47,12 @@ TONES: Mapping[RunState, str] = {
 
 @dataclass(frozen=True)
 class PageAccess:
-    """How a browser signs in.
+    """Access of browsers to the pages.
 
     Attributes:
-        cookie_of: What the cookie holds for a token; None: the token is not known.
-        user_of: The user of a cookie; None: it is not known.
-        by_link: The token is in the address that `rayscribe ui` prints, and is not asked for.
+        cookie_of: Returns the content of the cookie for a token; None if the token is not known.
+        user_of: Returns the user of a cookie; None if the cookie is not known.
+        by_link: True if the token is in the URL that `rayscribe ui` prints, so that no page asks for it.
     """
 
     cookie_of: Callable[[str], str | None]
@@ -62,15 +62,15 @@ class PageAccess:
 
 @dataclass(frozen=True)
 class PageBackend:
-    """What the pages use.
+    """Dependencies of the pages.
 
     Attributes:
-        runs_of: The operations on runs, for the requests of a user.
-        queues: The queues with their numbers of runs.
-        access: How a browser signs in. None: all requests that come here have a user.
-        key_of: By which name `runs_of` finds a run.
-        threads: Of requests for lists and logs; the API's, where it is served next to the pages.
-        poll_s: How often an open page is read again. Seconds.
+        runs_of: Returns the operations on runs for a user.
+        queues: Returns the queues with their numbers of runs.
+        access: How a browser signs in. None: outer middleware has set the user of every request.
+        key_of: Returns the name by which `runs_of` finds a run.
+        threads: Threads for lists and logs; the API's, if one app serves it and the pages.
+        poll_s: Interval at which an open page is read again. Seconds.
     """
 
     runs_of: Callable[[str], RunOperations]
@@ -85,7 +85,7 @@ class PageBackend:
 def page(
     request: Request, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: Any
 ) -> HTMLResponse:
-    """A page; all need a `title`."""
+    """Renders a page; all templates need a `title`."""
     pages: PageBackend = request.app.state.pages
     general = {
         "user": request.scope["state"].get("user"),
@@ -99,14 +99,14 @@ def page(
 
 
 def error_page(request: Request, status: int, error: str | RayscribeError) -> HTMLResponse:
-    """The page of an error, which names no file of the service's host."""
+    """Renders the page of an error, which names no file of the service's host."""
     reason = LedgerError.for_clients if isinstance(error, LedgerError) else str(error)
     title = ERRORS.get(status, "Not available now")
     return page(request, "error.html.j2", status=status, title=title, reason=reason)
 
 
 def here(request: Request) -> str:
-    """Path and query of the request, as the browser has sent them."""
+    """Returns path and query of the request, as the browser sent them."""
     path: bytes = request.scope["raw_path"]
     query: bytes = request.scope["query_string"]
     return (path + b"?" + query if query else path).decode("ascii", "replace")
@@ -143,12 +143,12 @@ def _iso(at_s: float) -> str:
 
 
 async def pages_of(request: Request) -> PageBackend:
-    """The app's backend of pages."""
+    """Returns the app's backend of pages."""
     return cast(PageBackend, request.app.state.pages)
 
 
 async def runs_of(request: Request, pages: Annotated[PageBackend, Depends(pages_of)]) -> RunOperations:
-    """The operations on runs, as the user of the request."""
+    """Returns the operations on runs, as the user of the request."""
     return pages.runs_of(request.state.user)
 
 

@@ -1,6 +1,6 @@
-"""The pages of a run: its state with the reason, the course of its error rate, its attempts; curves; its report.
+"""The pages of a run: state with reason, progress of the error rate, attempts; curves; its report.
 
-What is drawn are numbers of an SVG. To stop and to resume it, a page asks first.
+Charts are SVG. Stopping and resuming ask for confirmation on a page of their own.
 """
 
 import json
@@ -28,19 +28,19 @@ from trainers.run_folder.layout import REPORT, RunFolder
 from trainers.scoring.report.charts import Points, in_words, series_of
 
 MAX_KEY = 2000
-# Recordings and curves of a report are in it; most have a tenth of this.
+# Limit of a report, with its recordings and curves; most have a tenth of this.
 MAX_REPORT_BYTES = 64 << 20
-# A report is one file with its style in it, and comes from the run folder, where others write: it is shown as a
-# document that belongs to no site, loads nothing and runs nothing.
+# A report is one file with its style in it. Others may write to the run folder it comes from, so it is shown in a
+# sandbox: as a document that belongs to no site, loads nothing and runs nothing.
 REPORT_POLICY = (
     "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:; frame-ancestors 'none'"
 )
 
-# Of the box in which a curve, and a bar, is drawn.
+# Size of the box of a chart, in units of the SVG.
 WIDTH, HEIGHT = 1000, 200
-# A bar is seen, however short the attempt was.
+# Keeps the bar of a very short attempt visible.
 LEAST_WIDTH = 4
-# Of each worker group; a hundred thousand steps of ordinary lines have a third of this.
+# Limit of each worker group's metrics; a hundred thousand steps of ordinary lines have a third of this.
 MAX_METRICS_BYTES = 32 << 20
 
 router = APIRouter()
@@ -48,11 +48,11 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Curves:
-    """Series in one box, each as points of a polyline, between the least and the greatest value of all.
+    """Series in one box, as points of polylines, scaled to the least and greatest value of all.
 
     Attributes:
-        lines: Name and points of each.
-        caption: What is drawn, in words.
+        lines: Name and points of each series.
+        caption: Describes the chart in words.
     """
 
     title: str
@@ -72,7 +72,7 @@ class Bar:
 
 
 def curves_of(title: str, series: Mapping[str, Points]) -> Curves | None:
-    """The curves by step; None where no series has two values, which would be no course."""
+    """Returns the curves by step; None if no series has two finite values."""
     finite = {name: [(x, y) for x, y in points if math.isfinite(y)] for name, points in series.items()}
     found = {name: points for name, points in finite.items() if len(points) > 1}
     if not found:
@@ -89,7 +89,7 @@ def curves_of(title: str, series: Mapping[str, Points]) -> Curves | None:
 
 
 def bars_of(attempts: Sequence[Attempt], now_s: float) -> list[Bar]:
-    """Each attempt's bar; the line begins with the first one, and ends with the last one or now."""
+    """Returns the bar of each attempt; the time line runs from the first attempt to the last end or now."""
     if not attempts:
         return []
     begin_s = min(attempt.created_s for attempt in attempts)
@@ -104,7 +104,7 @@ def bars_of(attempts: Sequence[Attempt], now_s: float) -> list[Bar]:
 
 
 async def valid_key(key: Annotated[str, Path()]) -> str:
-    """A run's name, or its folder or URL; what cannot be one is not found."""
+    """Returns a run's name, folder or URL; raises NotFoundError for a text that cannot be one."""
     if len(key) > MAX_KEY or not key.isprintable():
         raise NotFoundError("no run has such a name")
     return key
@@ -114,7 +114,7 @@ KeyDep = Annotated[str, Depends(valid_key)]
 
 
 class RunQuery(QueryString):
-    """Whose logs are shown."""
+    """Attempt whose logs are shown."""
 
     attempt: int | None = Field(None, ge=1, le=MAX_ATTEMPT)
 
@@ -145,7 +145,7 @@ def show_run(request: Request, key: KeyDep, query: Annotated[RunQuery, Query()],
 @router.get("/report/{key:path}")
 @in_threads("folders")
 def show_report(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -> Response:
-    """Shows the report that the run has written: when it had finished, or after its last validation."""
+    """Shows the report that the run wrote after its last validation or at its end."""
     run = runs.run(key)
     return Response(
         pages.folders.read(run, _report_of),
@@ -155,7 +155,7 @@ def show_report(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -
 
 
 def can_resume(run: Run) -> bool:
-    """Whether it has ended without success; one without a queue is continued where a command runs."""
+    """Returns True if a run of a queue has failed or was stopped; without a queue, a command continues it."""
     return bool(run.queue) and run.state in (RunState.FAILED, RunState.STOPPED)
 
 
@@ -177,7 +177,7 @@ def _report_of(folder: RunFolder) -> bytes:
 @router.get("/curves/{key:path}")
 @in_threads("folders")
 def show_curves(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -> Response:
-    """Shows loss, error rates, learning rate, speed and padding, as far as they were measured."""
+    """Shows loss, error rates, learning rate, speed and padding, if they were measured."""
     run = runs.run(key)
     try:
         series = [*series_of(pages.folders.read(run, _metrics_of))]
@@ -199,7 +199,7 @@ def _metrics_of(folder: RunFolder) -> list[Any]:
 @router.get("/stop/{key:path}")
 @in_threads("lists")
 def ask_stop(request: Request, key: KeyDep, runs: RunsDep) -> Response:
-    """Asks whether a run is to be stopped."""
+    """Asks for confirmation before a run is stopped."""
     run = runs.run(key)
     if run.state.ended:
         raise ConflictError(f"{run.id} has already ended: {run.state} · {run.reason}")
@@ -220,7 +220,7 @@ def stop(request: Request, key: KeyDep, runs: RunsDep) -> Response:
 @router.get("/resume/{key:path}")
 @in_threads("lists")
 def ask_resume(request: Request, key: KeyDep, runs: RunsDep) -> Response:
-    """Asks whether a run is to be queued again."""
+    """Asks for confirmation before a run is queued again."""
     run = runs.run(key)
     if not can_resume(run):
         raise ConflictError(f"{run.id} is {run.state}: only a failed or stopped run of a queue is resumed here")
@@ -237,6 +237,6 @@ def resume(request: Request, key: KeyDep, runs: RunsDep) -> Response:
 
 
 def _back(request: Request) -> Response:
-    """To the page of the run, by its name as it was sent."""
+    """Redirects to the page of the run, by its name as it was sent."""
     key = request.scope["raw_path"].decode("ascii", "replace").split("/", 3)[3]
     return RedirectResponse(f"{HOME}/{key}", 303)

@@ -1,9 +1,9 @@
-"""What every page loads: the style, an icon, and htmx, by which pages follow the runs.
+"""Static files of every page: style sheet, icon, and htmx, which keeps pages up to date.
 
-htmx is dist/htmx.min.js of its npm package htmx.org, version 4.0.1 (0BSD, htmx-4.0.1.LICENSE), byte for byte. It is
-kept here, so that the wheel has it: whoever installs Rayscribe needs no npm and no build step, and no page loads from
-elsewhere. Its hash is written down here, and browsers check it, too. For another version: `npm pack htmx.org`, which
-checks the registry's hash of the package; then the file, its license and the two constants.
+htmx is dist/htmx.min.js of its npm package htmx.org, version 4.0.1 (0BSD, htmx-4.0.1.LICENSE), byte for byte. The
+wheel includes it, so that an installation needs no npm and no build step, and pages load nothing from elsewhere. Its
+hash is a constant here, and browsers check it, too. To update: run `npm pack htmx.org`, which checks the registry's
+hash of the package; then replace the file, its license and the two constants.
 """
 
 import base64
@@ -22,10 +22,10 @@ STATIC = f"{UI}/static"
 HTMX = "htmx-4.0.1.min.js"
 HTMX_SHA256 = "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"
 FOLDER = Path(__file__).parent / "static"
-# Each with the folder that it is in; pages look as reports do.
+# File names with their folders; the pages share the style sheet of reports.
 FILES = {CSS: TEMPLATES, "pages.css": FOLDER, "icon.svg": FOLDER, HTMX: FOLDER}
 TYPES = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
-# A URL has the hash of its content.
+# For good: each URL has the hash of its content.
 CACHE_CONTROL = "public, max-age=31536000, immutable"
 
 router = APIRouter()
@@ -33,7 +33,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class StaticFile:
-    """A file, its URL, and what a browser checks it against."""
+    """A file, its URL, and the hash against which browsers check it."""
 
     content: bytes
     media_type: str
@@ -43,7 +43,7 @@ class StaticFile:
 
 @cache
 def static_files() -> dict[str, StaticFile]:
-    """All files, by name."""
+    """Returns all files by name."""
     found = {}
     for name, folder in FILES.items():
         content = (folder / name).read_bytes()
@@ -56,7 +56,7 @@ def static_files() -> dict[str, StaticFile]:
 
 @router.get("/static/{name}")
 def static_file(name: str) -> Response:
-    """Needs no token: the files are the same for every installation of a version."""
+    """Returns a file. Needs no token: the files are the same for every installation of a version."""
     found = static_files().get(name)
     if found is None:
         raise NotFoundError("there is no such file")

@@ -1,4 +1,4 @@
-"""Queues, and who has used how many GPU-hours."""
+"""The page of queues, and of GPU-hours by user and queue."""
 
 import time
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from jobs.service.operations import RunOperations
 from jobs.service.service import Recent
 
 SECONDS_PER_DAY = 86_400.0
-# By what the form on the page names them; None: all time.
+# Days by their name in the page's form; None: all time.
 PERIODS: dict[str, float | None] = {"1": 1.0, "7": 7.0, "30": 30.0, "90": 90.0, "all": None}
 SHOWN: tuple[UsageBy, ...] = ("user", "queue")
-# A sum reads all attempts of its time, half a second for a hundred thousand of them.
+# A sum reads all attempts of its period, half a second for a hundred thousand of them.
 KEPT_S = 60.0
 
 router = APIRouter()
 
 
 class UsageQuery(QueryString):
-    """How far back usage is summed."""
+    """The period over which usage is summed."""
 
     days: Literal["1", "7", "30", "90", "all"] = "30"
 
@@ -39,14 +39,14 @@ class UsageTables:
 
 
 class RecentUsage:
-    """The usage of each period, summed once a minute however many look at it."""
+    """The usage of each period, summed at most once a minute for all users together."""
 
     def __init__(self, clock: Callable[[], float] = time.time):
-        # One for each, so that a long one holds no other up.
+        # One cache per period, so that a long one does not block the others.
         self._recent = {days: Recent[UsageTables](KEPT_S, clock) for days in PERIODS}
 
     def of(self, days: str, runs: RunOperations) -> UsageTables:
-        """The usage of a period of PERIODS."""
+        """Returns the usage of a period of PERIODS."""
         period = PERIODS[days]
 
         def read(now_s: float) -> UsageTables:

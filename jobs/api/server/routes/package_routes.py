@@ -37,7 +37,7 @@ PREFIX = ".upload-"
 IDLE_TIMEOUT_S = 60.0
 # A client that sends a byte a minute would never end.
 UPLOAD_TIMEOUT_S = 3600.0
-# Left by a service that was killed; no upload takes a day.
+# Age of uploads left by a service that was killed; no upload takes a day. Seconds.
 STALE_S = 24 * 3600.0
 
 
@@ -80,7 +80,7 @@ async def put_package(sha256: Sha256, request: Request, service: ServiceDep, bac
 async def receive_upload(
     request: Request, folder: Path, *, max_bytes: int, idle_timeout_s: float = IDLE_TIMEOUT_S
 ) -> AsyncIterator[Path]:
-    """Receives a request's body in a file of a folder, which is made; it is removed at the end of the block.
+    """Receives a request's body in a new file of a folder, which is created if missing; removes it after the block.
 
     Raises:
         TooLargeError: the body is larger than `max_bytes`.

@@ -28,7 +28,7 @@ class _StrictRequest(Request):
         try:
             return load_json(body.decode(json.detect_encoding(body)))
         except json.JSONDecodeError:
-            raise  # FastAPI says where
+            raise  # FastAPI reports the position
         except UnicodeDecodeError:
             raise HTTPException(400, "the body is not text in UTF-8") from None
         except ValueError as error:
@@ -36,7 +36,7 @@ class _StrictRequest(Request):
 
 
 class StrictJsonRoute(APIRoute):
-    """A route of such bodies."""
+    """A route whose requests' JSON is parsed strictly, see `load_json`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -55,9 +55,9 @@ CURSOR = r"^[A-Za-z0-9_=-]+$"
 MAX_NAME = 200
 # Largest number of an attempt and of an event, within the range of every database.
 MAX_ATTEMPT, MAX_NUMBER = 1_000_000, 2**53
-# A NUL, and half of a surrogate pair.
+# NUL, and unpaired surrogates.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-# A config has up to four levels.
+# A config has at most four levels.
 MAX_DEPTH = 50
 
 
@@ -109,7 +109,7 @@ async def valid_run_id(
         Path(description="Name of the run.", examples=["whisper-sr"], json_schema_extra={"pattern": NAME}),
     ],
 ) -> str:
-    """Validates the name of a run; a text that cannot be one is not found."""
+    """Returns the name of a run; raises NotFoundError for a text that cannot be one."""
     if len(run_id) > MAX_NAME or not run_id.isprintable():
         raise NotFoundError("no run has such a name: letters, digits, '.', '_' and '-', 100 at most")
     return run_id
@@ -242,7 +242,7 @@ def read_run_logs(
 
 
 def json_response(page: Page | LogPage) -> Response:
-    """A response that may be large: made where it is read, not in the thread that all requests share."""
+    """Builds a response that may be large, in the thread that has read its content instead of the event loop's."""
     return Response(page.model_dump_json(), media_type="application/json")
 
 

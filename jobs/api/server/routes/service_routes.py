@@ -19,7 +19,7 @@ from jobs.scheduler.limits import Limits, QueuesConfig
 router = APIRouter(tags=["service"])
 public_router = APIRouter(tags=["service"])
 
-# The year 3000, and well within what every database takes.
+# The year 3000, and well within what every database accepts.
 MAX_S = 32_503_680_000.0
 # Larger than any event's number, so that the query only reads an index.
 NEVER = 2**62
@@ -36,9 +36,9 @@ class UsageQuery(QueryString):
 
 
 class QueueView(Record):
-    """A queue, and how many runs it has: by state, without those of which there are none, waiting, and holding a gang.
+    """A queue, with its numbers of runs: by state (states without runs are left out), waiting, and holding a gang.
 
-    Limits are over all users, and of each; null: the queue is no longer configured, but has runs.
+    Limits are for all users together, and per user; null: the queue is no longer configured, but has runs.
     """
 
     name: str
@@ -50,7 +50,7 @@ class QueueView(Record):
 
 
 class QueuesView(Record):
-    """All queues, sorted by name, and the starvation timeout: a run that has waited longer goes first. Seconds."""
+    """All queues, sorted by name, and the starvation timeout in seconds: a run that has waited longer goes first."""
 
     patience_s: float
     queues: list[QueueView]
@@ -69,7 +69,7 @@ class ClustersView(Record):
 
 
 class Health(Record):
-    """Health of the service: `ok` where its database responds. Of several on one ledger, one holds the lease."""
+    """Health of the service: `ok` if its database responds. Of several services on one ledger, one holds the lease."""
 
     status: str
     holds_lease: bool
@@ -108,7 +108,7 @@ def list_queues(backend: BackendDep) -> QueuesView:
 
 
 def queues_view(ledger: Ledger, queues: QueuesConfig) -> QueuesView:
-    """The queues that are configured, and those that have runs."""
+    """Returns the configured queues, and those that have runs."""
     counts = ledger.usage.runs()
     configured = queues.queues
     views = []
