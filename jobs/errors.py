@@ -50,7 +50,7 @@ class RefusedError(ClusterError):
 
 
 class JobLostError(ClusterError):
-    """No job of the run can be running there: the cluster takes none, or was taken down."""
+    """No job of the run can be running there: the cluster accepts none, or was taken down."""
 
 
 class ClusterGoneError(JobLostError):
@@ -81,17 +81,17 @@ class AuthError(JobsError):
 
 
 class PreflightError(JobsError):
-    """A check found an error before the cluster did."""
+    """A check before submission found an error."""
 
     exit_code = 26
 
 
 class LeaseLostError(Exception):
-    """Another service holds the lease now: whatever this one was about to write was not written."""
+    """Another service holds the lease now; the pending write was not made."""
 
 
 def suggest_names(name: str, names: Sequence[str], *, or_else: str) -> str:
-    """The end of a message about an unknown name."""
-    # One that is cut short is less alike.
+    """Returns the end of a message about an unknown name."""
+    # A name that is cut short is not similar enough for difflib.
     near = difflib.get_close_matches(name, names, n=3) or [each for each in names if each.startswith(name)][:3]
     return f"did you mean {' or '.join(near)}?" if near else or_else

@@ -1,6 +1,6 @@
-"""The life of a run: its states, and what may follow what.
+"""The lifecycle of a run: its states, and the transitions between them.
 
-A run waits to be admitted, an attempt of it holds its gang, then it waits again or has ended.
+A run waits to be admitted, an attempt of it holds its gang, then the run waits again or has ended.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """What a run is doing. Each state comes with one line of reason; LIFE says what may follow."""
+    """State of a run. Each comes with one line of reason; LIFE has the allowed transitions."""
 
     QUEUED = "QUEUED"
     SETTING_UP = "SETTING_UP"
@@ -24,17 +24,17 @@ class RunState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more happens unless a user resumes the run."""
+        """True if the run has ended, and only a user can resume it."""
         return self in ENDED
 
     @property
     def waiting(self) -> bool:
-        """Whether the run waits to be admitted, and holds nothing of the cluster."""
+        """True if the run waits to be admitted, and holds nothing of the cluster."""
         return self in WAITING
 
     @property
     def holding(self) -> bool:
-        """Whether an attempt of the run holds its gang."""
+        """True if an attempt of the run holds its gang."""
         return self in HOLDING
 
 
@@ -42,10 +42,10 @@ WAITING = frozenset({RunState.QUEUED, RunState.RETRYING, RunState.PREEMPTED})
 ENDED = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
 HOLDING = frozenset(RunState) - WAITING - ENDED
 
-# The states that a run may be put in next; staying is always allowed.
+# The next states that a run may have; staying is always allowed.
 LIFE: Mapping[RunState, frozenset[RunState]] = {
     **dict.fromkeys(WAITING, frozenset({RunState.SETTING_UP, RunState.FAILED, RunState.STOPPED})),
-    # What an attempt does is observed, late or not at all, and its workers may start over: phases come in any order.
+    # States of an attempt are observed late or not at all, and its workers may restart: phases come in any order.
     **dict.fromkeys(HOLDING, HOLDING | ENDED | {RunState.RETRYING, RunState.PREEMPTED}),
     RunState.SUCCEEDED: frozenset(),
     RunState.FAILED: frozenset({RunState.QUEUED}),
@@ -54,11 +54,11 @@ LIFE: Mapping[RunState, frozenset[RunState]] = {
 
 
 def may_follow(before: RunState, after: RunState) -> bool:
-    """Whether a run in state `before` may be put in state `after`."""
+    """Returns True if a run in state `before` may change to state `after`."""
     return before == after or after in LIFE[before]
 
 
 def name_is_taken(run_id: str, state: RunState) -> str:
-    """What to say of a new run that has the name of one that is known."""
+    """Returns the message for a new run whose name a known run has."""
     resume = f"continue it (`rayscribe resume {run_id}`), or " if RunState.QUEUED in LIFE[state] else ""
     return f"run {run_id} exists already, {state}: {resume}give another name (--set run.name=…)"

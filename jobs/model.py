@@ -1,4 +1,4 @@
-"""What the ledger keeps and everybody shows: runs, attempts, events. Frozen; times are seconds since 1970, UTC."""
+"""Records that the ledger stores and clients show: runs, attempts, events. Frozen; times are seconds since 1970."""
 
 import base64
 import binascii
@@ -16,14 +16,14 @@ from trainers.errors import ConfigError
 DEFAULT_QUEUE = "default"
 # Exit code of a stopped entrypoint, 128 + SIGTERM: Ray reports none for a job that it stopped.
 STOPPED_EXIT_CODE = 143
-# Of a cursor: larger integers are no floats, and NaN is not less.
+# Limit of a cursor's time: larger integers cannot be exact floats, and NaN does not compare as less.
 LATEST_S = 2.0**53
 # The longest pause before a retry. Seconds.
 MAX_BACKOFF_S = 600.0
 
 
 class AttemptState(StrEnum):
-    """Where an attempt is, as far as the ledger knows."""
+    """State of an attempt, as far as the ledger knows."""
 
     SUBMITTING = "SUBMITTING"  # written before the call to Ray, so that an interrupted submission is found again
     SUBMITTED = "SUBMITTED"
@@ -31,7 +31,7 @@ class AttemptState(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why an attempt ended, told apart because each is treated in its own way."""
+    """Reason why an attempt ended; each is treated in its own way."""
 
     SUCCEEDED = "SUCCEEDED"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
@@ -48,19 +48,19 @@ class Cause(StrEnum):
 
 
 class Record(BaseModel):
-    """Frozen, and unknown keys are errors."""
+    """A frozen record; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Gang(Record):
-    """Everything that a run holds at once, all or nothing. Logical resources in Ray's names.
+    """All resources that a run holds at once, all or nothing. Logical resources in Ray's names.
 
     Attributes:
-        num_workers: Training workers; of an elastic run the most, for which it is charged.
-        resources_per_worker: What each holds, e.g. {"CPU": 4, "GPU": 1}.
-        extra: What is held next to the workers: CPUs for Ray Data.
-        min_workers: The fewest workers of an elastic run. None: their number is fixed.
+        num_workers: Training workers; of an elastic run the maximum, for which it is charged.
+        resources_per_worker: Resources of each, e.g. {"CPU": 4, "GPU": 1}.
+        extra: Resources held next to the workers: CPUs for Ray Data.
+        min_workers: Minimum of workers of an elastic run. None: their number is fixed.
     """
 
     num_workers: int
@@ -75,12 +75,12 @@ class Gang(Record):
 
 
 class Progress(Record):
-    """How far an attempt has come, as it wrote to its status file; one that has not has an empty phase at most.
+    """Progress of an attempt, as it wrote to its status file; the phase is "" until it has written one.
 
-    `checkpoint_s` is an earlier attempt's, until it has measured its own; `wer` is the last validation's, `wers` those
-    of the last ones in their order, `best_wer` that of the best one of the run; of a model that is trained at a shorter
-    context than its own, those with `full_context` are of the same at its own. Percent. `restarts` counts how often
-    its workers were started again, the last time for `restart_reason`.
+    `checkpoint_s` is an earlier attempt's, until this one has measured its own. `wer` is the last validation's,
+    `wers` those of the last validations in order, `best_wer` that of the run's best one. For a model that is trained
+    at a shorter context than its own, the fields with `full_context` are those at its own. Percent. `restarts` counts
+    restarts of its workers, the last one for `restart_reason`.
     """
 
     phase: str
@@ -104,7 +104,7 @@ class Progress(Record):
 
     @property
     def shown_wers(self) -> list[tuple[str, float, float | None]]:
-        """What each WER that is known is of, itself, and that at the full context: the most telling one first."""
+        """Known WERs, the most significant first: the name of its set, the WER, and the WER at the full context."""
         known = (
             ("test", self.test_wer, self.test_full_context_wer),
             ("best validation", self.best_wer, self.best_full_context_wer),
@@ -114,7 +114,7 @@ class Progress(Record):
 
     @property
     def restarts_text(self) -> str:
-        """`2 restarts within the attempt, the last after: rank 1 died`; "" where there was none."""
+        """`2 restarts within the attempt, the last after: rank 1 died`; "" without a restart."""
         if not self.restarts:
             return ""
         count, which = ("1 restart", "") if self.restarts == 1 else (f"{self.restarts} restarts", "the last ")
@@ -122,26 +122,26 @@ class Progress(Record):
 
 
 class Run(Record):
-    """What a user requested, and what has become of it.
+    """A run: what a user requested, and its state.
 
     Attributes:
         id: The run's name, unique in a ledger; its attempts are the Ray jobs `<id>-a1`, `<id>-a2`, …
-        uid: Unique for ever: tells this run from one of the same name in another ledger.
+        uid: Globally unique: tells this run from one of the same name in another ledger.
         priority: Larger goes first within the queue.
         address: URL of the Ray cluster's dashboard.
         config: The one config, defaults and `job` included: validated, admitted, and what its attempts run.
         package: SHA-256 of the zip of the working directory, frozen at submission.
-        code: That of the zip of Rayscribe's own code, frozen likewise. None: it starts with the package's task.py.
-        gang: What it holds while it runs.
-        tags: Free words to find and to account it by.
+        code: SHA-256 of the zip of Rayscribe's own code, frozen likewise. None: it starts with the package's task.py.
+        gang: Resources that it holds while it runs.
+        tags: Free words for filters and accounting.
         depends_on: Runs that must succeed first.
-        max_retries: New attempts after failures that may pass.
+        max_retries: Maximum of new attempts after failures that may pass.
         reason: One line: what it waits for, does, or ended with.
         attempt: Number of the newest attempt, 0 before the first.
         exit_code: The entrypoint's own, once the run has ended.
-        queued_s: Since when it waits; ranks it among runs of the same priority. A retry keeps it.
+        queued_s: Time since which it waits; ranks it among runs of the same priority. A retry keeps it.
         not_before_s: A retry waits until then.
-        stop_requested_s: When a user requested a stop.
+        stop_requested_s: Time when a user requested a stop.
         progress: The newest attempt's latest status.
         version: Counts the changes, so that two writers never overwrite each other.
     """
@@ -175,7 +175,7 @@ class Run(Record):
 
     @property
     def beginning(self) -> str:
-        """What an attempt without a checkpoint starts from."""
+        """Start of an attempt without a checkpoint: pretrained weights, another run's checkpoint, or scratch."""
         resume = str((self.config.get("run") or {}).get("resume"))
         if resume.startswith("from:"):
             return f"the checkpoint {resume.removeprefix('from:')}"
@@ -186,11 +186,11 @@ class Attempt(Record):
     """One Ray job of a run, numbered from 1; `submission_id` is Ray's.
 
     Attributes:
-        gang: What it holds from `created_s` to `ended_s`.
-        resume_from: The checkpoint that it was expected to start from, or an older one. None: none was known.
-        created_s: When it was decided.
-        submitted_s: When Ray had accepted it.
-        ended_s: When its end was observed.
+        gang: Resources held from `created_s` to `ended_s`.
+        resume_from: The expected checkpoint at its start; it may start from an older one. None: none was known.
+        created_s: Time of the decision to start it.
+        submitted_s: Time when Ray had accepted it.
+        ended_s: Time when its end was observed.
         message: One line of Ray's message or of the log.
         last_step: The optimizer step of the newest complete checkpoint at its end. None: none.
     """
@@ -214,15 +214,15 @@ class Attempt(Record):
 
 
 class Event(Record):
-    """A change that happened to a run, never altered afterwards.
+    """A change of a run, never altered afterwards.
 
     Attributes:
         number: Grows over all events of a ledger.
         attempt: The attempt it is about, 0 for the run itself.
         state: The run's state after it.
-        before: The run's state before it; equal to `state` where only something else happened. None: the first.
-        cause: One word for a program: submitted, admitted, ray_submitted, phase, restart, ended, retry, …
-        text: One line for a person.
+        before: The run's state before it; equal to `state` if only something else changed. None: the first event.
+        cause: One word for programs: submitted, admitted, ray_submitted, phase, restart, ended, retry, …
+        text: One line for people.
     """
 
     number: int
@@ -240,7 +240,7 @@ UsageBy = Literal["run", "attempt", "user", "queue", "tag"]
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Which runs are listed; None and () leave nothing out."""
+    """Filters of a list of runs; None and () leave nothing out."""
 
     states: Collection[RunState] = ()
     queue: str | None = None
@@ -252,28 +252,28 @@ ALL_RUNS = RunFilter()
 
 
 class Page(Record):
-    """A part of a list, newest submitted first; the cursor gives the next part. None: this is the last."""
+    """A page of a list, newest submitted first; the cursor gives the next page. None: this is the last."""
 
     runs: list[Run]
     next_cursor: str | None
 
 
-# Lists are newest first: by when a run was submitted, and then by its id.
+# Position in lists, which are newest first: time of submission, then id.
 Position = tuple[float, str]
 
 
 def position_of(run: Run) -> Position:
-    """The place of a run in all lists."""
+    """Returns the position of a run in all lists."""
     return run.submitted_s, run.id
 
 
 def cursor_after(position: Position) -> str:
-    """The cursor of the page that begins behind a position."""
+    """Returns the cursor of the page that begins after a position."""
     return base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
 
 
 def read_cursor(text: str | None) -> Position | None:
-    """The position behind which a page begins; None: the first page.
+    """Returns the position after which a page begins; None for the first page.
 
     Raises:
         ConfigError: no page has ended with this cursor.
@@ -282,7 +282,7 @@ def read_cursor(text: str | None) -> Position | None:
         return None
     try:
         position: Any = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        # No database takes half of a surrogate pair, which JSON can hold.
+        # No database accepts half of a surrogate pair, which JSON can hold.
         json.dumps(position, ensure_ascii=False).encode()
     except (binascii.Error, ValueError, RecursionError):
         position = None
@@ -293,7 +293,7 @@ def read_cursor(text: str | None) -> Position | None:
 
 
 class LogLine(Record):
-    """A line, and who printed it: `driver` or `rank-<n>`."""
+    """A line of a log, and its source: `driver` or `rank-<n>`."""
 
     source: str
     text: str
@@ -309,13 +309,13 @@ class LogPage(Record):
 
 
 class Usage(Record):
-    """What attempts have held.
+    """Resources that attempts have held.
 
     Attributes:
         key: The run, submission id, user, queue or tag; "" stands for runs without a tag.
         wall_hours: Sum of their durations.
         cpu_hours: Sum of duration × CPUs of the gang, in Ray's logical CPUs.
-        gpu_hours: The same of GPUs.
+        gpu_hours: Sum of duration × GPUs of the gang.
     """
 
     key: str
@@ -326,5 +326,5 @@ class Usage(Record):
 
 
 def submission_id_of(run_id: str, attempt: int) -> str:
-    """Ray's id of an attempt: derived, so that it is found again whatever was cut off."""
+    """Returns Ray's id of an attempt; derived, so that an interrupted submission is found again."""
     return f"{run_id}-a{attempt}"

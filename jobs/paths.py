@@ -1,4 +1,4 @@
-"""Where the command line keeps its files on this machine, and its user."""
+"""Paths of the command line's files on this machine, and its user."""
 
 import getpass
 import os
@@ -8,7 +8,7 @@ from trainers.distributed.machine import home
 
 
 def current_user() -> str:
-    """The user who runs this process."""
+    """Returns the user who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
@@ -16,17 +16,17 @@ def current_user() -> str:
 
 
 def default_database() -> str:
-    """The ledger of a command line without a service: RAYSCRIBE_DATABASE, or a file in the home folder."""
+    """Returns the ledger of a command line without a service: RAYSCRIBE_DATABASE, or a file in the home folder."""
     return os.environ.get("RAYSCRIBE_DATABASE") or f"sqlite:///{home() / 'ledger.db'}"
 
 
 def token_hosts_file(token: Path) -> Path:
-    """File next to a token, with the host names of the service that issued it, one a line."""
+    """Returns the path next to a token of a file with host names of the service that issued it, one a line."""
     return token.with_name(f"{token.name}.hosts")
 
 
 def hosts_of_token(token: Path) -> list[str]:
-    """The hosts of the service that has made the token in a file; none where that is not known."""
+    """Returns the hosts of the service that issued the token in a file; none if they are not known."""
     try:
         return token_hosts_file(token).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError):

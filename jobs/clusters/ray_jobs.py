@@ -1,4 +1,4 @@
-"""The only module that talks to Ray's Jobs API, and to its state API."""
+"""Implements `Cluster`; the only module that talks to Ray's Jobs API, and to its state API."""
 
 import logging
 import time
@@ -25,31 +25,31 @@ from trainers.distributed.local_ray import agent_clash
 
 Result = TypeVar("Result")
 
-# The error of a cluster that has just started, until its job agent is up.
+# Error of a cluster that has just started, until its job agent is up.
 NO_AGENT = "No available agent to submit job"
 AGENT_CLASH = "Usually another Ray on the same host holds the agent's port, 52365 by default"
 ALREADY_EXISTS = "already exists"
 NOT_FOUND = "does not exist"
 START_TIMEOUT_S = 60.0
-# The start of a Ray takes this long on a machine that is busy.
+# Longest start of a Ray on a busy machine. Seconds.
 UP_TIMEOUT_S = 180.0
-# Uploading the working directory is part of submitting.
+# Submitting includes uploading the working directory.
 SUBMIT_TIMEOUT_S = 300.0
 POLL_S = 0.5
 
-# HTTP statuses of a request that is not valid: bad request, too large, unprocessable. 404 is not one of them: a proxy
-# in front of a head that is being replaced sends it, too.
+# HTTP statuses of a request that is not valid: bad request, too large, unprocessable. Not 404: a proxy in front of a
+# head that is being replaced also sends it.
 REJECTED_STATUSES = (400, 413, 422)
-# No token; a wrong one.
+# Without a token; with a wrong one.
 UNAUTHORIZED_STATUSES = (401, 403)
 UNREACHABLE = (ConnectionError, RuntimeError, OSError, requests.RequestException, RayStateApiException, RayError)
 
 
 class RayJobs:
-    """The Cluster at the URL of a dashboard, e.g. http://127.0.0.1:8265, or at cluster://NAME."""
+    """A Cluster at the URL of a dashboard, e.g. http://127.0.0.1:8265, or at cluster://NAME."""
 
     def __init__(self, address: str):
-        """Connects; ClusterError where it does not respond, or rejects the connection."""
+        """Connects; raises ClusterError if the cluster does not respond, or rejects the connection."""
         self.address = address
         self._no_agent_since_s: float | None = None
         for name in NOISY_LOGGERS:
@@ -60,7 +60,7 @@ class RayJobs:
 
     @classmethod
     def when_ready(cls, address: str) -> "RayJobs":
-        """Connects to a cluster that is starting; ClusterError once UP_TIMEOUT_S have passed."""
+        """Connects to a cluster that is starting; raises ClusterError after UP_TIMEOUT_S."""
         end = time.monotonic() + UP_TIMEOUT_S
         while True:
             try:
@@ -101,7 +101,7 @@ class RayJobs:
         return {item.submission_id: _job_info_of(item) for item in jobs if item.submission_id is not None}
 
     def working_jobs(self) -> list[str]:
-        """Jobs and drivers that have not ended, by submission id or Ray's own."""
+        """Returns jobs and drivers that have not ended, by submission id or Ray's own id."""
         jobs = self._call(self._client.list_jobs)
         return [one.submission_id or one.job_id or "a driver" for one in jobs if not one.status.is_terminal()]
 
@@ -151,13 +151,13 @@ class RayJobs:
         return self._call(read)
 
     def stop(self, submission_id: str) -> None:
-        """A pending job stops when its entrypoint starts."""
+        """Stops a job; a pending one stops when its entrypoint starts."""
         self._call(lambda: self._client.stop_job(submission_id))
 
     def _start(self, request: SubmitRequest) -> None:
         runtime_env = dict(request.runtime_env)
         if modules := runtime_env.get("py_modules"):
-            # Of packages of modules, Ray itself uploads folders and wheels only.
+            # Ray itself uploads modules only as folders and wheels.
             runtime_env["py_modules"] = [self._client.upload(zip_path) for zip_path in modules]
         self._client.submit_job(
             entrypoint=request.entrypoint,
@@ -167,7 +167,7 @@ class RayJobs:
         )
 
     def _check_starting(self, error: ClusterError) -> None:
-        """Raises the error of a cluster without agents, once it has had the time to start them."""
+        """Raises the error of a cluster without agents, after it has had time to start them."""
         now_s = time.monotonic()
         if self._no_agent_since_s is None:
             self._no_agent_since_s = now_s
@@ -227,7 +227,7 @@ def _has_status(error: Exception, statuses: Collection[int]) -> bool:
 
 
 def _token_error(address: str, error: Exception) -> str:
-    """What the response 401 or 403 means, and the fix."""
+    """Returns what the response 401 or 403 means, and the fix."""
     missing = "Authentication required" in str(error) or _has_status(error, (401,))
     what = "requires a token, and none was sent (401)" if missing else "refuses the token (403)"
     if cluster_name(address) is not None:
@@ -239,6 +239,6 @@ def _token_error(address: str, error: Exception) -> str:
 
 
 def _last_line(error: BaseException) -> str:
-    """The actual error: Ray's message may start with a traceback of the dashboard, and ends with a full stop."""
+    """Returns the actual error: Ray's message may start with a traceback of the dashboard, and ends with a period."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
     return lines[-1][:500].rstrip(".") if lines else type(error).__name__

@@ -1,10 +1,10 @@
 """All uses of Ray's private interfaces on the jobs side; a test fails when Ray changes one of them.
 
-Private are the base class of Ray's HTTP clients, whose constructors replace the address that they are given by
-RAY_API_SERVER_ADDRESS or RAY_ADDRESS; the method through which each request goes, which has no timeout and reads each
-response to its end; the headers with which those clients authenticate, and the token that they find; the name of a
-driver's log; what the dashboard reads of jobs in the control store; the names of loggers; and what starts and ends the
-machines of a cloud.
+They are: the base class of Ray's HTTP clients, whose constructors replace the given address by RAY_API_SERVER_ADDRESS
+or RAY_ADDRESS; its request method, which has no timeout and reads each response to its end; the headers with which
+those clients authenticate, and the token that they find; the name of a driver's log; the jobs that the dashboard
+reads from the control store; the names of loggers; and the node provider, which starts and terminates machines of a
+cloud.
 """
 
 import asyncio
@@ -28,17 +28,18 @@ from ray.util.state.common import ListApiOptions, StateResource
 
 from jobs.addresses import direct
 
-# Ray's client waits without end for a dashboard that hangs, also between two pieces of a response.
+# Ray's client has no timeout for a dashboard that hangs, nor between two pieces of a response.
 RESPONSE_TIMEOUT_S = 30.0
-# Reading a part of a log: the state API has no offset, so what comes before it is transferred, too.
+# For reading a part of a log: the state API has no offset, so everything before the part is transferred, too.
 LOG_TIMEOUT_S = 60.0
 LOG_BLOCK_BYTES = 1 << 16
-# The state API's error about a job that has printed nothing yet.
+# Error of the state API for a job that has printed nothing yet.
 NO_LOG = "file is not found"
 ALL_LINES = -1
-# The most that Ray's state API returns.
+# Limit of Ray's state API.
 MAX_ROWS = 10_000
-# They log each file that is left out of an upload, and the connection that closes after a job's last line.
+# These loggers report each file that is left out of an upload, and the connection that closes after a job's last
+# line.
 NOISY_LOGGERS = (
     "ray.dashboard.modules.job.sdk",
     "ray.dashboard.modules.dashboard_sdk",
@@ -48,7 +49,7 @@ NOISY_LOGGERS = (
 
 
 class JobsClient(JobSubmissionClient):
-    """Ray's client of the Jobs API, for the cluster that it was given, and with a timeout."""
+    """Ray's client of the Jobs API, for the given address, and with a timeout."""
 
     def __init__(self, address: str, headers: Mapping[str, str] | None = None):
         SubmissionClient.__init__(self, address=address, headers=dict(headers or {}))
@@ -60,14 +61,14 @@ class JobsClient(JobSubmissionClient):
         return super()._do_request(method, endpoint, **options, **direct(self._address))
 
     def upload(self, package: str) -> str:
-        """The URI by which the cluster has a zip; it is sent unless it is there."""
+        """Uploads a zip unless the cluster has it; returns its URI there."""
         return self._upload_package_if_needed(package, include_gitignore=False, is_file=True)
 
     def log_part(self, node_id: str, name: str, *, start: int, size: int, last_lines: int = ALL_LINES) -> bytes:
-        """A part of a node's log, without a dashboard or a client that ever holds more of it; empty without the log.
+        """Returns a part of a node's log, without holding more of it in memory here or there; b"" if there is no log.
 
-        The Jobs API has only the complete log, which its agent reads into memory at once and answers nobody meanwhile.
-        The state API sends the file in blocks.
+        The Jobs API has only the complete log, which its agent reads into memory at once and blocks meanwhile. The
+        state API sends the file in blocks.
         """
         query: dict[str, str | int] = {
             "node_id": node_id,
@@ -91,7 +92,7 @@ class JobsClient(JobSubmissionClient):
 
 
 class StateClient(StateApiClient):
-    """Ray's client of the state API, for the cluster that it was given."""
+    """Ray's client of the state API, for the given address."""
 
     def __init__(self, address: str, headers: Mapping[str, str] | None = None):
         SubmissionClient.__init__(
@@ -102,18 +103,18 @@ class StateClient(StateApiClient):
         return super()._do_request(method, endpoint, **options, **direct(self._address))
 
     def all(self, kind: StateResource, *, detail: bool = False) -> list[Any]:
-        """All rows of a kind, without a filter: for ray 2.60 a filter on its side truncates the response."""
+        """Returns all rows of a kind. Unfiltered: Ray 2.60 truncates the response before it filters."""
         options = ListApiOptions(limit=MAX_ROWS, timeout=math.ceil(RESPONSE_TIMEOUT_S), detail=detail)
         return self.list(kind, options=options, raise_on_missing_output=True)
 
 
 def driver_log(submission_id: str) -> str:
-    """The name of a driver's log."""
+    """Returns the name of a driver's log."""
     return JOB_LOGS_PATH_TEMPLATE.format(submission_id=submission_id)
 
 
 def _part(blocks: Iterable[bytes], start: int, size: int) -> bytes:
-    """At most `size` bytes of the joined blocks from `start` on; reads no block beyond them."""
+    """Returns at most `size` bytes of the joined blocks from `start` on; reads no block beyond them."""
     part, at = bytearray(), 0
     for block in blocks:
         part += block[max(0, start - at) :]
@@ -124,7 +125,7 @@ def _part(blocks: Iterable[bytes], start: int, size: int) -> bytes:
 
 
 def token_headers() -> Mapping[str, str]:
-    """The headers with which Ray's own clients would authenticate from here; empty where they have no token."""
+    """Returns the headers with which Ray's own clients would authenticate from here; empty without a token."""
     try:
         return get_auth_headers_if_auth_enabled({})
     except (RayError, RuntimeError, OSError):
@@ -132,10 +133,10 @@ def token_headers() -> Mapping[str, str]:
 
 
 def token_headers_without_mode() -> Mapping[str, str] | None:
-    """The headers with the token that is found here, where RAY_AUTH_MODE is not set; None where it is, or without one.
+    """Returns headers with the token that is found here if RAY_AUTH_MODE is not set; None if it is, or without a token.
 
-    `ray start` then closes a Ray by a token that it finds, which `ray.init` leaves in ~/.ray/auth_token; Ray's own
-    clients send none.
+    `ray start` then protects a Ray by a token that it finds, such as the one that `ray.init` leaves in
+    ~/.ray/auth_token; Ray's own clients send none.
     """
     if "RAY_AUTH_MODE" in os.environ:
         return None
@@ -145,12 +146,13 @@ def token_headers_without_mode() -> Mapping[str, str] | None:
     except (RayError, RuntimeError, OSError):
         return None
     finally:
-        # What it has loaded, a driver in this process would demand of a cluster without tokens, whose actors then die.
+        # A cached token would make a driver in this process require it of a cluster without tokens, whose actors then
+        # die.
         loader.reset_cache()
 
 
 def jobs_in_control_store(gcs_address: str) -> list[str]:
-    """Jobs and drivers that have not ended, by submission id or Ray's own, as a dashboard that responds has them.
+    """Returns jobs and drivers that have not ended, by submission id or Ray's own id, as a dashboard would.
 
     Raises:
         RayError: the control store does not respond, or refuses the token.
@@ -167,5 +169,5 @@ def jobs_in_control_store(gcs_address: str) -> list[str]:
 
 
 def node_provider(provider: dict[str, Any], cluster_name: str) -> Any:
-    """What Ray's autoscaler starts and ends machines by, from those two fields of a file of `ray up`."""
+    """Returns the node provider by which Ray's autoscaler starts and terminates machines, from fields of `ray up`."""
     return _get_node_provider(provider, cluster_name, use_cache=False)

@@ -1,6 +1,6 @@
-"""The clusters of a controller: connected when first needed, read once per round, not called while they are down.
+"""The clusters of a controller: connected on first use, read once per round, not called while they are down.
 
-Of those that are shown the capacity is cached, so that a page of runs never waits long for a dashboard that hangs.
+For clients that show runs, capacity is cached, so that a page of runs never waits long for a dashboard that hangs.
 """
 
 import math
@@ -29,19 +29,19 @@ PAUSE_S = 5.0
 PAUSE_FACTOR = 4.0
 MAX_PAUSE_S = 120.0
 SLOW_CALL_S = 5.0
-# A cached capacity is used for this long.
+# Age up to which a cached capacity is used.
 CACHE_TTL_S = 5.0
-# A caller waits no longer than this for a new capacity; then a stale one is used, up to this age.
+# Longest wait of a caller for a new capacity; after it a stale one is used, up to MAX_STALE_S old.
 WAIT_S = 1.0
 MAX_STALE_S = 60.0
 
 
 def growth_of(address: str) -> dict[str, float]:
-    """The most that a cluster of a cloud can have of each logical resource: summed over the nodes that its file allows.
+    """Returns the most of each logical resource that a cloud's cluster can have: the sum over nodes its file allows.
 
-    The nodes that are there do not tell, since pools may be empty, and Ray has no call for it. Own hosts are all there.
-    Types of nodes whose resources the file does not give are left out. Empty where the cluster was not started from
-    this machine, or does not grow.
+    Living nodes do not show this, since pools may be empty, and Ray has no call for it. Own hosts all exist already.
+    Node types whose resources are not in the file are left out. Empty if the cluster was not started from this
+    machine, or does not grow.
     """
     record = _record_of(address)
     if record is None:
@@ -62,9 +62,10 @@ def growth_of(address: str) -> dict[str, float]:
 
 
 def has_release(address: str, release: str) -> bool:
-    """Whether all nodes of a cluster have this version of Rayscribe, as far as is known here.
+    """Returns True if all nodes of a cluster are known to have this version of Rayscribe.
 
-    One of this machine has that of who started it; of a rendered file, each node checks its own before it joins.
+    A Ray of this machine has the version that started it; with a rendered file, each node checks its own before it
+    joins.
     """
     record = _record_of(address)
     if not isinstance(record, RayUpRecord):
@@ -82,7 +83,7 @@ def _record_of(address: str) -> Record | None:
 
 
 class Clusters:
-    """Ray clusters by the URL of their dashboard. A method raises ClusterError where one does not respond."""
+    """Ray clusters by the URL of their dashboard. A method raises ClusterError if a cluster does not respond."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Clusters:
         connect: Callable[[str], Cluster] = RayJobs,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Opens no connection yet; `grows_to` is what each cluster's autoscaler can grow it to, by address."""
+        """Opens no connection yet; `grows_to` has the resources to which an autoscaler can grow each, by address."""
         self._grows_to, self._connect, self._clock = grows_to or {}, connect, clock
         self._open: dict[str, Cluster] = {}
         self._down: dict[str, tuple[float, ClusterError]] = {}
@@ -102,7 +103,7 @@ class Clusters:
         self._job_infos = {}
 
     def job_info(self, address: str, submission_id: str, uid: str) -> JobInfo:
-        """What the cluster knows of a run's job, as of this round; unknown if another run's job has this id."""
+        """Returns the state of a run's job as of this round; unknown if another run's job has this id."""
         if address not in self._job_infos:
             self._job_infos[address] = self._call(address, lambda cluster: cluster.job_infos(), whole_cluster=True)
         found = self._job_infos[address].get(submission_id)
@@ -119,7 +120,7 @@ class Clusters:
         self._call(address, lambda cluster: cluster.stop(submission_id))
 
     def log(self, address: str, submission_id: str, start: int, size: int) -> bytes:
-        """A part of the entrypoint's output so far; may take a minute, and pauses no cluster."""
+        """Returns a part of the entrypoint's output so far; may take a minute, and pauses no cluster."""
         return self._call(address, lambda cluster: cluster.log(submission_id, start, size), pauses=False)
 
     def log_end(self, address: str, submission_id: str, lines: int, size: int) -> bytes:
@@ -139,13 +140,13 @@ class Clusters:
     ) -> Result:
         """Calls a cluster, unless it is paused.
 
-        It is paused after a call about the cluster has failed, or any call has hung that may (`pauses`): a log of
-        one job that is missing or large means nothing for the others.
+        A cluster is paused after a call about the complete cluster has failed, or after a call with `pauses` has
+        hung: one job's missing or large log says nothing about the others.
         """
         retry_at_s, before = self._down.get(address, (-math.inf, ClusterError("")))
         start_s = self._clock()
         if start_s < retry_at_s:
-            # A new error each time: one that is raised again keeps the frames of all raisers.
+            # A new error each time: raising the same one again would keep the frames of all raisers alive.
             raise type(before)(str(before))
         cluster = self._open.get(address)
         try:
@@ -154,7 +155,7 @@ class Clusters:
             result = call(cluster)
         except ClusterError as error:
             if cluster_name(address) is not None:
-                # It may have been started anew, with another port and token.
+                # The cluster may have been restarted with another port and token.
                 self._open.pop(address, None)
             if cluster is not None and not pauses:
                 raise
@@ -179,7 +180,7 @@ class _Request:
 
 
 class CachingClusters(Clusters):
-    """Clusters for the API and the command line; the controller, which acts, has its own without a cache."""
+    """Clusters with a cache, for the API and the command line; the controller, which acts on them, uses none."""
 
     def __init__(
         self,
@@ -227,5 +228,5 @@ class CachingClusters(Clusters):
 
 
 def _copy_of(error: ClusterError) -> ClusterError:
-    """The same error without its traceback, which would keep the frames of all raisers alive."""
+    """Returns a copy of the error without its traceback, which would keep the frames of all raisers alive."""
     return type(error)(str(error))

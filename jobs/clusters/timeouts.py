@@ -1,4 +1,4 @@
-"""Calls with a timeout, for those that may hang: each runs in a thread."""
+"""Calls that may hang, with a timeout: each runs in a thread."""
 
 from collections.abc import Callable
 from queue import Empty, Queue
@@ -13,7 +13,7 @@ class CallTimeoutError(Exception):
 
 
 def call_with_timeout(call: Callable[[], Result], timeout_s: float) -> Result:
-    """Calls in a daemon thread; CallTimeoutError where it has not returned in time, and is abandoned."""
+    """Calls in a daemon thread; raises CallTimeoutError, and abandons the thread, if the call takes too long."""
     results: Queue[Result | BaseException] = Queue()
 
     def run() -> None:

@@ -1,9 +1,9 @@
 """Opens the database and provides transactions: SQLite in one file, or PostgreSQL.
 
-Both let one writer in at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by a lock on the lease's row, taken before
-anything else. So a writer sees all that earlier ones wrote, two never wait for each other in a circle, and numbers of
-events are given in the order in which their transactions become visible: who has read up to a number has missed none
-below it, which PostgreSQL's sequences alone do not promise.
+Both admit one writer at a time: SQLite by BEGIN IMMEDIATE, PostgreSQL by a lock on the lease's row, taken before
+anything else. So a writer sees all that earlier ones wrote, writers never deadlock, and events are numbered in the
+order in which their transactions become visible: a reader that has read up to a number has missed none below it,
+which PostgreSQL's sequences alone do not promise.
 """
 
 import os
@@ -29,17 +29,18 @@ from trainers.config.storage_location import in_home
 from trainers.distributed.machine import make_private_folder
 from trainers.errors import ConfigError
 
-# How long a writer waits for the one before it. Transactions take milliseconds; a checkpoint on a slow disk, seconds.
+# Longest wait of a writer for the one before it. Transactions take milliseconds; a checkpoint on a slow disk,
+# seconds.
 LOCK_WAIT_S = 30.0
-# PostgreSQL ends a writer that says nothing for so long in the middle of a transaction (it was paused, or its network
-# is gone), so that another can take over. SQLite has no such remedy: its writers are all on one machine.
+# PostgreSQL ends a writer that is idle for this long within a transaction (it was paused, or its network is gone), so
+# that another can take over. SQLite cannot, but its writers are all on one machine.
 WRITER_IDLE_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10
-# A response that the network has lost is not waited for any longer than this.
+# Longest wait for a response that the network has lost.
 UNACKNOWLEDGED_MS = 30_000
 
 _WRITES = "rayscribe_writes"
-_MIGRATION_LOCK = 0x7261797363726962  # "rayscrib": a number of PostgreSQL's advisory locks, the same for all of us
+_MIGRATION_LOCK = 0x7261797363726962  # "rayscrib": a number of PostgreSQL's advisory locks, the same for all services
 _RETRY_S = 0.05
 _HINTS = {
     "sqlite": "check that the file and its folder can be written, that the disk is local and not full, and that no "
@@ -54,16 +55,16 @@ _POSTGRES_NAMES = {"postgres", "postgresql", POSTGRES_DRIVER}
 _SECRET_PARAMETERS = {"password", "sslpassword"}
 _MASK = "***"
 _MIGRATIONS = Path(__file__).with_name("migrations")
-# `alembic.context`, which the steps speak to, is one for the process.
+# `alembic.context`, which the migrations use, is global to the process.
 _one_at_a_time = threading.Lock()
 
 
 def parse(text: str) -> URL:
-    """Reads the URL of a SQLite file, by its absolute path, or of a PostgreSQL database; ConfigError for others."""
+    """Parses the URL of a SQLite file (absolute path) or a PostgreSQL database; raises ConfigError for others."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
-        # What cannot be parsed cannot be masked surely either.
+        # A URL that cannot be parsed cannot be masked reliably either.
         raise ConfigError(f"the ledger's database is no URL; write {FORMS}") from None
     if url.drivername in _POSTGRES_NAMES:
         return url.set(drivername=POSTGRES_DRIVER)
@@ -73,7 +74,7 @@ def parse(text: str) -> URL:
         raise ConfigError(f"the ledger's database is {masked(url)}, not a file's path; write {FORMS}")
     path = in_home(url.database)
     if not path.is_absolute():
-        # It would be another ledger in each folder that a command is called in.
+        # A relative path would be another ledger in each working directory.
         raise ConfigError(
             f"the ledger's database is {masked(url)}, a relative path; "
             f"an absolute one has four slashes: sqlite:///{path.absolute()}"
@@ -82,7 +83,7 @@ def parse(text: str) -> URL:
 
 
 def masked(url: URL) -> str:
-    """The URL as messages and logs may show it."""
+    """Returns the URL for messages and logs, without secrets."""
     if url.drivername == "sqlite" and not url.host:
         return f"sqlite:///{url.database or ''}"
     secret = {name: _MASK for name in url.query if name in _SECRET_PARAMETERS}
@@ -105,7 +106,7 @@ class Database:
 
     @classmethod
     def open(cls, text: str) -> "Database":
-        """Opens a database, and creates or migrates its tables; raises as `parse`, and LedgerError where it cannot."""
+        """Opens a database, and creates or migrates its tables; raises as `parse`, and LedgerError if that fails."""
         url = parse(text)
         sqlite = url.get_backend_name() == "sqlite"
         database = cls(_sqlite(url) if sqlite else _postgres(url), masked(url))
@@ -126,7 +127,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that only reads; writers do not hold it up.
+        """Opens a transaction that only reads; it does not wait for writers.
 
         Raises:
             LedgerError: the database does not respond.
@@ -136,13 +137,14 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that writes: all of it happens, or nothing where the block raises.
+        """Opens a transaction that writes: all of it is committed, or nothing if the block raises.
 
         Raises:
-            LedgerError: the database does not respond. Where the response to COMMIT was lost, the transaction may have
-                happened all the same: read again before acting.
+            LedgerError: the database does not respond. If the response to COMMIT was lost, the transaction may still
+            have
+                been committed: read again before acting.
         """
-        # The inner one would wait for the outer one for ever.
+        # The inner transaction would wait for the outer one forever.
         assert not getattr(self._thread, "writes", False), "a transaction of the ledger inside another"
         self._thread.writes = True
         try:
@@ -160,7 +162,7 @@ class Database:
                 return
         with self._ledger_errors(), self._writing_engine.begin() as connection:
             if connection.dialect.name == "postgresql":
-                # The lease's row, which writers lock, is not there yet.
+                # The lease's row, which writers lock, does not exist yet.
                 connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             _upgrade(connection)
 
@@ -182,13 +184,14 @@ class Database:
 
 
 def _sqlite(url: URL) -> Engine:
-    # The driver shall not begin transactions by itself: it would begin none before reading, and weak ones to write.
+    # The driver must not begin transactions by itself: it would begin none before reading, and deferred ones to
+    # write.
     engine = create_engine(url, hide_parameters=True, connect_args={"isolation_level": None, "timeout": LOCK_WAIT_S})
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, record: object) -> None:
         connection.execute("PRAGMA foreign_keys=ON")
-        # What was committed survives a loss of power, which WAL's usual NORMAL does not promise.
+        # Commits survive a loss of power, which WAL's usual NORMAL does not promise.
         connection.execute("PRAGMA synchronous=FULL")
 
     @event.listens_for(engine, "begin")
@@ -210,7 +213,7 @@ def _postgres(url: URL) -> Engine:
 
 
 def _set_timeouts(connection: Connection) -> None:
-    """For this transaction only, so that nothing is left on a connection that a pooler shares out."""
+    """Sets timeouts for this transaction only, so that a pooler's connection keeps none of them."""
     connection.execute(
         select(
             func.set_config("lock_timeout", f"{LOCK_WAIT_S * 1000:.0f}ms", True),
@@ -220,7 +223,7 @@ def _set_timeouts(connection: Connection) -> None:
 
 
 def _prepare_file(path: Path) -> None:
-    """Creates a file that only its owner can read, and turns WAL on, which is stored in the file."""
+    """Creates a file that only its owner can read, and turns on WAL, which is stored in the file."""
     make_private_folder(path.parent)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     mode, end = None, time.monotonic() + LOCK_WAIT_S
@@ -229,7 +232,7 @@ def _prepare_file(path: Path) -> None:
             try:
                 (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
             except sqlite3.OperationalError as error:
-                # SQLite does not wait here as it does elsewhere, where two processes open an empty file at once.
+                # SQLite's own timeout does not apply here if two processes open an empty file at once.
                 if "locked" not in str(error) or time.monotonic() > end:
                     raise
                 time.sleep(_RETRY_S)
@@ -238,7 +241,7 @@ def _prepare_file(path: Path) -> None:
 
 
 def _is_newest(connection: Connection) -> bool:
-    """Whether nothing is to be done; ServiceError where a later version has written the database."""
+    """Returns True if there is nothing to migrate; raises ServiceError if a later version has written the database."""
     steps = ScriptDirectory.from_config(_config())
     at = MigrationContext.configure(connection).get_current_revision()
     if at is not None and at not in {step.revision for step in steps.walk_revisions()}:
@@ -250,7 +253,7 @@ def _is_newest(connection: Connection) -> bool:
 
 
 def _upgrade(connection: Connection) -> None:
-    """Takes all missing steps in the transaction that `connection` has open: all of them happen, or none."""
+    """Runs all missing migrations in the open transaction of `connection`: all of them, or none."""
     config = _config()
     config.attributes["connection"] = connection
     with _one_at_a_time:
@@ -259,6 +262,6 @@ def _upgrade(connection: Connection) -> None:
 
 def _config() -> Config:
     config = Config()
-    # The value is a template of configparser's, in which % is special.
+    # configparser expands % in values.
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config

@@ -1,8 +1,8 @@
-"""The right to run the controller, which one service has at a time. Clocks of two machines are never compared.
+"""The lease: the right to run the controller, held by one service at a time. Clocks of machines are never compared.
 
-The holder counts up a beat. Who wants the lease watches that count by a clock of its own, and takes over when it has
-stood still for the time to live, by a change that succeeds only if it still stands still. Taking over begins a new
-epoch. A holder that slept through this finds another epoch at its next write, in the same transaction, and so writes
+The holder increments a beat. A candidate watches the beat by its own clock, and takes over when it has not changed
+for the time to live, by an update that succeeds only if it still has not changed. Taking over begins a new epoch. A
+holder that was suspended meanwhile finds another epoch at its next write, in the same transaction, and so writes
 nothing.
 """
 
@@ -20,7 +20,7 @@ from jobs.ledger.database import Database
 
 
 class LeaseRow(NamedTuple):
-    """The lease as it was read. Taking over counts up the epoch, renewing the beat; without a holder it is free."""
+    """The lease as it was read. A takeover increments the epoch, a renewal the beat; without a holder it is free."""
 
     holder: str | None
     epoch: int
@@ -30,7 +30,8 @@ class LeaseRow(NamedTuple):
 class Lease:
     """One candidate's view of the lease.
 
-    Two of one name are told apart by their epochs, so a restarted service does not take itself for the one before.
+    Two candidates of the same name are told apart by their epochs, so a restarted service does not mistake its
+    predecessor's lease for its own.
 
     Attributes:
         epoch: Grows each time that another process takes over. None: not held, as far as is known here.
@@ -47,8 +48,8 @@ class Lease:
     ):
         """Does not take the lease yet.
 
-        A holder whose beat stands still for `ttl_s`, by a clock that must not jump, has lost it; one whose process
-        `is_dead` has so at once.
+        A holder whose beat has not changed for `ttl_s`, by a monotonic clock, has lost the lease; one whose process
+        `is_dead` loses it at once.
         """
         self._is_dead = is_dead
         self.holder, self._database, self._ttl_s, self._clock = holder, database, ttl_s, clock
@@ -58,16 +59,16 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether it is held and was renewed recently, so that no other process can have taken it yet."""
+        """True if the lease is held and was renewed recently, so that no other process can have taken it yet."""
         return self.epoch is not None and self._clock() - self._renewed_s < self._ttl_s
 
     def try_hold(self) -> bool:
-        """Renews the lease, or takes it if it is free or its holder no longer renews it.
+        """Renews the lease, or takes it if it is free or its holder no longer renews it; returns True if it is held.
 
         Call it several times within the time to live.
 
         Raises:
-            ServiceError: the database does not respond; whether the lease is held is then not known.
+            ServiceError: the database does not respond; whether the lease is held is unknown then.
         """
         now_s = self._tried_s = self._clock()
         if self.epoch is not None and self._renew(self.epoch):
@@ -86,7 +87,7 @@ class Lease:
 
     @contextmanager
     def kept(self, longest_s: float) -> Iterator[None]:
-        """Renews the lease in a thread during the block, until its holder has not called `try_hold` for long."""
+        """Renews the lease in a thread during the block, until `longest_s` after the last call of `try_hold`."""
         done = Event()
 
         def keep() -> None:
@@ -103,7 +104,7 @@ class Lease:
             thread.join()
 
     def keep(self, longest_s: float) -> None:
-        """Renews the lease if it is held; see `kept`. Safe during `try_hold`: it changes nothing of another epoch."""
+        """Renews the lease if it is held; see `kept`. Safe during `try_hold`: it does not change another epoch."""
         epoch, now_s = self.epoch, self._clock()
         if epoch is not None and now_s - self._tried_s < longest_s and self._renew(epoch):
             self._renewed_s = now_s
@@ -120,7 +121,7 @@ class Lease:
             )
 
     def check(self, connection: Connection) -> None:
-        """Raises LeaseLostError, within a writing transaction, where the lease is not held any more."""
+        """Raises LeaseLostError, within a writing transaction, if the lease is no longer held."""
         holder, epoch, _ = _row(connection)
         if self.epoch is None or (holder, epoch) != (self.holder, self.epoch):
             self.epoch = None

@@ -19,11 +19,11 @@ from jobs.model import ALL_RUNS, Attempt, Event, Page, Position, Run, RunFilter,
 from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
 
-# What SQLite and PostgreSQL take for the number of an event, and for that of an attempt.
+# Largest numbers of events and attempts that SQLite and PostgreSQL accept.
 _MOST_EVENTS = 2**63 - 1
 _MOST_ATTEMPTS = 2**31 - 1
 MAX_ROWS = 10_000
-# A page ends with the run that goes beyond this, so that large configs do not fill the memory of whoever reads it.
+# A page ends with the run that exceeds this, so that large configs do not fill the reader's memory.
 MAX_CONFIG_CHARACTERS = 4_000_000
 ROWS_AT_ONCE = 20
 
@@ -31,8 +31,8 @@ ROWS_AT_ONCE = 20
 class Ledger:
     """Runs, attempts, events, the lease and tokens. Threads may share it; processes open their own.
 
-    Any method raises ServiceError while the database does not respond, and works again once it does, and NotFoundError
-    for a run that does not exist.
+    Any method raises ServiceError while the database does not respond, and works again once it does; it raises
+    NotFoundError for a run that does not exist.
     """
 
     def __init__(self, database: Database):
@@ -45,10 +45,10 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str) -> "Ledger":
-        """Opens a ledger; makes the file, and its tables or what they lack. Two may do so at once.
+        """Opens a ledger; creates the file and missing tables. Two processes may do so at once.
 
         Raises:
-            ConfigError: the URL is of neither a SQLite file nor a PostgreSQL database.
+            ConfigError: the URL is not that of a SQLite file or a PostgreSQL database.
             ServiceError: the database cannot be opened.
         """
         return cls(Database.open(url))
@@ -57,17 +57,17 @@ class Ledger:
         self._database.close()
 
     def run(self, run_id: str) -> Run:
-        """Reads a run; the error for one that does not exist suggests similar names."""
+        """Reads a run; the error for an unknown one suggests similar names."""
         with self._database.reading() as connection:
             return records.find_run(connection, run_id)
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
         """Lists runs, newest submitted first; MAX_ROWS at most. Later submissions do not shift the pages.
 
-        A page takes the same time however many runs there are.
+        A page takes the same time regardless of the number of runs.
 
         Raises:
-            ConfigError: the limit is less than 1, or the cursor is not one that a page returned.
+            ConfigError: the limit is less than 1, or the cursor was not returned by a page.
         """
         before, limit = read_cursor(cursor), _checked_limit(limit)
         found = _newest(wanted, limit + 1, before).subquery()
@@ -85,7 +85,7 @@ class Ledger:
         return Page(runs=runs, next_cursor=cursor_after(position_of(runs[-1])) if more else None)
 
     def attempts(self, run_id: str) -> list[Attempt]:
-        """All attempts of a run, oldest first."""
+        """Returns all attempts of a run, oldest first."""
         table = tables.attempts
         statement = records.select_of(Attempt, tables.attempts).where(table.c.run_id == run_id).order_by(table.c.number)
         with self._database.reading() as connection:
@@ -95,7 +95,7 @@ class Ledger:
             return found
 
     def attempts_that_count(self, run_id: str) -> list[Attempt]:
-        """The attempts since the run was last submitted or resumed by a user, oldest first."""
+        """Returns the attempts since a user last submitted or resumed the run, oldest first."""
         attempts, events = tables.attempts, tables.events
         resumed = (events.c.run_id == run_id, events.c.cause == RESUMED)
         last_before = select(func.coalesce(func.max(events.c.attempt), 0)).where(*resumed).scalar_subquery()
@@ -105,7 +105,7 @@ class Ledger:
             return [records.record_of(Attempt, row) for row in connection.execute(statement)]
 
     def attempt(self, run_id: str, number: int) -> Attempt:
-        """Reads an attempt; NotFoundError also where the run has no such one."""
+        """Reads an attempt; raises NotFoundError if the run or the attempt does not exist."""
         table = tables.attempts
         wanted = (table.c.run_id == run_id, table.c.number == min(max(number, 0), _MOST_ATTEMPTS))
         with self._database.reading() as connection:
@@ -118,9 +118,9 @@ class Ledger:
             return records.record_of(Attempt, row)
 
     def events(self, run_id: str | None, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """Events of a run (None: of all) after a number, in the order of their numbers.
+        """Returns events of a run (None: of all runs) after a number, in the order of their numbers.
 
-        A number becomes visible after all smaller ones, so going on after the last one misses none.
+        A number becomes visible after all smaller ones, so continuing after the last one misses none.
 
         Raises:
             ConfigError: the limit is less than 1.
@@ -147,10 +147,10 @@ class Ledger:
 
     @contextmanager
     def write(self, lease: Lease | None = None) -> Iterator[Writer]:
-        """One transaction: all of the block is written, or nothing where it raises. Keep it short; others wait.
+        """Opens a transaction: the complete block is written, or nothing if it raises. Keep it short: others wait.
 
         Raises:
-            LeaseLostError: a lease is given and not held any more.
+            LeaseLostError: a lease is given and no longer held.
         """
         with self._database.writing() as connection:
             if lease is not None:
@@ -159,16 +159,16 @@ class Ledger:
 
 
 def _checked_limit(limit: int) -> int:
-    """How many rows to read at most; ConfigError for less than 1."""
+    """Returns the number of rows to read at most; raises ConfigError if it is less than 1."""
     if limit < 1:
         raise ConfigError(f"limit is {limit}: ask for 1 to {MAX_ROWS} rows")
     return min(limit, MAX_ROWS)
 
 
 def _newest(wanted: RunFilter, limit: int, before: Position | None) -> Select[Any]:
-    """Ids and times of the newest runs.
+    """Selects ids and times of the newest runs.
 
-    Each requested state is a branch of its own, which reads one index in its order and stops after a page; the branches
+    Each requested state is a branch of its own, which reads one index in order and stops after a page; the branches
     are merged. An `IN` over states would have to sort all runs in them.
     """
     if wanted == ALL_RUNS:
@@ -179,7 +179,7 @@ def _newest(wanted: RunFilter, limit: int, before: Position | None) -> Select[An
 
 
 def _branch(wanted: RunFilter, state: RunState | None, limit: int, before: Position | None) -> Select[Any]:
-    """The newest runs in one state (None: in any)."""
+    """Selects the newest runs in one state (None: in any)."""
     runs, tags = tables.runs, tables.run_tags
     conditions: list[ColumnElement[bool]] = []
     of_run = [(runs.c.queue, wanted.queue), (runs.c.user, wanted.user)]

@@ -15,7 +15,7 @@ Kind = TypeVar("Kind", bound=Record)
 _RUN_FIELDS = frozenset(Run.model_fields)
 REQUEST_FIELDS = frozenset(column.name for column in tables.requests.c) & _RUN_FIELDS
 _IN_RUNS = frozenset(column.name for column in tables.runs.c) & _RUN_FIELDS
-# What happens to a run, or tells two submissions of the same apart: not what was requested.
+# Fields that change during a run, or differ between two submissions of the same request.
 _NOT_REQUESTED = frozenset(
     {
         "uid",
@@ -34,31 +34,31 @@ _NOT_REQUESTED = frozenset(
         "version",
     }
 )
-# What a writer may set together with the state; the rest is given at submission, or kept by the ledger itself.
+# Fields that a writer may set together with the state; the others are set at submission, or by the ledger itself.
 CHANGEABLE = _NOT_REQUESTED - {"uid", "code", "state", "submitted_s", "updated_s", "version"}
-# Among how many of the newest runs a near name is looked for.
+# Number of the newest runs among which similar names are searched.
 _MAX_CANDIDATES = 500
 
 
 def select_runs() -> Select[Any]:
-    """Everything that is a Run, without an order."""
+    """Selects all fields of Run, unordered."""
     parts = [column for column in tables.runs.c if column.name in _IN_RUNS]
     parts += [column for column in tables.requests.c if column.name in REQUEST_FIELDS]
     return select(*parts).join_from(tables.runs, tables.requests, tables.requests.c.run_id == tables.runs.c.id)
 
 
 def select_of(kind: type[Record], table: Table) -> Select[Any]:
-    """All columns of a table that are fields of a record, without an order."""
+    """Selects all columns of a table that are fields of a record, unordered."""
     return select(*(column for column in table.c if column.name in kind.model_fields))
 
 
 def record_of(kind: type[Kind], row: Row[Any]) -> Kind:
-    """The record of a row whose columns are its fields."""
+    """Converts a row, whose columns are the record's fields, to the record."""
     return kind.model_validate(dict(row._mapping))
 
 
 def find_run(connection: Connection, run_id: str) -> Run:
-    """Reads a run; NotFoundError, with near names, where there is none."""
+    """Reads a run; raises NotFoundError, with similar names, if there is none."""
     row = connection.execute(select_runs().where(tables.runs.c.id == run_id)).one_or_none()
     if row is None:
         raise no_such_run(connection, run_id)
@@ -66,7 +66,7 @@ def find_run(connection: Connection, run_id: str) -> Run:
 
 
 def no_such_run(connection: Connection, run_id: str) -> NotFoundError:
-    """The error for a name that no run has."""
+    """Returns the error for a name that no run has."""
     newest = select(tables.runs.c.id).order_by(tables.runs.c.submitted_s.desc(), tables.runs.c.id.desc())
     names = connection.execute(newest.limit(_MAX_CANDIDATES)).scalars().all()
     return NotFoundError(
@@ -75,7 +75,7 @@ def no_such_run(connection: Connection, run_id: str) -> NotFoundError:
 
 
 def insert_values(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A run's values in `runs` and in `requests`."""
+    """Returns a run's values in `runs` and in `requests`."""
     values = run.model_dump(mode="json")
     return (
         {name: values[name] for name in _IN_RUNS},
@@ -84,12 +84,12 @@ def insert_values(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def request_sha256(run: Run) -> str:
-    """A hash of what was requested: equal for two submissions of the same."""
+    """Returns a hash of the request: equal for two submissions of the same request."""
     requested = run.model_dump(mode="json", exclude=set(_NOT_REQUESTED))
     return hashlib.sha256(json.dumps(requested, sort_keys=True).encode()).hexdigest()
 
 
 def attempt_values(attempt: Attempt) -> dict[str, Any]:
-    """An attempt's values in `attempts`, with the resources that are accounted in hours."""
+    """Returns an attempt's values in `attempts`, with the resources that are accounted in hours."""
     total = attempt.gang.total
     return {**attempt.model_dump(mode="json"), "cpus": total.get("CPU", 0.0), "gpus": total.get("GPU", 0.0)}

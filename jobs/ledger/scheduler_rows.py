@@ -1,4 +1,4 @@
-"""What the scheduler reads of runs, without their configs: ten thousand rows take a fraction of a second."""
+"""Rows of runs for the scheduler, without their configs: ten thousand take a fraction of a second."""
 
 import json
 from collections.abc import Collection
@@ -13,12 +13,12 @@ from jobs.lifecycle import HOLDING, WAITING, RunState
 from jobs.model import Gang
 from jobs.scheduler.decision import Holding, Waiting
 
-# SQLite takes 32,766 values in a statement.
+# SQLite accepts 32,766 values in a statement.
 _IDS_AT_ONCE = 5_000
 
 
 class SchedulerRows:
-    """The rows of the scheduling policy; each method is one transaction."""
+    """The rows that the scheduling policy reads; each method is one transaction."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -49,7 +49,7 @@ class SchedulerRows:
 
 
 def states_of(connection: Connection, ids: Collection[str]) -> dict[str, RunState]:
-    """The states of these runs; without those that do not exist."""
+    """Returns the states of these runs; runs that do not exist are left out."""
     runs, names, states = tables.runs, sorted(set(ids)), {}
     for first in range(0, len(names), _IDS_AT_ONCE):
         some = names[first : first + _IDS_AT_ONCE]
@@ -59,14 +59,14 @@ def states_of(connection: Connection, ids: Collection[str]) -> dict[str, RunStat
 
 
 def _select(*more: Any) -> Select[Any]:
-    """The fields of Holding in their order, with the gang as text, and more."""
+    """Selects the fields of Holding in their order, with the gang as text, and more."""
     c = tables.runs.c
     return select(c.id, c.queue, c.user, c.priority, c.queued_s, c.address, type_coerce(c.gang, Text), *more)
 
 
 @lru_cache(maxsize=4096)
 def _gang(text: str) -> tuple[dict[str, float], dict[str, float], int, int | None]:
-    """Total, each worker's part, number of workers and fewest; runs of one recipe share the text, and so the work."""
+    """Returns total, resources per worker, number of workers and minimum; cached, since runs share the text."""
     gang = Gang.model_validate_json(text)
     return gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers
 

@@ -1,6 +1,6 @@
 """The ledger's tables, as the newest migration leaves them.
 
-What changes (`runs`) is kept apart from what was asked and is large (`requests`), so that lists and policies read
+What changes (`runs`) is separate from the large part that does not (`requests`), so that lists and policies read
 narrow rows, and a progress report does not write a complete config again. Times are seconds since 1970, UTC.
 """
 
@@ -24,15 +24,15 @@ from sqlalchemy.types import TypeDecorator
 
 from trainers.config.submitted import config_text
 
-# The only row of `lease`: the right to drive the runs.
+# The only row of `lease`: the right to run the controller.
 CONTROLLER = "controller"
 
 
 class PlainText(TypeDecorator[str]):
-    """Text that both databases take and order alike, whatever a log line or a URL brings.
+    """Text that both databases accept and sort alike, whatever a log line or a URL contains.
 
-    PostgreSQL takes no NUL, neither takes half of a surrogate pair; both are replaced. Collation "C" orders by code
-    point, as SQLite does, so that pages of equal times come in the same order.
+    PostgreSQL accepts no NUL, and neither database accepts half of a surrogate pair; both are replaced. Collation "C"
+    sorts by code point, as SQLite does, so that pages of equal times have the same order.
     """
 
     impl = Text().with_variant(Text(collation="C"), "postgresql")
@@ -45,7 +45,7 @@ class PlainText(TypeDecorator[str]):
 
 
 class Json(TypeDecorator[Any]):
-    """A value as JSON text; NaN stays NaN, since a loss may be that."""
+    """A value as JSON text; NaN is kept, since a loss may be NaN."""
 
     impl = Text
     cache_ok = True
@@ -58,7 +58,7 @@ class Json(TypeDecorator[Any]):
 
 
 class ConfigText(Json):
-    """A run's config, as the one text that its attempts are given."""
+    """A run's config, as the exact text that its attempts receive."""
 
     cache_ok = True
 
@@ -102,7 +102,7 @@ runs = Table(
     Column("idempotency_key", PlainText),
     Column("asked_sha256", PlainText, nullable=False),
     UniqueConstraint("user", "idempotency_key"),
-    # One for every filter of a list, each in the order of its pages.
+    # One index for every filter of a list, each in the order of its pages.
     Index("ix_runs_newest", "submitted_s", "id"),
     Index("ix_runs_state", "state", "submitted_s", "id"),
     Index("ix_runs_user", "user", "state", "submitted_s", "id"),
@@ -119,7 +119,7 @@ requests = Table(
     Column("run_folder", PlainText, nullable=False),
 )
 
-# Repeats the run's state and time, so that a tag's newest runs in a state are neighbors in one index.
+# Repeats the run's state and time, so that one index has a tag's newest runs in a state next to each other.
 run_tags = Table(
     "run_tags",
     METADATA,
@@ -155,7 +155,7 @@ attempts = Table(
 events = Table(
     "events",
     METADATA,
-    # SQLite numbers only columns that are exactly INTEGER; there they have 64 bits.
+    # SQLite numbers only columns that are exactly INTEGER, which have 64 bits there.
     Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("run_id", PlainText, ForeignKey("runs.id"), nullable=False),
     Column("attempt", Integer, nullable=False),

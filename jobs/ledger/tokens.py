@@ -1,7 +1,7 @@
 """Tokens of the service's users. A token is shown once; the ledger stores its SHA-256.
 
-A plain hash is enough: a token has 256 random bits, which nobody guesses, so there is nothing to slow down. Looking a
-hash up in an index tells by its time at most something about hashes, and nothing about tokens.
+A plain hash is enough: a token has 256 random bits, which nobody can guess, so a slow hash would gain nothing. The
+time of a lookup in the index reveals at most something about hashes, and nothing about tokens.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ MAX_NAME = 100
 
 
 class TokenInfo(Record):
-    """What may be shown of a token: its user, and when it was made."""
+    """The public data of a token: its user, and when it was created."""
 
     name: str
     created_s: float
@@ -63,7 +63,7 @@ class Tokens:
             return [TokenInfo(name=name, created_s=created_s) for name, created_s in connection.execute(statement)]
 
     def revoke(self, name: str) -> None:
-        """Deletes a user's token; NotFoundError where there is none."""
+        """Deletes a user's token; raises NotFoundError if there is none."""
         table = tables.tokens
         with self._database.writing() as connection:
             if connection.execute(delete(table).where(table.c.name == name)).rowcount == 0:

@@ -1,7 +1,7 @@
 """Usage and causes of attempts, summed by the database.
 
-Millionths of seconds are added as integers: sums of fractions depend on the order of rows, and Prometheus takes a
-counter that shrinks by the last bit for one that was reset.
+Sums are over integers, in microseconds: sums of fractions depend on the order of rows, and Prometheus takes a counter
+that shrinks by the last bit for one that was reset.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from jobs.ledger.database import Database
 from jobs.lifecycle import RunState
 from jobs.model import Usage, UsageBy
 
-# Upper bounds of the waiting time's buckets, in seconds: from at once to three days.
+# Upper bounds of the histogram's buckets, in seconds: from at once to three days.
 WAIT_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10_800.0, 21_600.0, 43_200.0, 86_400.0, 259_200.0)
 _HOUR_S = 3600.0
 _MICRO = 1_000_000
@@ -24,7 +24,7 @@ _MICRO = 1_000_000
 
 @dataclass
 class WaitTimeHistogram:
-    """How many runs of a queue were ever admitted, after how long in all, and how many within each WAIT_BOUNDS_S."""
+    """Waiting times in a queue: number of runs ever admitted, the sum of their waits, and the number within bounds."""
 
     number: int = 0
     seconds: float = 0.0
@@ -33,7 +33,7 @@ class WaitTimeHistogram:
 
 @dataclass(frozen=True)
 class AttemptTotals:
-    """Sums over all attempts: hours by queue and user, ended ones by queue and cause, waits by queue."""
+    """Sums over all attempts: hours by queue and user, ended attempts by queue and cause, waiting times by queue."""
 
     gpu_hours: Mapping[tuple[str, str], float]
     cpu_hours: Mapping[tuple[str, str], float]
@@ -50,9 +50,9 @@ class UsageSums:
     def hours(
         self, by: UsageBy, *, now_s: float, since_s: float | None = None, run_id: str | None = None
     ) -> list[Usage]:
-        """Hours that attempts have held between `since_s` (None: ever) and `now_s`, in order of keys.
+        """Returns hours held by attempts between `since_s` (None: ever) and `now_s`, sorted by key.
 
-        An attempt that still runs counts up to `now_s`. One of a run with two tags counts for both.
+        An attempt that still runs counts up to `now_s`. An attempt of a run with two tags counts for both.
         """
         with self._database.reading() as connection:
             if run_id is not None:
@@ -66,7 +66,7 @@ class UsageSums:
         return found if by == "attempt" else sorted(found, key=lambda item: item.key)
 
     def totals(self, *, now_s: float) -> AttemptTotals:
-        """Sums over all attempts; those that still run count up to `now_s`."""
+        """Returns sums over all attempts; those that still run count up to `now_s`."""
         gpu: dict[tuple[str, str], int] = defaultdict(int)
         cpu: dict[tuple[str, str], int] = defaultdict(int)
         ended: dict[tuple[str, str], int] = defaultdict(int)
@@ -86,7 +86,7 @@ class UsageSums:
         return AttemptTotals(gpu_hours, cpu_hours, ended, waits)
 
     def runs(self) -> dict[tuple[str, RunState], int]:
-        """How many runs there are by queue and state; pairs without runs are left out."""
+        """Returns the number of runs by queue and state; pairs without runs are left out."""
         queue, state = tables.runs.c.queue, tables.runs.c.state
         with self._database.reading() as connection:
             found = connection.execute(select(queue, state, func.count()).group_by(queue, state))
@@ -141,7 +141,7 @@ def _select_totals(now_s: float) -> Select[Any]:
 
 
 def _held_s(now_s: float, since_s: float | None) -> ColumnElement[float]:
-    """How long an attempt has held its gang within the window."""
+    """Returns the time for which an attempt has held its gang within the window."""
     attempts = tables.attempts.c
     begin_s: ColumnElement[float] = attempts.created_s
     if since_s is not None:
@@ -150,12 +150,12 @@ def _held_s(now_s: float, since_s: float | None) -> ColumnElement[float]:
 
 
 def _seconds_between(begin_s: ColumnElement[float], end_s: ColumnElement[float]) -> ColumnElement[float]:
-    """A duration, zero where the end comes first."""
+    """Returns a duration; zero if the end is before the begin."""
     return case((end_s > begin_s, end_s - begin_s), else_=0.0)
 
 
 def _total_us(seconds: ColumnElement[float]) -> ColumnElement[int]:
-    """Sum over rows, in microseconds; each row is rounded once."""
+    """Returns the sum over rows, in microseconds; each row is rounded once."""
     return func.sum(cast(func.round(seconds * _MICRO), BigInteger))
 
 

@@ -1,6 +1,6 @@
-"""Writes changes of runs: each against the version it was decided on, together with its event.
+"""Writes changes of runs, together with their events; a change fails if the run is not in the version it was based on.
 
-What users request, a new run, a stop, a resume, needs no lease.
+Requests of users, such as a new run, a stop or a resume, need no lease.
 """
 
 from typing import Any
@@ -14,18 +14,18 @@ from jobs.ledger.scheduler_rows import states_of
 from jobs.lifecycle import RunState, may_follow, name_is_taken
 from jobs.model import Attempt, Run
 
-# The event by which a user gives a run another try: attempts up to the event's own do not count any more.
+# The event by which a user resumes a run: attempts up to that of the event no longer count.
 RESUMED = "resumed"
 _UNSUCCESSFUL = frozenset({RunState.FAILED, RunState.STOPPED})
 _ATTEMPT_FIELDS = frozenset(Attempt.model_fields) - {"run_id", "number", "submission_id", "gang"}
 
 
 class RunChangedError(ConflictError):
-    """The run has changed since it was read; read it again and decide anew."""
+    """The run has changed since it was read: read it again and decide again."""
 
 
 class Writer:
-    """Writes within one transaction of the ledger; NotFoundError where there is no such run or attempt."""
+    """Writes within one transaction of the ledger; raises NotFoundError for an unknown run or attempt."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
@@ -41,13 +41,13 @@ class Writer:
         event: bool = True,
         **fields: Any,
     ) -> Run:
-        """Changes a run as it was read when this was decided, and gives it as it is now.
+        """Changes a run, as it was read for this decision, and returns the changed run.
 
-        An event has a cause, one word for a program, and a text, one line for a person; it is about the run's newest
-        attempt. Of the other fields of Run, `ended_s` is `at_s` where nothing else is given for a run that ends.
+        An event has a cause, one word for programs, and a text, one line for people; it is about the run's newest
+        attempt. Of the other fields of Run, `ended_s` defaults to `at_s` for a run that ends.
 
         Raises:
-            RunChangedError: somebody else has changed it meanwhile.
+            RunChangedError: the run has been changed meanwhile.
         """
         after = run.state if state is None else state
         assert may_follow(run.state, after), f"{run.id}: {run.state} is never followed by {after}"
@@ -115,7 +115,7 @@ class Writer:
 
 
 class UserRequests:
-    """Changes of runs that users request; each method is one transaction; NotFoundError without such a run."""
+    """Changes of runs that users request; each method is one transaction; raises NotFoundError for unknown runs."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -123,8 +123,8 @@ class UserRequests:
     def add_run(self, run: Run, *, text: str, idempotency_key: str | None = None) -> Run:
         """Adds a run, QUEUED, with its first event.
 
-        The run has its id: whoever repeats a request must not make up a new name for it. The same key of the same user
-        with the same content gives the run that exists.
+        The run has its id: a client that repeats a request must repeat the id, too. The same key of the same user
+        with the same content returns the existing run.
 
         Raises:
             ConflictError: the key was used for something else, the id is taken, or a run in `depends_on` has failed.
@@ -150,7 +150,7 @@ class UserRequests:
         return run
 
     def run_of_key(self, run: Run, idempotency_key: str) -> Run | None:
-        """The run that this user's key has added already. None: the key is new. Raises as `add_run`."""
+        """Returns the run that was already added with this user's key; None for a new key. Raises as `add_run`."""
         with self._database.reading() as connection:
             return _run_of_key(connection, run, idempotency_key)
 
@@ -182,7 +182,7 @@ class UserRequests:
             )
 
     def reopen(self, run_id: str, *, by: str, at_s: float) -> Run:
-        """Queues a FAILED or STOPPED run again, behind those that wait.
+        """Queues a FAILED or STOPPED run again, behind the waiting runs.
 
         Raises:
             ConflictError: it is in another state.
@@ -230,7 +230,7 @@ def _check_name(connection: Connection, run_id: str) -> None:
 
 
 def _check_dependencies(connection: Connection, run: Run) -> None:
-    """Rejects a run that depends on one that does not exist, or that did not succeed."""
+    """Rejects a run that depends on one that does not exist, or that has failed or was stopped."""
     states = states_of(connection, run.depends_on)
     for name in run.depends_on:
         if name not in states:

@@ -1,1 +1,1 @@
-"""Checks that find an error before the cluster does; each names the thing, the value and the fix."""
+"""Checks that find errors before the cluster does; each names the field, the value and the fix."""

@@ -1,4 +1,4 @@
-"""Checks of the package, of where the run is kept, and of the cluster: whether it is up, is protected, and has room."""
+"""Checks of the package, of the run's storage, and of the cluster: whether it responds, is protected, and has room."""
 
 import importlib.metadata
 import os
@@ -39,7 +39,7 @@ PYTHONS = ("3.11", "3.12", "3.13")
 
 @check(CLUSTER)
 def check_cluster(context: Context) -> Iterator[Finding]:
-    """Checks that the cluster is there and accepts our token."""
+    """Checks that the cluster responds and accepts our token."""
     assert context.address is not None
     address, response = context.address, context.with_token
     if isinstance(response, ClusterError):
@@ -60,7 +60,7 @@ def check_cluster(context: Context) -> Iterator[Finding]:
 
 @check(CLUSTER)
 def check_open_dashboard(context: Context) -> Iterator[Finding]:
-    """Requests without a token: whoever reaches an open dashboard can run any code on all nodes."""
+    """Requests without a token: any client that can connect to an open dashboard can run any code on all nodes."""
     assert context.address is not None
     address, response = context.address, context.without_token
     if isinstance(response, ClusterError):
@@ -84,7 +84,7 @@ def check_open_dashboard(context: Context) -> Iterator[Finding]:
 
 @check(CLUSTER, RESPONSE)
 def check_versions(context: Context) -> Iterator[Finding]:
-    """Compares the cluster's Ray and Python with those that this Rayscribe runs on."""
+    """Compares the cluster's Ray and Python with the supported ones."""
     assert isinstance(context.with_token, DashboardResponse)
     data = context.with_token.data
     theirs, python = str(data.get("rayVersion")), str(data.get("pythonVersion"))
@@ -108,12 +108,12 @@ def check_versions(context: Context) -> Iterator[Finding]:
 
 @check(RECIPE, CLUSTER, RESPONSE, CAPACITY)
 def check_gang(context: Context) -> Iterator[Finding]:
-    """Computes whether the complete gang can ever fit."""
+    """Checks whether the complete gang can ever fit."""
     capacity = context.capacity
     assert context.spec is not None and context.address is not None and capacity is not None
     scaling = context.spec.config.scaling
     gang = gang_of(scaling)
-    # The service checks the limits of queues; here no queue has any.
+    # The service checks the limits of queues; here queues have no limits.
     reason = never_fits(gang, DEFAULT_QUEUE, QueuesConfig(), capacity, context.address)
     if reason is None:
         idle = scaling.idle_gpus(capacity.size)
@@ -127,7 +127,7 @@ def check_gang(context: Context) -> Iterator[Finding]:
 
 @check(RECIPE, CLUSTER, RESPONSE, CAPACITY)
 def check_data_cpus(context: Context) -> Iterator[Finding]:
-    """Checks that the workers leave CPUs for Ray Data (ray#41603: without, it hangs)."""
+    """Checks that the workers leave CPUs for Ray Data, which hangs without any (ray#41603)."""
     capacity = context.capacity
     assert context.spec is not None and context.address is not None and capacity is not None
     scaling = context.spec.config.scaling
@@ -169,7 +169,7 @@ def _listed(resources: Mapping[str, float]) -> str:
 
 
 STORAGE_TIMEOUT_S = 20.0
-# Folders that are a machine's own wherever they are.
+# Folders that are local to a machine.
 OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root")
 
 
@@ -188,7 +188,7 @@ def check_packaged_data(context: Context) -> Iterator[Finding]:
     if isinstance(config, ScriptRunConfig):
         yield from _check_program(context, config)
         return
-    # What is shipped was read for it.
+    # Shipped files were read when they were collected.
     inside = files_in_package(config, shipped=not config.data.ship)
     if not inside:
         yield ok("the recipe names no data in the repository")
@@ -228,7 +228,7 @@ def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Findin
 
 
 def _check_links(tree: Tree) -> Iterator[Finding]:
-    """Public recipes link modules that several of them import, such as the preparation of a corpus."""
+    """Reports links that lead out of the package: public recipes link modules that several of them import."""
     for item in tree.left_out:
         if item.reason == A_LINK_OUT and item.path.endswith(".py"):
             target = (tree.root / item.path).resolve()
@@ -241,7 +241,7 @@ def _check_links(tree: Tree) -> Iterator[Finding]:
 
 @check(RECIPE)
 def check_storage_path(context: Context) -> Iterator[Finding]:
-    """Checks whether all nodes would write to the same folder."""
+    """Checks that all nodes would write to the same folder."""
     assert context.spec is not None
     path, workers = storage_path_of(context.spec.config), context.spec.config.scaling.max_workers
     if is_url(path):
@@ -270,7 +270,7 @@ def check_storage_path(context: Context) -> Iterator[Finding]:
 
 
 def storage_of_program(context: Context) -> Iterator[Finding]:
-    """Writes, reads, lists and deletes a small file under run.storage_path; for a training, its inspection does."""
+    """Writes, reads, lists and deletes a small file under run.storage_path; a training's inspection does so itself."""
     assert context.spec is not None
     path, options = storage_path_of(context.spec.config), context.spec.config.run.storage_options
 
@@ -281,12 +281,12 @@ def storage_of_program(context: Context) -> Iterator[Finding]:
         found = call_with_timeout(try_it, STORAGE_TIMEOUT_S)
     except CallTimeoutError:
         found = skipped(f"run.storage_path: {path} does not respond within {STORAGE_TIMEOUT_S:.0f} s")
-    # A bucket's credentials may be variables of the job.
+    # The job's variables may include a bucket's credentials.
     yield on_other_machines(found) if is_url(path) and variables_of(context.spec.job) else found
 
 
 def node_count(capacity: Capacity | None) -> int | None:
-    """How many nodes there are, one more where the cluster can grow; None where that is not known."""
+    """Returns the number of nodes, one more if the cluster can grow; None if it is not known."""
     if capacity is None or not capacity.nodes:
         return None
     return len(capacity.nodes) + any(more > 0 for more in capacity.growth.values())
@@ -294,5 +294,5 @@ def node_count(capacity: Capacity | None) -> int | None:
 
 OF_PACKAGE = (check_working_dir, check_packaged_data, check_storage_path)
 OF_CLUSTER = (check_cluster, check_open_dashboard, check_versions, check_gang, check_data_cpus)
-# An inspection has a check of the same name, of a training's.
+# Trainings have a check of the same name in their inspection.
 OF_PROGRAMS = (Check("storage", (RECIPE,), storage_of_program),)

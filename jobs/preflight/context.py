@@ -1,4 +1,4 @@
-"""What preflight checks: a recipe, the folder that is packaged with it, and the cluster that it is for."""
+"""Input of preflight: a recipe, the folder that is packaged with it, and the cluster for which it is meant."""
 
 import socket
 from collections.abc import Mapping
@@ -19,24 +19,24 @@ from jobs.submission.job_spec import JobSpec
 from trainers.findings import Moment, Need
 
 if TYPE_CHECKING:
-    # It loads Ray, which is not needed where no cluster is known.
+    # Imports Ray, which is not needed without a cluster.
     from jobs.clusters.registry import Clusters
 
-# Ray's and Python's versions; needs a token where the cluster has one.
+# Ray's and Python's versions; needs a token if the cluster has one.
 METADATA = "/api/v0/cluster_metadata"
 TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class DashboardResponse:
-    """Status code of a response of the dashboard, and the `data` of Ray's JSON; empty where it is not JSON."""
+    """Status code of a response of the dashboard, and the `data` of Ray's JSON; empty if it is not JSON."""
 
     status: int
     data: Mapping[str, Any]
 
 
 def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] | None = None) -> DashboardResponse:
-    """Requests the versions that a cluster runs; without headers, with the token that Ray would send from here.
+    """Requests the versions of a cluster; without headers, with the token that Ray would send from here.
 
     Raises:
         ClusterError: there is no response.
@@ -64,14 +64,14 @@ def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] |
 
 
 def external_url(address: str) -> str | None:
-    """The same port at the address by which other machines know this one; None where this one has no such address."""
+    """Returns a URL's scheme and port at this machine's external address; None if it has no such address."""
     parts = urlsplit(address)
     host = _own_address()
     return None if host is None else f"{parts.scheme}://{host}:{parts.port or 80}"
 
 
 def _token_headers() -> Mapping[str, str]:
-    # Only now: it loads Ray.
+    # Imported here: it imports Ray.
     from jobs.clusters.ray_private import token_headers  # noqa: PLC0415
 
     return token_headers()
@@ -80,7 +80,8 @@ def _token_headers() -> Mapping[str, str]:
 def _own_address() -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Sends nothing: the kernel only chooses the interface. The address is one of RFC 5737's.
+            # Sends nothing: the kernel only chooses the interface. The address is reserved for documentation (RFC
+            # 5737).
             probe.connect(("192.0.2.1", 9))
         except OSError:
             return None
@@ -89,7 +90,7 @@ def _own_address() -> str | None:
 
 
 class Context:
-    """One preflight; what several checks need is read once."""
+    """One preflight; data that several checks need is read once."""
 
     def __init__(
         self,
@@ -102,41 +103,41 @@ class Context:
     ):
         """Sends no request yet.
 
-        Without a recipe only the cluster is checked; without an address, none is known, and without `clusters`, it is
-        reached from the service alone. Checks that are `deep` may take minutes, and look on the nodes too, others about
-        20 seconds. A `bundle` that was collected already is taken as what is packaged.
+        Without a recipe only the cluster is checked. Without an address, no cluster is known; without `clusters`,
+        only the service can connect to it. `deep` checks may take minutes, and run on the nodes, too; others take
+        about 20 seconds. A `bundle` that is already collected is used as the package.
         """
         self.spec, self.address, self.clusters, self.deep = spec, address, clusters, deep
         self._collected = bundle
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the job would not see this machine's files, as far as is known.
+        """True if the job would not see this machine's files, as far as is known.
 
-        Where a submission names no cluster, a service chooses one; where `rayscribe preflight` names none, this
-        machine is checked.
+        If a submission names no cluster, a service chooses one; if `rayscribe preflight` names none, this machine is
+        checked.
         """
         return not (self.deep if self.address is None else is_local_address(self.address))
 
     @cached_property
     def bundle(self) -> Bundle:
-        """What is packaged; raises as `collect_bundle`."""
+        """The files to package; raises as `collect_bundle`."""
         assert self.spec is not None
         return self._collected or collect_bundle(self.spec)
 
     @cached_property
     def without_token(self) -> DashboardResponse | ClusterError:
-        """What the dashboard responds to an unauthenticated client."""
+        """The dashboard's response to an unauthenticated client."""
         return self._get_metadata(with_token=False)
 
     @cached_property
     def with_token(self) -> DashboardResponse | ClusterError:
-        """What the dashboard responds to this user."""
+        """The dashboard's response to this user."""
         return self._get_metadata(with_token=True)
 
     @cached_property
     def capacity(self) -> Capacity | None:
-        """What the cluster has; None where it is not known."""
+        """The cluster's capacity; None if it is not known."""
         if self.address is None or self.clusters is None or isinstance(self.with_token, ClusterError):
             return None
         try:
@@ -146,8 +147,8 @@ class Context:
 
     @property
     def cluster_accepts_us(self) -> bool:
-        """Whether the cluster responds to this user."""
-        # A token is missing (401), or is a wrong one (403).
+        """True if the cluster accepts requests of this user."""
+        # Token is missing (401) or wrong (403).
         return isinstance(self.with_token, DashboardResponse) and self.with_token.status not in (401, 403)
 
     def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
@@ -158,7 +159,7 @@ class Context:
             return error
 
 
-# What checks of the client need.
+# Needs of the client's checks.
 RECIPE: Need[Context] = Need(Moment.CLIENT, lambda context: None if context.spec is not None else "no recipe is named")
 CLUSTER: Need[Context] = Need(
     Moment.CLIENT,

@@ -1,6 +1,6 @@
 """Checks of data, model and machine: `task.py --verb check` in a process that may import torch, and in a small Ray job.
 
-Both print findings as lines of JSON, see `trainers/inspection/check_command.py`; other output is passed over.
+Both print findings as lines of JSON, see `trainers/inspection/check_command.py`; other output is ignored.
 """
 
 import json
@@ -36,7 +36,7 @@ from trainers.errors import RayscribeError
 from trainers.findings import Finding, Level
 
 GROUPS = ("storage", "data", "model", "hardware")
-# `rayscribe submit` waits no longer than this; checks that are not done by then are reported as skipped.
+# Longest wait of `rayscribe submit`; checks that are not done by then are reported as skipped.
 QUICK_TIMEOUT_S = 20.0
 DEEP_TIMEOUT_S = 1800.0
 QUICK_RECORDINGS_S = 2.0
@@ -52,9 +52,9 @@ MAX_LOG_BYTES = 1_000_000
 
 @contextmanager
 def inspecting(context: Context) -> Iterator[Callable[[], list[Finding]]]:
-    """A block in which one process inspects; gives what waits for its findings.
+    """Inspects in a process during the block; yields a function that waits for the findings.
 
-    There is none where the recipe refers to variables that only the nodes have.
+    No process is started if the recipe refers to variables that only the nodes have.
     """
     assert context.spec is not None
     if unknown := _unknown_variables(context.spec):
@@ -92,7 +92,7 @@ def inspecting(context: Context) -> Iterator[Callable[[], list[Finding]]]:
 
 
 def command_of(context: Context) -> list[str]:
-    """The command line of the process."""
+    """Returns the command line of the process."""
     assert context.spec is not None
     entry = entry_words(own_code=not context.spec.has_entry)[1:]
     seconds = DEEP_RECORDINGS_S if context.deep else QUICK_RECORDINGS_S
@@ -101,12 +101,12 @@ def command_of(context: Context) -> list[str]:
 
 
 def check_arguments(groups: Sequence[str]) -> list[str]:
-    """Arguments of task.py; it takes the config from its environment."""
+    """Returns arguments of task.py, which reads the config from its environment."""
     return ["--verb", "check", "--only", ",".join(groups)]
 
 
 def parse_findings(lines: Iterable[str]) -> list[Finding]:
-    """The findings among the lines that were printed."""
+    """Returns the findings among printed lines."""
     findings = []
     for content in _objects(lines):
         if "check" in content:
@@ -118,7 +118,7 @@ def parse_findings(lines: Iterable[str]) -> list[Finding]:
 
 
 def unreported(lines: Iterable[str], groups: Sequence[str], reason: str) -> Iterator[Finding]:
-    """A skipped finding for each check of the groups, or group, that the lines have no finding of."""
+    """Yields a skipped finding for each check of the groups, or for a group, without a finding in the lines."""
     contents = list(_objects(lines))
     reported = {str(content["check"]) for content in contents if "check" in content}
     checks_of = {str(content["group"]): content.get("checks", []) for content in contents if "group" in content}
@@ -147,7 +147,7 @@ def _unknown_variables(spec: JobSpec) -> list[str]:
 
 
 def probe(context: Context) -> list[Finding]:
-    """Submits the probe and waits for its findings; it reserves nothing, so it runs on a busy cluster too."""
+    """Submits the probe and waits for its findings; it reserves nothing, so it also runs on a busy cluster."""
     if (lacking := RESPONSE.lacking(context)) is not None:
         return [Finding(check=NAME, level=Level.SKIPPED, text=lacking)]
     began = time.monotonic()
@@ -171,7 +171,7 @@ def probe(context: Context) -> list[Finding]:
 
 
 def build_probe(context: Context, folder: Path) -> SubmitRequest:
-    """The request to Ray: the run's own first attempt, with checks instead of training; packages are in the folder."""
+    """Builds the request to Ray: the run's first attempt, with checks instead of training; `folder` gets packages."""
     assert context.spec is not None and context.address is not None
     package = pack_bundle(context.bundle, folder)
     code = None if context.spec.has_entry else pack(own_code(), folder, needed=None)
@@ -190,7 +190,7 @@ def build_probe(context: Context, folder: Path) -> SubmitRequest:
 
 
 def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
-    """Runs the probe to its end; gives its job info and the lines of its log."""
+    """Runs the probe to its end; returns its job info and the lines of its log."""
     clusters, end = context.clusters, time.monotonic() + PROBE_TIMEOUT_S
     assert clusters is not None
     uid = request.metadata[METADATA_UID]
@@ -208,7 +208,7 @@ def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
                 )
             time.sleep(POLL_S)
     except BaseException:
-        # Nothing else stops it.
+        # Nothing else stops the probe.
         clusters.stop(request.address, request.submission_id)
         raise
     text = clusters.log(request.address, request.submission_id, 0, MAX_LOG_BYTES) if job_info.known else b""
@@ -216,7 +216,7 @@ def _run(context: Context, request: SubmitRequest) -> tuple[JobInfo, list[str]]:
 
 
 def _from_node(finding: Finding) -> Finding:
-    """The same check was made here too, under the name without `node_`."""
+    """Names a check `node_…`, since the same check was made here under the plain name."""
     name = finding.check if finding.check.startswith("node") else f"node_{finding.check}"
     return finding.model_copy(update={"check": name})
 

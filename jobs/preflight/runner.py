@@ -1,4 +1,4 @@
-"""run_preflight: every check that can be made, as findings; and these as lines for a person."""
+"""Runs every possible check, and formats the findings as lines."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ def run_preflight(
     deep: bool,
     bundle: "Bundle | None" = None,
 ) -> list[Finding]:
-    """Looks for errors before a job runs; see Context. A check that finds one, or that fails itself, raises nothing."""
-    # Only now: a command that shows findings need not make any.
+    """Looks for errors before a job runs; see Context. A check that finds an error, or fails itself, raises nothing."""
+    # Imported here: a command that only shows findings makes none.
     from jobs.preflight.client_checks import OF_CLUSTER, OF_PACKAGE, OF_PROGRAMS  # noqa: PLC0415
     from jobs.preflight.context import RECIPE, Context  # noqa: PLC0415
     from jobs.preflight.inspections import inspecting, probe  # noqa: PLC0415
@@ -35,10 +35,10 @@ def run_preflight(
     if spec is None:
         return _made([check for check in OF_CLUSTER if RECIPE not in check.needs], context)
     if spec.is_script:
-        # Of data and model only the program knows.
+        # Only the program knows its data and model.
         return _made([*OF_PACKAGE, *OF_CLUSTER, *OF_PROGRAMS], context)
     with inspecting(context) as inspected:
-        # The others are made meanwhile.
+        # The other checks run meanwhile.
         findings = _without_repeats([*_made([*OF_PACKAGE, *OF_CLUSTER], context), *inspected()])
     if deep and context.address is not None:
         findings += probe(context)
@@ -50,7 +50,7 @@ def _made(checks: "Sequence[Check[Context]]", context: "Context") -> list[Findin
 
 
 def _without_repeats(findings: Sequence[Finding]) -> list[Finding]:
-    """A manifest that is missing is named once: where what is packaged is checked, not again where it is read."""
+    """Removes repeated findings: the check of the package names a missing manifest, not again the one that reads it."""
     missing = {_field(each) for each in findings if each.check == PACKAGED and each.level == Level.ERROR}
     return [each for each in findings if not (each.check == MANIFESTS and _field(each) in missing)]
 
@@ -60,7 +60,7 @@ def _field(finding: Finding) -> str:
 
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """A line for each finding, one for all checks that were skipped for one reason, and one that counts them."""
+    """Yields a line per finding, one for all checks that were skipped for the same reason, and a summary."""
     skipped: dict[str, list[str]] = {}
     for finding in findings:
         if finding.level == Level.SKIPPED:
@@ -80,5 +80,5 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def line(finding: Finding) -> str:
-    """Its sign, the name of its check, and what it found."""
+    """Returns the finding's sign, the name of its check, and its text."""
     return f"{SIGNS[finding.level]} {finding.check}: {finding.text}"

@@ -1,1 +1,1 @@
-"""A recipe for data and a machine that were looked at, and the recipes that are shipped."""
+"""Writes a recipe for given data and this machine; lists shipped recipes."""

@@ -1,4 +1,4 @@
-"""Draws validation and test clips of speakers that are not trained on, where that can be. Pure."""
+"""Draws validation and test clips, if possible of speakers that are not trained on. Pure."""
 
 import hashlib
 from collections import Counter
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 HELD_OUT = 0.1
-# A group of clips that stay together makes a split of up to this share; train is left half of all.
+# Largest share of a group of clips that becomes a split; train keeps half of all clips.
 LARGEST_SHARE = 0.25
-# Clips of train whose text is held out, too, are left out of it up to this share.
+# Largest share of train clips that are left out because a held-out clip has the same text.
 MOST_LEFT_OUT = 0.1
 LEAST_GROUPS = 3
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What of a clip decides its split; names and folders are the same wherever the data is."""
+    """Fields of a clip that decide its split; names and folders are the same wherever the data is."""
 
     name: str
     text: str
@@ -27,18 +27,17 @@ class Clip:
 
 @dataclass(frozen=True)
 class Splitting:
-    """The split of each clip, in their order, None where it is in none; and what to say of it."""
+    """The split of each clip in order, None for clips in no split; and notes for the user."""
 
     splits: tuple[str | None, ...]
     notes: tuple[str, ...]
 
 
 def split_clips(clips: Sequence[Clip], *, wanted: Sequence[str] = (TEST, VALIDATION)) -> Splitting:
-    """Draws a tenth of the clips for each split that is wanted, by hashes: the same clips always, in whatever order.
+    """Draws a tenth of the clips for each wanted split, by hashes: always the same clips, in any order of input.
 
-    No speaker is in two splits; where speakers are not known or too few, no folder is, else no recording that has
-    several clips, else no text, else each clip is drawn by itself. There must be one clip for each split, and one for
-    train.
+    No speaker is in two splits; if speakers are unknown or too few, no folder is, else no recording with several
+    clips, else no text, else clips are drawn one by one. There must be one clip for each split, and one for train.
     """
     target = max(1, round(HELD_OUT * len(clips)))
     for key_of, says in _ways(clips):
@@ -51,18 +50,18 @@ def split_clips(clips: Sequence[Clip], *, wanted: Sequence[str] = (TEST, VALIDAT
 
 
 def draw(names: Sequence[str], most: int) -> list[int]:
-    """Positions of at most so many names, drawn by their hashes, in their order."""
+    """Returns positions of at most `most` names, drawn by their hashes, in order."""
     return sorted(sorted(range(len(names)), key=lambda row: _hash(names[row]))[:most])
 
 
 def shared_texts(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many of the first texts are also among the second."""
+    """Returns the number of texts in `one` that are also in `other`."""
     there = {_folded(text) for text in other}
     return sum(_folded(text) in there for text in one)
 
 
 def _ways(clips: Sequence[Clip]) -> list[tuple[Callable[[Clip], str | None], list[str]]]:
-    """Ways to group clips, the best first, each with what it means for the scores."""
+    """Returns ways to group clips, the best first, each with notes on what it means for the scores."""
     speakers = {clip.speaker for clip in clips if clip.speaker is not None}
     unnamed = sum(clip.speaker is None for clip in clips)
     unknown = "speakers are not known"
@@ -84,7 +83,7 @@ def _ways(clips: Sequence[Clip]) -> list[tuple[Callable[[Clip], str | None], lis
 
 
 def _held_out(sizes: Mapping[str, int], wanted: Sequence[str], target: int, total: int) -> dict[str, str] | None:
-    """The split of groups that are held out; None where they are too large."""
+    """Returns the split of each held-out group; None if the groups are too large."""
     waiting = sorted(sizes, key=_hash)
     found: dict[str, str] = {}
     for split in wanted:
@@ -94,7 +93,7 @@ def _held_out(sizes: Mapping[str, int], wanted: Sequence[str], target: int, tota
                 chosen.append(key)
                 taken += sizes[key]
         if taken < target / 2:
-            # One group that is larger tells more than some that are very small.
+            # One larger group is a better sample than several very small ones.
             larger = min((key for key in waiting if key not in chosen), key=lambda key: sizes[key], default=None)
             if larger is not None and sizes[larger] <= max(1, LARGEST_SHARE * total):
                 chosen = [larger]

@@ -1,4 +1,4 @@
-"""GPUs, CPUs and memory of this machine, as its drivers tell them. Loads no torch."""
+"""GPUs, CPUs and memory of this machine, as its drivers report them. Does not import torch."""
 
 import math
 import os
@@ -13,17 +13,17 @@ from trainers.config.wording import counted
 from trainers.distributed.hardware import CUDA, ROCM, SMI_TIMEOUT_S, devices_here
 
 QUERY = ["--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
-# Compute capability of the first with bfloat16.
+# First compute capability with bfloat16.
 BFLOAT16 = 8.0
-# Of a GPU whose memory its driver does not tell.
+# Memory of a GPU whose driver does not report it.
 UNKNOWN_MEMORY_BYTES = 8 * 2**30
-# Graphics of a processor take less of the machine's own.
+# Integrated graphics have less, which is the machine's own memory.
 LEAST_MEMORY_BYTES = 4 * 2**30
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that a worker may have."""
+    """A GPU that a worker may use."""
 
     name: str
     memory_bytes: int
@@ -32,7 +32,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """What training can use here."""
+    """Resources for training on this machine."""
 
     cpus: int
     memory_bytes: int
@@ -45,7 +45,7 @@ class Machine:
 
 
 def look_at_machine(root: Path = Path("/")) -> Machine:
-    """The CPUs and the memory that this process may use, a container's limits included, and the GPUs."""
+    """Returns the CPUs and memory that this process may use, within a container's limits, and the GPUs."""
     kinds = devices_here(root)
     gpus = _nvidia_gpus() if CUDA in kinds else _amd_gpus(root) if ROCM in kinds else ()
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -56,7 +56,7 @@ def look_at_machine(root: Path = Path("/")) -> Machine:
 
 
 def _limits(file: Path, count: int) -> list[float]:
-    """Numbers of a limit of a control group; infinity where there is none."""
+    """Returns the numbers of a control group's limit; infinity if there is none."""
     try:
         words = file.read_text(encoding="ascii").split()
     except OSError:
@@ -78,7 +78,7 @@ def _nvidia_gpus() -> tuple[Gpu, ...]:
 
 
 def _nvidia_gpu(line: str) -> Gpu:
-    """A line of nvidia-smi; memory in MiB; what is not known is [N/A]."""
+    """Parses a line of nvidia-smi: memory in MiB, [N/A] for unknown values."""
     name, memory, capability = (part.strip() for part in line.rsplit(",", 2))
     memory_bytes = int(memory) * 2**20 if memory.isdecimal() else UNKNOWN_MEMORY_BYTES
     return Gpu(name, memory_bytes, has_bfloat16=capability[:1].isdigit() and float(capability) >= BFLOAT16)

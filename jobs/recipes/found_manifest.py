@@ -1,4 +1,4 @@
-"""Reads the rows of a manifest, whatever its columns are called and its fields are separated by."""
+"""Reads the rows of a manifest, with any names of columns and any separator."""
 
 import posixpath
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from trainers.errors import ConfigError, DataError
 ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
 OTHER_SEPARATORS = ";\t|"
 _NO_COLUMN = "\0"
-# What the column of speakers is called elsewhere.
+# Other usual names of the speaker column.
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id", "spk_id", "spk", "speakerid", "speaker_name", "user_id")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that the user has named. None: found by their usual names; `ignored` are not looked at."""
+    """Columns that the user has named. None: found by their usual names; `ignored` ones are skipped."""
 
     audio: str | None = None
     text: str | None = None
@@ -42,11 +42,11 @@ class Columns:
 def read_manifest_rows(
     location: str, files: SourceFiles, columns: Columns
 ) -> tuple[SourceSplit, tuple[str, str], bool]:
-    """The rows of a manifest, its columns of recordings and transcripts, and whether a recipe can name it as it is.
+    """Returns a manifest's rows, its recording and transcript columns, and True if a recipe can name it unchanged.
 
     Raises:
         ConfigError: there is no manifest, or its columns are not known.
-        DataError: it is wrong.
+        DataError: the manifest is not valid.
     """
     if posixpath.splitext(location)[1].lower() not in ENDINGS:
         raise ConfigError(
@@ -78,7 +78,7 @@ def read_manifest_rows(
 
 
 def _refuse_unknown(location: str, names: Sequence[str], columns: Columns) -> None:
-    """Refuses columns that are not there, all in one message."""
+    """Rejects missing columns, all in one message."""
     no_texts = (
         " (if none does, write what is said into a column text: without transcripts there is nothing to train on)"
     )
@@ -98,16 +98,16 @@ def _refuse_unknown(location: str, names: Sequence[str], columns: Columns) -> No
 
 
 def open_rows(split: str, location: str, table: pa.Table, files: SourceFiles) -> SourceSplit:
-    """Rows with what reads their recordings; they have no fingerprint, as nothing is prepared of them."""
+    """Returns rows with the reader of their recordings; without a fingerprint, since nothing is prepared from them."""
     rows = files.locate(table, {})
     return SourceSplit(split, location, rows.table, rows.reader, fingerprint="")
 
 
 def _columns_of(location: str, text: str, quoting: Quoting) -> tuple[Sequence[str], str | None]:
-    """Names of the columns, and what separates them in a .csv."""
+    """Returns the names of the columns, and the separator of a .csv."""
     suffix = posixpath.splitext(location)[1].lower()
     if suffix not in (".csv", ".tsv"):
-        # An object may lack what others have, such as a speaker who is not known.
+        # An object may lack keys that others have, such as an unknown speaker.
         return [*dict.fromkeys(name for _, row in json_objects(location, text) for name in row)], None
     separator = separator_of(text, OTHER_SEPARATORS) if suffix == ".csv" else None
     return [*delimited_rows(location, text, separator or "\t", [_NO_COLUMN], quoting=quoting)[0]], separator

@@ -1,4 +1,4 @@
-"""What speech a folder, a manifest or a location in another format has."""
+"""Finds the speech in a folder, a manifest or a location in another format."""
 
 import os
 import posixpath
@@ -25,7 +25,7 @@ from trainers.errors import ConfigError, DataError
 
 Tell = Callable[[str], None]
 ALL = ""
-# Words in names of files and folders that say which split they are.
+# Words in names of files and folders that indicate a split.
 SPLIT_WORDS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training"),
     "validation": ("valid", "validation", "val", "dev"),
@@ -33,7 +33,7 @@ SPLIT_WORDS: Mapping[str, tuple[str, ...]] = {
 }
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl")
 SAVED_DATASET = ("dataset_info.json", "dataset_dict.json")
-# What stands in a message for a field, as there is no recipe yet.
+# Options named in messages in place of fields, since there is no recipe yet.
 _OPTIONS: Mapping[str, str] = {
     "data.encoding": "--encoding",
     "data.quoting": "--quoting",
@@ -41,14 +41,14 @@ _OPTIONS: Mapping[str, str] = {
     "--set data.use_language_column=false": "--ignore-columns and its name",
 }
 _LANGUAGE_IN_CLIP = re.compile(r"common_voice_([A-Za-z]{2,3}(?:-[A-Za-z]+)?)_\d+")
-# The transcript of a recording is in a file of its name, next to it.
+# The transcript of a recording is a file with its name and this suffix, next to it.
 TEXT = ".txt"
 _SUFFIXES = frozenset(f".{ending}" for ending in AUDIO_ENDINGS)
 
 
 @dataclass(frozen=True)
 class FolderFiles:
-    """All files below a folder, as paths from it, sorted; hidden ones are left out."""
+    """All files below a folder, as relative paths, sorted; hidden ones are left out."""
 
     names: list[str]
 
@@ -65,8 +65,8 @@ class FoundSplit:
     """Rows of one split, or of all.
 
     Attributes:
-        source: Its rows, and what reads their recordings.
-        location: How a recipe names these rows as they are. None: only by a manifest that is written of them.
+        source: Its rows, and the reader of their recordings.
+        location: The rows as a recipe can name them unchanged. None: only by a new manifest.
         columns: The columns of a manifest, as a recipe names them.
     """
 
@@ -77,19 +77,19 @@ class FoundSplit:
 
 @dataclass(frozen=True)
 class FoundSpeech:
-    """What was found at a place.
+    """Speech that was found at a location.
 
     Attributes:
-        name: Of the folder or the file.
-        kind: What it is, for a message.
-        root: The folder that it lies in, or the URL.
-        table: The manifest that was named; None: a folder or a corpus was.
-        splits: By train, validation, test; or ALL, where the data does not say which clips are which.
-        language: Where the data says it by itself.
-        notes: What to say of it.
-        encoding: Of its texts.
-        quoting: Of fields of CSV.
-        ignored: Columns of manifests that are not looked at.
+        name: Name of the folder or the file.
+        kind: Describes the kind of data in messages.
+        root: The folder of the data, or the URL.
+        table: The manifest that was named; None for a folder or a corpus.
+        splits: By train, validation, test; or ALL, if the data does not assign clips to splits.
+        language: Its language, if the data specifies it.
+        notes: Notes for the user.
+        encoding: Encoding of its texts.
+        quoting: Quoting of CSV fields.
+        ignored: Columns of manifests that are skipped.
     """
 
     name: str
@@ -105,25 +105,25 @@ class FoundSpeech:
 
     @property
     def place(self) -> str:
-        """What messages name."""
+        """The location that messages name."""
         return self.table or self.root
 
 
 def find_speech(
     given: str, columns: Columns, tell: Tell, encoding: str = UTF_8, quoting: Quoting = "csv"
 ) -> FoundSpeech:
-    """Looks at what a user has named.
+    """Finds the speech at a location that a user has named.
 
     Args:
         given: A path or a location.
-        columns: Of a manifest.
-        tell: Called with how far it is.
-        encoding: Of its texts.
-        quoting: Of fields of CSV.
+        columns: Columns of a manifest.
+        tell: Called with progress messages.
+        encoding: Encoding of its texts.
+        quoting: Quoting of CSV fields.
 
     Raises:
         ConfigError: there is nothing to train on, or several things; names the fix.
-        DataError: a manifest or a corpus is wrong.
+        DataError: a manifest or a corpus is not valid.
         StorageError: a bucket or a server cannot be read.
     """
     if not is_encoding(encoding):
@@ -162,7 +162,7 @@ def _find(given: str, columns: Columns, tell: Tell, files: SourceFiles) -> Found
 
 
 def _misread(found: FoundSpeech, encoding: str) -> Iterator[str]:
-    """Warns of texts that are not of the encoding that was named."""
+    """Yields a warning if texts are not in the given encoding."""
     if encoding == UTF_8:
         return
     texts = [text for split in found.splits.values() for text in split.source.table["text"].to_pylist()]
@@ -195,7 +195,7 @@ def _in_folder(folder: Path, files: SourceFiles, columns: Columns, tell: Tell) -
 
 
 def _of_format(name: str, where: DataLocation, files: SourceFiles) -> FoundSpeech:
-    """Speech in another format than a manifest, which may have splits of its own."""
+    """Returns speech in another format than a manifest, which may have its own splits."""
     text = f"{where.format}:{where.path}" + _query(where.options)
     has_splits = where.format in WITH_SPLITS and "split" not in where.options
     splits, notes = {}, list[str]()
@@ -252,7 +252,7 @@ def _kaldi(folder: Path, named: Sequence[Path], files: SourceFiles) -> FoundSpee
 
 
 def _manifests(folder: Path, named: Sequence[Path], files: SourceFiles, columns: Columns) -> FoundSpeech | None:
-    """The manifests of a folder: one for each split, or a single one; or an audio folder's for each split."""
+    """Returns the manifests of a folder: one per split, or a single one; or an audio folder's for each split."""
     here = [each for each in named if each.suffix.lower() in MANIFEST_ENDINGS and each.is_file()]
     below = [each / f"metadata{end}" for each in named if each.is_dir() for end in MANIFEST_ENDINGS]
     for paths in (here, [each for each in below if each.is_file()]):
@@ -272,10 +272,10 @@ def _manifests(folder: Path, named: Sequence[Path], files: SourceFiles, columns:
 
 
 def _named_splits(paths: Sequence[Path], *, of_parents: bool = False) -> dict[str, Path]:
-    """The split that names of files or folders say; those that say none are left out.
+    """Returns files or folders by the split in their names; names without a split are left out.
 
     Raises:
-        ConfigError: two say the same.
+        ConfigError: two have the same split.
     """
     found: dict[str, Path] = {}
     for path in paths:
@@ -288,7 +288,7 @@ def _named_splits(paths: Sequence[Path], *, of_parents: bool = False) -> dict[st
 
 
 def split_of_name(name: str) -> str | None:
-    """The split that a name says: `train-clean-100` is train."""
+    """Returns the split in a name: `train-clean-100` is train."""
     words = re.split(r"[^a-z]+", name.lower())
     return next((split for split, known in SPLIT_WORDS.items() if any(word in known for word in words)), None)
 
@@ -306,7 +306,7 @@ def _recordings(folder: Path, below: FolderFiles, files: SourceFiles) -> FoundSp
 
 
 def _by_folders(found: FoundSplit, root: str, files: SourceFiles) -> dict[str, FoundSplit]:
-    """Splits that the names of folders below `root` say of all recordings; else all in one."""
+    """Groups recordings by splits in the names of folders below `root`; all in one if any has none."""
     table = found.source.table
     folders = [Path(audio).relative_to(root).parts[:-1] for audio in table["audio"].to_pylist()]
     splits = [next(filter(None, map(split_of_name, parts)), None) for parts in folders]
@@ -321,7 +321,7 @@ def _by_folders(found: FoundSplit, root: str, files: SourceFiles) -> dict[str, F
 
 
 def list_folder(folder: Path, tell: Callable[[str], None]) -> FolderFiles:
-    """Lists all files below a folder; raises DataError where one cannot be listed."""
+    """Lists all files below a folder; raises DataError if a folder cannot be listed."""
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}: let this user read it") from None
@@ -337,11 +337,11 @@ def list_folder(folder: Path, tell: Callable[[str], None]) -> FolderFiles:
 
 
 def rows_next_to_recordings(folder: Path, files: FolderFiles, encoding: str) -> tuple[pa.Table, list[str]]:
-    """A table of ROW_SCHEMA of the recordings that have a transcript, and what was left out.
+    """Returns a table of ROW_SCHEMA of the recordings that have a transcript, and notes on what was left out.
 
     Raises:
         ConfigError: there are no recordings, or no transcripts; says what is needed.
-        DataError: a transcript is of another encoding.
+        DataError: a transcript is in another encoding.
     """
     recordings, names = files.recordings, frozenset(files.names)
     if not recordings:

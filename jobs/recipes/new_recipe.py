@@ -1,4 +1,4 @@
-"""A recipe for speech and a machine that were looked at, with the manifests that it names. Writes nothing."""
+"""Composes a recipe for speech and a machine, and the manifests that it names. Writes nothing."""
 
 import json
 import posixpath
@@ -28,25 +28,25 @@ from trainers.models.language_names import code_or_name, whisper_code
 from trainers.storage.json_files import to_jsonl
 
 LEAST_CLIPS = 3
-# With fewer, each word is some percent of the score.
+# With fewer clips, each word is some percent of the score.
 LEAST_SCORED = 10
 ENGLISH_ONLY = ".en"
-# Of the released models, which have a token for Cantonese.
+# Released models that have a token for Cantonese.
 CANTONESE, KNOW_CANTONESE = "yue", ("large-v3", "large-v3-turbo")
 DOCS = "https://github.com/rayscribe/rayscribe/tree/main/docs"
-# The vocabulary of all released Whispers, about.
+# Approximate vocabulary size of all released Whispers.
 TOKENS = 51_865
 
 
 @dataclass(frozen=True)
 class NewRecipe:
-    """What is to be written, and said.
+    """Files to write, and messages for the user.
 
     Attributes:
         recipe: The recipe's own file.
         texts: Content by file.
-        said: What was found and chosen, a line each.
-        run_folder: Where the run will be.
+        said: Findings and choices, one per line.
+        run_folder: Folder of the future run.
     """
 
     recipe: Path
@@ -57,7 +57,7 @@ class NewRecipe:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a user has said of the recipe; None: it is chosen. `out` is its file."""
+    """The user's options for the recipe; None is chosen automatically. `out` is its file."""
 
     out: Path
     language: str | None = None
@@ -65,7 +65,7 @@ class Wishes:
 
 
 def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wishes: Wishes) -> NewRecipe:
-    """Makes the recipe and its manifests.
+    """Composes the recipe and its manifests.
 
     Raises:
         ConfigError: the language is not known, or the model does not know it.
@@ -128,13 +128,13 @@ def _refuse_without_cantonese(language: str | None, choices: Choices) -> None:
 
 
 def run_name(text: str) -> str:
-    """A name that a run may have, of any text."""
+    """Returns a valid name of a run, derived from any text."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:80] or "my-speech"
     return f"{name}-run" if name in FOLDERS_BESIDE_RUNS else name
 
 
 def _each_used_once(speech: MeasuredSpeech) -> tuple[MeasuredSpeech, list[str]]:
-    """The speech with one row of each recording, or segment, where splits are drawn; and what was left out."""
+    """Keeps one row of each recording or segment if splits are to be drawn; returns notes on what was left out."""
     name = ALL if ALL in speech.rows else TRAIN
     if {VALIDATION, TEST} <= speech.rows.keys():
         return speech, []
@@ -157,7 +157,7 @@ def _each_used_once(speech: MeasuredSpeech) -> tuple[MeasuredSpeech, list[str]]:
 
 
 def _recording_of(row: Row) -> tuple[str, float | None, float | None]:
-    """What a row is a transcript of: a recording, or a segment of one."""
+    """Returns the audio that a row transcribes: a recording, or a segment of one."""
     audio = row["audio"] if is_remote(row["audio"]) else posixpath.normpath(row["audio"])
     return (audio, None, None) if row["offset_s"] is None else (audio, row["offset_s"], row["duration_s"])
 
@@ -170,7 +170,7 @@ def _few(drawn: Mapping[str, Sequence[Row]]) -> Iterator[str]:
 
 
 def _splits(speech: MeasuredSpeech) -> tuple[dict[str, list[Row]], list[str]]:
-    """Rows of train, validation and test, and what to say of them; those that the data has stay as they are."""
+    """Returns rows of train, validation and test, and notes for the user; the data's own splits are not changed."""
     given = dict(speech.rows)
     source = given.pop(ALL, None) or given.pop(TRAIN)
     wanted = [split for split in (TEST, VALIDATION) if split not in given]
@@ -194,7 +194,7 @@ def _clip(row: Row) -> Clip:
 
 
 def _overlaps(splits: Mapping[str, Sequence[Row]]) -> list[str]:
-    """What train and held-out splits of the data's own have in common."""
+    """Returns notes on what train and the data's own held-out splits have in common."""
     notes = []
     for split in (VALIDATION, TEST):
         trained = {_recording_of(row) for row in splits[TRAIN]}
@@ -220,7 +220,7 @@ def _at_most(rows: list[Row], most: int | None) -> list[Row]:
 def _named_data(
     found: FoundSpeech, speech: MeasuredSpeech, drawn: Mapping[str, list[Row]], out: Path
 ) -> tuple[dict[str, Any], dict[Path, str]]:
-    """What the recipe says of its data, and the manifests that it needs: none where it can name what is there."""
+    """Returns the recipe's data part, and the manifests that it needs: none if it can name the existing files."""
     as_they_are = found.splits.keys() == drawn.keys() and all(
         split.location is not None and len(drawn[name]) == len(split.source.table)
         for name, split in found.splits.items()
@@ -248,8 +248,8 @@ def _named_data(
 
 
 def _from(folder: Path, path: str, *, below: Path | None = None) -> str:
-    """A path from a folder on, where it lies below it, or below another; so that both can be moved together."""
-    # Links stay: paths in a manifest count from where it is named.
+    """Returns a path relative to a folder if it lies below it, or below another; so that both can be moved together."""
+    # Symbolic links are kept: paths in a manifest are relative to its named location.
     start, top = (posixpath.normpath(each.absolute()) for each in (folder, below or folder))
     return path if is_remote(path) or not Path(path).is_relative_to(top) else posixpath.relpath(path, start)
 
@@ -277,7 +277,7 @@ def _chosen(choices: Choices) -> str:
 
 
 def _fetched(choices: Choices) -> Iterator[str]:
-    """Says of weights on the Hub that they are not here yet; those of a folder have an absolute path."""
+    """Yields a note if the weights must still be downloaded from the Hub; those of a folder have an absolute path."""
     name = choices.model.get("name_or_path", "/")
     if not name.startswith("/"):
         size = f" ({format_bytes(choices.hub_bytes)})" if choices.hub_bytes else ""
@@ -285,7 +285,7 @@ def _fetched(choices: Choices) -> Iterator[str]:
 
 
 def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: str, out: Path) -> str:
-    """The recipe."""
+    """Renders the recipe."""
     model = dict(choices.model)
     if "name_or_path" in model:
         model["name_or_path"] = _from(out.parent, model["name_or_path"])
@@ -314,10 +314,10 @@ def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: s
 
 
 def read_given_model(text: str) -> GivenModel:
-    """Takes `--model`: scratch, a folder of a Whisper, a Hub id, or the name of a size.
+    """Resolves `--model`: scratch, a folder of a Whisper, a Hub id, or the name of a size.
 
     Raises:
-        ConfigError: it is no Whisper, as far as can be told.
+        ConfigError: it is recognized as not a Whisper.
     """
     if text == SCRATCH:
         return GivenModel(SCRATCH, SIZES[0].weights)
@@ -338,7 +338,7 @@ def read_given_model(text: str) -> GivenModel:
 
 
 def _weights_in(folder: Path) -> float:
-    """About how many weights the Whisper in a folder has, by its config."""
+    """Returns the approximate number of weights of the Whisper in a folder, from its config."""
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

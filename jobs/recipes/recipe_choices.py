@@ -1,4 +1,4 @@
-"""What fits speech and a machine: model, context, batch, steps, workers; each with the reason. Pure."""
+"""Chooses model, context, batch, steps and workers for speech and a machine; each with the reason. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ class WhisperSize:
     """A released Whisper.
 
     Attributes:
-        name: Behind HUB_PREFIX.
-        hub_bytes: Of the file of its weights on the Hub; 0: not known.
-        weights: How many, of OpenAI's model card.
-        learning_rate: A fortieth of what it was trained with, as Hugging Face's fine-tuning event recommends.
+        name: The part of its Hub id after HUB_PREFIX.
+        hub_bytes: Size of its weights' file on the Hub; 0: not known.
+        weights: Number of weights, from OpenAI's model card.
+        learning_rate: A fortieth of the one it was trained with, as Hugging Face's fine-tuning event recommends.
         clip_bytes: Memory that a clip of 30 s takes in training with recomputed activations; an estimate that is
             rather too high, from the bound in docs/gpu.md and the models' widths and depths.
     """
@@ -40,19 +40,19 @@ SIZES = (
 )
 # Weight, gradient and AdamW's moments in float32, and a copy for autocast (docs/gpu.md).
 BYTES_A_WEIGHT = 18
-# Of a GPU's memory, what CUDA, its libraries and fragments leave.
+# Share of a GPU's memory that CUDA, its libraries and fragmentation leave.
 USABLE = 0.85
 LEAST_CLIPS, MOST_CLIPS = 4, 32
-# Little speech tunes a large model no better, and a first run should end soon.
+# With little speech a large model is tuned no better, and a first run should end soon.
 MOST_WEIGHTS_BELOW_AN_HOUR = 300e6
 WHISPER_CONTEXT_S = 30
-# With longer clips there is little to gain; by whether there is a GPU, for which padding costs less.
+# With a longer context there is little to gain; by whether there is a GPU, for which padding costs less.
 LONGEST_SHORT_CONTEXT_S = {True: 15, False: 20}
 MOST_CPUS_OF_A_WORKER = 16
-# So that each has four clips of a step.
+# Each then has four clips of a step.
 MOST_WORKERS_ON_CPU = 4
 CPU_STEPS, CPU_BATCH, CPU_HELD_OUT = 300, 8, 100
-# With less, half the batch.
+# With less memory, the batch is halved.
 ENOUGH_MEMORY_BYTES = 7 * 2**30
 GPU_HELD_OUT = 1000
 LABEL_BYTES = 440
@@ -60,16 +60,16 @@ LABEL_BYTES = 440
 
 @dataclass(frozen=True)
 class Speech:
-    """What of speech decides a recipe.
+    """Facts about speech that decide a recipe.
 
     Attributes:
-        train_clips: Those of train, and their hours.
-        train_hours: As far as durations are known.
-        usual_s: What 99.5 % of all clips are not longer than. None: durations are not known.
-        longest_s: The longest clip.
+        train_clips: Number of train clips.
+        train_hours: Their hours, as far as durations are known.
+        usual_s: Seconds that 99.5 % of all clips do not exceed. None: durations are not known.
+        longest_s: Seconds of the longest clip.
         longest_text: Bytes of the longest transcript.
         language: As a recipe names it. None: only an English Whisper is asked for.
-        is_english: All of it.
+        is_english: True if all clips are English.
     """
 
     train_clips: int
@@ -83,7 +83,7 @@ class Speech:
 
 @dataclass(frozen=True)
 class GivenModel:
-    """A model that the user has named, SCRATCH for a new one; `weights` is about how many it has."""
+    """A model that the user has named, or SCRATCH for a new one; `weights` is its approximate number of weights."""
 
     name: str
     weights: float
@@ -95,9 +95,10 @@ class GivenModel:
 
 @dataclass(frozen=True)
 class Choices:
-    """Parts of a recipe but for run and data's locations.
+    """Parts of a recipe, without run and the locations of data.
 
-    Comments are by path as `to_commented_yaml` takes them. `hub_bytes` is of the weights on the Hub; 0: not known.
+    Comments are by path, as `to_commented_yaml` reads them. `hub_bytes` is the size of the weights on the Hub; 0: not
+    known.
     """
 
     model: Mapping[str, Any]
@@ -110,7 +111,7 @@ class Choices:
 
 
 def clip_limits(machine: Machine, given: GivenModel | None) -> dict[str, int | None]:
-    """How many clips each split has at most, so that a machine without a GPU prepares and scores them in minutes."""
+    """Returns the limit of clips per split, so that a machine without a GPU prepares and scores them in minutes."""
     if machine.gpus:
         return {"train": None, "validation": GPU_HELD_OUT, "test": None}
     most = None if given is not None and given.is_new else CPU_STEPS * CPU_BATCH
@@ -118,7 +119,7 @@ def clip_limits(machine: Machine, given: GivenModel | None) -> dict[str, int | N
 
 
 def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choices:
-    """Chooses what a recipe says."""
+    """Chooses the parts of a recipe."""
     size, reason = _size(speech, machine, given)
     is_new = given is not None and given.is_new
     context_s = _context_s(speech, machine, is_new=is_new)
@@ -131,7 +132,7 @@ def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choice
 
 
 def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[WhisperSize, str]:
-    """The model, and why; of one that is not released by its name, what is nearest by its weights."""
+    """Returns the model, and why; a model that is not a released one gets the facts of the nearest by size."""
     if given is not None:
         if given.is_new:
             return SIZES[0], "A new model: nothing is fetched, and it knows nothing but your speech."
@@ -155,13 +156,13 @@ def _released(size: WhisperSize) -> WhisperSize:
 
 
 def _clips_that_fit(size: WhisperSize, machine: Machine) -> int:
-    """Clips of one forward and backward pass, by the smallest GPU."""
+    """Returns the number of clips that fit in one forward and backward pass on the smallest GPU."""
     free = USABLE * min(gpu.memory_bytes for gpu in machine.gpus) - BYTES_A_WEIGHT * size.weights
     return max(0, int(free / size.clip_bytes))
 
 
 def _context_s(speech: Speech, machine: Machine, *, is_new: bool) -> int | None:
-    """Whole seconds that nearly all clips fit in; all, where that costs little. None: Whisper's own 30 s."""
+    """Returns the context that nearly all clips fit in, or all if that costs little. None: Whisper's own 30 s."""
     if speech.usual_s is None or speech.longest_s is None:
         return None
     wanted_s = speech.longest_s if speech.longest_s <= 1.25 * speech.usual_s else speech.usual_s
@@ -223,7 +224,7 @@ def _training(
 
 
 def _steps(speech: Speech, batch: int, *, on_gpu: bool, is_new: bool) -> tuple[int, int, str]:
-    """How often the validation set is scored, how many steps there are, and why."""
+    """Returns the validation interval in steps, the number of steps, and why."""
     passes = 10 if speech.train_hours < 1 else 5 if speech.train_hours < 10 else 3
     wanted = math.ceil(passes * speech.train_clips / batch)
     least, most = (1000, 3000) if is_new else (100, 20_000 if on_gpu else CPU_STEPS)
@@ -240,7 +241,7 @@ def _steps(speech: Speech, batch: int, *, on_gpu: bool, is_new: bool) -> tuple[i
 def _scaling(machine: Machine, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
     if machine.gpus:
         count = len(machine.gpus)
-        # One stays for Ray Data.
+        # One CPU stays for Ray Data.
         cpus = max(1, min(8, (machine.cpus - 1) // count))
         said = "One worker for each GPU of this machine."
         return {"num_workers": count, "use_gpu": True, "resources_per_worker": {"CPU": cpus, "GPU": 1}}, {
@@ -249,7 +250,8 @@ def _scaling(machine: Machine, *, is_new: bool) -> tuple[dict[str, Any], dict[st
     cpus = min(MOST_CPUS_OF_A_WORKER, machine.cpus - 1 if machine.cpus > 2 else machine.cpus)
     workers, each, said = 1, cpus, "No GPU was found: one worker that computes with these CPUs."
     if is_new:
-        # On two cores 2.0 times as fast as one worker of two threads; 1.04 times with a model as large as Whisper tiny.
+        # On two cores this is 2.0 times as fast as one worker with two threads; 1.04 times with a model as large as
+        # Whisper tiny.
         workers, each = min(MOST_WORKERS_ON_CPU, cpus), 1
         said = "No GPU was found: a model this small is faster by workers than by threads of one."
     content = {"num_workers": workers, "use_gpu": False, "resources_per_worker": {"CPU": each}}

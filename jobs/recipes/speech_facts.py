@@ -1,6 +1,6 @@
-"""Looks at the recordings and transcripts of speech that was found: durations, languages, what cannot be read.
+"""Measures recordings and transcripts that were found: durations, languages, unreadable recordings.
 
-The language of texts is told by their script or their most frequent words, and by a detector.
+The language of texts is recognized by their script or their most frequent words, and by a detector.
 """
 
 import re
@@ -22,16 +22,16 @@ from trainers.errors import AudioError, ConfigError, DataError
 from trainers.inspection.recordings import Recordings, read_recordings
 from trainers.models.language_names import code_or_name, no_token, whisper_code
 
-# Longest look at all recordings.
+# Longest time for reading headers of recordings. Seconds.
 LOOK_S = 30.0
 USUAL_PERCENTILE = 99.5
-# Where no header has a length, so many recordings are decoded.
+# Number of recordings that are decoded if no header has a length.
 DECODED = 16
 TEXTS_READ = 20_000
 
 Row = dict[str, Any]
 _UNTOLD = ""
-# Scripts, as Unicode's names of letters begin, that one of Whisper's languages alone is usually written in.
+# Scripts, by the prefix of Unicode's letter names, that usually only one of Whisper's languages is written in.
 _BY_SCRIPT: Mapping[str, str] = {
     "ARMENIAN": "armenian",
     "BENGALI": "bengali",
@@ -52,7 +52,7 @@ _BY_SCRIPT: Mapping[str, str] = {
     "TELUGU": "telugu",
     "THAI": "thai",
 }
-# Words without a meaning of their own, which are a quarter of any text and more; few are of two of these languages.
+# Function words, which make up a quarter of any text and more; few are shared by two of these languages.
 _WORDS: Mapping[str, str] = {
     "afrikaans": "die en van het nie is in wat dit sy om met was hulle ek",
     "bulgarian": "и на да се в не че за от си това са е по като",
@@ -81,20 +81,21 @@ _WORDS: Mapping[str, str] = {
     "turkish": "ve bir bu için da de ne çok ben ama daha gibi var mı",
     "ukrainian": "і в не на що він з як я це але та у до її було",
     "vietnamese": "và là của không có được cho một những với người các này trong",
-    # Of one another, these are not told: Bosnian, Croatian and Serbian, and Macedonian, in both scripts.
+    # These are not told apart: Bosnian, Croatian, Serbian and Macedonian, in both scripts.
     _UNTOLD: "i je u se da na što sam su ne za ali kao bi od и је у се да на што сам су не за али као би од",
 }
 _LEAST_SHARE, _LEAD, _LEAST_WORDS = 0.15, 1.25, 4
 _LETTERS = re.compile(r"[^\W\d_]+")
-# A detector is asked about so many parts of the texts, of so many characters or more, and this share must agree.
+# A detector classifies up to _PARTS parts of the texts, of _PART_CHARACTERS or more each; the share _AGREEING must
+# agree.
 _PARTS, _PART_CHARACTERS, _AGREEING = 200, 100, 0.9
 
 
 @dataclass(frozen=True)
 class MeasuredSpeech:
-    """Rows by split as `FoundSpeech` has them, without `unreadable` ones and the `without_text` whose text is empty.
+    """Rows by split as in `FoundSpeech`, without `unreadable` ones and the `without_text` rows whose text is empty.
 
-    Durations are seconds, where known.
+    Durations are in seconds, of the clips for which they are known.
     """
 
     rows: Mapping[str, list[Row]]
@@ -111,7 +112,7 @@ class MeasuredSpeech:
         return float(self.durations_s.max()) if len(self.durations_s) else None
 
     def hours_of(self, clips: int) -> float:
-        """Hours of so many clips, each as long as those are on average whose length is known; 0 where none is."""
+        """Returns hours of so many clips, each as long as the average of the known ones; 0 if none is known."""
         return clips * float(self.durations_s.mean()) / 3600 if len(self.durations_s) else 0.0
 
 
@@ -119,7 +120,7 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
     """Reads headers of recordings, for half a minute at most.
 
     Raises:
-        DataError: no recording that was looked at can be read, or no row has a text.
+        DataError: none of the sampled recordings can be read, or no row has a text.
         StorageError: a bucket cannot be read.
     """
     deadline = time.monotonic() + LOOK_S
@@ -153,18 +154,18 @@ def measure(found: FoundSpeech, tell: Tell) -> MeasuredSpeech:
         if not without_text:
             raise DataError(f"{found.place}: no recording to train on can be read ({told[0]}): correct their paths")
         raise DataError(f"{found.place}: each transcript is empty: write into it what is said in its recording")
-    # A test set without texts scores nothing; one is drawn instead.
+    # A test set without texts cannot be scored; another one is drawn instead.
     rows = {name: of_split for name, of_split in rows.items() if of_split}
     return MeasuredSpeech(rows, np.concatenate(durations), told, without_text)
 
 
 def _folder_of(audio: str, root: str) -> str:
-    """The folder of a recording, from the root on: it is the same wherever the data lies."""
+    """Returns the folder of a recording relative to the root, which is the same wherever the data lies."""
     return audio.removeprefix(root).rpartition("/")[0]
 
 
 def _decoded_s(split: FoundSplit, known: Recordings) -> np.ndarray:
-    """Durations of some recordings whose headers do not have them."""
+    """Returns durations of some recordings whose headers do not have them."""
     rows = [row for row in split.source.table.slice(0, DECODED).to_pylist() if row["id"] not in known.unreadable]
     lengths_s = []
     for row, content in zip(rows, split.source.reader.read(rows), strict=True):
@@ -178,7 +179,7 @@ def _decoded_s(split: FoundSplit, known: Recordings) -> np.ndarray:
 
 
 def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
-    """The language as a recipe names it, and how it is known.
+    """Returns the language as a recipe names it, and how it is known.
 
     Raises:
         ConfigError: it is not known, or Whisper has no token for it.
@@ -194,7 +195,7 @@ def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> t
 
 
 def _named_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
-    """What the user or the data says of the language, else the transcripts."""
+    """Returns the language that the user or the data names, else that of the transcripts."""
     if given is not None:
         return given, "as --language has it"
     named = Counter(row["language"] for row in rows if row["language"])
@@ -215,15 +216,15 @@ def _named_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) 
 
 
 def longest_text_bytes(rows: Iterable[Row]) -> int:
-    """Bytes of the longest transcript, which has at most as many tokens."""
+    """Returns the bytes of the longest transcript, which has at most as many tokens."""
     return max(len(row["text"].encode()) for row in rows)
 
 
 def language_of_texts(texts: Iterable[str]) -> str | None:
-    """Whisper's name of the language of texts; None where they do not say it.
+    """Returns Whisper's name of the texts' language; None if it cannot be recognized.
 
-    Words and scripts tell a language from those that are unlike it, and say where a text is in none of them; a detector
-    always names one, and tells those that are alike: Bengali and Assamese, Indonesian and Malay.
+    Words and scripts tell dissimilar languages apart, and recognize a text that is in none of them; a detector always
+    names a language, and tells similar ones apart: Bengali and Assamese, Indonesian and Malay.
     """
     texts = [*texts]
     language = _by_script_or_words(texts)
@@ -262,7 +263,7 @@ def _by_script_or_words(texts: Iterable[str]) -> str | None:
 
 
 def script_of_texts(texts: Iterable[str]) -> str:
-    """The script of most letters, as `Latin`, and how many different ones there are, for messages."""
+    """Returns the most frequent script, e.g. `Latin`, and the number of different letters, for messages."""
     letters = Counter(letter for text in texts for letter in text.lower() if letter.isalpha())
     scripts = Counter[str]()
     for letter, count in letters.items():

@@ -1,1 +1,1 @@
-"""Which runs start next: a pure function of the ledger's rows, the clusters' capacity and the queues' limits."""
+"""Decides which runs start next: a pure function of the ledger's rows, the clusters' capacity and queues' limits."""

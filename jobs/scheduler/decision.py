@@ -24,7 +24,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Holding):
-    """A run that waits to start, for others to succeed, or for the time of a retry; its gang as in `GangParts`."""
+    """A run that waits to start, for other runs to succeed, or for the time of a retry; its gang as in `GangParts`."""
 
     per_worker: Resources
     num_workers: int
@@ -34,20 +34,20 @@ class Waiting(Holding):
 
 
 class WaitCause(StrEnum):
-    """What a run waits for, in one word."""
+    """Cause of a wait, in one word."""
 
     DEPENDENCY = "dependency"  # another run
     RETRY = "retry"  # the time of its next attempt
-    PAUSED = "paused"  # its queue takes nothing
+    PAUSED = "paused"  # its queue admits none
     CLUSTER = "cluster"  # the cluster does not respond
-    INFEASIBLE = "infeasible"  # it needs more than there can be now
-    LIMIT = "limit"  # what its queue, or its user in it, may hold is held
-    CAPACITY = "capacity"  # what the cluster has is held
-    RESERVED = "reserved"  # what is free is reserved for runs ahead of it
+    INFEASIBLE = "infeasible"  # it needs more than the cluster can have now
+    LIMIT = "limit"  # its queue, or its user there, is at the limit
+    CAPACITY = "capacity"  # the cluster's resources are in use
+    RESERVED = "reserved"  # free resources are reserved for runs ahead of it
 
 
 class Reason(NamedTuple):
-    """Why a run waits: in one word, and in one line with what it needs and which pool has how much."""
+    """Reason of a wait: one word, and one line with what the run needs and which pool has how much."""
 
     cause: WaitCause
     text: str
@@ -55,7 +55,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a run does not start now, and its position among the waiting runs of its queue, from 1."""
+    """Reason why a run does not start now, and its position among the waiting runs of its queue, from 1."""
 
     position: int
     reason: str
@@ -63,7 +63,7 @@ class Wait:
 
 @dataclass
 class WaitTotals:
-    """How many runs of one queue wait for one cause now, and how long: added up, and the one that was queued first."""
+    """Waits of one queue's runs for one cause: number of runs, sum of the waits, and the longest wait. Seconds."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -71,10 +71,10 @@ class WaitTotals:
 
 
 class WaitReasons(Mapping[str, Wait]):
-    """Run → why it waits; computed when it is read, since thousands wait and few are asked about."""
+    """Reasons of waiting runs, computed on access, since thousands wait and few are asked about."""
 
     def __init__(self, runs: Sequence[Waiting], reason_of: Callable[[int], Reason]):
-        """Takes the runs that wait in the order of rank, and what gives the reason of the one at a place of it."""
+        """Takes the waiting runs in rank order, and a function that returns the reason of the run at an index."""
         self._runs, self._reason_of = runs, reason_of
 
     def __getitem__(self, run_id: str) -> Wait:
@@ -98,7 +98,7 @@ class WaitReasons(Mapping[str, Wait]):
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
-        """Place of each run among all, and its position in its queue; threads may compute it twice, to the same."""
+        """Index of each run, and its position in its queue; threads may compute it twice, with the same result."""
         last: dict[str, int] = {}
         places = {}
         for place, run in enumerate(self._runs):
@@ -109,7 +109,7 @@ class WaitReasons(Mapping[str, Wait]):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about the waiting runs, each in one of the three: those that start, in this order, and why not."""
+    """The decision about the waiting runs: those that start, in this order, those that wait, and those refused."""
 
     start: tuple[str, ...]
     waits: WaitReasons

@@ -1,8 +1,8 @@
-"""Which gangs can never fit, with the amounts in the message. Pure.
+"""Finds gangs that can never fit, with the amounts in the message. Pure.
 
-Ray places workers. What is checked here holds for any placement: a queue, a user and the cluster have limits; a
-worker must fit on a node; the nodes hold a limited number of workers. A gang that passes may still have to wait: free
-resources may be fragmented over nodes, and then the run waits in Ray with its gang counted as held.
+Ray places workers. The checks here hold for any placement: a queue, a user and the cluster have limits; a worker must
+fit on a node; the nodes hold a limited number of workers. A gang that passes may still have to wait: free resources
+may be fragmented over nodes, and then the run waits in Ray with its gang counted as held.
 """
 
 import math
@@ -15,23 +15,23 @@ from jobs.scheduler.limits import Limits, QueuesConfig
 
 Resources = Mapping[str, float]
 
-# Ray counts resources in ten-thousandths; sums of fractions may be off by far less than that.
+# Ray counts resources in ten-thousandths; rounding errors of sums are far smaller.
 EPSILON = 1e-6
 GIB = 2.0**30
 BYTES = frozenset({"memory", "object_store_memory"})
-# Of Ray's name of a type of accelerators, of which each of their nodes has 1.
+# Prefix of Ray's resource for a type of accelerator, of which each node with it has 1.
 TYPE_PREFIX = "accelerator_type:"
-# Where runs are counted, they are one more resource.
+# The number of runs, as one more resource.
 RUNS = "runs"
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a cluster has. Logical resources in Ray's names.
+    """Resources of a cluster. Logical resources in Ray's names.
 
     Attributes:
         total: All resources of its nodes now.
-        can_grow_to: The most that its autoscaler can grow it to; resources not named here do not grow.
+        can_grow_to: The most to which its autoscaler can grow it; resources not named here do not grow.
         nodes: Resources of each node now. Empty: not known.
     """
 
@@ -41,7 +41,7 @@ class Capacity:
 
     @cached_property
     def size(self) -> dict[str, float]:
-        """The most that there can be of each resource."""
+        """The most that the cluster can have of each resource."""
         names = {*self.total, *self.can_grow_to}
         return {name: max(self.total.get(name, 0.0), self.can_grow_to.get(name, 0.0)) for name in names}
 
@@ -50,10 +50,10 @@ class Capacity:
         return {name: most - self.total.get(name, 0.0) for name, most in self.size.items()}
 
     def max_workers(self, per_worker: Resources) -> float:
-        """How many such workers the nodes could hold if they were empty; infinite if nodes are not known.
+        """Returns the number of such workers that the nodes could hold if empty; infinite if nodes are unknown.
 
-        What the autoscaler can still add counts as one node, since its nodes are not known: too many at worst, never
-        too few.
+        Resources that the autoscaler can still add count as one node, since its nodes are not known: the result may
+        be too large, never too small.
         """
         if not self.nodes:
             return math.inf
@@ -64,12 +64,12 @@ class Capacity:
 
     @cached_property
     def _max_workers(self) -> dict[tuple[tuple[str, float], ...], float]:
-        """A cache of `max_workers`; a decision has thousands of workers of a few kinds."""
+        """Cache of `max_workers`; a decision has thousands of workers of a few kinds."""
         return {}
 
 
 def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str) -> str | None:
-    """Why a gang can never be admitted, even if nothing else ran, with the fix; None if it can, or that is unknown."""
+    """Returns why a gang can never be admitted, even on an idle cluster, with the fix; None if it can, or unknown."""
     parts = GangParts(gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers)
     return infeasible_reason(parts, queue, queues, capacity, address)
 
@@ -77,7 +77,7 @@ def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity 
 def infeasible_reason(
     gang: "GangParts", queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str
 ) -> str | None:
-    """As `never_fits`, for a gang in parts."""
+    """Runs `never_fits` for a gang in parts."""
     part = queues.queues.get(queue)
     if part is None:
         return f"job.queue {queue} is not one of the queues {', '.join(sorted(queues.queues))}: name one of these"
@@ -90,7 +90,7 @@ def infeasible_reason(
 
 
 def caps(limits: Limits) -> dict[str, float]:
-    """Limits of resources, by Ray's names; those that are None are left out."""
+    """Returns limits of resources, by Ray's names; those that are None are left out."""
     named = {"GPU": limits.max_gpus, "CPU": limits.max_cpus}
     return {name: most for name, most in named.items() if most is not None}
 
@@ -117,7 +117,7 @@ def amounts(resources: Resources) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GangParts:
-    """A gang, and why it exceeds limits: a total, of which `num_workers` (elastic: the most) take `per_worker`."""
+    """A gang as amounts, of which `num_workers` (elastic: the maximum) take `per_worker`; explains exceeded limits."""
 
     need: Resources
     per_worker: Resources
@@ -135,8 +135,8 @@ class GangParts:
         return f"set {self._field} to at most {fits}{smallest}"
 
     def excess_over(self, most: Resources, allowed: str, other: str) -> str | None:
-        """Why the total is more than `most`; a resource that is not named there has no limit."""
-        for name in sorted(most, reverse=True):  # GPUs first: they are the more useful message
+        """Returns why the total exceeds `most`, or None; a resource that is not in `most` has no limit."""
+        for name in sorted(most, reverse=True):  # GPUs first: the more useful message
             if self.need.get(name, 0.0) > most[name] + EPSILON:
                 return (
                     f"{self._sum(name)}, but {allowed} {amount(name, most[name])}; {self._fix(name, most[name], other)}"
@@ -144,7 +144,7 @@ class GangParts:
         return None
 
     def excess_over_cluster(self, capacity: Capacity, cluster: str) -> str | None:
-        """Why the cluster, with all that it can grow to, cannot hold the gang."""
+        """Returns why the cluster, with all that it can grow to, cannot hold the gang; None if it can."""
         size, grows = capacity.size, any(value > EPSILON for value in capacity.growth.values())
         most = {name: size.get(name, 0.0) for name, value in self.need.items() if value > 0}
         verb = "can grow to" if grows else "has"

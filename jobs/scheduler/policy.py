@@ -1,4 +1,4 @@
-"""Which runs start now: a pure function of the ledger's rows, the clusters' capacity and the queues' limits.
+"""Decides which runs start now: a pure function of ledger rows, the clusters' capacity and the queues' limits.
 
 The rules:
 
@@ -42,7 +42,7 @@ from jobs.scheduler.limits import QueuesConfig
 from jobs.scheduler.pools import Blocker
 from jobs.scheduler.run_demands import RunDemands, SchedulingGroup
 
-# Why a run waits: a line, what does not get into a pool, or the run itself, whose reason is found out when it is read.
+# Why a run waits: a reason, what blocks it in a pool, or the run itself, whose reason is computed on access.
 _Found = Reason | Blocker | Waiting
 
 
@@ -57,8 +57,8 @@ def decide(
 ) -> Decision:
     """Decides for each waiting run whether it starts now, waits, or can never start.
 
-    Capacity is known of the clusters that respond, by address; of the others, why they do not. Dependencies are the
-    states of the runs that others depend on.
+    `capacity` has the clusters that respond, by address; `unreachable` has the reasons of the others. `dependencies`
+    has the states of the runs that others depend on.
     """
     pools = RunDemands(capacity, queues, _needed_by_all(waiting), unreachable or {})
     for held in holding:
@@ -87,17 +87,17 @@ def decide(
 
 
 def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[Waiting]:
-    """The waiting runs in order: overdue ones by their time, then the others by priority, time and name."""
+    """Returns the waiting runs in order: overdue ones by their time, then the others by priority, time and name."""
     by_time = sorted(waiting, key=attrgetter("queued_s"))
     if len({run.queued_s for run in by_time}) < len(by_time):
         by_time.sort(key=attrgetter("queued_s", "id"))
     overdue = bisect_left(by_time, now_s - patience_s, key=attrgetter("queued_s"))
-    # Equals keep their order.
+    # Sorting is stable: equals keep their order.
     return by_time[:overdue] + sorted(by_time[overdue:], key=attrgetter("priority"), reverse=True)
 
 
 def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
-    """Resources of which every run needs more than what counts as nothing left."""
+    """Returns the resources of which every run needs more than EPSILON leaves."""
     needs = list({id(run.need): run.need for run in waiting}.values())  # thousands share one
     shared = set(needs[0]).intersection(*needs) if needs else set()
     if not shared or min(min(need.values()) for need in needs) > 2 * EPSILON:
@@ -106,7 +106,7 @@ def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
 
 
 def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: float) -> Reason | None:
-    """What has to happen before the run may start, other than resources becoming free."""
+    """Returns what must happen before the run may start, other than resources becoming free; None if nothing."""
     for name in run.depends_on:
         state = dependencies.get(name)
         if state is None:
@@ -114,7 +114,7 @@ def _wait_reason(run: Waiting, dependencies: Mapping[str, RunState], now_s: floa
             return Reason(WaitCause.DEPENDENCY, text)
         if state != RunState.SUCCEEDED:
             return Reason(WaitCause.DEPENDENCY, f"waits for run {name} ({state})")
-    # A retry that is further away than any pause lasts was planned before the clock was set back.
+    # A retry that is further away than the longest pause was planned before the clock was set back.
     if run.not_before_s is not None and 0 < run.not_before_s - now_s <= MAX_BACKOFF_S:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(math.ceil(run.not_before_s)))
         return Reason(WaitCause.RETRY, f"retries at {at} UTC")
@@ -147,13 +147,13 @@ def _start_or_reserve(run: Waiting, group: SchedulingGroup) -> Reason | Blocker 
 
 
 def _wording(reasons: Sequence[_Found], pools: RunDemands) -> Callable[[int], Reason]:
-    """What words a reason by its place, after all starts, so that what is reported free is free."""
+    """Returns a function that words the reason at an index, after all starts, so that free amounts are correct."""
     worded: dict[Blocker, Reason] = {}  # thousands share a text
 
     def reason_at(place: int) -> Reason:
         reason = reasons[place]
         if isinstance(reason, Waiting):
-            # What blocks a run that cannot start, see `SchedulingGroup.blocked`.
+            # The reason of a blocked group, see `SchedulingGroup.blocked`.
             demands = pools.group_of(reason).demands_or_reason(reason)
             if isinstance(demands, Reason):
                 return demands

@@ -1,19 +1,21 @@
-"""Pools: what may be held at once of something, and what is reserved there for runs that wait. Pure.
+"""Pools: limited resources, of which a part is held, and a part is reserved for waiting runs. Pure.
 
-A cluster is a pool, a queue with limits is one, and a user's part of a queue is one. A run starts only when its whole
+Pools are clusters, queues with limits, and users' parts of queues. A run starts only when its complete
 gang fits into each of its pools, and if it cannot delay a waiting run ahead of it.
 
 **Reserving.** How long runs will run is not known, so a later run j may start ahead of a waiting run h only if it
-could run for ever and h would still start as early. When h's turn comes, some of those ahead of j are running: holders
-of now that have not ended, and runs ranked above h that have started meanwhile. Which ones is not known, but together
+could run forever and h would still start as early. When h's turn comes, some of those ahead of j are running: current
+holders that have not ended, and runs ranked above h that have started meanwhile. Which ones is not known, but together
 with h they fit into the pool. So j is harmless if whatever fits into the pool together with h still fits with j added:
 
-    room(h) = size − need(h) − what all those take that are ahead of h and fit next to it
+    room(h) = size − need(h) − the sum of everything ahead of h that fits next to h
     j starts only if need(j) ≤ room(h), for each waiting h that ranks above it
 
-What does not fit next to h, like the large run that h waits for, must have ended before h starts, and leaves its place:
-that is the room for back-filling. Everything else may still be there. What starts is subtracted from the room, so that
-many small runs together do no more harm than one.
+What does not fit next to h, like the large run that h waits for, must have ended before h starts, and frees its
+resources:
+that is the room for back-filling. Everything else may still be running. A run that starts is subtracted from the
+room, so
+that many small runs together do no more harm than one.
 
 This is conservative back-filling, in which every waiting run is protected and not only the first, with unknown lengths
 in the place of users' estimates. Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995; Mu'alem and Feitelson,
@@ -31,13 +33,13 @@ from typing import NamedTuple
 from jobs.scheduler.decision import Reason, WaitCause
 from jobs.scheduler.feasibility import EPSILON, RUNS, amount, number
 
-# No run starts ahead of more runs than this that wait for one pool, so that the cost of a decision is bounded, as with
-# Slurm's bf_max_job_test.
+# No run starts ahead of more runs than this that wait for one pool, so that the cost of a decision is bounded, as
+# with Slurm's bf_max_job_test.
 MAX_WAITING = 200
 
 
 class Demand:
-    """What a run takes of a pool, none of it zero. Equal ones are one object, so that thousands compare quickly."""
+    """Amounts that a run takes of a pool, none of them zero. Equal demands share one object, to compare quickly."""
 
     __slots__ = ("amounts", "items")
 
@@ -54,14 +56,14 @@ class Reservation(NamedTuple):
 
 
 class Blocker(NamedTuple):
-    """Why a demand does not get into a pool: a reservation prevents it, or (None) there is not enough free at all."""
+    """Reason why a demand does not fit into a pool: a reservation prevents it, or (None) not enough is free at all."""
 
     pool: "Pool"
     demand: Demand
     reservation: Reservation | None
 
     def reason(self) -> Reason:
-        """What is needed, the pool, and what is free there at the end of the pass."""
+        """Returns what is needed, the pool, and what is free there at the end of the pass."""
         found = self.reservation
         if found is None:
             short = self.pool.short(self.demand)
@@ -76,10 +78,10 @@ class Blocker(NamedTuple):
 
 
 class HigherRankedDemands:
-    """What is ahead of a run in a pool: what is held, and what waiting runs demand.
+    """Demands ahead of a run in a pool: of running runs and of waiting ones.
 
-    The sums are kept, and the amounts are sorted: what does not fit next to a demand is found without a look at all
-    that does, of which there may be thousands, no two alike.
+    Keeps sums, and sorts amounts, so that the demands that do not fit next to another are found without iterating
+    over the thousands that do.
     """
 
     __slots__ = ("_counts", "_sorted", "_sums")
@@ -87,7 +89,7 @@ class HigherRankedDemands:
     def __init__(self) -> None:
         self._counts: Counter[Demand] = Counter()
         self._sums: dict[str, float] = {}
-        # Of each resource, (amount, demand) in the order of amounts.
+        # Per resource, (amount, demand) sorted by amount.
         self._sorted: dict[str, list[tuple[float, Demand]]] = {}
 
     def add(self, demands: Iterable[Demand]) -> None:
@@ -99,7 +101,7 @@ class HigherRankedDemands:
             self._counts[demand] += count
 
     def coexisting(self, demand: Demand, size: Mapping[str, float]) -> dict[str, float]:
-        """How much is taken, of each resource of the demand, by those that fit into the size together with it."""
+        """Returns the amount of each resource that demands take which fit into the size together with this one."""
         taken = {name: self._sums.get(name, 0.0) for name in demand.amounts}
         for other in dict.fromkeys(self._too_large(demand, size)):
             for name, value in other.items:
@@ -108,7 +110,7 @@ class HigherRankedDemands:
         return taken
 
     def _too_large(self, demand: Demand, size: Mapping[str, float]) -> Iterator[Demand]:
-        """Those that must have ended before the demand is met, some of them more than once."""
+        """Yields demands that must have ended before this one fits, some of them more than once."""
         for name, mine in demand.items:
             others, most = self._sorted.get(name, []), size[name] + EPSILON
             first = bisect_left(others, True, key=lambda item: item[0] + mine > most)
@@ -116,11 +118,11 @@ class HigherRankedDemands:
 
 
 class Pool:
-    """What may be held at once, what is held, and what is reserved, in one pass over the waiting runs.
+    """Size of a pool, what is held, and what is reserved, in one pass over the waiting runs.
 
-    Both what is free and what is spare only shrink during a pass, so that what was refused once is refused again, for
-    the same reason. It is exhausted when nothing is left that all demands take: all are refused for the rest of the
-    pass.
+    Both free and spare amounts only shrink during a pass, so that a refused demand is refused again, for the same
+    reason. A pool is exhausted when nothing is left of a resource that all demands take: all are refused for the rest
+    of the pass.
     """
 
     def __init__(
@@ -132,17 +134,17 @@ class Pool:
         always: Collection[str] = (),
         within: "Pool | None" = None,
     ):
-        """An empty pool, whose demands name no other resources than its `size`, and each some of those `always`.
+        """Creates an empty pool; demands have only resources in `size`, and each demand some of those in `always`.
 
-        The limits of a queue or a user say by whom they are allowed; whoever gets into a pool within a wider one has to
-        get into that, too.
+        `allowed_by` says who sets the limits of a queue or a user; a demand on a pool `within` a wider one must also
+        fit into that.
         """
         self.name, self.size, self._allowed_by, self._within = name, size, allowed_by, within
         self._always = [resource for resource in always if resource in size]
         self._free = dict(size)
         self._spare = dict.fromkeys(size, math.inf)
         self._reserved_for: dict[str, Reservation] = {}
-        # Most pools reserve nothing: there, what is held is only listed.
+        # Most pools reserve nothing: there, held demands are only listed.
         self._ahead: HigherRankedDemands | None = None
         self._added: list[Demand] = []
         self._refused: dict[Demand, Blocker] = {}
@@ -151,16 +153,16 @@ class Pool:
 
     @property
     def closed(self) -> bool:
-        """Whether no other run can start in this pool during this pass."""
+        """True if no other run can start in this pool during this pass."""
         return self._closed or (self._within is not None and self._within.closed)
 
     @property
     def cause(self) -> WaitCause:
-        """What runs wait for here where there is not enough free."""
+        """Cause of a wait if not enough is free in this pool."""
         return WaitCause.CAPACITY if self._allowed_by is None else WaitCause.LIMIT
 
     def blocker(self, demand: Demand) -> Blocker | None:
-        """Why a run that ranks below all earlier ones of this pass cannot have this much now; None if it can."""
+        """Returns why a run that ranks below earlier ones of this pass cannot have this much now; None if it can."""
         if demand in self._refused:
             return self._refused[demand]
         free, spare = self._free, self._spare
@@ -191,7 +193,7 @@ class Pool:
     def reserve(self, run_id: str, demand: Demand) -> None:
         spare = self._spare
         if self.closed or all(spare[name] <= EPSILON for name in demand.amounts):
-            return  # nothing of it is available to later runs in any case
+            return  # later runs could not use any of these resources in any case
         self._waiting += 1
         if self._waiting > MAX_WAITING:
             self._close()
@@ -204,11 +206,11 @@ class Pool:
         self._update_closed()
 
     def short(self, demand: Demand) -> list[str]:
-        """Of which resources less is free than the demand."""
+        """Returns the resources of which less is free than the demand."""
         return [name for name, value in demand.items if value > self._free[name] + EPSILON]
 
     def shortage(self, names: Collection[str]) -> str:
-        """How much of these is free, or held."""
+        """Describes how much of these resources is free, or held."""
         free = {name: max(0.0, self._free[name]) for name in names}
         if self._allowed_by is None:
             return f"{self.name} has {self._of_size(free)} free"
@@ -221,7 +223,7 @@ class Pool:
         )
 
     def _remaining_capacity(self, demand: Demand) -> list[float]:
-        """What of each resource is left by this demand and all those ahead that fit next to it."""
+        """Returns what this demand, and all those ahead that fit next to it, leave of each resource."""
         if self._ahead is None:
             self._ahead = HigherRankedDemands()
         self._ahead.add(self._added)

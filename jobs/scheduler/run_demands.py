@@ -1,4 +1,4 @@
-"""What a run demands of each of its pools. Pure."""
+"""Demands of runs on each of their pools. Pure."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
@@ -8,31 +8,32 @@ from jobs.scheduler.feasibility import RUNS, Capacity, GangParts, Resources, cap
 from jobs.scheduler.limits import Limits, QueuesConfig
 from jobs.scheduler.pools import Demand, Pool
 
-# A run's pools, the narrowest first, and its demand on each.
+# A run's pools, the narrowest first, with its demand on each.
 PoolDemands = tuple[tuple[Pool, Demand], ...]
 
 
 class SchedulingGroup:
-    """Where runs of one user, queue and cluster stand: their pools, and their demands on each.
+    """Runs of one user, queue and cluster: their pools, and their demands on each.
 
     Attributes:
-        blocked: Whether it is known that no run here can start, and that none changes anything for later ones. A pool
-            admits none any more, and those narrower than that reserve nothing either. Why a run waits may be found out
-            later: what these pools have to say stays the same for the rest of the pass.
+        blocked: True if no run here can start or reserve anything: one of its pools admits none any more, and narrower
+            pools reserve nothing. The reasons can then be computed later, since these pools do not change for the rest
+            of the pass.
     """
 
     __slots__ = ("_demands", "_make", "_pools", "blocked")
 
     def __init__(self, pools: Sequence[Pool], make: Callable[[Waiting], Reason | PoolDemands]):
-        """Takes the pools, the narrowest first, and what gives the demands of a kind of run."""
+        """Takes the pools, the narrowest first, and a function that returns the demands of a kind of run."""
         self._pools, self._make = pools, make
         self._demands: dict[tuple[int, int, int], Reason | PoolDemands] = {}
         self.blocked = False
         self.update()
 
     def demands_or_reason(self, run: Waiting) -> Reason | PoolDemands:
-        """A run's demand on each of its pools, or why it could not start even if no other run existed."""
-        # By identity, which costs no look at the amounts: runs of one recipe share one object, and all live as long.
+        """Returns a run's demand on each of its pools, or why it could not start even if no other run existed."""
+        # By identity, without comparing amounts: runs of one recipe share one object, which lives as long as the
+        # runs.
         key = (id(run.need), id(run.per_worker), run.num_workers)
         found = self._demands.get(key)
         if found is None:
@@ -51,8 +52,8 @@ class SchedulingGroup:
 class RunDemands:
     """The pools of one decision, and the demands of runs on them.
 
-    The pools are clusters, queues with limits, and users' parts of queues that limit users. What runs of one group and
-    gang demand is computed once; there may be thousands of them.
+    The pools are clusters, queues with limits, and users' parts of queues that limit users. Demands are computed once
+    per group and gang; there may be thousands of runs.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class RunDemands:
         always: Collection[str] = (),
         unreachable: Mapping[str, str] = MappingProxyType({}),
     ):
-        """Empty pools; every run needs some of the resources `always`."""
+        """Creates empty pools; every run needs some of each resource in `always`."""
         self._capacity, self._queues, self._unreachable = capacity, queues, unreachable
         self._counted = {*always} & {"CPU", "GPU"} | {RUNS}
         self._clusters = {address: Pool("the cluster", item.size, always=always) for address, item in capacity.items()}
@@ -80,7 +81,7 @@ class RunDemands:
 
     @property
     def exhausted(self) -> bool:
-        """Whether it is known that no run can start any more, and that none changes anything for later ones."""
+        """True if no run can start any more, and none changes anything for later ones."""
         return self._only is not None and self._only.exhausted
 
     def group_of(self, run: Waiting) -> SchedulingGroup:
@@ -97,14 +98,14 @@ class RunDemands:
         return self._blocked_reason(run) or self.demands(run)
 
     def demands(self, run: Waiting | Holding) -> PoolDemands:
-        """A run's demand on each of its pools, the narrowest first; pools without limits are left out."""
+        """Returns a run's demand on each of its pools, the narrowest first; pools without limits are left out."""
         counted = _counted(run)
         pools = (self._own_pool(run), self._shared.get(run.queue), self._clusters.get(run.address))
         needs = zip(pools, (counted, counted, run.need), strict=True)
         return tuple((pool, self._demand(need, pool.size)) for pool, need in needs if pool is not None)
 
     def _own_pool(self, run: Waiting | Holding) -> Pool | None:
-        """The user's part of the queue; None where users have no limits."""
+        """Returns the user's part of the queue; None if users have no limits."""
         if not self._own_sizes.get(run.queue):
             return None
         pool = self._own.get((run.queue, run.user))
@@ -151,11 +152,11 @@ class RunDemands:
 
 
 def _counted(run: Waiting | Holding) -> Resources:
-    """What a run takes of a queue, and of a user's part of one."""
+    """Returns the amounts that a run takes of a queue, and of a user's part of one."""
     return {"GPU": run.need.get("GPU", 0.0), "CPU": run.need.get("CPU", 0.0), RUNS: 1.0}
 
 
 def _sizes(limits: Limits) -> dict[str, float]:
-    """The pool that limits make; empty where there are none."""
+    """Returns the size of the pool of these limits; empty without limits."""
     running = {} if limits.max_running is None else {RUNS: float(limits.max_running)}
     return {**caps(limits), **running}

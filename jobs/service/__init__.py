@@ -1,1 +1,1 @@
-"""The operations on runs, and the controller that carries them out."""
+"""The operations on runs, and the controller, which executes them."""

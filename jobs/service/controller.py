@@ -1,12 +1,11 @@
-"""The loop that advances runs: observe, decide, act. One controller acts at a time, the one that holds the lease.
+"""The loop that advances runs: observe, decide, act. Only the controller that holds the lease acts.
 
     round      for each run that holds its gang: advance; then admit those that may start
     advance    submit | end | request the stop, observe
 
 Every action is recorded before and after, and may be repeated without harm, so that the next controller continues where
 one was killed: an attempt is in the ledger before Ray is called, its submission id is derived from run and number, a
-second stop changes nothing, and pieces of logs are replaced completely. What each step changes is decided in
-`run_changes`.
+second stop changes nothing, and pieces of logs are replaced completely. `run_changes` decides what each step changes.
 """
 
 import logging
@@ -51,14 +50,15 @@ log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 LEASE_S = 10.0
-# A step may upload or read much of a user's meanwhile; a controller that takes longer for one is followed by another.
+# A step may upload or read a user's large files meanwhile; a controller that takes longer loses its lease.
 LONGEST_STEP_S = 120.0
-# While its cluster does not respond, a stop is retried this long beyond the job's own grace period.
+# While its cluster does not respond, a stop is retried for this long beyond the job's own grace period.
 ABANDON_AFTER_S = 600.0
-# Of the log of installing packages: Ray repeats the last 50 lines of a try that failed, and logs the next one's start.
+# Limits of the package installation's log: Ray repeats the last 50 lines of a failed try, and logs the next one's
+# start.
 SETUP_LINES = 200
 SETUP_BYTES = 100_000
-# What an attempt starts from is decided on the cluster, and not known here.
+# The cluster decides what an attempt starts from; it is not known here.
 UNKNOWN_START = "its newest checkpoint, if there is one: the service cannot read its run folder now"
 
 
@@ -76,11 +76,11 @@ class Controller:
         clock: Callable[[], float] = time.time,
         hook: Callable[[str], None] = lambda point: None,
     ):
-        """Stores its collaborators; the `hook` is called around every side effect, with its name, for tests."""
+        """Stores its collaborators; tests pass a `hook`, which is called around every side effect with its name."""
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._lease, self._clock, self._hook = lease, clock, hook
         self._folders, self._rounds = RunFolders(), 0
-        # Reads and writes of its own: a slow log must not look like a storage that does not respond.
+        # Has its own RunFolders: a slow log must not look like a storage that does not respond.
         self._driver_logs = DriverLogArchive(clusters, RunFolders(), clock, hook)
 
     def run(self, stop: Signal, *, poll_s: float = POLL_S) -> None:
@@ -99,7 +99,7 @@ class Controller:
         self._lease.release()
 
     def round(self, *, submit: bool = True) -> bool:
-        """Advances every active run once, then admits waiting ones; False if another controller holds the lease.
+        """Advances every active run once, then admits waiting ones; returns False if another one holds the lease.
 
         Without `submit`, no job is submitted, neither of a waiting run nor of one whose submission was interrupted.
 
@@ -112,7 +112,7 @@ class Controller:
         self._driver_logs.begin_round()
         self._folders.begin_round()
         active = self._ledger.active_runs()
-        # Each is first in turn: a slow storage has time for some of its runs only.
+        # Each run is first in turn: a slow storage has time for some of its runs only.
         self._rounds += 1
         first = self._rounds % max(1, len(active))
         for run in (*active[first:], *active[:first]):
@@ -138,14 +138,14 @@ class Controller:
         except (LeaseLostError, ServiceError):
             raise
         except RunChangedError:
-            return  # a user changed it meanwhile; the next round sees that
+            return  # a user changed it meanwhile; the next round reads the change
         except ClusterError as error:
             self._cluster_unreachable(run_id, error)
         except RayscribeError as error:
             self._blocked(run_id, str(error), event="error")
         except Exception as error:
             log.exception("%s: internal error of the service; other runs are not affected", run_id)
-            # Without its text, which may name paths of this machine.
+            # Without the error's text, which may name paths of this machine.
             reason = f"internal error of the service ({type(error).__name__}), whose log has the details; retrying"
             self._blocked(run_id, reason, event="internal_error")
 
@@ -181,7 +181,7 @@ class Controller:
             self._observe(run, attempt, job)
 
     def _submit(self, run: Run, attempt: Attempt) -> None:
-        """Also for a run that is to be stopped: a submission that was interrupted may still reach Ray."""
+        """Submits an attempt, even if a stop was requested: an interrupted submission may still arrive at Ray."""
         try:
             package = self._packages.verified_path(run.package)
             request = build_request(
@@ -203,9 +203,9 @@ class Controller:
         self._hook("ledger.submitted:after")
 
     def _code_of(self, run: Run) -> str | None:
-        """The zip of the code that a run starts with; "" where the nodes have it, None where its package does."""
+        """Returns the zip of the run's code; "" if the nodes have that code, None if the run's package does."""
         if RELEASE is not None and run.code is not None and has_release(run.address, RELEASE):
-            # What a job installs for itself may hide what the nodes have.
+            # Packages that a job installs may hide those of the nodes.
             brings_packages = JobPart.model_validate(run.config["job"]).runtime_env.tool is not None
             if not brings_packages and run.code == self._packages.put_own_code():
                 return ""
@@ -215,7 +215,7 @@ class Controller:
         progress = None
         with suppress(StorageError):
             progress = self._folders.progress(run, attempt.number)
-        # An attempt that has written a status has one: a folder without it is a storage that is not there now.
+        # An attempt that has written a status keeps one: a folder without it means that the storage is not there now.
         unread = progress is None and run.progress is not None and run.progress.phase != ""
         progress = run.progress if unread else progress
         pending = [] if progress is not None and progress.step else self._pending(run, job)
@@ -243,7 +243,7 @@ class Controller:
             return []
 
     def _setup_failure(self, run: Run, attempt: Attempt, job: JobInfo) -> str:
-        """Why Ray's last try to make the environment of a pending job failed; Ray tells only once it gives up."""
+        """Returns why Ray's last try to set up a pending job failed; Ray itself reports it only when it gives up."""
         if job.status != PENDING:
             return ""
         try:
@@ -263,7 +263,7 @@ class Controller:
     def _close(
         self, run: Run, attempt: Attempt, cause: Cause, exit_code: int | None, message: str, *, note: str = ""
     ) -> None:
-        """Records how the attempt ended, and what follows; a user who stopped it reads the note, and what it left."""
+        """Records how the attempt ended, and what follows; after a user's stop, with the note and what the run left."""
         earlier = [item for item in self._ledger.attempts_that_count(run.id) if item.number < attempt.number]
         last_step, progress = self._last_known(run, attempt, earlier)
         left = self._folders.left_text(run) + note if run.stop_requested_s is not None else ""
@@ -275,7 +275,7 @@ class Controller:
         self._hook("ledger.end:after")
 
     def _last_known(self, run: Run, attempt: Attempt, earlier: Sequence[Attempt]) -> tuple[int | None, Progress | None]:
-        """Step of the newest checkpoint, and the last status; where they cannot be read, as known before."""
+        """Returns the step of the newest checkpoint and the last status; what cannot be read is as known before."""
         progress = run.progress
         try:
             progress = self._folders.progress(run, attempt.number) or progress
@@ -285,9 +285,9 @@ class Controller:
         return (newest[1] if newest is not None else None), progress
 
     def _cluster_unreachable(self, run_id: str, error: ClusterError) -> None:
-        """Records the error; a run whose stop is overdue is given up, so that it does not wait for a lost cluster.
+        """Records the error; gives up a run whose stop is overdue, so that it does not wait for a lost cluster.
 
-        On a cluster that was taken down the attempt has ended; the run is tried again when the cluster is up again.
+        On a cluster that was taken down, the attempt has ended; the run is retried when the cluster is up again.
         """
         run = self._ledger.run(run_id)
         if isinstance(error, ClusterGoneError) and run.state.holding and run.stop_requested_s is None:
@@ -325,7 +325,7 @@ class Controller:
 
 
 def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s: float) -> Decision:
-    """What the policy decides about the waiting runs now; nothing is changed."""
+    """Returns the policy's decision about the waiting runs now, without changing anything."""
     waiting = ledger.scheduler.waiting()
     holding = ledger.scheduler.holding()
     known, unreachable = {}, {}
@@ -333,28 +333,28 @@ def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s:
         try:
             known[address] = clusters.capacity(address)
         except ClusterError as error:
-            unreachable[address] = str(error)  # its runs wait, with this as their reason
+            unreachable[address] = str(error)  # the reason of the runs that wait for it
     wanted = {name for item in waiting for name in item.depends_on}
     return decide(waiting, holding, known, queues, ledger.scheduler.states(wanted), now_s, unreachable)
 
 
 def known_checkpoint(run: Run, attempts: Sequence[Attempt]) -> str | None:
-    """The newest checkpoint that was found in the run folder before, as far as its name is known; None: none was."""
+    """Returns the newest checkpoint found in the run folder before, "a checkpoint" if unnamed; None if none was."""
     for attempt in reversed(attempts):
         if attempt.last_step is not None:
             return f"checkpoint-{attempt.last_step}"
         if attempt.resume_from is not None:
             return attempt.resume_from
-    # Measured when one was uploaded.
+    # Measured during an upload of a checkpoint.
     return "a checkpoint" if run.progress is not None and run.progress.checkpoint_s is not None else None
 
 
 def admission_of(run: Run, attempts: Sequence[Attempt], folders: RunFolders, *, now_s: float) -> RunChange | None:
-    """The new attempt of a run that may start; None if it no longer waits, or a stop was requested.
+    """Returns the new attempt of a run that may start; None if it no longer waits, or a stop was requested.
 
-    Its number is not used in the run folder yet. Another ledger, or a user by hand, may have used some; a driver with a
-    number that is used would be fenced. A checkpoint that the run is known to have is expected also where the service
-    does not see it now: the storage may be mounted on the cluster alone.
+    Its number is not yet used in the run folder: another ledger, or a user by hand, may have used some, and a driver
+    with a used number would be fenced. A checkpoint that the run is known to have is expected even if the service
+    cannot see it now: the storage may be mounted on the cluster alone.
     """
     if not run.state.waiting or run.stop_requested_s is not None:
         return None

@@ -91,11 +91,11 @@ class RayUpCluster(ManagedCluster):
         )
 
     def down(self, *, say: Say, force: bool = False) -> None:
-        """Ends all nodes. On own hosts, where nobody takes the machines away, Ray is stopped on each."""
+        """Ends all nodes. On own hosts, whose machines keep running, stops Ray on each."""
         record = self.record
         content: dict[str, Any] = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
         left = []
-        # In a container Ray ends with it, and `ray down` ends that.
+        # In a container, Ray ends with the container, which `ray down` ends.
         if on_own_hosts(content) and not content.get("docker"):
             if record.ssh is None:
                 with contextlib.suppress(ClusterError):
@@ -111,7 +111,7 @@ class RayUpCluster(ManagedCluster):
         record.forget(taken_down=not left)
 
     def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
-        """In the head's container where it has one."""
+        """Opens the shell in the head's container if there is one; see the base class."""
         record = self._with_head()
         path = record.config_path
         if yaml.safe_load(path.read_text(encoding="utf-8")).get("docker"):
@@ -141,14 +141,14 @@ def up(
     now_s: float,
     restart: bool = False,
 ) -> RayUpRecord:
-    """Starts a cluster, or continues a start that failed; one that is up is brought to what the file says.
+    """Starts a cluster, or continues a failed start; updates a running one to the file.
 
-    The timeout is of `ray up`, and then of waiting for its nodes. Without `idle_stop_minutes` the idle stop is as it
-    was; with `restart`, Ray is started anew on a head on which it runs, and its jobs are lost.
+    The timeout is for `ray up`, and again for waiting for its nodes. Without `idle_stop_minutes` the idle stop is not
+    changed; with `restart`, Ray is restarted on a head on which it runs, and its jobs are lost.
 
     Raises:
-        ClusterError: it did not come up, with the lines that say why; or its head cannot be asked.
-        ConfigError: the file is none of `ray up`, or its SSH key is not here.
+        ClusterError: it did not come up, with the lines that say why; or its head does not respond.
+        ConfigError: the file is not one of `ray up`, or its SSH key is not on this machine.
         ConflictError: a Ray of this machine has the name, or another command is at work on it.
     """
     name = name_of(content)
@@ -170,7 +170,7 @@ def up(
         record = record.model_copy(update={"idle_stop_minutes": minutes})
         record = _bring_up(record, content, runs=runs, timeout_s=timeout_s, say=say)
         if runs and minutes is not None:
-            # Ray's start commands, in which it is otherwise, were not run.
+            # The idle stop is part of Ray's start commands, which did not run.
             command = ["exec", str(record.config_path), start_line(content, minutes), "--no-config-cache"]
             _ray(record, command, "idle-stop.log", timeout_s=STOP_TIMEOUT_S, say=say, doing="starting its idle stop")
         if minutes is not None and idle_stop_minutes is None:
@@ -182,7 +182,7 @@ def up(
 
 
 def check_login(content: Mapping[str, Any]) -> None:
-    """Logs in to the head of own hosts, which are there before `ray up`; a cloud's are not.
+    """Logs in to the head of own hosts, which exists before `ray up`; a cloud's does not.
 
     Raises:
         ClusterError: it does not respond, or refuses the user; with what ssh says, and a command to try.
@@ -191,7 +191,7 @@ def check_login(content: Mapping[str, Any]) -> None:
     if not on_own_hosts(content) or host is None:
         return
     target = ssh_target(content["auth"], str(host))
-    # Who the host is, is decided when its address is remembered.
+    # Without known hosts: the key is checked when the address is recorded.
     code, output = run_over_ssh(target, Path(os.devnull), "true", timeout_s=LOGIN_TIMEOUT_S)
     if code != 0:
         key = f" -i {target.private_key}" if target.private_key is not None else ""
@@ -205,20 +205,20 @@ def check_login(content: Mapping[str, Any]) -> None:
 def _bring_up(
     record: RayUpRecord, content: Mapping[str, Any], *, runs: bool, timeout_s: float, say: Say
 ) -> RayUpRecord:
-    """Calls `ray up`, unless the cluster runs as the file says; gives the cluster with its head."""
+    """Runs `ray up`, unless the cluster runs as the file says; returns the record with its head."""
     if record.ssh is None:
         check_login(content)
-        # Of a start that failed: no head has been trusted yet.
+        # Left by a failed start: no head has been trusted yet.
         record.known_hosts_path.unlink(missing_ok=True)
     text = yaml.safe_dump(prepared(content, ensure_token(record.name), record.idle_stop_minutes), sort_keys=False)
     unchanged = record.config_path.exists() and record.config_path.read_text(encoding="utf-8") == text
-    # Remembered before anything is started, so that `down` finds what a failed start leaves.
+    # Recorded before anything is started, so that `down` finds what a failed start leaves.
     write_private(record.config_path, text)
     record.write()
     if runs and unchanged:
         return record
     arguments = ["up", str(record.config_path), "--yes", "--no-config-cache", "--disable-usage-stats"]
-    # Otherwise Ray is started anew, and jobs are lost.
+    # Without this option Ray is restarted, and jobs are lost.
     arguments += ["--no-restart"] if runs else []
     _ray(record, arguments, "up.log", timeout_s=timeout_s, say=say, doing=f"starting {record.name}")
     record = record.model_copy(update={"ssh": head_of(record)})
@@ -227,21 +227,21 @@ def _bring_up(
 
 
 def head_runs(record: RayUpRecord, *, restart: bool = False) -> bool:
-    """Whether Ray runs on the cluster's head, so that a new start would end its jobs.
+    """Returns True if Ray runs on the cluster's head, so that a new start would end its jobs.
 
-    With `restart` they may be lost: Ray counts as not running, and only the head's key is checked.
+    With `restart` its jobs may be lost: Ray counts as not running, and only the head's key is checked.
 
     Raises:
-        ClusterError: the head is there, and cannot be asked; or it shows another key.
+        ClusterError: the head exists and does not respond, or shows another key.
     """
     if record.ssh is None:
-        return False  # nobody could have submitted a job
+        return False  # no job can have been submitted
     if not restart and responds(record):
         return True
     try:
         head = head_of(record)
     except NoHeadError:
-        # The next one has another key.
+        # The next head has another key.
         record.known_hosts_path.unlink(missing_ok=True)
         return False
     if head.host != record.ssh.host:
@@ -253,7 +253,7 @@ def head_runs(record: RayUpRecord, *, restart: bool = False) -> bool:
 
 
 def _ray_listens(record: RayUpRecord, head: SshTarget) -> bool:
-    """Whether Ray's port is open on the head."""
+    """Returns True if Ray's port is open on the head."""
     content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
     line = listens_line(gcs_port(content))
     code, message = run_over_ssh(head, record.known_hosts_path, line, timeout_s=STOP_TIMEOUT_S)
@@ -268,7 +268,7 @@ def _ray_listens(record: RayUpRecord, head: SshTarget) -> bool:
 
 
 def responds(record: RayUpRecord) -> bool:
-    """Whether the cluster's dashboard responds to its token."""
+    """Returns True if the cluster's dashboard responds to its token."""
     try:
         RayJobs(cluster_address(record.name)).capacity({})
     except ClusterError:
@@ -277,7 +277,7 @@ def responds(record: RayUpRecord) -> bool:
 
 
 def _stop_hosts(record: RayUpRecord, content: Mapping[str, Any]) -> Iterator[str | None]:
-    """Stops Ray on each host, workers first, since the head starts them again; yields those where that failed."""
+    """Stops Ray on each host, workers first, since the head would restart them; yields None or the host that failed."""
     provider = content["provider"]
     for host in provider.get("worker_ips") or []:
         yield _stop_host(record, content, host, login_shell(stop_line(content)))
@@ -288,7 +288,7 @@ def _stop_host(record: RayUpRecord, content: Mapping[str, Any], host: str, shell
     target = ssh_target(content["auth"], host)
     command = [*ssh_command(target, record.known_hosts_path), shlex.join(shell)]
     if record.ssh is not None and host != content["provider"]["head_ip"]:
-        # As the head reaches it; from here it may be out of reach.
+        # Through the head, since workers may not be reachable from here.
         through = shlex.join(ssh_command(record.ssh, record.known_hosts_path)).replace("%", "%%") + " -W %h:%p"
         proxied = target.model_copy(update={"proxy_command": through})
         command = [*ssh_command(proxied, record.known_hosts_path), command[-1]]
@@ -313,7 +313,7 @@ def _ray(record: RayUpRecord, arguments: list[str], log: str, *, timeout_s: floa
 
 
 def _wait_for_nodes(record: RayUpRecord, workers: int, *, timeout_s: float, say: Say) -> None:
-    """Waits until the dashboard responds and the nodes that are always there have joined."""
+    """Waits until the dashboard responds and the minimum of nodes has joined."""
     start_s, seen, problem = time.monotonic(), -1, "no response yet"
     while time.monotonic() - start_s < timeout_s:
         try:
@@ -334,7 +334,7 @@ def _wait_for_nodes(record: RayUpRecord, workers: int, *, timeout_s: float, say:
 
 
 def autoscaler_lines(record: RayUpRecord) -> str:
-    """What the head's autoscaler says of nodes that do not come up; empty where it cannot be asked."""
+    """Returns the head's autoscaler log about nodes that do not come up; "" if it cannot be read."""
     if record.ssh is None:
         return ""
     command = "tail -n 200 /tmp/ray/session_latest/logs/monitor.* | grep -iE 'error|fail|denied|timed out' | tail -n 8"

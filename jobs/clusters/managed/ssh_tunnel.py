@@ -1,6 +1,6 @@
 """SSH to a head: its remembered key, and a port that is forwarded to its loopback, where its dashboard listens.
 
-What tells that the key has changed is here, and the only way to accept another.
+This module detects a changed key, and has the only way to accept a new one.
 """
 
 import os
@@ -19,25 +19,25 @@ from trainers.distributed.local_ray import LOOPBACK, free_ports
 CONNECT_TIMEOUT_S = 20.0
 READY = "rayscribe-is-ready"
 READ_BYTES = 4096
-# A connection that is silent is given up after three questions without an answer, this far apart.
+# A silent connection is closed after three unanswered keepalives, this far apart.
 ALIVE_INTERVAL_S = 15
-# Of a login that only asks for the key.
+# Timeout of a login that only reads the key.
 LOGIN_TIMEOUT_S = CONNECT_TIMEOUT_S + 10.0
 FINGERPRINT_TIMEOUT_S = 30.0
-# What ssh prints where a host shows another key than its remembered one.
+# Messages of ssh for a host with another key than its remembered one.
 CHANGED = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
 
 
 def in_quotes(path: Path) -> str:
-    """A path in an option of ssh, which takes spaces as ends of it, and % as the start of a name of its own. Pure."""
+    """Quotes a path in an option of ssh, which splits at spaces and expands %. Pure."""
     return '"{}"'.format(str(path).replace("%", "%%"))
 
 
 def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
-    """The start of an ssh command line, up to the host; it never asks for anything."""
+    """Returns the start of an ssh command line, up to the host; it never prompts."""
     options = {
         "BatchMode": "yes",
-        # The token goes through this connection: a head that has another key than when it was started is refused.
+        # The token goes through this connection: a head with another key than at its start is refused.
         "StrictHostKeyChecking": "accept-new",
         "UserKnownHostsFile": in_quotes(known_hosts),
         "ConnectTimeout": f"{CONNECT_TIMEOUT_S:.0f}",
@@ -57,9 +57,9 @@ def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
 
 
 def run_over_ssh(target: SshTarget, known_hosts: Path, command: str, *, timeout_s: float) -> tuple[int, str]:
-    """Runs a command in the shell of a host, for at most `timeout_s`; gives exit code and standard error.
+    """Runs a command in the shell of a host, for at most `timeout_s`; returns exit code and standard error.
 
-    The code is 255 where ssh itself failed, and -1 where it took too long.
+    The code is 255 if ssh itself failed, and -1 after the timeout.
     """
     line = [*ssh_command(target, known_hosts), command]
     try:
@@ -73,7 +73,7 @@ class Tunnel:
     """A forwarded port, which keeps its number when the connection is opened again."""
 
     def __init__(self, record: RayUpRecord, *, port: int | None = None):
-        """Opens nothing yet; the head of the cluster is known. Without a port of this machine, any is taken."""
+        """Opens nothing yet; the record has the head's address. Without a `port`, any free one here is used."""
         assert record.ssh is not None
         self._record, self.ssh = record, record.ssh
         self.port = port if port is not None else free_ports(1)[0]
@@ -89,7 +89,7 @@ class Tunnel:
         return self._process is not None and self._process.poll() is None
 
     def ensure(self) -> None:
-        """Opens the connection, unless it stands; ClusterError, with ssh's own message, where the head refuses it."""
+        """Opens the connection if it is closed; raises ClusterError with ssh's own message if the head refuses it."""
         with self._lock:
             if not self.alive:
                 self.close()
@@ -104,7 +104,7 @@ class Tunnel:
     def _open(self) -> None:
         forward = f"{LOOPBACK}:{self.port}:{LOOPBACK}:{self._record.dashboard_port}"
         *command, host = ssh_command(self.ssh, self._record.known_hosts_path)
-        # `cat` ends when its input does: the connection never outlives this process, however that ends.
+        # `cat` ends with its input, so the connection never outlives this process, however the process ends.
         command += ["-o", "ExitOnForwardFailure=yes", "-L", forward, host, f"echo {READY}; exec cat"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
@@ -122,7 +122,7 @@ class Tunnel:
 
 
 def _says_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
-    """Waits for the head's own word, which comes after ssh has bound the port: who else listens there gets no token."""
+    """Waits for the head's message that ssh has bound the port, so that no other process there gets the token."""
     assert process.stdout is not None
     output, end = b"", time.monotonic() + timeout_s
     while READY.encode() not in output:
@@ -137,12 +137,12 @@ def _says_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
 
 
 def key_changed(message: str) -> bool:
-    """Whether ssh has refused a host for its key."""
+    """Returns True if ssh has refused a host because of its key."""
     return any(text in message for text in CHANGED)
 
 
 def check_host_key(record: RayUpRecord) -> None:
-    """Refuses, by ClusterError, a head that shows another key: it may be another machine, and gets no token."""
+    """Raises ClusterError for a head that shows another key: it may be another machine, and gets no token."""
     assert record.ssh is not None
     _, message = run_over_ssh(record.ssh, record.known_hosts_path, "true", timeout_s=LOGIN_TIMEOUT_S)
     if key_changed(message):
@@ -150,7 +150,7 @@ def check_host_key(record: RayUpRecord) -> None:
 
 
 def changed_text(record: RayUpRecord) -> str:
-    """What a changed key means, and the fix."""
+    """Returns the message about a changed key, with the fix."""
     assert record.ssh is not None
     return (
         f"the head of {record.name}, {record.ssh.host}, shows another SSH host key than the remembered one: it was "
@@ -160,10 +160,10 @@ def changed_text(record: RayUpRecord) -> str:
 
 
 def shown_key(record: RayUpRecord, folder: Path) -> Path:
-    """Gets the key that the head shows now, as a file of known hosts.
+    """Reads the key that the head shows now, into a file of known hosts.
 
     Raises:
-        ClusterError: it shows none.
+        ClusterError: the head shows none.
     """
     assert record.ssh is not None
     path = folder / "known_hosts"
@@ -174,7 +174,7 @@ def shown_key(record: RayUpRecord, folder: Path) -> Path:
 
 
 def fingerprints(path: Path) -> list[str]:
-    """Fingerprints of a file of known hosts, as `ssh-keygen -l` shows them; none where there is no file."""
+    """Returns fingerprints of a file of known hosts, as `ssh-keygen -l` prints them; none without a file."""
     if not path.exists():
         return []
     line = ["ssh-keygen", "-l", "-f", str(path)]
@@ -186,10 +186,10 @@ class KeyChange:
     """The remembered key of a head and the one that it shows now."""
 
     def __init__(self, record: RayUpRecord):
-        """Asks the head.
+        """Reads the key that the head shows now.
 
         Raises:
-            ClusterError: it shows no key.
+            ClusterError: the head shows no key.
         """
         self._record = record
         with tempfile.TemporaryDirectory() as folder:
@@ -198,5 +198,5 @@ class KeyChange:
             self.before, self.now = fingerprints(record.known_hosts_path), fingerprints(path)
 
     def accept(self) -> None:
-        """Remembers the key that was shown, and no other."""
+        """Stores the key that was shown, and no other."""
         write_private(self._record.known_hosts_path, self._content)

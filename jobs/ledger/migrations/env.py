@@ -1,4 +1,4 @@
-"""What Alembic runs to bring a database to the newest step; jobs.ledger.database gives it the open transaction."""
+"""Alembic runs this to upgrade a database to the newest migration; jobs.ledger.database passes the open transaction."""
 
 from alembic import context
 from sqlalchemy import Connection

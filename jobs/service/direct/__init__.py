@@ -1,1 +1,1 @@
-"""Runs without a queue: `rayscribe train`, `rayscribe launch`, and task.py by hand."""
+"""Runs without a queue: started by `rayscribe train`, `rayscribe launch`, or task.py."""

@@ -1,6 +1,6 @@
-"""Every run that a user may ask for: those of a queue, and those without one that this user has started.
+"""All runs of a user: those of a queue, and those without one that this user has started.
 
-A run is named by its name, or by its folder or URL. One that both know is one run.
+A run is found by its name, its folder or its URL. A run that both know is one run.
 """
 
 import os
@@ -31,14 +31,14 @@ from trainers.errors import ConfigError
 from trainers.run_folder.layout import CONFIG
 from trainers.run_folder.run_register import Registered, all_registered, find_registered, forget
 
-# A storage that does not respond within this is said to be not reachable. Seconds.
+# A storage that does not respond in this time is reported as not reachable. Seconds.
 TIMEOUT_S = 5.0
-# Among so many of the newest runs of a queue a name is looked for that is near to one that is not there.
+# Number of the newest runs of a queue among which similar names are searched.
 NAMES = 500
 
 
 class AllRuns:
-    """Finds runs by what a user calls them, and does what can be done with them wherever they are known."""
+    """Finds runs by name, folder or URL, and forwards operations to where each is known."""
 
     def __init__(self, queued: Operations, *, timeout_s: float = TIMEOUT_S):
         """Reads nothing yet; `queued` has the runs of a queue."""
@@ -46,16 +46,16 @@ class AllRuns:
         self._found: dict[str, str | Registered] = {}
 
     def _of(self, text: str) -> tuple[KnownRuns, str]:
-        """Who knows a run, and by which key."""
+        """Returns the operations that know a run, and its key there."""
         found = self._known(text)
         return (self._queued, found) if isinstance(found, str) else (self._direct, found.url)
 
     def run(self, text: str) -> Run:
-        """The run of a name, a folder or a URL.
+        """Returns the run of a name, a folder or a URL.
 
         Raises:
-            NotFoundError: there is none; the message has names that are near.
-            ConflictError: there are several of that name.
+            NotFoundError: there is none; the message has similar names.
+            ConflictError: several runs have that name.
         """
         operations, key = self._of(text)
         return operations.run(key)
@@ -65,7 +65,7 @@ class AllRuns:
         return operations.attempts(key)
 
     def events(self, text: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The events after one of a number; of a run without a queue, the entries of its journal."""
+        """Returns the events after a number; of a run without a queue, the entries of its journal."""
         operations, key = self._of(text)
         return operations.events(key, after=after, limit=limit)
 
@@ -80,23 +80,23 @@ class AllRuns:
         return operations.stop(key)
 
     def resume(self, text: str) -> Run:
-        """Queues a failed or stopped run of the queue again; ConflictError for one without a queue."""
+        """Queues a failed or stopped run of the queue again; raises ConflictError for a run without a queue."""
         operations, key = self._of(text)
         return operations.resume(key)
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
-        """What the runs of the queue have held; nobody accounts for those without one."""
+        """Returns the resources that runs of the queue have held; runs without one are not accounted."""
         return self._queued.usage(by, since_s=since_s, run_id=run_id)
 
     def mean_queued(self, name: str) -> None:
-        """From now on this name means the run of the queue, whatever else has it."""
+        """Makes this name stand for the run of the queue from now on, even if another run has it."""
         self._found[name] = name
 
     def forget(self, text: str) -> str:
-        """Removes a run without a queue from this user's list, and gives its folder, which stays.
+        """Removes a run without a queue from this user's list; returns its folder, which is kept.
 
         Raises:
-            ConflictError: it runs, or it is one of a queue.
+            ConflictError: the run is active, or is one of a queue.
         """
         found = self.find(text)
         if isinstance(found, str):
@@ -107,14 +107,14 @@ class AllRuns:
         return found.url
 
     def forget_gone(self) -> list[str]:
-        """Removes the runs whose folders are gone, or were never made; gives their folders."""
+        """Removes the runs whose folders are gone, or were never created; returns their folders."""
         gone = self._direct.gone()
         for url in gone:
             forget(url)
         return gone
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page:
-        """A page of all runs, newest first."""
+        """Returns a page of all runs, newest first."""
         direct = self._direct.newest_first(wanted, read_cursor(cursor), self._is_direct)
         both = merge(self._queued_runs(wanted, limit, cursor), direct, key=position_of, reverse=True)
         runs = [*islice(both, limit + 1)]
@@ -122,7 +122,7 @@ class AllRuns:
         return Page(runs=runs[:limit], next_cursor=cursor_after(position_of(runs[limit - 1])) if more else None)
 
     def _queued_runs(self, wanted: RunFilter, limit: int, cursor: str | None) -> Iterator[Run]:
-        """Those of the queue, newest first, without those that were started again without it; read page by page."""
+        """Yields runs of the queue, newest first, but those that were started again without it; reads page by page."""
         by_url = {known.url: known for known in all_registered()} if wanted.queue is None else {}
         while True:
             page = self._queued.runs(wanted, limit=limit, cursor=cursor)
@@ -132,9 +132,9 @@ class AllRuns:
             cursor = page.next_cursor
 
     def find(self, text: str) -> str | Registered:
-        """The name in the queue, or what is registered of a run without one; see `run`."""
+        """Returns the name in the queue, or the register's entry of a run without one; see `run`."""
         known = self._known(text)
-        # What it was started as may have changed since.
+        # Its registered start may have changed since.
         return known if isinstance(known, str) else self._direct.known(known.url)
 
     def _known(self, text: str) -> str | Registered:
@@ -179,13 +179,13 @@ class AllRuns:
             return None
 
     def _is_direct(self, known: Registered) -> bool:
-        """Whether the list has a run as one without a queue."""
+        """Returns True if the list shows the run as one without a queue."""
         queued = self._queued_run(known.name)
         return queued is None or queued.run_folder != known.url or _is_later(known, queued)
 
 
 def _is_later(direct: Registered | None, queued: Run) -> bool:
-    """Whether a run of a queue has ended, and was started again without it."""
+    """Returns True if a run of a queue has ended, and was started again without it."""
     if direct is None or queued.ended_s is None:
         return False
     return bool(direct.is_running) or direct.started_s > queued.ended_s

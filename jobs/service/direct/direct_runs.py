@@ -1,4 +1,4 @@
-"""What a run that was started without a queue is doing, from its folder and its driver."""
+"""State of runs that were started without a queue, from their folders and drivers."""
 
 import os
 import signal
@@ -32,18 +32,18 @@ from trainers.storage import open_storage
 
 # Exit codes of a driver that was asked to stop: 128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM.
 STOPPED_CODES = (129, 130, 143)
-# Of a run that was started again and again, the newest are shown.
+# Only the newest attempts of a run are shown.
 MAX_ATTEMPTS = 50
-# A storage of which nothing is known: what may pass is tried for 20 s there.
+# For a storage of which nothing is known: transient errors are retried for 20 s there.
 NAMED_TIMEOUT_S = 60.0
 READ_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What a run folder says: its journal, and the status of the attempt that is shown.
+    """Content of a run folder: its journal, and the status of the attempt that is shown.
 
-    `is_own` says whether the driver that is registered has begun that attempt.
+    `is_own` is True if the registered driver has begun that attempt.
     """
 
     state: State
@@ -55,7 +55,7 @@ class _Found:
 class DirectRuns:
     """The runs of this user's register, as `KnownRuns` by the URLs of their folders.
 
-    A storage that does not respond in time is left out for a while.
+    A storage that does not respond in time is skipped for a while.
     """
 
     def __init__(self, *, timeout_s: float):
@@ -64,7 +64,7 @@ class DirectRuns:
         self._unregistered: dict[str, Registered] = {}
 
     def known(self, url: str) -> Registered:
-        """What is known of the last start of a run, also of one that somebody else has started, or elsewhere.
+        """Returns the register's entry of a run's last start; also for one that another user or machine has started.
 
         Raises:
             NotFoundError: no run is in the folder.
@@ -78,7 +78,7 @@ class DirectRuns:
     def newest_first(
         self, wanted: RunFilter, before: Position | None, is_listed: Callable[[Registered], bool]
     ) -> Iterator[Run]:
-        """The runs that are wanted and listed, behind a position of all lists; some are read at a time."""
+        """Yields the wanted and listed runs after a position of all lists; reads some at a time."""
         registered = sorted(all_registered(), key=_position_of, reverse=True)
         waiting = [
             known
@@ -95,7 +95,7 @@ class DirectRuns:
                 yield from filter(None, [*pool.map(read, waiting[start : start + READ_AT_ONCE])])
 
     def run(self, url: str) -> Run:
-        """The run as it is now. Its queue and its cluster are empty."""
+        """Returns the run as it is now. Its queue and its cluster are empty."""
         return self._run(self.known(url))
 
     def _run(self, known: Registered) -> Run:
@@ -121,7 +121,7 @@ class DirectRuns:
         return run.model_copy(update=shown)
 
     def gone(self) -> list[str]:
-        """Folders of registered runs in which nothing is, and where nobody is about to write."""
+        """Returns folders of registered runs that are empty, and to which no driver is about to write."""
 
         def is_gone(known: Registered) -> bool:
             try:
@@ -135,7 +135,7 @@ class DirectRuns:
             return [run.url for run, is_gone in zip(known, pool.map(is_gone, known), strict=True) if is_gone]
 
     def attempts(self, url: str) -> list[Attempt]:
-        """The newest attempts, by number; none where the folder cannot be read."""
+        """Returns the newest attempts, by number; none if the folder cannot be read."""
         known = self.known(url)
         return self._attempts_of(self._run(known), known)
 
@@ -146,7 +146,7 @@ class DirectRuns:
             return []
 
     def events(self, url: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
-        """The entries of its journal."""
+        """Returns the entries of its journal as events."""
         run = self.run(url)
         entries = self._folders.read(run, lambda folder: [*Journal(folder, most_bytes=MAX_JOURNAL_BYTES).entries()])
         return [*events_of(run, entries)][after : after + limit]
@@ -154,7 +154,7 @@ class DirectRuns:
     def logs(
         self, url: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
     ) -> LogPage:
-        """The lines of the workers since the cursor; the driver's were printed where it was started.
+        """Returns the lines of the workers since the cursor; the driver's were printed in its terminal.
 
         Raises:
             ConflictError: there is no attempt yet.
@@ -171,10 +171,10 @@ class DirectRuns:
         return read_logs(self._folders, run, chosen, source=source, cursor=cursor, driver_log=_no_driver_log)
 
     def stop(self, url: str) -> Run:
-        """Asks the driver to stop, which saves a last checkpoint first; a run that has ended is left as it is.
+        """Asks the driver to stop, which saves a last checkpoint first; does nothing for a run that has ended.
 
         Raises:
-            ConflictError: its process is not seen from this machine.
+            ConflictError: its process is not visible from this machine.
         """
         known = self.known(url)
         run = self._run(known)
@@ -192,7 +192,7 @@ class DirectRuns:
         return run.model_copy(update={"stop_requested_s": time.time(), "reason": f"stopping · {run.reason}"})
 
     def resume(self, url: str) -> Run:
-        """Raises ConflictError: no service starts it."""
+        """Raises ConflictError: no service can start the run."""
         name = self.known(url).name
         raise ConflictError(
             f"{name} was started without a queue, and is continued where a command runs: rayscribe resume {url}"
@@ -200,17 +200,17 @@ class DirectRuns:
 
 
 def _position_of(known: Registered) -> Position:
-    """As `position_of` its run."""
+    """Returns the position of the run in all lists, see `position_of`."""
     return known.created_s, known.name
 
 
 def _tags_of(known: Registered) -> list[str]:
-    """The words by which it is found, which training carries and does not read."""
+    """Returns the tags of a run, which are for filters and not read by training."""
     return sorted((known.config.get("job") or {}).get("tags") or ())
 
 
 def _is_wanted(known: Registered, wanted: RunFilter) -> bool:
-    """Whether it is listed, whatever its state."""
+    """Returns True if the run is listed, regardless of its state."""
     of_user = wanted.user in (None, current_user())
     return of_user and wanted.queue is None and (wanted.tag is None or wanted.tag in _tags_of(known))
 
@@ -221,9 +221,9 @@ def _no_driver_log(start: int, size: int) -> bytes:
 
 def _described(known: Registered) -> Run:
     gang = Gang(num_workers=1, resources_per_worker={})
-    with suppress(ValueError):  # of another version
+    with suppress(ValueError):  # written by another version
         gang = gang_of(ScalingPart.model_validate(known.config.get("scaling") or {}))
-        # No queue holds CPUs for Ray Data; what is left of the machine is there.
+        # No queue holds CPUs for Ray Data, which uses the rest of the machine.
         gang = gang.model_copy(update={"extra": {}})
     return Run(
         id=known.name,
@@ -254,20 +254,20 @@ def _look(known: Registered, folder: RunFolder) -> _Found:
     progress = progress_of(read_status(folder, attempt))
     trains = next((group.attempt for group in state.groups if group.id == state.group), attempt)
     if trains != attempt and progress is not None and progress.phase == ENDED:
-        # The newest was refused where the one before it has gone on since.
+        # The newest attempt was refused if the one before it has continued since.
         other = progress_of(read_status(folder, trains))
         if other is not None and other.at_s > progress.at_s:
             attempt, progress = trains, other
     began = (folder.read_json(f"{ATTEMPTS}/{attempt}/{ATTEMPT}") or {}) if known.is_running else {}
-    # A driver enters the attempt in the journal before it writes this file.
+    # A driver adds the attempt to the journal before it writes this file.
     is_later = progress is not None and progress.at_s >= known.started_s
     return _Found(state, attempt, progress, began["process"] == known.process if "process" in began else is_later)
 
 
 def _state_by_code(known: Registered) -> RunState:
-    """The state by how the driver has ended."""
+    """Returns the state by how the driver has ended."""
     if known.exit_code is None:
-        # As far as is known: of one that is not seen from here, only its folder says more.
+        # Best guess: for a driver that cannot be seen from here, only its folder shows more.
         return RunState.FAILED if known.is_running is False else RunState.SETTING_UP
     if known.exit_code in STOPPED_CODES:
         return RunState.STOPPED
@@ -290,7 +290,7 @@ def _state_of(known: Registered, found: _Found) -> tuple[RunState, str]:
 
 
 def _finished(known: Registered, progress: Progress | None) -> str:
-    """Gives the reason of a finished run, whose driver may have been stopped or killed after it."""
+    """Returns the reason of a finished run, whose driver may have been stopped or killed afterwards."""
     detail = progress.detail if progress is not None and progress.phase == ENDED else ""
     if detail.startswith("stopped") or (known.is_running is False and known.exit_code != 0):
         again = f"the same command, or `rayscribe resume {known.name}`, completes it"
@@ -299,7 +299,7 @@ def _finished(known: Registered, progress: Progress | None) -> str:
 
 
 def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
-    """The state of a run whose driver has ended, and which has not finished."""
+    """Returns the state of a run whose driver has ended without finishing it."""
     if known.exit_code is not None:
         return _state_by_code(known), known.reason.partition("\n")[0] or "ended"
     came = f" at {describe(found.progress)}" if found.progress is not None else ""
@@ -309,7 +309,7 @@ def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
 
 
 def _state_elsewhere(known: Registered, found: _Found) -> tuple[RunState, str]:
-    """The state of a run whose driver is not seen from here, by what it wrote; one that writes nothing has ended."""
+    """Returns the state of a run whose driver cannot be seen from here, by its status; a silent one has ended."""
     progress = found.progress
     if progress is not None and progress.phase == ENDED:
         stopped = progress.detail.startswith("stopped")
@@ -339,7 +339,7 @@ def _attempts(folder: RunFolder, run: Run, known: Registered) -> list[Attempt]:
 
 
 class _Steps:
-    """Where attempts began, how far they came, by checkpoints that may have been removed since, and which finished."""
+    """Starts and last steps of attempts, by checkpoints that may have been removed since, and finished attempts."""
 
     def __init__(self) -> None:
         self.finished: set[int] = set()
@@ -347,14 +347,15 @@ class _Steps:
         self.last_step: dict[int, int] = {}
 
     def note(self, state: State, entry: Mapping[str, Any]) -> None:
-        """Takes in the next entry of the journal; `state` is that after it."""
+        """Reads the next entry of the journal; `state` is the state after it."""
         if state.finished is not None:
-            # A later attempt that trains on takes it back.
+            # A later attempt that continues training reverts this.
             self.finished.add(state.finished.attempt)
         if entry["kind"] == "checkpoint":
             made = entry["checkpoint"]
             self.last_step[made["attempt"]] = max(made["step"], self.last_step.get(made["attempt"], 0))
-        # Before it writes its own, an attempt uploads what the one before has left, and leaves out what is damaged.
+        # Before its own first checkpoint, an attempt uploads those that the one before has left, and drops damaged
+        # ones.
         if state.attempt not in self.last_step:
             self.resume_from.pop(state.attempt, None)
             if state.checkpoints:
@@ -391,7 +392,7 @@ def _attempt(folder: RunFolder, state: State, steps: _Steps, number: int, run: R
 
 
 def _unregistered(url: str) -> Registered:
-    """A run that somebody else has started, or elsewhere, by its folder.
+    """Returns an entry for a run that another user or machine has started, read from its folder.
 
     Raises:
         NotFoundError: there is none in the folder.

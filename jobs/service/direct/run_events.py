@@ -1,4 +1,4 @@
-"""The journal of a run as events: what happened to one that no ledger has. Pure."""
+"""Converts the journal of a run, which no ledger knows, to events. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ STATES = {"opened": RunState.TRAINING, "prepared": RunState.PREPARING_DATA, "fin
 
 
 def events_of(run: Run, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
-    """One event an entry, see `trainers.run_folder.journal`; and how the run ended, unless it finished."""
+    """Yields one event per entry, see `trainers.run_folder.journal`; and how the run ended, unless it finished."""
     number = 0
     before: RunState | None = None
     trained: set[Any] = set()

@@ -1,4 +1,4 @@
-"""The tables: runs, what was asked, attempts, events, the lease, tokens. It stands for the steps up to 0004."""
+"""The tables: runs, requests, attempts, events, the lease, tokens. Replaces the migrations up to 0004."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# As jobs.ledger.schema had them: a step never changes, whatever becomes of that module.
+# Copied from jobs.ledger.schema: a migration never changes, even if that module does.
 TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 JSON = sa.Text()
 TIME = sa.Float(53)
@@ -16,7 +16,7 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Makes all tables."""
+    """Creates all tables."""
     _runs()
     _parts_of_runs()
     _attempts_and_events()

@@ -1,1 +1,1 @@
-"""One file a step, each for ever as it was released."""
+"""One file per migration, never changed after its release."""
