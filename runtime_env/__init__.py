@@ -1,4 +1,4 @@
-"""What a job brings along: its working directory as a zip, packages, variables, and secrets by reference.
+"""Builds a job's environment: its working directory as a zip, packages, variables, and secrets by reference.
 
-Builders are pure. Files are read in `tree` and `requirements`, and written in `package`, nowhere else.
+Builders are pure. Files are read only in `tree` and `requirements`, and written only in `package`.
 """

@@ -1,4 +1,4 @@
-"""Zip files that are the same, byte for byte, whenever their content is the same."""
+"""Zip files that are identical, byte for byte, if their content is."""
 
 import io
 import stat
@@ -12,8 +12,7 @@ from typing import IO
 FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 UNIX = 3
 CHUNK_BYTES = 1024**2
-# With what each file's entry in a zip's list of files begins; and how long entries with their names are at most, on
-# average.
+# Signature of a file's entry in a zip's directory; and the maximum average length of entries with their names.
 ENTRY_SIGNATURE, MAX_BYTES_OF_ENTRY = b"PK\1\2", 512
 
 
@@ -33,15 +32,15 @@ class Member:
 
 
 class TooLargeError(Exception):
-    """The archive, or what it unpacks to, grows beyond its bound; what was written so far is of no use."""
+    """The archive, or its unpacked content, exceeds its bound; what was written so far is useless."""
 
 
 class TooManyError(Exception):
-    """The archive has more files than its bound, or names of more bytes."""
+    """The archive has more files than its bound, or too many bytes of names."""
 
 
 class _Directory(io.FileIO):
-    """A zip whose list of files is counted when it is read, before `zipfile` makes an object of each."""
+    """A zip whose directory is counted when it is read, before `zipfile` creates an object for each entry."""
 
     def __init__(self, path: Path, max_files: int):
         super().__init__(path)
@@ -57,12 +56,12 @@ class _Directory(io.FileIO):
 
 
 def read_members(path: Path, max_files: int) -> list[zipfile.ZipInfo]:
-    """The files of an archive, in memory that its bound limits.
+    """Returns the files of an archive, in bounded memory.
 
     Raises:
         TooManyError: it has more files.
         OSError: it cannot be read.
-        BadZipFile: it is no zip.
+        BadZipFile: it is not a zip.
     """
     with _Directory(path, max_files) as file, zipfile.ZipFile(file) as archive:
         return archive.infolist()

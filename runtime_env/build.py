@@ -1,9 +1,9 @@
-"""RuntimeEnvPart → the runtime_env that Ray gets, and what pip and uv are told, whoever starts them.
+"""Converts RuntimeEnvPart to Ray's runtime_env, and builds the options of pip and uv, whoever starts them.
 
-Pure; secrets are in it only as references. Where a cluster allows none of Ray's pip environments, install_and_run.sh
-wraps the entrypoint: inside, RAYSCRIBE_PY_EXECUTABLE names what to give Ray as `py_executable`, so that the workers of
-all nodes start through the script too, and have the same packages. The script at the repository's root, for Ray's own
-command, is the same for requirements.txt: see `root_files`.
+Pure; secrets are in it only as references. If a cluster allows none of Ray's pip environments, install_and_run.sh
+wraps the entrypoint: inside, RAYSCRIBE_PY_EXECUTABLE has the value for Ray's `py_executable`, so that the workers of
+all nodes start through the script, too, and have the same packages. The script at the repository's root, for Ray's
+own command, is the same for requirements.txt: see `root_files`.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ def build_runtime_env(
     Args:
         part: The key `job.runtime_env`, its requirements read (`freeze`).
         package: Path of the zip with the working directory on this machine, or a URI of it. Not sent to an image.
-        stop_grace_s: How long the job may go on after it was asked to stop.
+        stop_grace_s: Seconds that the job may continue after it was asked to stop.
         environment: Further plain variables of the driver and all workers. Ray remembers for ten minutes that an
-            environment could not be made, and answers the very same one with the same failure without a new attempt:
-            give one that differs from attempt to attempt.
-        setup_log: Name of a file among Ray's logs on each node, for what pip or uv prints there.
+            environment could not be created, and fails an identical one without a new try: pass a variable that
+            differs from attempt to attempt.
+        setup_log: Name of a file among Ray's logs on each node, for the output of pip or uv.
         code: Path or URI of another zip, with Python packages that each node can import. Not sent to an image, either.
     """
     runtime_env: dict[str, Any] = {}
@@ -55,8 +55,8 @@ def build_runtime_env(
         if part.tool == "pip":
             runtime_env["pip"] = {"packages": lines, "pip_install_options": install_options(part)}
         else:
-            # Ray writes a line for uv with the values of all $NAME into a file on the node. What it writes here is
-            # ${NAME} again, which uv then replaces itself. For pip, Ray writes lines as they are.
+            # For uv, Ray replaces all $NAME in a line by their values and writes it to a file on the node. Here that
+            # yields ${NAME} again, which uv then replaces itself. For pip, Ray writes lines unchanged.
             packages = [line.replace("$", f"${{{DOLLAR}}}") for line in lines]
             runtime_env["uv"] = {"packages": packages, "uv_pip_install_options": install_options(part)}
             if packages != lines:
@@ -71,12 +71,13 @@ def build_runtime_env(
 def _variables(part: RuntimeEnvPart, stop_grace_s: int) -> dict[str, str]:
     variables = {"PYTHONUNBUFFERED": "1", "RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
     if part.tool is not None and part.install == "runtime_env":
-        # Ray starts each three times, and the service another attempt. Timeouts stay: 15 s of pip, 30 s of uv, in which
-        # an index that fetches the file from elsewhere first has to begin its answer. Ray installs uv itself with pip.
+        # Ray starts each three times, and the service another attempt. Timeouts are kept: 15 s of pip, 30 s of uv, in
+        # which an index that fetches the file from elsewhere must begin its response. Ray installs uv itself with
+        # pip.
         variables |= {"PIP_RETRIES": "1"} | ({"UV_HTTP_RETRIES": "1"} if part.tool == "uv" else {})
     variables |= part.env_vars
     # Read by Ray's JobSupervisor, which sends the signal to the entrypoint and all its children, and kills them after
-    # the time. The time must be a whole number.
+    # this time, which must be an integer.
     variables |= {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": str(stop_grace_s)}
     if part.secrets:
         references = {name: ref.model_dump(exclude_none=True) for name, ref in sorted(part.secrets.items())}
@@ -85,7 +86,7 @@ def _variables(part: RuntimeEnvPart, stop_grace_s: int) -> dict[str, str]:
 
 
 def requirement_lines(part: RuntimeEnvPart) -> list[str]:
-    """The lines of the requirements file, options for the indexes first.
+    """Returns the lines of the requirements file, options for the indexes first.
 
     Raises:
         ConfigError: the part still names a file, which only `freeze` reads.
@@ -104,34 +105,34 @@ def requirement_lines(part: RuntimeEnvPart) -> list[str]:
 
 
 def install_options(part: RuntimeEnvPart) -> list[str]:
-    """Options of `pip install` or `uv pip install`, in place of Ray's own, which switch the cache off."""
+    """Returns options of `pip install` or `uv pip install`, in place of Ray's own, which disable the cache."""
     if part.tool == "uv":
         return [] if part.cache else ["--no-cache"]
     options = ["--disable-pip-version-check", "--no-input"]
     if part.index_references:
-        # pip says the user's name, though not the password, of each index that it looks into.
+        # pip prints the user's name, though not the password, of each index that it reads.
         options.append("--quiet")
     return options if part.cache else [*options, "--no-cache-dir"]
 
 
 SCRIPT = "install_and_run.sh"
-# What the script exits with when it could not install; no entrypoint of ours ends so.
+# Exit code of the script if it could not install; no entrypoint of ours uses it.
 EXIT_CODE = 12
 TEMPLATE = "install_and_run.template.sh"
 
 
 def script_files(part: RuntimeEnvPart) -> dict[str, bytes]:
-    """What has to be added to the package: path → content. Empty where nothing is installed by a script."""
+    """Returns files to add to the package: path → content. Empty if no script installs anything."""
     return {SCRIPT: render(part).encode()} if _by_script(part) else {}
 
 
 def wrap_entrypoint(part: RuntimeEnvPart, entrypoint: str) -> str:
-    """The entrypoint, run by the script where that installs."""
+    """Returns the entrypoint, wrapped in the script if that installs packages."""
     return f"bash {SCRIPT} {entrypoint}" if _by_script(part) else entrypoint
 
 
 def render(part: RuntimeEnvPart) -> str:
-    """The script's text, which holds the requirements but no credentials: pip and uv look those up on the node."""
+    """Returns the script's text with the requirements, but no credentials: pip and uv read those on the node."""
     lines, options = requirement_lines(part), install_options(part)
     key = hashlib.sha256("\n".join([str(part.tool), *options, *lines]).encode()).hexdigest()[:16]
     text = _template()
@@ -148,7 +149,7 @@ def render(part: RuntimeEnvPart) -> str:
 
 
 def is_install_script(path: Path) -> bool:
-    """Whether the file was made by `render`, for whatever requirements."""
+    """Returns True if the file was written by `render`, for any requirements."""
     head = _template().partition("key=")[0].encode()
     return path.is_file() and path.read_bytes().startswith(head)
 

@@ -48,13 +48,13 @@ IndexUrl = Annotated[str, AfterValidator(_check_index)]
 
 
 class StrictModel(Part):
-    """A part of the config that keeps what was written out of messages."""
+    """A part of the config that keeps values out of messages."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True, hide_input_in_errors=True)
 
 
 class SecretRef(StrictModel):
-    """Where a node keeps a secret. Exactly one of the two."""
+    """Location of a secret on a node: exactly one of the two fields."""
 
     env: VariableName | None = Field(
         None, description="Variable of the environment in which Ray runs on each node. null: `file`."
@@ -67,14 +67,14 @@ class SecretRef(StrictModel):
             raise ValueError("give one of env (a variable of the node) and file (an absolute path on the node)")
         if self.env is not None and value_looks_secret(self.env):
             raise ValueError("env is the name of a variable of the node, not the secret itself (not shown)")
-        # Ray replaces $NAME in all values of env_vars, and the reference travels as one.
+        # Ray replaces $NAME in all values of env_vars, and the reference is passed as one.
         if self.file is not None and (not PurePosixPath(self.file).is_absolute() or "$" in self.file):
             raise ValueError("file is the absolute path of a file on each node, without $")
         return self
 
 
 class RuntimeEnvPart(StrictModel):
-    """What a job brings along. The rest of its environment is the node's own."""
+    """A job's own packages, variables and working directory. The rest of its environment is the node's own."""
 
     working_dir: str | None = Field(
         None,
@@ -127,17 +127,17 @@ class RuntimeEnvPart(StrictModel):
 
     @property
     def tool(self) -> Literal["pip", "uv"] | None:
-        """What installs. None: there is nothing to install."""
+        """The installer. None: there is nothing to install."""
         return "pip" if self.pip is not None else "uv" if self.uv is not None else None
 
     @property
     def packages(self) -> list[str] | str | None:
-        """Requirement lines, or the file with them."""
+        """Requirement lines, or the name of the file with them."""
         return self.pip if self.pip is not None else self.uv
 
     @property
     def index_references(self) -> list[str]:
-        """Variables of the node that index URLs and requirement lines name."""
+        """Variables of the node that index URLs and requirement lines refer to."""
         lines = self.packages if isinstance(self.packages, list) else []
         texts = [*([self.index_url] if self.index_url else []), *self.extra_index_urls, *lines]
         return sorted({name for text in texts for name in references_in(text)})
@@ -170,7 +170,7 @@ class RuntimeEnvPart(StrictModel):
         for name in sorted(set(self.env_vars) & set(self.secrets)):
             raise ValueError(f"{name} is in env_vars and in secrets: keep one")
         for name, ref in self.secrets.items():
-            # A source that is overwritten would give another value the second time that references are resolved.
+            # If the source were overwritten, references would have another value when they are resolved again.
             if ref.env != name and ref.env in {*self.secrets, *self.env_vars}:
                 raise ValueError(f"secrets.{name} is taken from {ref.env}, which is set here too: rename one of them")
         return self

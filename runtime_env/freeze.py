@@ -1,4 +1,4 @@
-"""The requirements that a job brings: read when it is submitted, and completed by what the run's config needs."""
+"""The requirements of a job: read at submission, and completed by what the run's config needs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -16,10 +16,10 @@ LOCKS_OF_OTHER_FORMATS = (".toml", ".lock")
 
 
 def freeze(part: RuntimeEnvPart, root: Path) -> RuntimeEnvPart:
-    """The part with the lines of a requirements file, or of a lock in its format, in place of the file's name.
+    """Returns the part with the lines of a requirements file, or of a lock in its format, instead of the file's name.
 
     Raises:
-        ConfigError: a file is missing or is no requirements file, or a line in it cannot work.
+        ConfigError: a file is missing or is not a requirements file, or a line in it cannot work.
     """
     if not isinstance(part.packages, str):
         return part
@@ -66,10 +66,10 @@ def _read(root: Path, path: Path, field: str, above: tuple[Path, ...]) -> list[s
 def with_needed_packages(
     part: RuntimeEnvPart, needs: Sequence[OptionalPackage], pins: Mapping[str, str]
 ) -> RuntimeEnvPart:
-    """Adds the packages that are not named yet; a job that brings none has those of the nodes.
+    """Adds packages that are not named yet; a job without packages of its own uses those of the nodes.
 
-    Where pip installs wheels only (see `build`), what has no wheels is left out, unless the config needs it. What
-    no pin names, by its canonical name, is added without a version.
+    If pip installs only wheels (see `build`), packages without wheels are left out, unless the config needs them.
+    Packages without a pin, by canonical name, are added without a version.
 
     Raises:
         ConfigError: the requirements have hashes, or pip would have to build a package that is needed.

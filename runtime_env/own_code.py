@@ -1,4 +1,4 @@
-"""Rayscribe's own code, as it travels next to a working directory that has no task.py to start with."""
+"""Rayscribe's own code, for a working directory that has no task.py to start with."""
 
 from pathlib import Path
 
@@ -6,16 +6,17 @@ from runtime_env.credentials import file_looks_secret
 from runtime_env.tree import Tree, TreeFile
 
 VERSION = "0.1.0"
-# With what Python starts a driver of it. -P: a module of the user's own folder is not imported in place of one of ours.
+# Arguments with which Python starts a driver of it. -P: a module of the user's own folder does not shadow one of
+# ours.
 OWN_ENTRY = ("-P", "-m", "rayscribe.trainers.main")
-# What identifies the code without reading it. None: that of the repository, which may be any.
+# Identifies the code without reading it. None: the code of a repository, which may be any version.
 RELEASE = VERSION if __name__.startswith("rayscribe.") else None
-# In the repository; an installed distribution has one package, `rayscribe`, in which they are.
+# Packages of the repository; an installed distribution has them within one package, `rayscribe`.
 PACKAGES = ("cluster_configs", "jobs", "runtime_env", "trainers")
 
 
 def own_code() -> Tree:
-    """The code that runs here, with its names for Python as paths. Two of the same content make one package."""
+    """Returns the running code, with its names for Python as paths. Identical contents make one package."""
     root = Path(__file__).parents[__name__.count(".")]
     folders = ("rayscribe",) if RELEASE else PACKAGES
     paths = [root / "rayscribe.py", *(path for folder in folders for path in (root / folder).rglob("*"))]

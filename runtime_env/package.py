@@ -1,4 +1,4 @@
-"""The package of a working directory: packed, verified, imported. The only module that writes one.
+"""The package of a working directory: packed, verified, imported. The only module that writes packages.
 
 No name, size or link in a zip is trusted: a package may come from another machine.
 """
@@ -39,11 +39,11 @@ def pack(
 ) -> Package:
     """Writes the package, `<sha256>.zip`: the same content gives the same name, byte for byte.
 
-    `needed` is the file that the job starts with, if it is one of the package.
+    `needed` is the file that the job starts with, if it is in the package.
 
     Raises:
-        ConfigError: it is larger than Ray takes, a file cannot be read, what is needed is left out, or a further file's
-            path is taken or leads out of the package.
+        ConfigError: it is larger than Ray accepts, a file cannot be read, `needed` is left out, or the path of an extra
+            file is taken or leads out of the package.
     """
     extra = extra or {}
     names = [file.path for file in tree.files]
@@ -77,13 +77,13 @@ def pack(
 
 
 def no_such_file(root: Path, needed: str) -> str:
-    """What is said where a folder does not have the file that its job starts with."""
+    """Returns the message for a folder without the file that its job starts with."""
     return f"{needed}: no such file in {root}, and the job starts with it: correct its name, or start in its folder"
 
 
 def verify(path: Path, sha256: str) -> None:
-    """Refuses, by ConfigError, a zip that is not the package of this hash, or could not be unpacked safely."""
-    name = f"package {sha256}"  # not its path: the message may reach another machine
+    """Raises ConfigError for a zip that is not the package of this hash, or could not be unpacked safely."""
+    name = f"package {sha256}"  # not its path: the message may be shown on another machine
     try:
         size = path.stat().st_size
         if size >= LIMIT_BYTES:
@@ -95,7 +95,7 @@ def verify(path: Path, sha256: str) -> None:
         members = read_members(path, MAX_FILES)
     except FileNotFoundError:
         raise ConfigError(f"{name} was not found: submit the run again under another name") from None
-    # NotImplementedError: it says that it needs a later version of zip.
+    # NotImplementedError: the archive needs a later version of zip.
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{name} is not a zip file that can be read: {reason}") from None
@@ -111,7 +111,7 @@ def verify(path: Path, sha256: str) -> None:
 
 
 def has_entry(path: Path) -> bool:
-    """Whether a verified package has the file with which a training starts."""
+    """Returns True if a verified package has the file with which a training starts."""
     with zipfile.ZipFile(path) as archive:
         return ENTRY in archive.namelist()
 
@@ -133,7 +133,7 @@ def import_package(upload: Path, target: Path) -> None:
 
 
 def _check_names(names: list[str], where: str) -> None:
-    """Refuses names that lead out of the folder, or that stand in each other's way."""
+    """Rejects names that lead out of the folder, or that conflict with each other."""
     taken: set[str] = set()
     for name in names:
         parts = name.split("/")
@@ -157,11 +157,11 @@ def _check_kind(info: zipfile.ZipInfo, where: str) -> None:
 
 
 def _check_contents(path: Path, sha256: str) -> None:
-    """Refuses a zip whose files cannot all be unpacked to their CRCs; `verify` has bounded their sizes."""
+    """Rejects a zip whose files cannot all be unpacked to their CRCs; `verify` has bounded their sizes."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
-    # What a deflated stream, or a header that is not the directory's, can raise.
+    # Errors of a deflated stream, or of a header that differs from the directory's.
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise ConfigError(f"package {sha256} cannot be unpacked: {error}; submit the run again") from None
     if damaged is not None:
@@ -170,7 +170,7 @@ def _check_contents(path: Path, sha256: str) -> None:
 
 @contextmanager
 def _new_file(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file, readable by its owner only, which is gone after the block unless it was renamed."""
+    """Opens a new file, readable by its owner only, and removes it after the block unless it was renamed."""
     number, name = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
     path = Path(name)
     try:

@@ -1,4 +1,4 @@
-"""Requirement lines: how a file falls into them, and what may stand in them. Pure."""
+"""Requirement lines: splits a file into them, and checks them. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from runtime_env.credentials import REFERENCE, holds_literal_credentials, references_in, value_looks_secret
 
 ALL_WHEELS = "--only-binary :all:"
-# Packages of ours that the index has as source only.
+# Packages of ours that the index only has as source.
 SOURCE_ONLY = {"deepspeed"}
 
 _COMMENT = re.compile(r"(?:^|(?<!\s)\s+)#.*$")
@@ -18,7 +18,7 @@ _URL = re.compile(r"@\s*[a-z+]+://\S+|^[a-z+]+://\S+", re.IGNORECASE)
 
 
 def check_line(line: str, tool: str) -> None:
-    """Refuses a requirement line that cannot work on a node, or that gives a credential away.
+    """Rejects a requirement line that cannot work on a node, or that reveals a credential.
 
     Raises:
         ValueError: says what is wrong with the line; a credential in it is not repeated.
@@ -51,7 +51,7 @@ def check_line(line: str, tool: str) -> None:
 
 
 def check_references(text: str) -> None:
-    """Refuses, by ValueError, a `$` that is no `${NAME}`, and names that are pip's own settings."""
+    """Raises ValueError for a `$` that is no `${NAME}`, and for names that are pip's own settings."""
     if "$" in REFERENCE.sub("", text):
         raise ValueError(f"{text}: pip and uv replace only ${{NAME}} with capitals, digits and _ in the name")
     for name in references_in(text):
@@ -63,9 +63,10 @@ def check_references(text: str) -> None:
 
 
 def check_for_pip_with_references(lines: Sequence[str]) -> None:
-    """Refuses, by ValueError, what pip would build from source while it knows credentials.
+    """Raises ValueError for lines that pip would build from source while it knows credentials.
 
-    pip starts a pip for the build's own requirements, with the index URLs, credentials included, in its command line.
+    pip starts another pip for the build's own requirements, with the index URLs, credentials included, in its command
+    line.
     """
     for line in lines:
         direct = _URL.search(line)
@@ -78,30 +79,30 @@ def check_for_pip_with_references(lines: Sequence[str]) -> None:
 
 
 def named_package(line: str) -> str | None:
-    """Canonical name of the package that a requirement line names. None: it is an option or a URL alone."""
+    """Returns the canonical name of the package in a requirement line. None: the line is an option or only a URL."""
     match = _NAME.match(line)
     return canonical(match[0]) if match is not None and option_of(line) is None and "://" not in match[0] else None
 
 
 def canonical(name: str) -> str:
-    """The package's name as indexes compare it."""
+    """Returns the package's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_pins(constraints: str) -> dict[str, str]:
-    """Canonical name → version, of lines `name==version`."""
+    """Parses lines `name==version` to canonical name → version."""
     pairs = (line.partition("#")[0].strip().split("==") for line in constraints.splitlines())
     return {canonical(pair[0]): pair[1] for pair in pairs if len(pair) == 2}
 
 
 def included_file(line: str) -> str | None:
-    """The file that a line `-r FILE` includes. None: it is another line."""
+    """Returns the file that a line `-r FILE` includes. None: it is another line."""
     match = _OPTION.match(line)
     return match[3].strip() if match is not None and option_of(line) == "--requirement" else None
 
 
 def logical_lines(text: str) -> list[str]:
-    """A requirements file in lines: comments gone, continued ones joined, blanks single."""
+    """Splits a requirements file into lines: without comments, continued lines joined, blanks single."""
     lines, begun = [], ""
     for written in text.splitlines():
         # As in pip, a comment ends a line that was continued.
@@ -118,7 +119,7 @@ def logical_lines(text: str) -> list[str]:
 
 
 def option_of(line: str) -> str | None:
-    """The option that a line is, in its long form. None: it is a requirement."""
+    """Returns the option of a line, in its long form. None: the line is a requirement."""
     match = _OPTION.match(line)
     if match is None:
         return None

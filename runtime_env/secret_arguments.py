@@ -1,4 +1,4 @@
-"""Secrets in a recipe and among the arguments of a program: found by name and form, filled in on the node. Pure."""
+"""Secrets in a recipe and among the arguments of a program: found by name and form, replaced on the node. Pure."""
 
 import json
 import re
@@ -16,22 +16,22 @@ WAY = (
 )
 SHELLS = frozenset({"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"})
 _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
-# What a shell replaces, too.
+# References that a shell replaces, too.
 _OF_SHELL = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*|[\d@*#?])")
 _COMPUTED = re.compile(r"""["'\\]*(?:\$\((?!\()|`)""")
 _OF_PYTHON = re.compile(r"(?:os\.)?(?:environ|getenv)\b")
 _SHELL_OPTION = re.compile(r"-[A-Za-z]*c")
 _OPTION = re.compile(r"[-+~]*([A-Za-z_][\w./\[\]-]*)")
-# What begins with a dash and is no value.
+# Words that begin with a dash and are not values.
 _NEXT_OPTION = re.compile(r"--.*|-[A-Za-z_]*(?:=.*)?|-\d+(?:\.\d+)?", re.DOTALL)
-# In a call, in JSON, YAML and headers, for a shell: of a value only as much as decides.
+# Names with values in a call, in JSON, YAML and headers, and for a shell; only as much of a value as is needed.
 _SCHEME = r"(?:Bearer|Basic|Token|Api-?Key)\s+"
 _NAMED = re.compile(
     rf"""(?<![\w.-])([\w.-]++)["'\\\]]*+\s*+[:=]++\s*+(?=((?:{_SCHEME})?[^\s,;&|]{{0,200}}))""", re.IGNORECASE
 )
 _WORD_ENDS = re.compile(r"\W+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOTHING = re.compile(r"none|null|nil|~|[-+]?(?:\d+\.\d*|\.\d+|\d+(?:\.\d*)?e[-+]?\d+)", re.IGNORECASE)
-# A token of a tokenizer, its number, or how often something is passed.
+# A token of a tokenizer, its number, or a number of passes.
 _OF_TEXT = re.compile(r"[<\[|(]+[\w /.-]*[>\]|)]+|\d{1,6}|.", re.DOTALL)
 _AROUND = "\"'`\\ \t\r\n"
 _CLOSING = _AROUND + ")}]"
@@ -42,9 +42,9 @@ class SecretArgument(NamedTuple):
 
     Attributes:
         name: As it is written.
-        place: Of the word that holds the value.
-        value: Of a text, the one in it.
-        is_of_shell: A shell that is among the words reads it, and replaces the variables in it.
+        place: Index of the word that holds the value.
+        value: The value; within a longer text, only that part.
+        is_of_shell: True if a shell among the words reads it, and replaces the variables in it.
     """
 
     name: str
@@ -54,17 +54,17 @@ class SecretArgument(NamedTuple):
 
     @property
     def is_literal(self) -> bool:
-        """Whether anything of the value is written out, where it should be a reference."""
+        """True if a part of the value is written out, where it should be a reference."""
         left, references = (_OF_SHELL if self.is_of_shell else _REFERENCE).subn("", self.value)
         if self.is_of_shell and _COMPUTED.match(self.value):
             return False
         left = re.sub(_SCHEME, "", left, flags=re.IGNORECASE)
-        # What joins references, such as a colon or a quote, is none.
+        # Characters between references, such as a colon or a quote, are not a value.
         return any(sign.isalnum() for sign in left) if references else left.strip(_AROUND) != ""
 
 
 def secret_arguments(words: Sequence[str]) -> Iterator[SecretArgument]:
-    """The arguments that hold a secret: `--hub_token x`, `hub_token=x`, and such in JSON, YAML, a call or a shell."""
+    """Yields the arguments that hold a secret: `--hub_token x`, `hub_token=x`, and in JSON, YAML, calls, shells."""
     of_shell = _places_of_shell(words)
     for place, word in enumerate(words):
         is_of_shell = place in of_shell
@@ -79,16 +79,16 @@ def secret_arguments(words: Sequence[str]) -> Iterator[SecretArgument]:
 
 
 def literal_secrets(words: Sequence[str]) -> list[str]:
-    """Names of the words that hold a secret itself."""
+    """Returns names of the words that hold a secret itself."""
     named = {place: f"word {place + 1}" for place, word in enumerate(words) if value_looks_secret(word)}
     named |= {found.place: found.name for found in secret_arguments(words) if found.is_literal}
     return [named[place] for place in sorted(named)]
 
 
 def secret_references(words: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables that stand for secrets, by their own names or by those of arguments, and what refers to each.
+    """Returns the variables that stand for secrets, by their own or their arguments' names, and what refers to each.
 
-    One of `environment` that is called a token and only turns something on is none.
+    A variable of `environment` that is named like a token but only turns something on is not one.
     """
     of_shell, values = _places_of_shell(words), environment or {}
     found = {
@@ -103,7 +103,7 @@ def secret_references(words: Sequence[str], environment: Mapping[str, str] | Non
 
 
 def with_secrets(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """The words with the node's value in place of each `${NAME}` that stands for a secret; a shell fills its own in.
+    """Returns the words with the node's value for each `${NAME}` that stands for a secret; shells replace their own.
 
     Raises:
         ConfigError: the node has no such variable.
@@ -127,7 +127,7 @@ def with_secrets(words: Sequence[str], environment: Mapping[str, str]) -> list[s
 
 def _in_text(text: str, place: int, *, is_of_shell: bool) -> Iterator[SecretArgument]:
     for match in _NAMED.finditer(text):
-        # The names in a mapping are looked at for themselves.
+        # The names in a nested mapping are matched by themselves.
         is_other = match[2].startswith("{") or _OF_PYTHON.match(match[2])
         if not is_other and _is_secret(match[1], match[2]):
             yield SecretArgument(match[1], place, match[2], is_of_shell)
@@ -138,7 +138,7 @@ def _in_text(text: str, place: int, *, is_of_shell: bool) -> Iterator[SecretArgu
 
 
 def _places_of_shell(words: Sequence[str]) -> set[int]:
-    """Of the words that follow `bash -c` and the like."""
+    """Returns the indexes of words that follow `bash -c` and the like."""
     found, is_shell = set(), False
     for place, word in enumerate(words[:-1]):
         is_shell |= PurePosixPath(word).name in SHELLS
@@ -154,12 +154,12 @@ def _names_in(text: str, *, is_of_shell: bool) -> list[str]:
 
 
 def _is_none(value: str) -> bool:
-    """Whether a value is no secret, whatever its name says: nothing, a switch or a fraction."""
+    """Returns True if a value is not a secret, whatever its name is: nothing, a switch or a fraction."""
     return is_switch(value) or _NOTHING.fullmatch(value.strip()) is not None
 
 
 def _is_value(word: str) -> bool:
-    """Whether a word can be the value of an option before it."""
+    """Returns True if a word can be the value of an option before it."""
     return not word.startswith("-") or _NEXT_OPTION.fullmatch(word) is None
 
 
@@ -173,7 +173,7 @@ def _is_secret(option: str, value: str) -> bool:
     return not is_of_text and name_looks_secret(name)
 
 
-# Of transformers' TrainingArguments: whatever stands there is a secret, whatever it looks like.
+# Fields of transformers' TrainingArguments that are always secret, whatever their values look like.
 TOKEN_FIELDS = frozenset({"hub_token", "push_to_hub_token"})
 FIX = (
     "looks like a credential (not shown): take it out; job.runtime_env.secrets brings the job a variable whose value "
@@ -182,7 +182,7 @@ FIX = (
 
 
 def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str]:
-    """Reports where values below a path look like credentials, without the values."""
+    """Yields where values below a path look like credentials, without the values."""
     if isinstance(content, Mapping):
         for key, value in content.items():
             yield from find_literal_secrets(value, (*path, str(key)))
@@ -191,8 +191,8 @@ def find_literal_secrets(content: Any, path: Sequence[str] = ()) -> Iterator[str
             yield from find_literal_secrets(item, (*path, str(number)))
     elif isinstance(content, str) and content:
         named = any(name in TOKEN_FIELDS for name in path)
-        # Of a program's variables, a data source's options, a ds_config. A path may have a = in it.
+        # Variables of a program, options of a data source, a ds_config. A path may contain a =.
         named |= path != () and "=" not in path[-1] and literal_secrets([f"{path[-1]}={content}"]) != []
-        # job.runtime_env has rules of its own, which are the same.
+        # job.runtime_env has its own, identical rules.
         if (named or value_looks_secret(content)) and "runtime_env" not in path:
             yield f"{'.'.join(path)}: {FIX}"

@@ -1,4 +1,4 @@
-"""The working directory: its root, the files that are packaged, what is left out and why, and the size of the zip."""
+"""The working directory: its root, the files that are packaged, files left out and why, and the size of the zip."""
 
 import importlib.util
 import io
@@ -17,9 +17,9 @@ from runtime_env.credentials import file_looks_secret, folder_looks_secret
 from trainers.errors import ConfigError
 
 ENTRY = "task.py"
-# Ray's Jobs API takes a package of less (ray_constants.DASHBOARD_CLIENT_MAX_SIZE).
+# Ray's Jobs API accepts only smaller packages (ray_constants.DASHBOARD_CLIENT_MAX_SIZE).
 LIMIT_BYTES = 100 * 1024**2
-# Ours, so that no zip needs more than the plain format, and none fills a node's disk.
+# Our own limits, so that every zip has the plain format, and none fills a node's disk.
 MAX_UNPACKED_BYTES = 2 * 1024**3 - 1
 MAX_FILES = 65_535
 LARGEST_SHOWN = 10
@@ -50,7 +50,7 @@ class TreeFile:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A file, or a folder (it ends with /) with all in it, that is left out, and by which rule, for a person."""
+    """A file, or a complete folder (ends with /), that is left out, and the rule that does so, as text."""
 
     path: str
     reason: str
@@ -58,14 +58,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Tree:
-    """A working directory, listed."""
+    """The packaged and left-out files of a working directory."""
 
     root: Path
     files: tuple[TreeFile, ...]
     left_out: tuple[LeftOut, ...]
 
     def members(self, extra: Mapping[str, bytes | Path]) -> list[Member]:
-        """What goes into the archive; ConfigError where a further file has the path of one of the tree's."""
+        """Returns the members of the archive; raises ConfigError if an extra file has the path of one of the tree's."""
         taken = {file.path for file in self.files}
         for name in extra:
             if name in taken:
@@ -80,8 +80,8 @@ class PackageSize:
 
     Attributes:
         total_bytes: All files together, unpacked.
-        zip_bytes: Size of the zip; where it does not fit, how large it had become when that was clear.
-        shipped: Files from elsewhere that are added (data.ship), and `shipped_bytes` of them.
+        zip_bytes: Size of the zip; if it does not fit, its size when that was detected.
+        shipped: Number of added files from elsewhere (data.ship), with `shipped_bytes` in total.
     """
 
     root: Path
@@ -95,14 +95,14 @@ class PackageSize:
 
     @property
     def message(self) -> str:
-        """One line for a person; where it does not fit, with the fix."""
+        """One line for people; if the package does not fit, with the fix."""
         size = f"{self.files} files, {self.total_bytes / MIB:.1f} MiB unpacked"
         recordings = f"{self.shipped} of data.ship ({self.shipped_bytes / MIB:.1f} MiB)"
         size += f", {recordings} among them" if self.shipped else ""
         if self.fits:
             return f"{self.root}: {size}, {self.zip_bytes / MIB:.1f} MiB as a zip of at most {LIMIT_BYTES // MIB}"
         shown = ", ".join(f"{file.path} {file.size_bytes / MIB:.1f} MiB" for file in self.largest)
-        # Those from elsewhere have absolute paths.
+        # Files from elsewhere have absolute paths.
         example = next((f"/{file.path}" for file in self.largest if not file.path.startswith("/")), "/data")
         fix = (
             f"Leave out what the job does not need: add a line {example} to .rayignore, or set "
@@ -118,7 +118,7 @@ class PackageSize:
 
 
 def find_root(start: Path) -> Path:
-    """The nearest folder, from `start` upwards, that holds task.py, as the repository does; `start` where none does."""
+    """Returns the nearest folder, from `start` upwards, that holds task.py, as the repository does; else `start`."""
     here = start.resolve()
     if not here.is_dir():
         raise ConfigError(f"job.runtime_env.working_dir: {here}: no such folder; give one, or leave it out")
@@ -126,7 +126,7 @@ def find_root(start: Path) -> Path:
 
 
 def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
-    """Lists what is packaged and what is left out; raises as `root_rules` and `rules_in`."""
+    """Lists the files that are packaged and those left out; raises as `root_rules` and `rules_in`."""
     root = root.resolve()
     walk = _Walk(root, [], [])
     walk.enter(root, root_rules(root, excludes), (root,))
@@ -134,7 +134,7 @@ def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
 
 
 def package_size(tree: Tree, extra: Mapping[str, bytes | Path] | None = None) -> PackageSize:
-    """Computes the size that the package would have, in memory, of which it takes LIMIT_BYTES at most.
+    """Computes the size that the package would have, in memory, with a zip of at most LIMIT_BYTES.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -154,7 +154,7 @@ def package_size(tree: Tree, extra: Mapping[str, bytes | Path] | None = None) ->
 
 
 def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
-    """Adds up the files of a package, without reading them: it fits, as far as that tells.
+    """Adds up the sizes of a package's files, without reading them; the zip may still turn out too large.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -173,17 +173,17 @@ def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
 
 
 def unreadable(error: OSError) -> ConfigError:
-    """The error for a file that cannot be read while it is packed."""
+    """Returns the error for a file that cannot be read while it is packed."""
     return ConfigError(f"{error.filename}: {error.strerror}; fix it, or leave it out by job.runtime_env.excludes")
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Patterns from one place, which hold for everything below a folder.
+    """Patterns from one source, which apply to everything below a folder.
 
     Attributes:
         base: That folder, absolute.
-        may_readmit: Whether one of them, with !, includes again what another leaves out.
+        may_readmit: True if one of the patterns, with !, includes again what another leaves out.
     """
 
     base: str
@@ -192,13 +192,13 @@ class Rules:
     may_readmit: bool
 
     def leave_out(self, path: str) -> bool:
-        """Whether a path, absolute, is left out. A folder's path may end with /."""
+        """Returns True if an absolute path is left out. A folder's path may end with /."""
         relative = path[len(self.base) :].lstrip("/") or "."
         return bool(self.spec.match_file(relative))
 
 
 def root_rules(root: Path, excludes: Sequence[str]) -> list[Rules]:
-    """The rules that hold everywhere; ConfigError where a pattern of the user is none."""
+    """Returns the rules for the complete tree; raises ConfigError if a pattern of the user is not valid."""
     try:
         return [_rules(root, ALWAYS, BY_ALWAYS), _rules(root, excludes, BY_EXCLUDES)]
     except ValueError as error:
@@ -206,7 +206,7 @@ def root_rules(root: Path, excludes: Sequence[str]) -> list[Rules]:
 
 
 def rules_in(folder: Path, root: Path) -> list[Rules]:
-    """The rules of the ignore files that lie in a folder; ConfigError where one cannot be read."""
+    """Returns the rules of the ignore files in a folder; raises ConfigError if one cannot be read."""
     found = []
     for name in IGNORE_FILES:
         file = folder / name
@@ -220,14 +220,14 @@ def rules_in(folder: Path, root: Path) -> list[Rules]:
 
 
 def why_left_out(path: str, rules: Sequence[Rules], *, is_folder: bool) -> str | None:
-    """Why a path is left out. None: it is not, as far as patterns and its name tell."""
+    """Returns why a path is left out. None: it is not, judged by patterns and its name."""
     looks_secret = folder_looks_secret if is_folder else file_looks_secret
     if looks_secret(path.rpartition("/")[2]):
         return BY_SECRECY
     for one in rules:
         if one.leave_out(path):
             return one.reason
-    # `data/` matches what is in the folder, not the folder: Ray walks through it all. Where no pattern readmits
+    # `data/` matches what is in the folder, not the folder, so Ray walks through all of it. If no pattern readmits
     # anything, there is nothing to find in it.
     if is_folder and not any(one.may_readmit for one in rules):
         return next((one.reason for one in rules if one.leave_out(f"{path}/")), None)
@@ -241,9 +241,9 @@ def _rules(base: Path, lines: Sequence[str], reason: str) -> Rules:
 
 @cache
 def _pathspec() -> ModuleType:
-    """The very matcher that Ray uses, so that the two never differ: other versions read some patterns in other ways.
+    """Imports the matcher that Ray itself uses: other versions interpret some patterns differently.
 
-    It is loaded from Ray's folder without Ray itself, which takes a second that a client has no other need for.
+    It is loaded from Ray's folder without importing Ray, which takes a second that a client does not need otherwise.
     """
     ray = importlib.util.find_spec("ray")
     assert ray is not None and ray.submodule_search_locations
@@ -259,16 +259,16 @@ def _pathspec() -> ModuleType:
 
 @dataclass
 class _Walk:
-    """A walk through a working directory."""
+    """A walk through a working directory, following links within it."""
 
     root: Path
     files: list[TreeFile]
     left_out: list[LeftOut]
 
     def enter(self, folder: Path, rules: Sequence[Rules], above: tuple[Path, ...]) -> None:
-        """Lists a folder, by the path that led to it; `above` are the real folders that it lies in, itself included.
+        """Lists a folder, by the path that led to it; `above` are the real folders around it, itself included.
 
-        It may be left out by its own ignore file.
+        The folder may be left out by its own ignore file.
         """
         files_before, left_out_before = len(self.files), len(self.left_out)
         rules = [*rules, *rules_in(folder, self.root)]
@@ -284,7 +284,7 @@ class _Walk:
             self._take(folder / entry.name, entry, rules, above)
         reasons = {item.reason for item in self.left_out[left_out_before:]}
         if len(self.files) == files_before and len(reasons) == 1 and folder != self.root:
-            # One line for a folder of which nothing is packaged, instead of one for each file.
+            # One entry for a folder of which nothing is packaged, instead of one for each file.
             del self.left_out[left_out_before:]
             self._leave(folder, reasons.pop(), is_folder=True)
 
@@ -310,7 +310,7 @@ class _Walk:
             self.files.append(TreeFile(relative, status.st_size, bool(status.st_mode & stat.S_IXUSR)))
 
     def _followed(self, path: Path, above: tuple[Path, ...]) -> Path | str:
-        """Where a link leads, or why it is not followed."""
+        """Returns the target of a link, or why the link is not followed."""
         try:
             real = path.resolve(strict=True)
         except (OSError, RuntimeError):
@@ -325,7 +325,7 @@ class _Walk:
         return A_LINK_TO_SECRET if looks_secret or always.leave_out(str(real)) else real
 
     def _leave(self, path: Path, reason: str, *, is_folder: bool) -> None:
-        # A name need not be text; it is shown as well as it can be.
+        # A name may not be valid text; it is decoded as well as possible.
         relative = os.fsencode(path.relative_to(self.root)).decode(errors="replace")
         self.left_out.append(LeftOut(f"{relative}/" if is_folder else relative, reason))
 
@@ -339,7 +339,7 @@ def _entries(folder: Path) -> Iterator["os.DirEntry[str]"]:
 
 
 def _is_portable(path: str) -> bool:
-    """Whether Ray unpacks a file of this name: it skips backslashes and drive letters, and zip names are UTF-8."""
+    """Returns True if Ray unpacks a file of this name: it skips backslashes and drive letters; zip names are UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:

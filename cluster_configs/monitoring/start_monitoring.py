@@ -27,13 +27,13 @@ from trainers.errors import ConfigError, RayscribeError
 
 SHIPPED = Path(__file__).parent
 ALERTS, PROMETHEUS, TARGETS = "alerts.yml", "prometheus.yml", "targets.json"
-# Below Grafana's folder of provisioning.
+# Paths below Grafana's folder of provisioning.
 DATASOURCE, DASHBOARDS = "datasources/prometheus.yaml", "dashboards/rayscribe.yaml"
-# Of the shipped files, where Prometheus and Grafana run on one machine.
+# Host in the shipped files, for Prometheus and Grafana on one machine.
 LOOPBACK = "127.0.0.1"
-# Written by each head of a Ray into its temporary folder.
+# Each Ray head writes this into its temporary folder.
 DISCOVERY = "prom_metrics_service_discovery.json"
-# Of ten thousand nodes.
+# Size for ten thousand nodes.
 MAX_TARGETS_BYTES = 1 << 20
 POLL_S, TARGETS_EVERY_S, STOP_TIMEOUT_S = 0.2, 5.0, 20.0
 GRAFANA_HOME = "/usr/share/grafana"
@@ -41,10 +41,10 @@ GRAFANA_HOME = "/usr/share/grafana"
 
 @dataclass(frozen=True)
 class Settings:
-    """What differs from machine to machine.
+    """Settings of this machine.
 
     Attributes:
-        folder: Holds what is written for this machine, and the data of both programs.
+        folder: Holds the files for this machine, and the data of both programs.
         token_file: Holds the service's token. None: the service is not scraped.
         interval_s: Seconds between two scrapes. None: as shipped.
     """
@@ -62,7 +62,7 @@ class Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs both until a signal, or until one ends by itself; gives the exit code."""
+    """Runs both until a signal, or until one ends by itself; returns the exit code."""
     parsed = _parser().parse_args(arguments)
     try:
         settings = _settings(parsed)
@@ -77,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def ray_targets(files: Iterable[Path]) -> list[object]:
-    """What the Rays of this machine export, from the files of their heads; one that is half written is left out.
+    """Returns the targets that Rays of this machine export, from their heads' files; skips half-written files.
 
-    In /tmp anybody may have put anything in their place.
+    In /tmp, any user may have written anything in their place.
     """
     found: list[object] = []
     for path in files:
@@ -93,8 +93,8 @@ def ray_targets(files: Iterable[Path]) -> list[object]:
 
 
 def discovery_files(environment: Mapping[str, str]) -> list[Path]:
-    """Where heads on this machine list their nodes: Ray's own place, RAY_TMPDIR, and those that Rayscribe starts."""
-    # Rayscribe takes /tmp where the paths of sockets would be too long in another one.
+    """Returns the files in which local heads list their nodes: in Ray's own folder, RAY_TMPDIR, and Rayscribe's."""
+    # Rayscribe uses /tmp if the paths of sockets would be too long elsewhere.
     parents = {environment.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"}
     folders = [Path("/tmp/ray"), *sorted(path for parent in parents for path in Path(parent).glob("rs-*/ray"))]
     if "RAY_TMPDIR" in environment:
@@ -180,7 +180,7 @@ def _grafana_variables(settings: Settings) -> dict[str, str]:
         "GF_PATHS_PROVISIONING": str(settings.folder / "provisioning"),
         "GF_PATHS_DATA": str(settings.folder / "grafana"),
         "GF_PATHS_LOGS": str(settings.folder / "grafana" / "log"),
-        # Who reaches loopback may look, and change nothing.
+        # Any user of this machine may view, and change nothing.
         "GF_AUTH_ANONYMOUS_ENABLED": "true",
         "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
         "GF_ANALYTICS_REPORTING_ENABLED": "false",
@@ -198,7 +198,7 @@ def _refuse_taken(port: int, option: str) -> None:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """Writes files at once each: Prometheus reads them while they are replaced."""
+    """Writes each file atomically: Prometheus reads them while they are replaced."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -211,11 +211,11 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 def _started(
     command: Sequence[str], settings: Settings, environment: Mapping[str, str]
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program for the duration of the block, ended by SIGTERM, on which both write what they hold."""
+    """Runs a program for the duration of the block; ends it by SIGTERM, on which both programs write their data."""
     log = settings.folder / "log"
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with log.open("ab") as output:
-        # A session of its own: a Ctrl-C in the terminal reaches this process alone, which ends both in order.
+        # In a session of its own: only this process gets a Ctrl-C of the terminal, and ends both in order.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
         )
@@ -231,7 +231,7 @@ def _started(
 
 
 def render_files(settings: Settings, alerts: str) -> Mapping[str, str]:
-    """What is written into the folder, by name.
+    """Returns the files for the folder, by name.
 
     Raises:
         ConfigError: the service's URL has no host.
@@ -272,6 +272,6 @@ def _shipped(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # SIGTERM ends it as Ctrl-C does.
+    # SIGTERM ends it like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

@@ -15,13 +15,13 @@ from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Install
 from cluster_configs.validation.yaml_nodes import Node
 from trainers.errors import ConfigError
 
-# How long a machine lives after a notice that gives no time.
+# Time that a machine has left after a notice without a time. Seconds.
 AWS_LEFT_S = 120.0
 AWS_TOKEN_TTL_S = 21_600
 
 
 class AwsPart(CloudPart):
-    """Instances of AWS EC2. Every node type has one security group, of which only members reach each other."""
+    """Instances of AWS EC2. Every node type has one security group; only its members can connect to each other."""
 
     title: ClassVar[str] = "AWS EC2"
     provider: Literal["aws"] = Field(description="aws: AWS EC2.")
@@ -49,7 +49,7 @@ class AwsPart(CloudPart):
     )
 
     def provider_section(self) -> dict[str, Any]:
-        """Stopped instances are not kept: their disks would cost, and hold data."""
+        """Returns Ray's `provider`. Stopped instances are not kept: their disks would cost, and hold data."""
         return {
             "type": "aws",
             "region": self.region,
@@ -95,12 +95,12 @@ class Aws:
     _token: str | None = None
 
     def is_here(self) -> bool:
-        """Whether it issues a token."""
+        """Returns True if the service issues a token."""
         self._token = None
         return self._get("instance-id").status_code == 200
 
     def notice(self, now_s: float) -> Notice | None:
-        """The interruption of a spot instance, two minutes before."""
+        """Returns the interruption of a spot instance, two minutes before."""
         response = self._get("spot/instance-action")
         if response.status_code == 404:
             return None
@@ -132,7 +132,7 @@ class Aws:
 
 def _spot_setting(config: Node) -> Node | None:
     market = config.get("InstanceMarketOptions")
-    # Market options without a type mean spot, too.
+    # Market options without a type also mean spot.
     if market.value and market.get("MarketType").text.lower() in ("spot", ""):
         return market.get("MarketType") if market.get("MarketType").present else market
     return None
@@ -170,7 +170,7 @@ def _pinned_machine_images(file: ClusterFile, installed: Installed) -> Iterator[
     for node_type in file.node_types:
         config = node_type.get("node_config")
         image_id = config.get("ImageId")
-        # What Ray takes for both is another image with each version of Ray (_private/aws/config.py:DEFAULT_AMI).
+        # Ray's default for both is another image with each version of Ray (_private/aws/config.py:DEFAULT_AMI).
         if image_id.text.lower() in ("", "latest_dlami") and not config.get("LaunchTemplate").present:
             fix = "name an image of the region: ami-…; Ray's own choice changes with its version, and is old"
             yield Violation(image_id.place, image_id.text or "no ImageId", fix)
@@ -181,6 +181,6 @@ RULES = (
     Rule("imds-v2", "the cloud's metadata service asks for a session token", RAY_UP, _imds_v2),
     Rule("pinned-image", "machine images have a version", RAY_UP, _pinned_machine_images),
 )
-# Of its managed node groups, and of Karpenter, which began there and starts nodes of other clouds as well.
+# Labels of EKS' managed node groups, and of Karpenter, which began there and starts nodes of other clouds as well.
 SPOT_LABELS = {"eks.amazonaws.com/capacityType": "spot", "karpenter.sh/capacity-type": "spot"}
 AWS = Provider(AwsPart, _spot_setting, RULES, Aws, spot_labels=SPOT_LABELS)

@@ -1,4 +1,4 @@
-"""Azure, of which only the notices are known."""
+"""Azure; only its notices are supported."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ import httpx
 from cluster_configs.providers.provider import Notice, Provider, ask, read_json
 from cluster_configs.validation.yaml_nodes import Node
 
-# It sets its events up at the first question, which may take two minutes.
+# Azure enables its events on the first request, which may take two minutes.
 AZURE_TIMEOUT_S = 130.0
-# How long a machine lives after a notice that gives no time.
+# Time that a machine has left after a notice without a time. Seconds.
 AZURE_LEFT_S = 30.0
 HEADERS = {"Metadata": "true"}
 AZURE_EVENTS = {"Preempt", "Terminate", "Reboot", "Redeploy"}
@@ -29,11 +29,11 @@ class Azure:
     _machine: str | None = None
 
     def is_here(self) -> bool:
-        """Whether it knows this machine's name."""
+        """Returns True if the service knows this machine's name."""
         return self._own_name().status_code == 200
 
     def notice(self, now_s: float) -> Notice | None:
-        """An event that takes this machine away; those of other machines of its scale set are told, too."""
+        """Returns an event that takes this machine away; skips events of other machines of its scale set."""
         if self._machine is None and self._own_name().status_code != 200:
             raise OSError("Azure's metadata service does not name this machine")
         response = ask(
@@ -56,7 +56,7 @@ def _not_before(event: Mapping[str, str], now_s: float) -> float:
     try:
         return parsedate_to_datetime(event["NotBefore"]).timestamp()
     except (KeyError, TypeError, ValueError):
-        # It has started.
+        # The event has started.
         return now_s + AZURE_LEFT_S
 
 

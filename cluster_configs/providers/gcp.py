@@ -16,7 +16,7 @@ SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
 HEADERS = {"Metadata-Flavor": "Google"}
 # Machine types of Google Compute Engine that come with GPUs.
 _GCP_GPU_MACHINES = re.compile(r"(a[2-9]|g[2-9])-")
-# How long a machine lives after a notice.
+# Time that a machine has left after a notice. Seconds.
 GCP_LEFT_S, GCP_MAINTENANCE_LEFT_S = 30.0, 60.0
 
 
@@ -98,12 +98,12 @@ class Gcp:
     name: str = "GCP"
 
     def is_here(self) -> bool:
-        """Whether it says so in its responses."""
+        """Returns True if the response has Google's header."""
         flavor: str | None = ask(f"{self.url}/computeMetadata/v1/", HEADERS).headers.get("metadata-flavor")
         return flavor == "Google"
 
     def notice(self, now_s: float) -> Notice | None:
-        """The preemption of a spot machine, 30 s before, or a maintenance that ends the machine."""
+        """Returns the preemption of a spot machine, 30 s before, or a maintenance that ends the machine."""
         if self._get("preempted").upper() == "TRUE":
             return Notice("GCP: the instance is preempted", now_s + GCP_LEFT_S)
         if self._get("maintenance-event").startswith("TERMINATE"):
@@ -118,7 +118,7 @@ class Gcp:
 
 
 def _spot_setting(config: Node) -> Node | None:
-    """The older field, and the newer."""
+    """Returns the older field of spot machines, or the newer."""
     older, newer = config.get("scheduling", "preemptible"), config.get("scheduling", "provisioningModel")
     if older.text == "true":
         return older

@@ -21,7 +21,7 @@ PROVIDERS: Mapping[str, Provider] = with_plugins(
 
 
 def provider_of(section: Node) -> Provider | None:
-    """The provider of a file of `ray up`, by the file's `provider`; None where it is none of the table."""
+    """Returns the provider of a `ray up` file by its `provider`; None if the table does not have it."""
     module = section.get("module").text
     named = (one for one in PROVIDERS.values() if module and one.module == module)
     return next(named, PROVIDERS.get(section.get("type").text))
@@ -30,6 +30,6 @@ def provider_of(section: Node) -> Provider | None:
 if TYPE_CHECKING:
     RayUp = RayUpPart
 else:
-    # One of the parts, by its `provider`; a type checker cannot know those of other distributions.
+    # A union of the parts by their `provider`; a type checker cannot know those of other distributions.
     _PARTS = [provider.part for provider in PROVIDERS.values() if provider.part is not None]
     RayUp = Annotated[reduce(or_, _PARTS), Field(discriminator="provider")]

@@ -14,10 +14,11 @@ from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Install
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
 # Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60). The
-# older one waits 900 s until a host can be logged in to, and then gives it up for good; a host may be away for a week.
+# older one waits 900 s until it can log in to a host, and then gives the host up for good; a host may be away for a
+# week.
 OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0", "AUTOSCALER_NODE_START_WAIT_S": "604800"}
-# Ray's autoscaler gives a host up for good after one start that failed (Ray 2.60), as where the node was busy and did
-# not come up in Ray's 30 s. Tried five times.
+# Ray's autoscaler gives a host up for good after one failed start (Ray 2.60), such as when the node was busy and did
+# not come up in Ray's 30 s. So a start is tried five times.
 START_AGAIN = "[ $((tries += 1)) -lt 5 ] || exit 1; ray stop; sleep 10"
 
 

@@ -1,4 +1,4 @@
-"""What every provider of nodes offers: a part of a spec that renders itself, rules, and a metadata service."""
+"""Interface of providers of nodes: a part of a spec that renders itself, rules, and a metadata service."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,11 +19,11 @@ TIMEOUT_S = 2.0
 
 
 class Notice(NamedTuple):
-    """That this machine is about to be taken away.
+    """Notice that the cloud is about to take this machine away.
 
     Attributes:
-        text: What the cloud says, for the log and for Ray.
-        at_s: When it may be gone; seconds since 1970, UTC.
+        text: The cloud's reason, for the log and for Ray.
+        at_s: Time when the machine may be gone; seconds since 1970, UTC.
     """
 
     text: str
@@ -31,13 +31,13 @@ class Notice(NamedTuple):
 
 
 def ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> httpx.Response:
-    """Asks a metadata service.
+    """Sends a request to a metadata service.
 
     Raises:
-        OSError: nobody responds, or not as HTTP servers do.
+        OSError: there is no response, or it is not HTTP.
     """
     try:
-        # A proxy, which the environment may name, does not reach a link-local address.
+        # A proxy of the environment cannot connect to a link-local address.
         return httpx.request(method, url, headers=headers, timeout=timeout_s, trust_env=False)
     except httpx.HTTPError as error:
         raise OSError(f"{url} does not answer: {error}") from error
@@ -49,25 +49,25 @@ class Cloud(Protocol):
     name: str
 
     def is_here(self) -> bool:
-        """Whether this machine is one of this cloud's.
+        """Returns True if this machine is one of this cloud's.
 
         Raises:
-            OSError: nobody responds.
+            OSError: there is no response.
         """
 
     def notice(self, now_s: float) -> Notice | None:
-        """What it says of this machine's end, `now_s` seconds since 1970 (UTC); None: nothing.
+        """Returns the notice about this machine, if any; `now_s` are seconds since 1970 (UTC).
 
         Raises:
-            OSError: nobody responds, or not as the protocol says.
+            OSError: there is no response, or it violates the protocol.
         """
 
 
 def read_json(response: httpx.Response, name: str) -> dict[str, Any]:
-    """The object that a service responds with.
+    """Returns the JSON object of a response.
 
     Raises:
-        OSError: it is none.
+        OSError: the response is not one.
     """
     if response.status_code != 200:
         raise OSError(f"{name}'s metadata service answers with {response.status_code}")
@@ -85,7 +85,7 @@ MARKET_TYPE = "ray.io/market-type"
 
 
 class RayUpPart(Part):
-    """What `ray up` needs on every provider."""
+    """The `ray_up:` part of a spec, on every provider."""
 
     needs_image: ClassVar[bool] = False
     provider: str = Field(description="Which provider.")
@@ -101,11 +101,11 @@ class RayUpPart(Part):
 
     @property
     def agent_options(self) -> str:
-        """Those of the preemption agent on spot nodes."""
+        """Options of the preemption agent on spot nodes."""
         return ""
 
     def check_nodes(self, pools: Mapping[str, PoolPart], image: str | None) -> None:
-        """Refuses nodes that the provider cannot have.
+        """Rejects nodes that the provider cannot have.
 
         Raises:
             ValueError: names the field.
@@ -113,14 +113,14 @@ class RayUpPart(Part):
 
     @abstractmethod
     def provider_section(self) -> dict[str, Any]:
-        """Ray's `provider`."""
+        """Returns Ray's `provider`."""
 
     def limits(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
-        """How far the cluster grows, and when it shrinks."""
+        """Returns the limits to which the cluster grows, and when it shrinks."""
         return {}
 
     def node_types(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
-        """The nodes that Ray starts.
+        """Returns the node types that Ray starts.
 
         Raises:
             ConfigError: a node lacks what the provider needs.
@@ -128,36 +128,36 @@ class RayUpPart(Part):
         return {}
 
     def head_options(self, head: HeadPart) -> dict[str, Any]:
-        """Further options of `ray start --head`."""
+        """Returns further options of `ray start --head`."""
         return {}
 
     @abstractmethod
     def head_variables(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-        """Further variables of the head."""
+        """Returns further variables of the head."""
 
     def worker_options(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
-        """Further options of a worker's `ray start`."""
+        """Returns further options of a worker's `ray start`."""
         return {}
 
     def worker_start(self, start: str) -> str:
-        """The shell text that starts a worker, from its `ray start`."""
+        """Returns the shell text that starts a worker, from its `ray start`."""
         return start
 
     def ready_file(self, pools: Mapping[str, PoolPart]) -> str:
-        """Name of the file that is rendered."""
+        """Returns the name of the rendered file."""
         return f"{self.provider}.yaml"
 
     @abstractmethod
     def about(self, pools: Mapping[str, PoolPart]) -> str:
-        """What the file is for, in its first line."""
+        """Returns what the file is for, for its first line."""
 
     @abstractmethod
     def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-        """Further comments, by key; they follow the common one of the same key."""
+        """Returns further comments, by key; they follow the common one of the same key."""
 
 
 class CloudPart(RayUpPart):
-    """What every cloud needs."""
+    """The `ray_up:` part of a spec, on every cloud."""
 
     title: ClassVar[str]
     needs_image: ClassVar[bool] = True
@@ -171,7 +171,7 @@ class CloudPart(RayUpPart):
 
     @abstractmethod
     def node_config(self, instance: str, pool: PoolPart | None) -> dict[str, Any]:
-        """What the cloud is asked for, of a pool or, with None, of the head.
+        """Returns the cloud's config of a node of a pool, or with None, of the head.
 
         Raises:
             ConfigError: the part lacks something for it.
@@ -179,7 +179,7 @@ class CloudPart(RayUpPart):
 
     @property
     def agent_options(self) -> str:
-        """Those of the preemption agent: it asks no other cloud."""
+        """Options of the preemption agent, which sends requests to this cloud only."""
         return f" --provider {self.provider}"
 
     def limits(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
@@ -241,10 +241,10 @@ class Provider:
 
     Attributes:
         part: Its `ray_up:` in a spec. None: it cannot be rendered, but its machines read its notices.
-        spot_setting: Finds in a `node_config` what makes a machine a spot one.
-        rules: Of its `ray up` files; one of a common rule's name adds to that.
-        metadata_service: Opens, by its URL, what says that a machine is taken away. None: nothing does.
-        module: Of Ray's provider `external`, what its files name; None: Ray's provider has the name of this one.
+        spot_setting: Finds the setting in a `node_config` that makes a machine a spot one.
+        rules: Rules of its `ray up` files; one with a common rule's name extends that rule.
+        metadata_service: Opens, by its URL, the service with notices. None: there is none.
+        module: Module of Ray's provider `external` in its files; None: Ray's provider has the name of this one.
         spot_labels: Labels of the spot nodes of its Kubernetes service, with their values in lower case.
     """
 

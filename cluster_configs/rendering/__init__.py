@@ -1,1 +1,1 @@
-"""ClusterSpec → the file of one target. Pure."""
+"""Renders a ClusterSpec as the file of one target. Pure."""

@@ -1,7 +1,7 @@
 """ClusterSpec: one description of a cluster, from which the file of each target is rendered.
 
-Every field states its meaning, unit and special values. Unknown keys are refused, and so is a secret's value: secrets
-are named here, and found on the nodes.
+Every field states its meaning, unit and special values. Unknown keys are rejected, and so is a secret's value:
+secrets are named here, and read on the nodes.
 """
 
 import re
@@ -50,7 +50,7 @@ class MailPart(Part):
 
 
 class SecretPart(Part):
-    """Where a secret is found; exactly one of the four. Never its value."""
+    """Location of a secret: exactly one of the four fields, never its value."""
 
     env: VariableName | None = Field(None, description="Batch schedulers: variable of the job's environment.")
     file: str | None = Field(
@@ -77,7 +77,7 @@ class SecretPart(Part):
 
 
 class ClusterSpec(Part):
-    """One cluster: nodes, what they run, and what each target needs in addition."""
+    """One cluster: its nodes, what they run, and additional settings of each target."""
 
     name: str = Field(description="Name of the cluster, or of the batch job: lower-case letters, digits and -.")
     image: Word | None = Field(
@@ -111,7 +111,7 @@ class ClusterSpec(Part):
     sge: SgePart | None = Field(None, description="Grid Engine.")
 
     def pool(self, name: str | None, field: str) -> tuple[str, PoolPart]:
-        """The pool that a batch job runs on.
+        """Returns the pool that a batch job runs on.
 
         Raises:
             ConfigError: there is no such pool, or more than one to choose from.

@@ -1,4 +1,4 @@
-"""YAML with comments, as a person would lay it out: short values on one line, long commands folded."""
+"""Writes YAML with comments, in the layout that people use: short values on one line, long commands folded."""
 
 import json
 import math
@@ -10,17 +10,17 @@ from typing import Any
 import yaml
 
 WIDTH = 110
-# What needs no quotes in any place, if YAML reads it as the same string.
+# Texts that need no quotes in any position, if YAML reads them as the same string.
 _PLAIN = re.compile(r"^[A-Za-z0-9/~.$][^,\[\]{}#&*!|>'\"%`\\]*$")
 
-# Of what PyYAML reads as a string: a truth value of YAML 1.1, and numbers of YAML 1.2, for Go's YAML (resolve.go).
+# Strings to PyYAML, but truth values of YAML 1.1 and numbers of YAML 1.2 to Go's YAML (resolve.go).
 _OTHER_TYPES = re.compile(
     r"[yYnN]|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?0([bB][01]+|[oO][0-7]+|[xX][0-9a-fA-F]+)"
 )
 
 
 def is_other_type(text: str) -> bool:
-    """Whether Kubernetes reads a text without quotes as a truth value or a number, although Python reads a string."""
+    """Returns True if Kubernetes reads an unquoted text as a truth value or number, although Python reads a string."""
     return _OTHER_TYPES.fullmatch(text.replace("_", "")) is not None
 
 
@@ -29,8 +29,8 @@ def to_commented_yaml(content: Mapping[str, Any], comments: Mapping[str, str], h
 
     Args:
         content: Mappings, lists, strings, numbers and booleans.
-        comments: What to say above a key, by its path of keys joined with `/`; a list's items are not named.
-        head: What to say first. Its lines that begin with two spaces are commands, and stay as they are.
+        comments: Comments above keys, by path of keys joined with `/`; a list's items are not named.
+        head: First comment. Its lines that begin with two spaces are commands, and are not wrapped.
     """
     top = [line for part in head.splitlines() for line in _comment(part, "")]
     return "\n".join([*top, *_mapping(content, "", comments, "")]) + "\n"
@@ -52,7 +52,7 @@ def _mapping(content: Mapping[str, Any], path: str, comments: Mapping[str, str],
 
 
 def _entry(label: str, value: Any, path: str, comments: Mapping[str, str], indent: str) -> Iterator[str]:
-    """A value behind `key:` or `-`."""
+    """Yields the lines of a value after `key:` or `-`."""
     undivided = not value or not isinstance(value, str | Mapping | Sequence)
     line = _on_one_line(value) if undivided or not comments else None
     if line is not None and (undivided or len(f"{indent}{label} {line}") <= WIDTH):
@@ -75,7 +75,7 @@ def _entry(label: str, value: Any, path: str, comments: Mapping[str, str], inden
 
 
 def _block(text: str, indent: str) -> Iterator[str]:
-    """A string behind a label, over several lines where they give it back: as they are, or folded at spaces."""
+    """Yields a string after a label, over several lines if they preserve it: as they are, or folded at spaces."""
     lines = text.split("\n")
     if not text or text[0] in " \n" or not all(line.isprintable() and line == line.rstrip() for line in lines):
         yield f" {_quoted(text)}"
@@ -93,7 +93,7 @@ def _block(text: str, indent: str) -> Iterator[str]:
 
 
 def _on_one_line(value: Any) -> str | None:
-    """A scalar, or a mapping or list of what has no spaces; None where it is laid out over lines."""
+    """Formats a scalar, or a mapping or list of items without spaces; None if it takes several lines."""
     if isinstance(value, str) and ("\n" in value or "\\" in value or ('"' in value and "'" in value)):
         return None
     if not isinstance(value, Mapping | Sequence) or isinstance(value, str):
@@ -120,7 +120,7 @@ def _scalar(value: Any) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether YAML reads a text without quotes as the same string, in any place."""
+    """Returns True if YAML reads an unquoted text as the same string, in any position."""
     if not (text.isprintable() and _PLAIN.match(text)) or is_other_type(text):
         return False
     try:
@@ -134,5 +134,5 @@ def _is_plain(text: str) -> bool:
 def _quoted(text: str) -> str:
     if text.isprintable():
         return json.dumps(text, ensure_ascii=False)
-    # Of what is not printed, JSON leaves more as it is than YAML reads.
+    # JSON leaves more unprintable characters unescaped than YAML reads.
     return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")

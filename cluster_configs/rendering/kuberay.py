@@ -1,4 +1,4 @@
-"""KubeRay's RayCluster and RayJob, with the service account and the network policy of their pods."""
+"""Renders KubeRay's RayCluster and RayJob, with the service account and the network policy of their pods."""
 
 import math
 import shlex
@@ -23,13 +23,13 @@ ABOUT_DASHBOARD = {
     True: "Others reach the dashboard through the ClusterIP Service: with the token, and as the policy allows.",
     False: "The dashboard listens on loopback, which `kubectl port-forward` reaches.",
 }
-# How often a job whose cluster was lost is started again; it continues from its last checkpoint.
+# Restarts of a job whose cluster was lost; it continues from its last checkpoint.
 MAX_RETRIES = 2
 IDLE_S = 600
 
 INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
 HEAD, SUBMITTER = "head", "submitter"
-# The user of cluster_configs/Dockerfile.
+# User of cluster_configs/Dockerfile.
 USER_ID = 1000
 NO_ROOT = {
     "runAsNonRoot": True,
@@ -40,19 +40,19 @@ NO_ROOT = {
 UNPRIVILEGED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 # Kubernetes' names of devices, by hardware.
 DEVICES = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu", "hpu": "habana.ai/gaudi"}
-# What programs on a device need in their environment, by hardware.
+# Variables that programs on a device need, by hardware.
 DEVICE_VARIABLES = {"hpu": {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}}
-# Seconds that a pod may take to end: a last checkpoint.
+# Time that a pod has to end, for a last checkpoint. Seconds.
 GRACE_S = 120
-# Share of a pod's memory that Ray's object store takes, in shared memory (ray: DEFAULT_OBJECT_STORE_MEMORY_PROPORTION).
+# Share of a pod's memory for Ray's object store, in shared memory (ray: DEFAULT_OBJECT_STORE_MEMORY_PROPORTION).
 OBJECT_STORE = 0.3
 
 
 def raycluster_file(spec: ClusterSpec) -> str:
-    """A RayCluster that stays, and takes jobs.
+    """Renders a RayCluster, which stays and accepts jobs.
 
     Raises:
-        ConfigError: the spec lacks what Kubernetes needs, or says what it does not have.
+        ConfigError: the spec lacks what Kubernetes needs, or has what Kubernetes does not support.
     """
     file = _File(spec, for_job=False)
     use = f"kubectl apply -f raycluster.yaml\n  kubectl port-forward -n {file.namespace} svc/{spec.name}-head-svc 8265"
@@ -60,17 +60,17 @@ def raycluster_file(spec: ClusterSpec) -> str:
 
 
 def rayjob_file(spec: ClusterSpec) -> str:
-    """A RayJob: a cluster that trains one recipe, and ends.
+    """Renders a RayJob: a cluster that trains one recipe, and ends.
 
     Raises:
-        ConfigError: the spec lacks what Kubernetes needs, or says what it does not have.
+        ConfigError: the spec lacks what Kubernetes needs, or has what Kubernetes does not support.
     """
     file = _File(spec, for_job=True)
     deadline = {"activeDeadlineSeconds": file.part.active_deadline_s} if file.part.active_deadline_s else {}
     submitter = file.pod_template(SUBMITTER, "ray-job-submitter", requests(1, 1))
     submitter["spec"]["restartPolicy"] = "Never"
     job = {
-        # A shell reads it.
+        # Quoted, since a shell reads it.
         "entrypoint": f"python task.py --config {shlex.quote(spec.recipe)} --set run.name={spec.name} "
         f"--set {shlex.quote(f'run.storage_path={spec.storage}')}",
         "backoffLimit": MAX_RETRIES,
@@ -86,7 +86,7 @@ def rayjob_file(spec: ClusterSpec) -> str:
 
 @dataclass(frozen=True)
 class _File:
-    """The file of a spec's RayCluster, or where it is `for_job` of its RayJob."""
+    """The file of a spec's RayCluster, or if `for_job` is True, of its RayJob."""
 
     spec: ClusterSpec
     for_job: bool
@@ -101,7 +101,7 @@ class _File:
 
     @property
     def instance(self) -> str:
-        """What is of one file alone, so that RayCluster and RayJob of one spec leave each other's as it is."""
+        """Name that is unique to this file, so that RayCluster and RayJob of one spec keep apart."""
         return f"{self.spec.name}-{'rayjob' if self.for_job else 'raycluster'}"
 
     @property
@@ -115,7 +115,7 @@ class _File:
 
     @property
     def grows(self) -> bool:
-        """Whether the pools grow and shrink: a job, and what Kueue admits, has all its nodes from the start."""
+        """True if the pools grow and shrink: a job, and a cluster of a Kueue queue, has all nodes from the start."""
         grow = any(pool.min < pool.max for pool in self.spec.pools.values())
         return not self.for_job and self.part.queue is None and grow
 
@@ -175,7 +175,7 @@ class _File:
         }
 
     def cluster(self) -> dict[str, Any]:
-        """The spec of the Ray cluster; raises as `pod_template`."""
+        """Returns the spec of the Ray cluster; raises as `pod_template`."""
         spec, scaling = self.spec, {}
         variables: dict[str, str] = STOP_VARIABLES
         if self.grows:
@@ -214,7 +214,7 @@ class _File:
         if pool.spot:
             start = {"exec": {"command": ["bash", "-c", f"{AGENT} {IN_BACKGROUND}"]}}
             template["spec"]["containers"][0]["lifecycle"] = {"postStart": start}
-        # In the limits of a container Ray's autoscaler looks for CPUs and GPUs alone.
+        # In the limits of a container Ray's autoscaler only looks for CPUs and GPUs.
         others = {name: str(each) for name, each in pool.resources.items() if name not in ("CPU", "GPU")}
         least = pool.min if self.grows else pool.max
         return {
@@ -260,10 +260,10 @@ class _File:
         variables: Mapping[str, str] | None = None,
         ports: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
-        """A pod of the cluster with its one container.
+        """Returns a pod of the cluster with its one container.
 
         Raises:
-            ConfigError: the spec has no image, or says what Kubernetes does not have.
+            ConfigError: the spec has no image, or has what Kubernetes does not support.
         """
         spec, part = self.spec, self.part
         if spec.image is None:
@@ -279,7 +279,7 @@ class _File:
             **_placement(spec, part, component),
             "containers": [main],
         }
-        # What submits a job runs no Ray, and needs neither secrets nor the storage.
+        # The pod that submits a job runs no Ray, and needs neither secrets nor the storage.
         if component != SUBMITTER:
             main["env"] = _environment(spec, variables or {})
             main["ports"] = [{"name": name, "containerPort": port} for name, port in (ports or {}).items()]
@@ -295,7 +295,7 @@ def _namespace(name: str) -> dict[str, Any]:
 
 
 def requests(cpus: int, memory_gb: int, pool: PoolPart | None = None) -> dict[str, Any]:
-    """Resources of a container; it gets what it asks for, no more and no less."""
+    """Returns resources of a container, with equal limits and requests."""
     amounts: dict[str, Any] = {"cpu": cpus, "memory": f"{memory_gb}G"}
     if pool is not None and pool.accelerators:
         amounts[DEVICES[pool.hardware]] = pool.accelerators
@@ -318,7 +318,7 @@ def _source(name: str, place: SecretPart) -> dict[str, Any]:
 
 
 def _volumes(spec: ClusterSpec, part: KubernetesPart, memory: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    # Where it is larger, Ray keeps its objects on the disk.
+    # If the object store is larger than shared memory, Ray keeps its objects on the disk.
     size = f"{max(1, math.ceil(OBJECT_STORE * int(memory.rstrip('G'))))}G"
     volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": size}}]
     mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
@@ -336,7 +336,7 @@ def _volumes(spec: ClusterSpec, part: KubernetesPart, memory: str) -> tuple[list
 
 
 def _placement(spec: ClusterSpec, part: KubernetesPart, component: str) -> dict[str, Any]:
-    """Where a pod goes: what its pool selects; and on spot nodes only if its pool is."""
+    """Returns the scheduling of a pod: its pool's selector; and on spot nodes only if its pool is spot."""
     for name, other in spec.pools.items():
         if other.spot and not part.node_selectors.get(name):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Shell text that several targets have in common: what every node runs, and what both batch schedulers ask for."""
+"""Shell text that several targets share: commands of every node, and requests to both batch schedulers."""
 
 import shlex
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from trainers.errors import ConfigError
 RAY_VERSION, RAYSCRIBE_VERSION = version("ray"), version("rayscribe")
 # Ray Train's tab of the dashboard shows runs only with the second.
 CLUSTER_VARIABLES = {"RAY_AUTH_MODE": "token", "RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
-# A job that is stopped gets SIGTERM, and Ray's default is to kill it after 3 s: too short for a last checkpoint.
+# A stopped job gets SIGTERM, and Ray's default is to kill it after 3 s: too short for a last checkpoint.
 STOP_VARIABLES = {"RAY_JOB_STOP_SIGNAL": "SIGTERM", "RAY_JOB_STOP_WAIT_TIME_S": "120"}
 METRICS_PORT = 8090
 # Drains a spot node when its cloud announces to take it away.
@@ -19,16 +19,16 @@ IN_BACKGROUND = "< /dev/null > /tmp/preemption_agent.log 2>&1 &"
 
 
 def exports_of(spec: ClusterSpec, secrets: Mapping[str, str]) -> list[str]:
-    """A shell line for each module, variable and secret of a spec.
+    """Returns a shell line for each module, variable and secret of a spec.
 
-    `secrets` gives the value of each secret in the words of the shell, e.g. `$NAME` or `$(cat /file)`.
+    `secrets` has the value of each secret as a shell expression, e.g. `$NAME` or `$(cat /file)`.
     """
     lines = [f"module load {' '.join(spec.modules)}"] if spec.modules else []
     return lines + [f'export {name}="{value}"' for name, value in {**spec.exports, **secrets}.items()]
 
 
 def version_check() -> str:
-    """A command that fails where a node has other versions than the client that renders the file."""
+    """Returns a command that fails on a node with other versions than the client that renders the file."""
     program = (
         "from importlib.metadata import version as v; "
         f'want = {{"ray": "{RAY_VERSION}", "rayscribe": "{RAYSCRIBE_VERSION}"}}; '
@@ -39,25 +39,25 @@ def version_check() -> str:
 
 
 def assignments(variables: dict[str, str]) -> str:
-    """`NAME=value NAME=value`."""
+    """Formats variables: `NAME=value NAME=value`."""
     return " ".join(f"{name}={value}" for name, value in variables.items())
 
 
 def what_runs(spec: ClusterSpec, *, requeue: bool) -> str:
-    """A line that names what runs, where its results go, and whether the job is queued again."""
+    """Returns a line that names the recipe, the storage of its results, and whether the job is queued again."""
     return f"recipe={shlex.quote(spec.recipe)} storage={shlex.quote(spec.storage)} requeue={'yes' if requeue else 'no'}"
 
 
 def exports_of_job(spec: ClusterSpec) -> list[str]:
-    """A shell line for each module, variable and secret of a spec; the job ends where a secret's file is missing.
+    """Returns a shell line for each module, variable and secret of a spec; the job ends if a secret's file is missing.
 
     Raises:
-        ConfigError: a secret is where no node of a batch scheduler finds it.
+        ConfigError: a secret is at a location that no node of a batch scheduler can read.
     """
     found, checks = {}, []
     for name, place in spec.secrets.items():
         if place.file is not None:
-            # `export` ends with 0, whatever the command in its value ends with.
+            # `export` exits with 0, even if the command in its value fails.
             text = shlex.quote(f"secrets.{name}: cannot read {place.file}")
             checks.append(f"[ -r {shlex.quote(place.file)} ] || {{ echo {text} >&2; exit 1; }}")
             found[name] = f"$(cat {shlex.quote(place.file)})"
@@ -70,14 +70,14 @@ def exports_of_job(spec: ClusterSpec) -> list[str]:
 
 
 def seconds(time: str) -> int:
-    """The seconds of [D-]HH:MM:SS."""
+    """Returns the seconds of [D-]HH:MM:SS."""
     days, _, clock = time.rpartition("-")
     hours, minutes, rest = (int(part) for part in clock.split(":"))
     return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + rest
 
 
 def refuse_early_signal(signal_s: int, time_limit: str, field: str) -> None:
-    """Refuses a signal that comes before the job has begun.
+    """Rejects a signal that would come before the job has begun.
 
     Raises:
         ConfigError: names both times.

@@ -1,4 +1,4 @@
-"""The file of `ray up`, for any provider of nodes."""
+"""Renders the file of `ray up`, for any provider of nodes."""
 
 import re
 import shlex
@@ -21,9 +21,9 @@ from cluster_configs.rendering.node_commands import (
 from trainers.errors import ConfigError
 
 VARIABLES_FILE = "~/.rayscribe.env"
-# On the nodes: what `client_file` of a secret brings there.
+# Folder on the nodes for secrets' `client_file`.
 SECRETS_FOLDER = "~/.rayscribe.secrets"
-# Between nodes; a worker node listens on the first five too, and on 52365 and 10002 to 19999, Ray's defaults.
+# Ports between nodes; a worker node listens on the first five too, and on 52365 and 10002 to 19999, Ray's defaults.
 GCS_PORT = 6379
 NODE_PORTS = {
     "object-manager-port": 8076,
@@ -32,9 +32,9 @@ NODE_PORTS = {
     "runtime-env-agent-port": 8079,
     "metrics-export-port": METRICS_PORT,
 }
-# Numbers of the autoscaler and of the dashboard, Ray's defaults.
+# Metrics of the autoscaler and of the dashboard, on Ray's default ports.
 HEAD_METRICS_PORTS = "44217 and 44227"
-# What `docker run` needs for a device; Ray itself adds --gpus where it finds NVIDIA's runtime.
+# Options of `docker run` for a device; Ray itself adds --gpus if it finds NVIDIA's runtime.
 DEVICE_OPTIONS = {
     "cpu": [],
     "cuda": [],
@@ -45,7 +45,7 @@ DEVICE_OPTIONS = {
 
 
 def ray_up_file(spec: ClusterSpec) -> str:
-    """The YAML that `ray up` reads.
+    """Renders the YAML that `ray up` reads.
 
     Raises:
         ConfigError: the spec has no `ray_up`, or lacks what its provider needs.
@@ -86,13 +86,13 @@ def _docker(spec: ClusterSpec, part: RayUpPart) -> dict[str, Any]:
 
 
 def _brought(spec: ClusterSpec) -> dict[str, str]:
-    """Files of this machine that hold secrets, by their places on the nodes."""
+    """Returns local files that hold secrets, by their paths on the nodes."""
     files = {name: place.client_file for name, place in spec.secrets.items()}
     return {f"{SECRETS_FOLDER}/{name}": path for name, path in files.items() if path is not None}
 
 
 def _secrets(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
-    """What gives the value of each secret on a node, in the words of the shell."""
+    """Returns a shell expression for the value of each secret on a node."""
     found = {}
     for name, place in spec.secrets.items():
         if place.client_file is not None:
@@ -109,7 +109,7 @@ def _secrets(spec: ClusterSpec, part: RayUpPart) -> dict[str, str]:
 
 
 def _demand_mount(spec: ClusterSpec, part: RayUpPart, path: str, field: str) -> None:
-    """Refuses a path that no option of `docker run` mounts in the container, where there is one."""
+    """Rejects a path that no option of `docker run` mounts in the container, if there is one."""
     words = " ".join(part.run_options).split()
     targets = [re.sub(r".*(?:target|dst|destination)=([^,]+).*|[^:]*:([^:]+).*", r"\1\2", word) for word in words]
     if spec.image is not None and not any(PurePosixPath(path).is_relative_to(target) for target in targets):
@@ -157,7 +157,7 @@ def _options(options: dict[str, Any]) -> str:
     return " ".join(f"--{name}={value}" for name, value in options.items())
 
 
-# What a recipe for GPUs needs where there are none.
+# Overrides with which a recipe for GPUs runs without any.
 _ON_CPUS = " --set scaling.use_gpu=false --set scaling.resources_per_worker.GPU=0"
 
 

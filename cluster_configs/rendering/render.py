@@ -1,4 +1,4 @@
-"""Which targets there are, and what renders each."""
+"""The table of targets with their renderers."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,7 +20,7 @@ RENDERERS: Mapping[tuple[Target, KubernetesKind | None], Callable[[ClusterSpec],
 }
 
 
-# Fields of a spec that a target has no use for, and what takes their place.
+# Fields of a spec that a target does not use, and what replaces them.
 WITHOUT: Mapping[Target, Mapping[str, str]] = {
     Target.RAY_UP: {"mail": "batch schedulers send mail"},
     Target.KUBERAY: {
@@ -34,7 +34,7 @@ WITHOUT: Mapping[Target, Mapping[str, str]] = {
 
 
 def unused(spec: ClusterSpec, target: Target) -> list[str]:
-    """A line for each field that the spec sets and the target has no use for."""
+    """Returns a line for each field that the spec sets and the target does not use."""
     lines = [f"{name} is not used by {target}: {why}" for name, why in WITHOUT[target].items() if getattr(spec, name)]
     return lines + [
         f"pools.{name}: hardware hpu is for scripts (trainer: script, scaling.accelerator: hpu); trainer: huggingface "
@@ -45,7 +45,7 @@ def unused(spec: ClusterSpec, target: Target) -> list[str]:
 
 
 def render(spec: ClusterSpec, target: Target, kind: KubernetesKind | None = None) -> str:
-    """The file for one target.
+    """Renders the file for one target.
 
     Raises:
         ConfigError: the spec lacks what the target needs, or the target has no kinds.

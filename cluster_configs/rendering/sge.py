@@ -1,4 +1,4 @@
-"""ClusterSpec → a batch script for Grid Engine: one host with GPUs. Pure."""
+"""Renders a ClusterSpec as a batch script for Grid Engine: one host with GPUs. Pure."""
 
 from collections.abc import Iterator
 
@@ -61,7 +61,7 @@ exit "$code"
 
 
 def sge_script(spec: ClusterSpec) -> str:
-    """The batch script.
+    """Renders the batch script.
 
     Raises:
         ConfigError: the spec lacks what Grid Engine needs.
@@ -97,7 +97,7 @@ def _options(spec: ClusterSpec) -> Iterator[str]:
 
 def _gpus(part: SgePart, pool: PoolPart, slots: int) -> Iterator[str]:
     if pool.accelerators and part.gpu_resource is not None:
-        # By itself it asks for one, which sites count by slot; another number is meant as it stands.
+        # By itself the option requests one, which sites count per slot; another number is used as it is.
         yield part.gpu_resource if pool.accelerators == slots else f"{part.gpu_resource}={pool.accelerators}"
     if part.gpu_arch is not None:
         yield f"gpu_arch={part.gpu_arch}"

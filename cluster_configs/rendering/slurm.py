@@ -1,4 +1,4 @@
-"""ClusterSpec → a batch script for Slurm: `ray symmetric-run` on whole nodes. Pure."""
+"""Renders a ClusterSpec as a batch script for Slurm: `ray symmetric-run` on complete nodes. Pure."""
 
 from collections.abc import Iterator
 
@@ -93,7 +93,7 @@ exit "$code"
 
 
 def slurm_script(spec: ClusterSpec) -> str:
-    """The batch script.
+    """Renders the batch script.
 
     Raises:
         ConfigError: the spec lacks what Slurm needs.

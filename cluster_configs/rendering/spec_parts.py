@@ -1,4 +1,4 @@
-"""Parts of a ClusterSpec: its nodes, and what a target needs for itself (`ray_up` is a provider's)."""
+"""Parts of a ClusterSpec: its nodes, and settings of single targets (`ray_up` is a provider's)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -14,11 +14,11 @@ SGE_TIME = r"^\d+:\d{2}:\d{2}$"
 # Kubernetes' form, which Ray's labels follow (ray/_private/label_utils.py).
 LABEL_KEY = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 LABEL_VALUE = r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$"
-# Ray's names of what it counts, by hardware.
+# Ray's names of resources, by hardware.
 RESOURCE = {"cpu": "CPU", "cuda": "GPU", "rocm": "GPU", "hpu": "HPU"}
 
 Word = Annotated[str, StringConstraints(pattern=r"^[^\s'\"$`;|&<>\\#]+$")]
-# On its own line of a script, behind what makes the scheduler read it.
+# Written on a line of its own in a script, after the scheduler's prefix.
 Option = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 DnsLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL)]
 Hardware = Literal["cpu", "cuda", "rocm", "hpu"]
@@ -27,7 +27,7 @@ LabelValue = Annotated[str, StringConstraints(pattern=LABEL_VALUE)]
 
 
 def _clock(value: object) -> object:
-    """YAML reads 24:00:00 without quotes as a number of base 60."""
+    """Formats a time that YAML has read as a number of base 60, as it does with an unquoted 24:00:00."""
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     return f"{value // 3600:02}:{value // 60 % 60:02}:{value % 60:02}"
@@ -92,7 +92,7 @@ class PoolPart(Part):
 
 
 def growth_variables(head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-    """What the head tells its jobs: how far the cluster can grow. Pools may be empty, and Ray has no call for it."""
+    """Returns variables with the cluster's largest size, for jobs. Pools may be empty, and Ray has no call for it."""
     most: dict[str, float] = {"CPU": head.ray_cpus}
     for pool in pools.values():
         for name, each in pool.resources.items():
@@ -101,7 +101,7 @@ def growth_variables(head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str,
 
 
 class KubernetesPart(Part):
-    """What KubeRay's RayCluster and RayJob need."""
+    """Settings of KubeRay's RayCluster and RayJob."""
 
     namespace: DnsLabel = Field("default", description="Namespace of everything in the file.")
     queue: DnsLabel | None = Field(
@@ -151,7 +151,7 @@ class KubernetesPart(Part):
 
 
 class SlurmPart(Part):
-    """What a Slurm batch job needs. It runs on as many nodes as the pool's `max`, each whole."""
+    """Settings of a Slurm batch job. It runs on as many complete nodes as the pool's `max`."""
 
     pool: str | None = Field(None, description="Pool that describes the nodes. null: the only pool.")
     partition: Word | None = Field(None, description="Partition. null: the site's default.")
@@ -170,7 +170,7 @@ class SlurmPart(Part):
 
 
 class SgePart(Part):
-    """What a Grid Engine batch job needs. It runs on one host."""
+    """Settings of a Grid Engine batch job. It runs on one host."""
 
     pool: str | None = Field(None, description="Pool that describes the host. null: the only pool.")
     parallel_environment: Word = Field("mthread", description="Parallel environment whose slots lie on one host.")

@@ -1,10 +1,10 @@
-"""What a spec may be rendered for. Imports no spec, since each command line has the choice."""
+"""Targets of a spec. Imports no spec, since every command line has this choice."""
 
 from enum import StrEnum
 
 
 class Target(StrEnum):
-    """What a spec is rendered for."""
+    """Target for which a spec is rendered."""
 
     RAY_UP = "ray-up"
     KUBERAY = "kuberay"
@@ -13,7 +13,7 @@ class Target(StrEnum):
 
 
 class KubernetesKind(StrEnum):
-    """Which of KubeRay's resources."""
+    """Kind of KubeRay's resource."""
 
     RAYCLUSTER = "raycluster"
     RAYJOB = "rayjob"

@@ -1,4 +1,4 @@
-"""What `rayscribe cluster validate` checks: a cluster file's kind, its schema, and rules with a name and a fix each.
+"""`rayscribe cluster validate`: detects a cluster file's kind, checks its schema, and rules with names and fixes.
 
-Pure: no file is opened and no process started here but by what `installed.py` hands in.
+Pure: opens no file and starts no process, except through what `installed.py` returns.
 """

@@ -1,4 +1,4 @@
-"""What rules look at: a file of any kind as scripts, variables, images and pools, each with its place."""
+"""Input of the rules: a file of any kind as scripts, variables, images and pools, each with its place."""
 
 import ipaddress
 import re
@@ -50,14 +50,14 @@ class Script(Value):
 
     Attributes:
         environment: Variables that the file starts it with.
-        whole_file: Whether its first line is the file's first line.
+        whole_file: True if its first line is the file's first line.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
     whole_file: bool = False
 
     def at(self, line: int) -> SourceLocation:
-        """The place of one of its lines, counted from 0."""
+        """Returns the place of one of its lines, counted from 0."""
         return SourceLocation(self.place.path, line + 1) if self.whole_file else self.place
 
     def find(self, pattern: re.Pattern[str]) -> Iterator[tuple[SourceLocation, re.Match[str]]]:
@@ -74,13 +74,13 @@ class Pool:
     """Nodes of one kind.
 
     Attributes:
-        node: Where the file describes them.
+        node: Their description in the file.
         name: The file's name for them.
-        head: Whether Ray's head, and with it the driver of jobs, runs there.
-        spot: The place of what makes them spot nodes; None where they are not.
-        cpus: CPUs that Ray counts on a node; None where the file does not say.
-        accelerators: GPUs or HPUs likewise; None where the file does not say.
-        maximum: Nodes at most; None where the file does not say.
+        head: True if Ray's head, and with it the driver of jobs, runs there.
+        spot: The setting that makes them spot nodes; None if they are not.
+        cpus: CPUs that Ray counts on a node; None if the file does not say.
+        accelerators: GPUs or HPUs likewise; None if the file does not say.
+        maximum: Maximum number of nodes; None if the file does not say.
     """
 
     node: Node
@@ -115,7 +115,7 @@ class ClusterFile:
         return [node for _, node in self.document.get("available_node_types").items()]
 
     def of_kind(self, *kinds: str) -> Iterator[Node]:
-        """The Kubernetes documents whose `kind` is one of these."""
+        """Returns the Kubernetes documents whose `kind` is one of these."""
         return (document for document in self.documents if document.get("kind").text in kinds)
 
     def ray_starts(self) -> Iterator[tuple[SourceLocation, RayStart]]:
@@ -129,11 +129,11 @@ class ClusterFile:
 
 @dataclass(frozen=True)
 class Installed:
-    """What this machine has, to compare a file with.
+    """Software of this machine, with which a file is compared.
 
     Attributes:
         ray_schema: The JSON schema that Ray checks a `ray up` file with.
-        syntax_error: Asks `bash -n` about a script: line (from 1) and message of the first error, or None.
+        syntax_error: Checks a script with `bash -n`: line (from 1) and message of the first error, or None.
     """
 
     ray: str
@@ -147,7 +147,7 @@ class Violation:
     """One place where a rule is broken.
 
     Attributes:
-        value: What stands there, or "" where something is missing or must not be shown.
+        value: The text at this place, or "" if something is missing or must not be shown.
     """
 
     place: SourceLocation
@@ -160,8 +160,8 @@ class Rule:
     """One rule.
 
     Attributes:
-        holds: What is true where it holds.
-        check: Yields where it is broken.
+        holds: States what is true if the rule holds.
+        check: Yields violations.
     """
 
     name: str
@@ -170,12 +170,12 @@ class Rule:
     check: Callable[[ClusterFile, Installed], Iterable[Violation]]
 
 
-# A larger network is nobody's own.
+# A larger network belongs to no single owner.
 LEAST_PREFIX = 8
 
 
 def is_the_world(network: str) -> bool:
-    """Whether a network, as ADDRESS/BITS, is the world or half of it."""
+    """Returns True if a network, as ADDRESS/BITS, is the world or a large part of it."""
     try:
         return "/" in network and ipaddress.ip_network(network, strict=False).prefixlen < LEAST_PREFIX
     except ValueError:

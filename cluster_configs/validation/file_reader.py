@@ -1,4 +1,4 @@
-"""Tells what a file is by its content, and reads it."""
+"""Detects the kind of a file by its content, and reads it."""
 
 import re
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ from cluster_configs.validation.kubernetes_file import read_kubernetes
 from cluster_configs.validation.yaml_nodes import Node, SourceLocation, parse_yaml
 from trainers.config.strict_loading import YamlError
 
-# An option of a batch scheduler; whose come first says which it is.
+# An option of a batch scheduler; the first one in a file decides which.
 _BATCH_OPTION = re.compile(r"^#(?:(SBATCH)\s|\$\s+-)", re.MULTILINE)
 # YAML of this size is read in a few seconds.
 MAX_BYTES = 256 << 10
 READABLE, YAML, KNOWN_KIND = "readable", "yaml", "known-kind"
-# Rules that a file must keep before any other can be checked.
+# Rules that a file must satisfy before any other can be checked.
 READING = {
     READABLE: "the file is text, not empty, and at most 256 KiB",
     YAML: "YAML is well formed, no key is duplicated, and aliases stay small",
@@ -25,7 +25,7 @@ _KINDS = (
     "a ray up file has cluster_name and provider, Kubernetes documents have apiVersion and kind, a ClusterSpec has "
     "pools, a batch script has #SBATCH or #$ lines"
 )
-# One of these makes it a file of `ray up`.
+# One of these keys makes it a file of `ray up`.
 KEYS = frozenset({"cluster_name", "provider", "available_node_types", "head_start_ray_commands"})
 ACCELERATORS = ("GPU", "HPU")
 _COMMANDS = (
@@ -46,7 +46,7 @@ class UnreadableError(Exception):
 
 
 def read_start(path: Path) -> bytes:
-    """The content of a file, of a large one no more than shows that it is too large.
+    """Returns the content of a file; of a large file only enough to show that it is too large.
 
     Raises:
         OSError: it cannot be read.
@@ -64,7 +64,7 @@ def read_cluster_file(content: bytes) -> ClusterFile:
     text = _text_of(content)
     option = _BATCH_OPTION.search(text)
     kind = None if option is None else FileKind.SLURM if option[1] == "SBATCH" else FileKind.GRID_ENGINE
-    # Without #! it may be YAML with such a comment.
+    # Without #! the file may be YAML with such a comment.
     if kind is not None and (text.startswith("#!") or not _is_yaml(text)):
         return ClusterFile(kind, text, scripts=(Script(SourceLocation(), text, whole_file=True),))
     try:
@@ -103,7 +103,7 @@ def _unreadable(value: str, fix: str) -> UnreadableError:
 
 
 def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
-    # A Kubernetes List is as many documents.
+    # A Kubernetes List has several documents.
     lists = [one.get("items").elements() if one.get("kind").text == "List" else [one] for one in documents]
     documents = [part for parts in lists for part in parts]
     if documents and all(document.get("apiVersion").present or document.get("kind").present for document in documents):
@@ -118,7 +118,7 @@ def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
 
 
 def read_ray_up(text: str, document: Node) -> ClusterFile:
-    """A `ray up` file; whatever is not as Ray wants it is left out, and the schema's rule reports it."""
+    """Reads a `ray up` file; parts that Ray would reject are left out, and the schema's rule reports them."""
     node_types = [node for _, node in document.get("available_node_types").items()]
     return ClusterFile(
         FileKind.RAY_UP,
@@ -141,7 +141,7 @@ def _scripts(document: Node, node_types: list[Node]) -> Iterator[Script]:
 
 
 def _variables(document: Node, node_types: list[Node], role: str = "") -> Iterator[Variable]:
-    """Variables of the containers: those of a role, or with the role "" all."""
+    """Yields variables of the containers: those of a role, or with the role "" all."""
     wanted = [name for of, name in _OPTIONS.items() if role in ("", of) or of == ""]
     for owner in [document, *node_types]:
         for option in (node for name in wanted for node in owner.get("docker", name).elements()):

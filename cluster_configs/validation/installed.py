@@ -1,4 +1,4 @@
-"""What this machine has: versions, Ray's schema, bash. The only file of the package that looks outside."""
+"""Software of this machine: versions, Ray's schema, bash. The only module of the package with side effects."""
 
 import json
 import re
@@ -15,7 +15,7 @@ SYNTAX_TIMEOUT_S = 20
 
 
 def read_installed() -> Installed:
-    """Versions and schemas, without importing Ray.
+    """Reads versions and schemas, without importing Ray.
 
     Raises:
         ConfigError: bash or Ray's schema is not there.
@@ -34,7 +34,7 @@ def read_installed() -> Installed:
 
 
 def syntax_error(script: str) -> tuple[int, str] | None:
-    """Line (from 1) and message of the first error that `bash -n` finds; it runs nothing.
+    """Returns line (from 1) and message of the first error that `bash -n` finds; it runs nothing.
 
     Raises:
         ConfigError: bash does not end within SYNTAX_TIMEOUT_S.

@@ -1,4 +1,4 @@
-"""Reads Kubernetes documents, those of KubeRay above all, into scripts, variables, images and pools."""
+"""Reads Kubernetes documents, mainly those of KubeRay, into scripts, variables, images and pools."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from cluster_configs.validation.yaml_nodes import Node, parse_yaml
 from trainers.config.strict_loading import YamlError
 
 DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "google.com/tpu")
-# Labels of spot nodes, and the values.
+# Labels of spot nodes, with their values.
 _SPOT = {label: value for provider in PROVIDERS.values() for label, value in provider.spot_labels.items()}
 _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env")
 _SUFFIXES = {
@@ -26,7 +26,7 @@ _SUFFIXES = {
 
 
 def read_kubernetes(text: str, documents: list[Node]) -> ClusterFile:
-    """A file of Kubernetes documents."""
+    """Reads a file of Kubernetes documents."""
     pods = [pod for document in documents for pod in pod_specs(document)]
     containers = [container for pod in pods for container in containers_of(pod)]
     images = (container.get("image") for container in containers)
@@ -43,7 +43,7 @@ def read_kubernetes(text: str, documents: list[Node]) -> ClusterFile:
 
 
 def ray_clusters(documents: Iterable[Node]) -> Iterator[Node]:
-    """The spec of each Ray cluster, whatever it is a part of."""
+    """Yields the spec of each Ray cluster, also within other resources."""
     for document in documents:
         if document.get("apiVersion").text.startswith("ray.io/"):
             spec = document.get("spec")
@@ -52,18 +52,18 @@ def ray_clusters(documents: Iterable[Node]) -> Iterator[Node]:
 
 
 def groups_of(cluster: Node) -> Iterator[Node]:
-    """The head group and the worker groups of a Ray cluster."""
+    """Yields the head group and the worker groups of a Ray cluster."""
     yield cluster.get("headGroupSpec")
     yield from cluster.get("workerGroupSpecs").elements()
 
 
 def groups_in(documents: Iterable[Node]) -> Iterator[Node]:
-    """The groups of all Ray clusters."""
+    """Yields the groups of all Ray clusters."""
     return (group for cluster in ray_clusters(documents) for group in groups_of(cluster))
 
 
 def pod_specs(document: Node) -> Iterator[Node]:
-    """Every pod that a document describes."""
+    """Yields every pod that a document describes."""
     if document.get("kind").text == "Pod":
         yield document.get("spec")
     yield from (group.get("template", "spec") for group in groups_in([document]))
@@ -74,13 +74,13 @@ def pod_specs(document: Node) -> Iterator[Node]:
 
 
 def containers_of(pod: Node) -> Iterator[Node]:
-    """Containers of a pod, those that run before the others included."""
+    """Yields containers of a pod, init containers included."""
     yield from pod.get("containers").elements()
     yield from pod.get("initContainers").elements()
 
 
 def quantity(node: Node) -> float | None:
-    """A Kubernetes quantity as a number: `500m` is 0.5."""
+    """Parses a Kubernetes quantity as a number: `500m` is 0.5."""
     text = node.text
     number = text.rstrip("KMGTPEkmi")
     try:
@@ -90,7 +90,7 @@ def quantity(node: Node) -> float | None:
 
 
 def resource(container: Node, name: str) -> float | None:
-    """What a container may use of a resource, else what it asks for."""
+    """Returns a container's limit of a resource, else its request."""
     limit = quantity(container.get("resources", "limits", name))
     return quantity(container.get("resources", "requests", name)) if limit is None else limit
 
@@ -101,7 +101,7 @@ def _scripts(document: Node) -> Iterator[Script]:
             environment = {variable.name: variable.text for variable in _environment(container)}
             words = [*container.get("command").elements(), *container.get("args").elements()]
             if words and words[0].text in _SHELLS:
-                # What follows -c is the script; the shell's own words would only be in its way.
+                # The text after -c is the script; the shell's own options are skipped.
                 for node in (node for node in words[1:] if not node.text.startswith("-")):
                     yield Script(node.place, node.text, environment)
             elif words:
@@ -157,7 +157,7 @@ def _pools(cluster: Node) -> Iterator[Pool]:
 
 
 def _spot(pod: Node) -> Node | None:
-    """What lets a pod onto spot nodes: its selector, an affinity, be it a mere preference, or a toleration."""
+    """Returns what allows a pod on spot nodes: its selector, an affinity, even a mere preference, or a toleration."""
     selected = (node for key, node in pod.get("nodeSelector").items() if node.text.lower() == _SPOT.get(key))
     affinity = pod.get("affinity", "nodeAffinity")
     terms = [
@@ -170,7 +170,7 @@ def _spot(pod: Node) -> Node | None:
 
 
 def _admitted(expression: Node) -> Node | None:
-    """What an expression of an affinity, or a toleration, says to admit spot nodes."""
+    """Returns the part of an affinity's expression, or of a toleration, that admits spot nodes."""
     key, operator = expression.get("key"), expression.get("operator").text
     if operator == "Exists":
         return key if key.text in _SPOT else None

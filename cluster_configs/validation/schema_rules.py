@@ -1,4 +1,4 @@
-"""Fields and types: Ray's own schema, KubeRay's, and the syntax of everything that a shell runs."""
+"""Rules of fields and types: Ray's own schema, KubeRay's, and the syntax of all shell text."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -34,13 +34,13 @@ _TYPES = {"object": "a mapping", "array": "a list", "string": "a text", "integer
 
 @cache
 def kuberay_schema() -> Mapping[str, Any]:
-    """A JSON schema for each of KUBERAY_KINDS, by kind, and `$defs` that they share."""
+    """Returns a JSON schema for each of KUBERAY_KINDS, by kind, and the `$defs` that they share."""
     schema: Mapping[str, Any] = json.loads(KUBERAY_SCHEMA.read_text(encoding="utf-8"))
     return schema
 
 
 def shown(value: Any) -> str:
-    """A value as a message shows it: short, and without what looks like a credential."""
+    """Formats a value for a message: short, and without what looks like a credential."""
     if isinstance(value, Mapping | list):
         return "a mapping" if isinstance(value, Mapping) else "a list"
     text = masked("null" if value is None else str(value)).replace("\n", " ")
@@ -65,7 +65,7 @@ def _kuberay_schema(file: ClusterFile, installed: Installed) -> Iterator[Violati
 
 def _violation(document: Node, error: ValidationError) -> Violation:
     node = document.get(*error.absolute_path)
-    # jsonschema leaves these untyped.
+    # jsonschema does not type these.
     instance: Any = error.instance
     schema: Any = error.schema
     wanted: Any = error.validator_value

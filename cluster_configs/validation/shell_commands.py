@@ -1,17 +1,17 @@
-"""Calls that start Ray, found in shell text by their form. `bash -n` checks the syntax, and nothing is interpreted."""
+"""Finds calls that start Ray in shell text by their form. `bash -n` checks the syntax; nothing is interpreted."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-# A value that doubles with each assignment stays small.
+# Keeps a value that doubles with each assignment small.
 LONGEST_VALUE = 1000
 _QUOTED = r"""(?:"(?:\\.|[^"\\])*"|'[^']*')"""
 _SUBSTITUTION = r"\$\((?:[^()]|\((?:[^()]|\([^()]*\))*+\))*+\)"
 WORD_PART = rf"""(?:{_QUOTED}|{_SUBSTITUTION}|[^\s;&|)"'`])"""
 _QUOTED_OR_COMMENT = re.compile(rf"({_QUOTED}|\\.)|(?<![^\s;&|()])#[^\n]*", re.DOTALL)
 _WITHIN = re.compile(rf"""({_SUBSTITUTION})|"((?:\\.|[^"\\])*)"|'([^']*)'""", re.DOTALL)
-# By name, module or variable; options of `ray` itself may stand before the subcommand.
+# By name, module or variable; options of `ray` itself may be before the subcommand.
 _START = re.compile(
     r"(?:(?<![\w.-])ray|\bray\.scripts\.scripts|\$(?:RAY|ray)\b|\$\{(?:RAY|ray)\})"
     r"(?:\s+--\S+(?:[ \t]+(?!start)[^-\s]\S*)?){0,4}[ \t]+(start|symmetric-run)\b"
@@ -30,7 +30,7 @@ class RayStart:
     Attributes:
         options: By name with dashes; a switch has the value "true".
         environment: Variables that were exported before it, anywhere in its script.
-        symmetric: Whether it is `ray symmetric-run`.
+        symmetric: True for `ray symmetric-run`.
         line: Counted from 0 in its script.
     """
 
@@ -45,13 +45,13 @@ class RayStart:
 
 
 def command_lines(text: str) -> str:
-    """A script without comments, and with a line for each that goes on; every sign stays where it is."""
+    """Returns a script without comments, and with continued lines joined; every character keeps its position."""
     bare = _QUOTED_OR_COMMENT.sub(lambda match: match[1] or " " * len(match[0]), text)
     return bare.replace("\\\n", "  ")
 
 
 def ray_starts_in(text: str, environment: Mapping[str, str]) -> Iterator[RayStart]:
-    """The calls that start Ray on a node."""
+    """Yields the calls that start Ray on a node."""
     lines = command_lines(text)
     known, exported, exports_all, position = dict(environment), set(environment), False, 0
     for start in _START.finditer(lines):
@@ -72,7 +72,7 @@ def ray_starts_in(text: str, environment: Mapping[str, str]) -> Iterator[RayStar
 
 
 def unquoted(value: str) -> str:
-    """A word without the quotes around its parts; `$(…)` stays as it is."""
+    """Returns a word without the quotes around its parts; `$(…)` is kept."""
 
     def within(part: re.Match[str]) -> str:
         return part[1] or part[3] or re.sub(r"\\([\"\\])", r"\1", part[2] or "")
@@ -81,7 +81,7 @@ def unquoted(value: str) -> str:
 
 
 def _expanded(word: str, known: Mapping[str, str]) -> str:
-    """A word as the shell passes it on, as far as its parameters are known or have defaults."""
+    """Returns a word as the shell passes it on, as far as its parameters are known or have defaults."""
     text = unquoted(word)
     expanded = _PARAMETER.sub(lambda match: known.get(match[1], match[2]) or match[0], text)
     return expanded if len(expanded) <= LONGEST_VALUE else text[:LONGEST_VALUE]

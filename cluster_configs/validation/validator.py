@@ -20,7 +20,7 @@ PARTS = {Target.RAY_UP: "ray_up", Target.KUBERAY: "kubernetes", Target.SLURM: "s
 
 
 def _rendered(file: ClusterFile) -> Iterator[tuple[str, str]]:
-    """The file for each target that a spec has a part for; nothing for one that breaks a rule."""
+    """Yields the file for each target that the spec has a part for; nothing if the spec is not valid."""
     spec, _ = validated(ClusterSpec, file.document.value)
     for target, kind in RENDERERS:
         if spec is not None and getattr(spec, PARTS[target]) is not None:
@@ -40,13 +40,13 @@ def _renders(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
 
 
 def _violation(file: ClusterFile, problem: str) -> Violation:
-    """A problem that begins with the field it is about."""
+    """Converts a problem that begins with its field."""
     field, _, fix = problem.partition(": ")
     return Violation(file.document.get(*field.split(".")).place, "", fix or problem)
 
 
 RULES: tuple[Rule, ...] = (
-    # A file that could be read keeps those of reading.
+    # A file that could be read satisfies the rules of reading.
     *(Rule(name, holds, EVERY_KIND, lambda file, installed: ()) for name, holds in READING.items()),
     Rule("spec-fields", "the fields are those of a ClusterSpec", SPEC, _spec_fields),
     Rule("renders", "there is a file for each target that the spec has a part for", SPEC, _renders),
@@ -60,7 +60,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True)
 class Report:
-    """What was found in a file."""
+    """The kind of a file, its rules, and violations."""
 
     kind: FileKind | None
     checked: tuple[str, ...]
@@ -68,7 +68,7 @@ class Report:
 
 
 def validate(content: bytes, installed: Installed) -> Report:
-    """Checks a file; raises for nothing that a file may hold."""
+    """Checks a file; raises for no content of a file."""
     try:
         file = read_cluster_file(content)
     except UnreadableError as error:

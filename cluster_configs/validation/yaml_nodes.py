@@ -1,4 +1,4 @@
-"""YAML as nodes that know their line and path, and that may be asked for anything: what is absent is an empty node."""
+"""YAML as nodes that know their line and path; a lookup of an absent key returns an empty node."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,11 +11,11 @@ from trainers.config.strict_loading import StrictLoader, YamlError, yaml_errors
 
 @dataclass(frozen=True)
 class SourceLocation:
-    """Where something stands in a file.
+    """Location of a value in a file.
 
     Attributes:
         path: Keys and indexes that lead there, as text; empty in scripts.
-        line: Counted from 1; None where it is not known.
+        line: Counted from 1; None if it is not known.
     """
 
     path: str = ""
@@ -31,10 +31,10 @@ class Node:
     """A value of a YAML document.
 
     Attributes:
-        value: As plain Python; None for null and for what is absent.
-        place: Where it stands; for what is absent, where it would.
+        value: As plain Python; None for null and for an absent value.
+        place: Its location; for an absent value, where it would be.
         children: Of a mapping or a list, by key or index.
-        present: Whether the file has it.
+        present: True if the file has it.
     """
 
     value: Any = None
@@ -43,7 +43,7 @@ class Node:
     present: bool = True
 
     def get(self, *keys: str | int) -> "Node":
-        """What stands under these keys, one inside the other; an absent node where there is nothing."""
+        """Returns the value under these nested keys; an absent node if there is none."""
         node = self
         for key in keys:
             found = node.children.get(key)
@@ -51,12 +51,12 @@ class Node:
         return node
 
     def items(self) -> Iterator[tuple[str, "Node"]]:
-        """Keys and values of a mapping; nothing for anything else."""
+        """Yields keys and values of a mapping; nothing for anything else."""
         if isinstance(self.value, Mapping):
             yield from ((str(key), node) for key, node in self.children.items())
 
     def elements(self) -> Iterator["Node"]:
-        """The elements of a list; nothing for anything else."""
+        """Yields the elements of a list; nothing for anything else."""
         if isinstance(self.value, list):
             yield from self.children.values()
 
@@ -74,7 +74,7 @@ class Node:
 
     @property
     def number(self) -> float | None:
-        """A number, or a text that is one."""
+        """A number, or a text that is one; else None."""
         try:
             return None if isinstance(self.value, bool) else float(self.text)
         except ValueError:
@@ -82,14 +82,14 @@ class Node:
 
 
 def joined(path: str, key: str | int) -> str:
-    """A path with one more key: `a.b`, `a[0]`."""
+    """Returns a path with one more key: `a.b`, `a[0]`."""
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if path else key
 
 
 def parse_yaml(text: str) -> list[Node]:
-    """The documents of a text; empty ones are left out.
+    """Returns the documents of a text; empty ones are left out.
 
     Raises:
         YamlError: it is not YAML, has a key twice, or is too deep or too large once aliases are expanded.
@@ -105,7 +105,7 @@ def parse_yaml(text: str) -> list[Node]:
 
 
 def unquoted_texts(text: str) -> Iterator[tuple[SourceLocation, str]]:
-    """Strings that stand without quotes, of a text that `parse_yaml` reads, keys among them."""
+    """Yields strings without quotes, keys included, of a text that `parse_yaml` reads."""
     for document in yaml.compose_all(text, yaml.SafeLoader):
         waiting: list[tuple[str, yaml.Node]] = [("", document)] if document is not None else []
         seen: set[int] = set()  # aliases

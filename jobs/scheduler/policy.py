@@ -18,14 +18,14 @@ The rules:
 Consequences, which are tested:
 
 - A run that waits in line for its cluster starts no later than without any back-filling from then on, as long as no run
-  that ranks higher joins that line later. Without limits of queues and users, and with
-  equal priorities, that is every run, always: back-filling delays none.
+  that ranks higher joins that line later. Without limits of queues and users, and with equal priorities, that is every
+  run, always: back-filling delays none.
 - Lower-ranked runs that were started while a run waited in line never delay it on their own. It waits for those that
   rank higher, and for what was running when it joined the line.
 - No run starves. After `patience_s` only runs that were queued earlier rank higher, finitely many. The first of them
-  waits for what runs when it joins the line of its user, of its queue and of its cluster: at most three times
-  the length of the longest run, or once without limits. Each overdue run that was queued before another
-  adds as much again, and its own length.
+  waits for what runs when it joins the line of its user, of its queue and of its cluster: at most three times the
+  length of the longest run, or once without limits. Each overdue run that was queued before another adds as much again,
+  and its own length.
 """
 
 import math

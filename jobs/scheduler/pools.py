@@ -1,7 +1,7 @@
 """Pools: limited resources, of which a part is held, and a part is reserved for waiting runs. Pure.
 
-Pools are clusters, queues with limits, and users' parts of queues. A run starts only when its complete
-gang fits into each of its pools, and if it cannot delay a waiting run ahead of it.
+Pools are clusters, queues with limits, and users' parts of queues. A run starts only when its complete gang fits into
+each of its pools, and if it cannot delay a waiting run ahead of it.
 
 **Reserving.** How long runs will run is not known, so a later run j may start ahead of a waiting run h only if it
 could run forever and h would still start as early. When h's turn comes, some of those ahead of j are running: current
@@ -11,11 +11,9 @@ with h they fit into the pool. So j is harmless if whatever fits into the pool t
     room(h) = size − need(h) − the sum of everything ahead of h that fits next to h
     j starts only if need(j) ≤ room(h), for each waiting h that ranks above it
 
-What does not fit next to h, like the large run that h waits for, must have ended before h starts, and frees its
-resources:
-that is the room for back-filling. Everything else may still be running. A run that starts is subtracted from the
-room, so
-that many small runs together do no more harm than one.
+What does not fit next to h, like the large run that h waits for, must have ended before h starts, and leaves its
+resources: that is the room for back-filling. Everything else may still be running. A run that starts is subtracted from
+the room, so that many small runs together do no more harm than one.
 
 This is conservative back-filling, in which every waiting run is protected and not only the first, with unknown lengths
 in the place of users' estimates. Lifka, The ANL/IBM SP Scheduling System, JSSPP 1995; Mu'alem and Feitelson,

@@ -1,7 +1,7 @@
-"""Why a job ended: from what Ray's Jobs API says of it, the exit code first. Pure.
+"""Determines why a job ended from the response of Ray's Jobs API, the exit code first. Pure.
 
-Texts and types are those of ray 2.60: dashboard/modules/job/job_manager.py and job_supervisor.py, and, behind
-`Job supervisor actor died:`, those of its GCS and raylet. The tests hold real ones.
+Texts and types are those of ray 2.60: dashboard/modules/job/job_manager.py and job_supervisor.py, and, after `Job
+supervisor actor died:`, those of its GCS and raylet. The tests have real ones.
 """
 
 import re
@@ -28,7 +28,7 @@ from trainers.errors import (
     StorageError,
 )
 
-# What the entrypoint gives back itself. 126 and 127 are the shell's: a command that may not be run, or is not there.
+# Exit codes of the entrypoint itself. 126 and 127 are the shell's: a command that may not be run, or does not exist.
 USER_ERRORS = (ConfigError, DataError, DivergedError, PackageError, ResourceError, ResumeError, ScoringError)
 EXIT_CODES = {
     **{error.exit_code: Cause.USER_ERROR for error in USER_ERRORS},
@@ -42,10 +42,10 @@ EXIT_CODES = {
     127: Cause.ENVIRONMENT,
 }
 
-# Of the error of an unmodified program, see `trainers.scripts.program_worker`.
+# Part of the error of an unmodified program, see `trainers.scripts.program_worker`.
 SCRIPT_ENDED = " ended with exit code {}:\n"
 
-# Where the exit code says nothing, the last lines of the log may: a script of the user's own knows none of our codes.
+# Words in the last lines of the log, for exit codes without a meaning: a user's own script knows none of our codes.
 LOG_WORDS = (
     ("CUDA out of memory", Cause.OUT_OF_MEMORY),
     ("OutOfMemoryError", Cause.OUT_OF_MEMORY),
@@ -57,7 +57,8 @@ LOG_WORDS = (
     ("\nImportError: ", Cause.ENVIRONMENT),
 )
 
-# Ray's JobErrorType and words of its message, for jobs whose entrypoint gave nothing back. The first that fits is it.
+# Ray's JobErrorType and words of its message, for jobs without an exit code of the entrypoint. The first match
+# counts.
 ERROR_TYPES = (
     ("RUNTIME_ENV_SETUP_FAILURE", "", Cause.ENVIRONMENT),
     # The supervisor is the entrypoint's parent and dies with the entrypoint's node.
@@ -65,7 +66,7 @@ ERROR_TYPES = (
     ("JOB_SUPERVISOR_ACTOR_DIED", "low on memory", Cause.OUT_OF_MEMORY),
     ("JOB_SUPERVISOR_ACTOR_DIED", "", Cause.DRIVER_KILLED),
     ("JOB_SUPERVISOR_ACTOR_UNSCHEDULABLE", "", Cause.NODE_LOST),
-    # A head that was restarted finds the job's record, and no supervisor.
+    # A restarted head finds the job's record, but no supervisor.
     ("JOB_SUPERVISOR_ACTOR_START_FAILURE", "failed to get job supervisor", Cause.NODE_LOST),
     ("JOB_SUPERVISOR_ACTOR_START_FAILURE", "", Cause.ENVIRONMENT),
     ("JOB_SUPERVISOR_ACTOR_START_TIMEOUT", "", Cause.ENVIRONMENT),
@@ -74,7 +75,7 @@ ERROR_TYPES = (
     ("JOB_ENTRYPOINT_COMMAND_START_ERROR", "", Cause.ENVIRONMENT),
 )
 
-# What a runtime environment may fail with that is over in a minute. An index that lacks the package is not among them.
+# Errors of a runtime environment that pass within a minute. An index that lacks the package is not among them.
 TRANSIENT = re.compile(
     r"connection (refused|reset|broken|aborted|error)|ConnectionError|Max retries exceeded|"
     r"timed out|TimeoutError|ReadTimeout|ConnectTimeout|temporary failure|unreachable|error sending request|"
@@ -82,25 +83,25 @@ TRANSIENT = re.compile(
     re.IGNORECASE,
 )
 WHY_AN_ACTOR_DIED = ("The actor died because", "The actor is dead because")
-# Of a page that Ray's memory monitor writes, with advice on Ray's own settings at its end.
+# Part of a long message of Ray's memory monitor, which ends with advice on Ray's own settings.
 LOW_ON_MEMORY = "killed due to the node running low on memory"
 MAX_CHARACTERS = 500
 _LAST_LOGS = "last available logs"
-# In the log of a runtime environment: what follows are lines of pip or uv, indented.
+# In the log of a runtime environment, before indented lines of pip or uv.
 _FAILED_COMMAND = "lines of stdout:\n"
 _INDENT = "    "
-# uv's last lines, after the error that they are the cause of.
+# Prefix of uv's last lines, after the error that they have caused.
 _CAUSE = "cause: "
 
 
 def cause_of(job: JobInfo, *, stop_requested: bool) -> Cause:
-    """Tells why a job ended, or is not known any more; `stop_requested`: a user asked this ledger to stop it."""
+    """Returns why a job ended, or is not known any more; `stop_requested`: a user asked this ledger to stop it."""
     if not job.known:
         return Cause.STOPPED if stop_requested else Cause.CLUSTER_LOST
     if job.status == "SUCCEEDED":
         return Cause.SUCCEEDED
     if job.status == "STOPPED":
-        return Cause.STOPPED  # also by another's `ray job stop`: whoever did it meant it
+        return Cause.STOPPED  # also by somebody's `ray job stop`, which was intended
     if job.exit_code is not None:
         return _of_exit_code(job.exit_code, job.message, stop_requested)
     for error_type, words, cause in ERROR_TYPES:
@@ -110,13 +111,13 @@ def cause_of(job: JobInfo, *, stop_requested: bool) -> Cause:
 
 
 def line_of(job: JobInfo) -> str:
-    """The line of Ray's message that says most, without credentials; "" where there is none.
+    """Returns the most informative line of Ray's message, without credentials; "" if there is none.
 
-    It keeps what `is_transient` looks for: pip says last that there is no such package, and before that no index
-    answered.
+    The line keeps what `is_transient` searches for: pip's last line says that there is no such package, and one
+    before it that no index responded.
     """
     lines = [line.strip() for line in job.message.splitlines() if line.strip()]
-    if not lines or _LAST_LOGS in lines[-1]:  # and then no logs
+    if not lines or _LAST_LOGS in lines[-1]:  # no logs follow then
         return ""
     if job.error_type == "RUNTIME_ENV_SETUP_FAILURE" or job.exit_code == SCRIPT_COULD_NOT_INSTALL:
         return _shown(_installing_error(lines))
@@ -126,7 +127,7 @@ def line_of(job: JobInfo) -> str:
 
 
 def line_of_setup(log_end: str) -> str:
-    """The same of the last try to make a runtime environment that failed, from the log of it; "" where none has."""
+    """Returns such a line from the log of the last failed try to set up a runtime environment; "" if none failed."""
     _, failed, rest = log_end.rpartition(_FAILED_COMMAND)
     lines = [line.strip() for line in takewhile(lambda line: line.startswith(_INDENT), rest.splitlines())]
     return _shown(_installing_error(lines)) if failed and lines else ""
@@ -144,16 +145,16 @@ def _shown(line: str) -> str:
 
 
 def is_transient(message: str) -> bool:
-    """Whether an environment that failed with this may be made a minute later."""
+    """Returns True if an environment that failed with this message may succeed a minute later."""
     return TRANSIENT.search(message) is not None
 
 
 def _of_exit_code(code: int, message: str, stop_requested: bool) -> Cause:
     log = message.partition(_LAST_LOGS)[2]
     if SCRIPT_ENDED.format(code) in log:
-        # The code is the program's own, whatever it means to us.
+        # The code is the program's own, even if it equals one of ours.
         return Cause.ENTRYPOINT
-    # A shell in between gives 128 + signal for what Python gives as −signal.
+    # A shell in between returns 128 + signal where Python returns −signal.
     by_signal = -code if code < 0 else code - 128 if code > 128 else 0
     if by_signal in set(signal.Signals):
         return Cause.STOPPED if stop_requested else Cause.DRIVER_KILLED

@@ -15,21 +15,21 @@ from trainers.errors import RayscribeError
 
 log = logging.getLogger(__name__)
 
-# How often the log of an active driver is archived, in case its cluster is lost.
+# Interval at which the log of an active driver is archived, in case its cluster is lost. Seconds.
 INTERVAL_S = 30.0
-# How long archiving the log of an ended driver is retried, while Ray keeps it.
+# Archiving the log of an ended driver is retried for this long, while Ray keeps it.
 RETRY_FOR_S = 3600.0
 LAST_LINES = 1000
-# What a round waits for all logs together, and the end of an attempt for its log; that goes on in its thread.
+# Longest wait of a round for all logs together, and of an attempt's end for its log; archiving goes on in its thread.
 ROUND_WAIT_S = 2.0
 END_WAIT_S = 30.0
-# Logs that may take long at the same time.
+# Maximum of logs that are archived at the same time.
 MAX_WORKERS = 4
 
 
 @dataclass
 class _Progress:
-    """How many bytes of a log are archived, when that was last tried, and how its last part went."""
+    """Archived bytes of a log, time of the last try, and the outcome of its last part."""
 
     tried_s: float = float("-inf")
     length: int = 0
@@ -61,13 +61,14 @@ class DriverLogArchive:
                 del self._failed[submission_id], self._progress[submission_id]
 
     def archive(self, run: Run, attempt: Attempt) -> None:
-        """Archives the log of an active driver, if the last time was long enough ago."""
+        """Archives the log of an active driver, if INTERVAL_S have passed since the last time."""
         self._run_if_due(run, attempt, self._progress.setdefault(attempt.submission_id, _Progress()))
 
     def archive_last(self, run: Run, attempt: Attempt) -> bool:
-        """Archives the log of a driver that has ended; retried later if it fails.
+        """Archives the log of a driver that has ended; retries later if that fails. Returns True when done.
 
-        False while it goes on, for at most END_WAIT_S: who follows the log would not see its end.
+        Returns False while archiving continues, for at most END_WAIT_S: a reader that follows the log would miss its
+        end.
         """
         progress = self._progress.setdefault(attempt.submission_id, _Progress())
         if progress.ended_s is None:
@@ -113,7 +114,7 @@ class DriverLogArchive:
         except RayscribeError as error:
             log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
         except Exception:
-            # Whatever it is, other runs must not wait for it.
+            # Whatever the error is, other runs must not be affected.
             log.exception("%s: the driver's log is not archived", attempt.submission_id)
         finally:
             if last:

@@ -1,6 +1,6 @@
 """Logs of an attempt, live and after its cluster is gone: the driver's from Ray, the workers' from the run folder.
 
-Every source is an append-only stream of bytes. The cursor of a reader holds a byte offset for each source, so that a
+Every source is an append-only stream of bytes. A reader's cursor holds a byte offset for each source, so that a
 reader that reconnects continues without gap or repeat.
 """
 
@@ -19,9 +19,9 @@ from trainers.run_folder.attempt_status import driver_log_key, worker_logs
 from trainers.run_folder.layout import RunFolder
 
 DRIVER = "driver"
-# Of one source in a page; of all in a page; and lines of a page, each of which costs more than its text.
+# Limits of a page: bytes of one source, bytes of all, and lines, each of which costs more than its text.
 MAX_BYTES, MAX_PAGE_BYTES, MAX_LINES = 1_000_000, 8_000_000, 20_000
-# No log is longer; a larger offset is beyond what files and stores take.
+# No log is longer; files and stores accept no larger offset.
 MAX_OFFSET = 2**53
 # Reads from an offset, at most a number of bytes.
 ReadPart = Callable[[int, int], bytes]
@@ -30,7 +30,7 @@ _SOURCE = re.compile(rf"{DRIVER}|rank-\d+")
 
 @dataclass(frozen=True)
 class LogStream:
-    """One append-only stream; the key tells those of one name apart, such as those of two worker groups."""
+    """One append-only stream; the key distinguishes streams of the same name, such as those of two worker groups."""
 
     name: str
     key: str
@@ -56,7 +56,7 @@ def read_logs(
     if source is not None and _SOURCE.fullmatch(source) is None:
         raise ConfigError(f"unknown source {source[:80]!r}: use driver, rank-0, rank-1, …")
     offsets = _offsets_of(cursor)
-    # Read before the logs: what is written in between is on the next page.
+    # Read before the logs: lines that are written in between are on the next page.
     attempt_ended = attempt.state == AttemptState.ENDED
     lines: list[LogLine] = []
     complete, read_bytes = True, 0
@@ -64,7 +64,7 @@ def read_logs(
     workers = _workers(folders, run, attempt) if source != DRIVER else []
     for stream in (item for item in (driver, *workers) if source in (None, item.name)):
         if read_bytes >= MAX_PAGE_BYTES or len(lines) >= MAX_LINES:
-            complete = False  # the next page has the others
+            complete = False  # the next page has the other lines
             break
         start = offsets.get(stream.key, 0)
         new = stream.read(start, MAX_BYTES)
@@ -84,11 +84,11 @@ def read_logs(
 
 
 def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: ReadPart, start: int, size: int) -> bytes:
-    """Reads the log of an active driver from Ray, of an ended one from the archive; otherwise from the other."""
+    """Reads an active driver's log from Ray, an ended one's from the archive; if that fails, from the other."""
     archive = partial(_archived, folders, run, attempt, start, size)
 
     def live() -> bytes:
-        # As far as it is archived; the archive of an ended driver has the last lines after that.
+        # Up to the archived size; the archive of an ended driver has its last lines after that.
         most = min(size, MAX_DRIVER_BYTES - start)
         return driver_log(start, most) if most > 0 else b""
 
@@ -126,12 +126,12 @@ def _workers(folders: RunFolders, run: Run, attempt: Attempt) -> list[LogStream]
     except RayscribeError:
         if attempt.state == AttemptState.ENDED:
             raise
-        return []  # the next page finds them
+        return []  # the next page has them
     return [LogStream(f"rank-{rank}", key, partial(_bytes, folders, run, key)) for rank, _, key in sorted(found)]
 
 
 def _bytes(folders: RunFolders, run: Run, key: str, start: int, size: int) -> bytes:
-    """A part of a file of the run folder; empty if there is no such file."""
+    """Reads a part of a file of the run folder; b"" if there is no such file."""
 
     def read(folder: RunFolder) -> bytes:
         return folder.storage.read_part(key, start, size) if folder.storage.exists(key) else b""
@@ -140,14 +140,14 @@ def _bytes(folders: RunFolders, run: Run, key: str, start: int, size: int) -> by
 
 
 def _last_character(raw: bytes) -> int:
-    """Where the last UTF-8 character starts, for a line that is longer than a page."""
+    """Returns the start of the last UTF-8 character, for a line that is longer than a page."""
     starts = (at for at in range(len(raw) - 1, max(0, len(raw) - 5), -1) if raw[at] & 0xC0 != 0x80)
     return next(starts, len(raw))
 
 
 def _lines_of(raw: bytes) -> list[str]:
     text = raw.decode(errors="replace").replace("\r\n", "\n")
-    # A progress bar ends its lines with a carriage return.
+    # Progress bars end their lines with a carriage return.
     return text.replace("\r", "\n").removesuffix("\n").split("\n") if text else []
 
 

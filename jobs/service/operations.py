@@ -1,4 +1,4 @@
-"""The operations of a service: `service.Service` in this process, or `api.client.Client` over HTTP."""
+"""Interfaces of a service's operations: `service.Service` in this process, or `api.client.Client` over HTTP."""
 
 from pathlib import Path
 from typing import Protocol
@@ -8,7 +8,7 @@ from jobs.submission.run_request import RunRequest
 
 
 class KnownRuns(Protocol):
-    """What can be asked of a run, and done with it, by its key: its name, or with `direct.direct_runs` its folder."""
+    """Operations on a run by its key: its name, or with `direct.direct_runs` its folder."""
 
     def run(self, run_id: str) -> Run: ...
 
@@ -26,7 +26,7 @@ class KnownRuns(Protocol):
 
 
 class RunOperations(KnownRuns, Protocol):
-    """The same of runs that are listed and accounted for: of a queue's, or with `direct.all_runs` of all."""
+    """Operations on runs that are also listed and accounted: a queue's runs, or with `direct.all_runs` all."""
 
     def runs(self, wanted: RunFilter = ALL_RUNS, *, limit: int = 50, cursor: str | None = None) -> Page: ...
 
@@ -34,7 +34,7 @@ class RunOperations(KnownRuns, Protocol):
 
 
 class Operations(RunOperations, Protocol):
-    """What the command line needs of a service."""
+    """All operations of a service that the command line needs."""
 
     def clusters(self) -> list[str]: ...
 

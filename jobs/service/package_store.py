@@ -1,4 +1,4 @@
-"""The package store: the working directory of each run, as a zip that was made when it was submitted."""
+"""The package store: the working directory of each run, as a zip that was created at submission."""
 
 import re
 from pathlib import Path
@@ -11,14 +11,14 @@ from trainers.errors import ConfigError
 
 
 class PackageStore:
-    """Zips by their SHA-256 in one folder. A retry next week runs the code that was submitted today."""
+    """Zips by their SHA-256 in one folder, so that a retry next week runs the code that was submitted today."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self._own_code = ""
 
     def path(self, sha256: str) -> Path:
-        """Where a package is, or would be; ConfigError for what is no SHA-256, so that no other file can be named."""
+        """Returns the path of a package, present or not; raises ConfigError for a text that is not a SHA-256."""
         if re.fullmatch(r"[0-9a-f]{64}", sha256) is None:
             raise ConfigError(f"package {sha256[:80]!r} is not a SHA-256: 64 hexadecimal digits")
         return self.folder / f"{sha256}.zip"
@@ -27,7 +27,7 @@ class PackageStore:
         return self.path(sha256).is_file()
 
     def verified_path(self, sha256: str) -> Path:
-        """The path of a package whose bytes were checked.
+        """Returns the path of a package, after checking its bytes.
 
         Raises:
             NotFoundError: it is not in the store.
@@ -42,20 +42,20 @@ class PackageStore:
         return path
 
     def has_entry(self, sha256: str) -> bool:
-        """Whether a package of the store has a task.py for a training to start with."""
+        """Returns True if a package of the store has a task.py with which a training starts."""
         return has_entry(self.path(sha256))
 
     def put_own_code(self) -> str:
-        """Stores the code that runs here, and gives its SHA-256; the same code is there only once.
+        """Stores the running code, if it is not stored yet; returns its SHA-256.
 
-        It is read once, as the code of a process does not change.
+        The code is read once, since the code of a process does not change.
         """
         if not self._own_code or not self.has(self._own_code):
             self._own_code = pack(own_code(), self.folder, needed=None).sha256
         return self._own_code
 
     def code_of(self, run: Run) -> str | None:
-        """The zip of the code that a run starts with, checked; None: it has that in its package.
+        """Returns the checked zip of the code that a run starts with; None if the run's package has that code.
 
         Raises:
             NotFoundError: it is not in the store.
@@ -63,7 +63,7 @@ class PackageStore:
         """
         sha256 = run.code
         if sha256 is None and run.config.get("trainer") == "script":
-            # It was submitted to a version that sent what it had.
+            # The run was submitted to a version that sent its own code.
             sha256 = self.put_own_code()
         return None if sha256 is None else str(self.verified_path(sha256))
 

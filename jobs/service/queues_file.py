@@ -18,12 +18,12 @@ from trainers.config.wording import yaml_kind
 from trainers.distributed.machine import home
 from trainers.errors import ConfigError
 
-# As job.queue takes them.
+# The form of job.queue.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def find_queues(path: Path | None = None) -> QueuesConfig:
-    """The limits of all queues: of a file, of the one that RAYSCRIBE_QUEUES names, or of queues.yaml in `home()`.
+    """Reads the limits of all queues: from `path`, the file in RAYSCRIBE_QUEUES, or queues.yaml in `home()`.
 
     Only the last may be missing, and then queues have no limits: a named file must exist.
     """
@@ -36,7 +36,7 @@ def find_queues(path: Path | None = None) -> QueuesConfig:
 
 
 def read_queues(path: Path) -> QueuesConfig:
-    """Reads the limits of all queues; a queue with nothing written under it has none.
+    """Reads the limits of all queues; a queue without keys has no limits.
 
     Raises:
         ConfigError: the file is missing or is not YAML, or one message with every error, each with key, value and fix.

@@ -18,11 +18,11 @@ MAX_ATTEMPTS_WITHOUT_PROGRESS = 100
 
 @dataclass(frozen=True)
 class Rule:
-    """How attempts that end with one cause are retried: what happened, and what a user can do.
+    """Retry rule for one cause, with the text of what happened and advice for the user.
 
     Attributes:
-        retried: Whether another attempt may succeed.
-        counts: Whether a retry is one of the run's `max_retries`; if not, the run waits as PREEMPTED.
+        retried: True if another attempt may succeed.
+        counts: True if a retry is one of the run's `max_retries`; if not, the run waits as PREEMPTED.
         first_backoff_s: Pause before the first retry. Doubles with each further end in a row.
         max_in_a_row: Retries in a row for this cause. None: no limit of its own.
     """
@@ -63,7 +63,7 @@ RULES: dict[Cause, Rule] = {
 
 @dataclass(frozen=True)
 class RetryDecision:
-    """What follows for a run whose attempt has ended: with a retry, RETRYING or PREEMPTED for so long."""
+    """The decision for a run whose attempt has ended: with a retry, it is RETRYING or PREEMPTED for `backoff_s`."""
 
     retry: bool
     state: RunState
@@ -72,7 +72,7 @@ class RetryDecision:
 
 
 def decide_retry(attempts: Sequence[Attempt], max_retries: int) -> RetryDecision:
-    """Decides whether the newest attempt is retried; given are all since a user last submitted or resumed the run."""
+    """Decides whether the newest attempt is retried; `attempts` has all since a user last submitted or resumed."""
     last = attempts[-1]
     assert last.cause is not None
     if last.cause == Cause.SUCCEEDED:
@@ -109,13 +109,13 @@ def _why_no_retry(attempts: Sequence[Attempt], rule: Rule, repeats: int, counted
 
 
 def _since_last_progress(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
-    """The attempts since the newest checkpoint changed, newest first."""
+    """Yields the attempts since the newest checkpoint changed, newest first."""
     last = attempts[-1]
     return takewhile(lambda attempt: (attempt.last_step or 0) >= (last.last_step or 0), reversed(attempts))
 
 
 def _same_failure(one: Attempt, other: Attempt) -> bool:
-    """Whether two ended in the same way; exit codes that are not Rayscribe's differ from each other."""
+    """Returns True if two attempts ended in the same way; for Cause.ENTRYPOINT, with the same exit code."""
     return one.cause == other.cause and (one.cause != Cause.ENTRYPOINT or one.exit_code == other.exit_code)
 
 

@@ -1,10 +1,10 @@
-"""Every change that the controller makes to a run: decided by pure functions, written by one.
+"""Every change that the controller makes to a run: decided by pure functions, written by one function.
 
     admitted → submitted → observed … → ended     the life of an attempt
     refused, blocked                              what else happens to a run
 
-Each takes the records as they were read and returns the complete change: state, reason, event, time of a retry, and
-what changes of the newest attempt. `write` is the only place that writes one.
+Each function takes the records as they were read and returns the complete change: state, reason, event, time of a
+retry, and changes of the newest attempt. Only `write` writes changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from jobs.lifecycle import RunState
 from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Progress, Run, submission_id_of
 from jobs.service.retry_policy import decide_retry
 
-# What of an attempt changes after it was opened.
+# Fields of an attempt that change after it was opened.
 _ATTEMPT_CHANGES = {"state", "submitted_s", "ended_s", "cause", "exit_code", "message", "last_step"}
 
 
@@ -25,7 +25,7 @@ class RunChange:
     """A change of a run and of its newest attempt, written in one transaction.
 
     Attributes:
-        run: The run as it was read; the change is dropped where it has changed since.
+        run: The run as it was read; the change is dropped if the run has changed since.
         event: The event's cause, for programs. None: no event.
         attempt: The newest attempt after the change. None: it does not change.
     """
@@ -41,7 +41,7 @@ class RunChange:
 
 
 def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
-    """Writes a change: all of it, or nothing.
+    """Writes a change completely, or not at all.
 
     Raises:
         RunChangedError: the run has changed since it was read.
@@ -66,10 +66,10 @@ def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
 
 
 def admitted(run: Run, *, number: int, checkpoint: str | None, start: str, now_s: float) -> RunChange:
-    """The run holds its gang; Ray has not been called yet.
+    """Returns the change of a run that now holds its gang; Ray has not been called yet.
 
-    The checkpoint is the one that the attempt is expected to start from, or an older one; None: there is none, or
-    it is not known. `start` says the same as text.
+    `checkpoint` is the one that the attempt is expected to start from, or an older one; None: there is none, or it is
+    not known. `start` describes it as text.
     """
     attempt = Attempt(
         run_id=run.id,
@@ -93,7 +93,7 @@ def admitted(run: Run, *, number: int, checkpoint: str | None, start: str, now_s
 
 
 def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> RunChange:
-    """Ray has accepted the attempt, now or (`started` is False) when an earlier controller submitted it."""
+    """Returns the change when Ray has accepted the attempt, now or (`started` is False) from an earlier controller."""
     return RunChange(
         run=run,
         event="ray_submitted",
@@ -106,7 +106,7 @@ def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> Run
 
 
 def observed(run: Run, *, state: RunState, reason: str, progress: Progress | None, now_s: float) -> RunChange | None:
-    """The state of an active attempt; None if nothing has changed. A new state and restarted workers are events."""
+    """Returns the change to an active attempt's state; None if it is unchanged. New states and restarts are events."""
     moved = state != run.state
     progress = _carried(run, progress)
     if not moved and reason == run.reason and progress == run.progress:
@@ -130,9 +130,9 @@ def observed(run: Run, *, state: RunState, reason: str, progress: Progress | Non
 def ended(
     run: Run, closed: Attempt, earlier: Sequence[Attempt], *, progress: Progress | None, left: str, now_s: float
 ) -> RunChange:
-    """An attempt, after the earlier ones that count, has ended: the run has, too, or waits for its next attempt.
+    """Returns the change when an attempt has ended: the run has ended, too, or waits for its next attempt.
 
-    `left` is what a stopped run has left, as text.
+    `earlier` are the attempts before it that count. `left` is text on what a stopped run has left.
     """
     closed = closed.model_copy(update={"state": AttemptState.ENDED, "ended_s": now_s})
     decision = decide_retry([*earlier, closed], run.max_retries)
@@ -154,10 +154,10 @@ def ended(
 
 
 def _carried(run: Run, progress: Progress | None) -> Progress | None:
-    """An attempt's progress with what was known before, and its status does not say.
+    """Returns an attempt's progress, completed by earlier values that its status file lacks.
 
-    How long a checkpoint takes, an earlier attempt may have measured; how often workers were started again, the driver
-    does not say while they start.
+    These are the duration of a checkpoint, which an earlier attempt may have measured, and the number of restarts of
+    workers, which the driver does not write while workers start.
     """
     before = run.progress or Progress(phase="")
     kept: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def _carried(run: Run, progress: Progress | None) -> Progress | None:
 
 
 def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
-    """A run that can never start has failed; None if it no longer waits."""
+    """Returns the change to FAILED of a run that can never start; None if it no longer waits."""
     if not run.state.waiting:
         return None
     failed, fields = RunState.FAILED, {"ended_s": now_s}
@@ -177,7 +177,7 @@ def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
 
 
 def blocked(run: Run, *, reason: str, event: str, now_s: float) -> RunChange | None:
-    """The controller cannot advance a run: one event, however long that lasts."""
+    """Returns the change of a run that the controller cannot advance: one event, however long that lasts."""
     if run.reason == reason or run.state.ended:
         return None
     return RunChange(run=run, event=event, text=reason, state=run.state, reason=reason, at_s=now_s)

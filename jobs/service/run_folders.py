@@ -1,4 +1,4 @@
-"""Reads run folders. What cannot be read counts as missing, except where that would change what is known of a run."""
+"""Reads run folders. Unreadable content counts as missing, unless that would change what is known of a run."""
 
 import logging
 import math
@@ -22,38 +22,38 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-# What reading a folder may raise, since others write there, too.
+# Errors of reading a folder, since others write there, too.
 UNREADABLE = (RayscribeError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError)
 
 # One storage that hangs must not keep the controller from all other runs.
 TIMEOUT_S = 10.0
 PAUSE_S = 60.0
-# What a round of the controller waits for one storage; the other runs in it have their turn in a later round.
+# A round of the controller spends this long on one storage; the other runs in it have their turn in a later round.
 ROUND_BUDGET_S = 5.0
-# What a large piece of a log may take beyond that.
+# Lowest rate at which a large piece of a log is written, for a longer timeout.
 SLOWEST_BYTES_PER_S = 1e6
 # A year's checkpoints of an ordinary run have a tenth of this; parsed, it is several times as large.
 MAX_JOURNAL_BYTES = 64 << 20
-# Files in which a driver's log is archived; only the last one of a log that grows is written again.
+# Size of files in which a driver's log is archived; only the last one of a growing log is written again.
 PIECE_BYTES = 4_000_000
-# The start of a log that is archived; of a longer one, its last lines are, too.
+# Size of a log's archived start; of a longer one, its last lines are archived, too.
 MAX_DRIVER_BYTES = 8 * PIECE_BYTES
 
 
 def progress_of(status: Mapping[str, Any] | None) -> Progress | None:
-    """What an attempt's status file says; None for no status. Raises ValueError: it is not one."""
-    # Training of a later version may say more.
+    """Parses an attempt's status file; returns None without one. Raises ValueError if it is not valid."""
+    # A later version's training may write more fields.
     known = {name: finite(value) for name, value in (status or {}).items() if name in Progress.model_fields}
     return Progress.model_validate(known) if status else None
 
 
 def folder_of(run: Run) -> RunFolder:
-    """The run folder, as the run's config says it is reached. Others write there: no link leads out of it."""
+    """Returns the run folder, opened as the run's config says. Others write there: no link leads out of it."""
     return RunFolder(open_storage(run.run_folder, StorageOptions.of(run.config["run"]), confined=True))
 
 
 def _location_of(run: Run) -> str:
-    """Which storage, and folder in it, a run's folder is in: slow or not there with all of its runs."""
+    """Returns the storage and parent of a run's folder; if it is slow or missing, it is so for all runs in it."""
     return f"{StorageOptions.of(run.config['run'])} {run.run_folder.rpartition('/')[0]}"
 
 
@@ -67,7 +67,7 @@ def _readable(run: Run) -> Iterator[None]:
 
 
 class RunFolders:
-    """Reads run folders; one whose storage hangs is not read for a while, so that others need not wait for it."""
+    """Reads run folders; skips those whose storage hangs for a while, so that others need not wait for it."""
 
     def __init__(self, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic):
         """Reads nothing yet; a storage may take `timeout_s` to respond."""
@@ -79,11 +79,11 @@ class RunFolders:
         self._waited_s.clear()
 
     def has_time(self, run: Run) -> bool:
-        """Whether the run's storage has taken less than its share of this round."""
+        """Returns True if the run's storage has taken less than its share of this round."""
         return self._waited_s.get(_location_of(run), 0.0) < ROUND_BUDGET_S
 
     def progress(self, run: Run, attempt: int) -> Progress | None:
-        """An attempt's latest status; None where it wrote none.
+        """Returns an attempt's latest status; None if it wrote none.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -92,7 +92,7 @@ class RunFolders:
             return progress_of(self.read(run, lambda folder: read_status(folder, attempt)))
 
     def last_checkpoint(self, run: Run) -> tuple[str, int] | None:
-        """Name and step of the newest complete checkpoint; None where there is none.
+        """Returns name and step of the newest complete checkpoint; None if there is none.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -101,13 +101,13 @@ class RunFolders:
             return self._newest(run)
 
     def checkpoints(self, run: Run) -> list[str]:
-        """Names of all complete checkpoints, by step; none where the folder cannot be read."""
+        """Returns names of all complete checkpoints, by step; none if the folder cannot be read."""
         with suppress(StorageError), _readable(run):
             return [item.name for item in self._checkpoints(run)]
         return []
 
     def last_attempt(self, run: Run) -> int:
-        """Number of the newest attempt in the folder, whoever started it; 0 for none, or where it cannot be read."""
+        """Returns the number of the newest attempt in the folder, from any ledger; 0 if none, or unreadable."""
 
         def number(folder: RunFolder) -> int:
             return Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read().attempt
@@ -122,7 +122,7 @@ class RunFolders:
         self.read(run, lambda folder: folder.storage.write_bytes(driver_log_key(attempt, piece), text), timeout_s)
 
     def resume_text(self, run: Run) -> str:
-        """What the next attempt starts from, as text."""
+        """Describes what the next attempt starts from."""
         requested = str(run.config["run"]["resume"])
         try:
             found = self._newest(run)
@@ -135,7 +135,7 @@ class RunFolders:
         return f"{requested}: no checkpoint is in {run.run_folder}, so it starts from {run.beginning}"
 
     def left_text(self, run: Run) -> str:
-        """What a stopped run has left, as text."""
+        """Describes what a stopped run has left."""
         try:
             found = self._newest(run)
         except UNREADABLE as error:

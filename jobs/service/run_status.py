@@ -1,4 +1,4 @@
-"""The state of an active attempt, from Ray's job, pending resources and its status file. Pure."""
+"""Determines the state of an active attempt from Ray's job, pending resources and the attempt's status file. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from jobs.lifecycle import RunState
 from jobs.model import Progress, Run
 from trainers.config.wording import both_contexts, counted, format_duration, format_time
 
-# Phases that an attempt writes into its status file, see trainers.run_folder.attempt_status.
+# Phases in an attempt's status file, see trainers.run_folder.attempt_status.
 PHASES = {
     "PREPARING_DATA": RunState.PREPARING_DATA,
     "WAITING_FOR_RESOURCES": RunState.WAITING_FOR_RESOURCES,
@@ -32,9 +32,9 @@ def status_of(
     now_s: float,
     setup_failure: str = "",
 ) -> tuple[RunState, str]:
-    """The state of an attempt that has not ended, and the reason for it.
+    """Returns the state of an attempt that has not ended, and the reason for it.
 
-    `unread` is set where the run folder cannot be read now, and the progress is what was read before.
+    `unread` is True if the run folder cannot be read now, so that `progress` is what was read before.
     """
     state, reason = _state_of(job, progress, pending, run.state)
     if setup_failure and state == RunState.SETTING_UP:
@@ -73,10 +73,10 @@ def _state_of(
 
 
 def describe(progress: Progress) -> str:
-    """`step 37/200 · 3 workers · loss 1.2345 · WER 12.30% · ETA 2 min`, or what else the status says."""
+    """Formats the progress: `step 37/200 · 3 workers · loss 1.2345 · WER 12.30% · ETA 2 min`, as far as known."""
     parts = []
     if progress.step is not None:
-        # A program may not say how many there will be.
+        # A program may not report its number of steps.
         parts.append(f"step {progress.step}/{progress.max_steps}" if progress.max_steps else f"step {progress.step}")
     if progress.workers is not None:
         parts.append(counted(progress.workers, "worker"))

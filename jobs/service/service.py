@@ -28,14 +28,14 @@ from trainers.config.storage_location import StorageOptions
 from trainers.config.validation import refuse
 from trainers.errors import ConfigError, ResourceError
 
-# A forecast is cached for this long, so that a page of a hundred waiting runs computes it once.
+# A forecast is cached for this long, so that a page of a hundred waiting runs computes it once. Seconds.
 FORECAST_TTL_S = 2.0
 
 Result = TypeVar("Result")
 
 
 class Service:
-    """The operations on a ledger. Which runs start, and when, is decided by the controller."""
+    """The operations on a ledger. The controller decides which runs start, and when."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class Service:
     ):
         """Stores its collaborators.
 
-        The `user` of the requests is the one that the service runs as, who may name any storage. The first of the
-        `addresses` is the default; None: any may be named.
+        `user` is the user of the requests, and the one as whom the service runs, who may name any storage; see
+        `as_user`. The first of the `addresses` is the default; None: any may be named.
         """
         self._ledger, self._clusters, self._packages, self._queues = ledger, clusters, packages, queues
         self._owner = user
@@ -60,13 +60,13 @@ class Service:
         self._forecast = Recent[Decision](FORECAST_TTL_S, clock)
 
     def as_user(self, user: str) -> "Service":
-        """The same service, for the requests of another user."""
+        """Returns this service for the requests of another user."""
         other = copy.copy(self)
         other._user = user
         return other
 
     def clusters(self) -> list[str]:
-        """Addresses of the clusters that runs may name, as far as they are known; the first is the default."""
+        """Returns the known addresses of clusters that runs may name; the first is the default."""
         if self._addresses is not None:
             return self._addresses
         default = default_address()
@@ -133,7 +133,7 @@ class Service:
     def logs(
         self, run_id: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
     ) -> LogPage:
-        """The log lines of an attempt since the cursor; ConflictError where there is no attempt yet."""
+        """Returns the log lines of an attempt since the cursor; raises ConflictError if there is no attempt yet."""
         run = self._ledger.run(run_id)
         number = attempt if attempt is not None else run.attempt
         if number == 0:
@@ -149,7 +149,7 @@ class Service:
         )
 
     def usage(self, by: UsageBy, *, since_s: float | None = None, run_id: str | None = None) -> list[Usage]:
-        """GPU-hours and CPU-hours; active attempts count up to now."""
+        """Returns GPU-hours and CPU-hours; active attempts count up to now."""
         return self._ledger.usage.hours(by, now_s=self._clock(), since_s=since_s, run_id=run_id)
 
     def _address_of(self, job: JobPart) -> str:
@@ -165,7 +165,7 @@ class Service:
         return address
 
     def _check_storage(self, run: Run) -> None:
-        """Refuses a folder or server that the administrator has not listed: the service uses it as its own user."""
+        """Rejects a folder or server that the administrator has not listed: the service uses it as its own user."""
         if self._user == self._owner:
             return
         options = StorageOptions.of(run.config["run"])
@@ -194,17 +194,17 @@ class Service:
         try:
             capacity = self._clusters.capacity(run.address)
         except ClusterError:
-            capacity = None  # it may be down for an hour; the run waits for it
+            capacity = None  # the cluster may be down for an hour; the run waits for it
         reason = never_fits(run.gang, run.queue, self._queues, capacity, run.address)
         if reason is not None:
             raise ResourceError(reason)
 
     def _decision(self) -> Decision:
-        """What the scheduling policy would do now."""
+        """Returns the scheduling policy's decision now."""
         return self._forecast.get(lambda now_s: forecast(self._ledger, self._clusters, self._queues, now_s=now_s))
 
     def _with_wait_reason(self, run: Run) -> Run:
-        """The run; if it waits, its reason says what for."""
+        """Returns the run; if it waits, its reason says for what."""
         if not run.state.waiting:
             return run
         wait = self._decision().waits.get(run.id)
@@ -216,13 +216,13 @@ class Service:
 
 
 def _is_below(location: str, root: str) -> bool:
-    """Whether a folder or URL is below another, by their names."""
+    """Returns True if a folder or URL is below another, by their names."""
     parts = location.split("/")
     return ".." not in parts and location.startswith(f"{root.rstrip('/')}/")
 
 
 class Recent(Generic[Result]):
-    """What was read less than so many seconds ago, so that many who ask at once cost one read; threads may share it."""
+    """Caches a result for some seconds, so that many simultaneous callers cost one read; threads may share it."""
 
     def __init__(self, ttl_s: float, clock: Callable[[], float]):
         self._ttl_s, self._clock = ttl_s, clock
@@ -230,10 +230,10 @@ class Recent(Generic[Result]):
         self._kept: tuple[float, Result] | None = None
 
     def get(self, read: Callable[[float], Result]) -> Result:
-        """What is kept, or what is read now, which is given the time."""
+        """Returns the cached result, or calls `read` with the current time."""
         with self._lock:
             now_s = self._clock()
-            # The clock may be set back.
+            # The clock may have been set back.
             if self._kept is None or not 0 <= now_s - self._kept[0] <= self._ttl_s:
                 self._kept = (now_s, read(now_s))
             return self._kept[1]

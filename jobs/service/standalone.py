@@ -17,12 +17,12 @@ from jobs.service.queues_file import find_queues
 from jobs.service.service import Service
 from trainers.distributed.machine import home, process_has_ended, process_name
 
-# After a kill, the next command takes the lease at once on the same machine, otherwise after this long.
+# After a kill, the next command takes the lease at once on the same machine, otherwise after this long. Seconds.
 LEASE_S = 5.0
 POLL_S = 0.5
-# A command that only shows runs waits no longer for a cluster that hangs; its end cuts the round off, as a kill does.
+# Longest wait of a command that only shows runs for a cluster that hangs; its end cuts the round off, as a kill does.
 REFRESH_TIMEOUT_S = 10.0
-# The same for the cluster's size.
+# Longest wait for the cluster's capacity. Seconds.
 CAPACITY_TIMEOUT_S = 5.0
 
 
@@ -43,8 +43,8 @@ class StandaloneService:
     def refresh(self, *, submit: bool = True) -> bool:
         """Updates the ledger by one round of the controller, unless another process holds the lease.
 
-        Without `submit`, no job is submitted, not even later by a round that took too long. False if a cluster or a
-        storage did not respond in time, so that the ledger has the last known state.
+        Without `submit`, no job is submitted, not even later by a round that took too long. Returns False if a
+        cluster or a storage did not respond in time, so that the ledger has the last known state.
         """
         try:
             call_with_timeout(partial(self._round, submit=submit), REFRESH_TIMEOUT_S)

@@ -1,1 +1,1 @@
-"""From a recipe to a run request, its package, and the request to Ray. Pure."""
+"""Converts a recipe to a run request, its package, and the request to Ray. Pure."""

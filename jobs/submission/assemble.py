@@ -1,4 +1,4 @@
-"""From a recipe on this machine to what is submitted: package and run request."""
+"""Collects what is submitted for a recipe on this machine: package and run request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from trainers.config.schema import ScriptConfig
 from trainers.config.submitted import OVERRIDES_RECORD, write_record
 
 if TYPE_CHECKING:
-    # It reads manifests, with pyarrow.
+    # Reads manifests with pyarrow, which takes long to import.
     from jobs.submission.shipped_data import Shipment
 
 CONSTRAINTS = "constraints.txt"
@@ -27,15 +27,15 @@ CONSTRAINTS = "constraints.txt"
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a submission is packaged from.
+    """Sources of a submission's package.
 
     Attributes:
         root: The working directory.
-        tree: What of it is packaged.
-        runtime_env: That of the job, with its requirements files read.
-        extra: Files that are added: the record of overrides, the install script, data that is shipped.
-        shipment: That data, where `data.ship` is true.
-        needed: The file that the job starts with. None: it is not one of the package.
+        tree: Its files that are packaged.
+        runtime_env: The job's, with its requirements files read.
+        extra: Files that are added: the record of overrides, the install script, shipped data.
+        shipment: The shipped data, if `data.ship` is true.
+        needed: The file that the job starts with. None: it is not in the package.
     """
 
     root: Path
@@ -59,8 +59,8 @@ def collect_bundle(spec: JobSpec) -> Bundle:
     optional = () if isinstance(config, ScriptRunConfig) else packages_for(config)
     part = with_needed_packages(freeze(requested, root), optional, pins)
     scripts = script_files(part)
-    # The run's install script replaces the repository's; the record of an earlier package that was unpacked here is
-    # left out, too.
+    # The run's install script replaces the repository's; the record of overrides of an earlier package that was
+    # unpacked here is left out, too.
     replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
     extra: dict[str, bytes | Path] = {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))}
     if isinstance(config, ScriptRunConfig):
@@ -76,7 +76,7 @@ def collect_bundle(spec: JobSpec) -> Bundle:
 
 
 def program_of(config: AnyRunConfig) -> str | None:
-    """The path in the package of the script that a program's run starts with; None: it is another kind of program."""
+    """Returns the path in the package of the script that a program's run starts with; None for other programs."""
     if not isinstance(config, ScriptConfig) or not config.script.command[0].endswith(".py"):
         return None
     path = PurePosixPath(config.script.working_dir or ".", config.script.command[0])
@@ -89,7 +89,7 @@ def pack_bundle(bundle: Bundle, folder: Path) -> Package:
 
 
 def run_request_of(spec: JobSpec, bundle: Bundle, package: str) -> RunRequest:
-    """The request to the service: the config, with requirements files read and data shipped, and the package."""
+    """Builds the request to the service: the config, with requirements files read and data shipped, and the package."""
     job = spec.job.model_copy(update={"runtime_env": bundle.runtime_env})
     config = spec.config if bundle.shipment is None else bundle.shipment.config
     config = config.model_copy(update={"job": job})

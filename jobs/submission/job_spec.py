@@ -1,4 +1,4 @@
-"""JobSpec: what a user submits: the one YAML, whose `job:` key the service reads and training only carries."""
+"""JobSpec: a recipe resolved for submission; the service reads its `job:` key, which training only carries along."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ Config = TypeVar("Config", "RunConfig", "ScriptRunConfig")
 
 
 class JobPart(Part):
-    """The `job:` key: what the service needs to know to run the config on a cluster."""
+    """The `job:` key: what the service needs to run the config on a cluster."""
 
     runtime_env: RuntimeEnvPart = Field(RuntimeEnvPart(), description="Code and packages of the job.")
     queue: Name = Field(DEFAULT_QUEUE, description="Queue to wait in; the service defines its limits.")
@@ -84,7 +84,7 @@ class JobPart(Part):
 
 
 def _refuse_itself(config: Config) -> Config:
-    """Returns a config of a submitted run, which may not wait for itself."""
+    """Returns the config of a submitted run; raises ValueError if the run depends on itself."""
     if config.run.name is not None and config.run.name in config.job.depends_on:
         raise ValueError(f"job.depends_on: {config.run.name} depends on itself: name another run")
     return config
@@ -98,7 +98,7 @@ class RunConfig(TrainConfig):
 
 
 class ScriptRunConfig(ScriptConfig):
-    """The same of a run of an unmodified program."""
+    """The config of a submitted run of an unmodified program."""
 
     job: JobPart = JobPart()  # type: ignore[assignment]
     _waits_for_others = model_validator(mode="after")(_refuse_itself)
@@ -123,7 +123,7 @@ RUN_CONFIGS: Mapping[str, type[RunConfig] | type[ScriptRunConfig]] = {
 
 
 def gang_of(scaling: ScalingPart) -> Gang:
-    """What a run holds at once: the workers, of an elastic run the most, and the CPUs that Ray Data needs.
+    """Returns what a run holds at once: the workers (the maximum of an elastic run) and the CPUs for Ray Data.
 
     The driver and Ray Train's controller take none.
     """
@@ -136,7 +136,7 @@ def gang_of(scaling: ScalingPart) -> Gang:
 
 
 def variables_of(job: JobPart) -> set[str]:
-    """Names of the variables that a job brings to each node."""
+    """Returns names of the variables that a job sets on each node."""
     return {*job.runtime_env.env_vars, *job.runtime_env.secrets}
 
 
@@ -145,8 +145,8 @@ class JobSpec:
     """A recipe, resolved for submission: named, with paths that mean the same on every machine.
 
     Attributes:
-        overrides: What the command line set, for the record.
-        root: The folder that travels with the run: paths that lead into it are relative to it.
+        overrides: Overrides of the command line, for the record.
+        root: The folder that is packaged with the run; paths that lead into it are relative to it.
     """
 
     config: AnyRunConfig
@@ -159,14 +159,14 @@ class JobSpec:
 
     @property
     def is_script(self) -> bool:
-        """Whether it runs an unmodified program, whose package needs nothing of ours."""
+        """True if it runs an unmodified program, whose package needs nothing of ours."""
         return isinstance(self.config, ScriptRunConfig)
 
     @property
     def has_entry(self) -> bool:
-        """Whether it starts with a task.py of the folder that travels, as in a clone of the repository.
+        """True if it starts with a task.py of the packaged folder, as in a clone of the repository.
 
-        Otherwise it starts with Rayscribe's own code, which goes along.
+        Otherwise it starts with Rayscribe's own code, which is uploaded, too.
         """
         return not self.is_script and (self.root / ENTRY).is_file()
 
@@ -184,14 +184,14 @@ def load_spec(
 ) -> JobSpec:
     """Resolves a recipe and its `key=value` overrides into the one config that is submitted.
 
-    `path` is where the recipe is read from: a run without a name has its name, and messages name it. Relative paths in
-    it count from its folder, those of overrides from `here`, the current folder unless it is given; so do those of a
-    `recipe` that is given, and not read.
-    A path that names a variable, `${SPEECH}/train.csv`, takes its value here if it is set here; otherwise it must be
-    one that the job will have, from `job.runtime_env.env_vars` or `secrets`, and is resolved on the node. A generated
-    run name carries the time. Where the cluster of an address (None: the recipe names none) `is_local`, `~` and the
-    default storage path mean this user's home folder, and a relative storage path a folder here; that is asked only
-    where it matters. `say` takes notes on a program's line. None: nobody reads any.
+    The recipe is read from `path`, which also names a run without a name, and appears in messages. Relative paths in
+    it are relative to its folder; those of overrides, and of a given `recipe`, which is not read, to `here`, by
+    default the current folder.
+    A path that names a variable, `${SPEECH}/train.csv`, takes its value here if it is set here; otherwise the job
+    must have the variable, from `job.runtime_env.env_vars` or `secrets`, and the node resolves the path. A generated
+    run name carries the time. If `is_local` is True for the cluster's address (None: the recipe names none), `~` and
+    the default storage path mean this user's home folder, and a relative storage path a folder here; it is called
+    only if that matters. `say` receives notes on a program's command line; None discards them.
 
     Raises:
         ConfigError: one message with every problem.
@@ -224,7 +224,7 @@ def load_spec(
 
 
 def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
-    """What the checks before a job would find next, as far as that takes no time."""
+    """Yields problems that the checks before a job would find next, as far as that takes no time."""
     try:
         config.model.refuse_early()
     except ConfigError as error:
@@ -234,7 +234,7 @@ def _further_problems(config: RunConfig, root: Path) -> Iterator[str]:
 
 
 def files_in_package(config: RunConfig, *, shipped: bool) -> dict[str, str]:
-    """Fields and paths of files that count from the folder that is packaged; also what `data.ship` carries along."""
+    """Returns fields and paths of files relative to the packaged folder; with `shipped` also those of `data.ship`."""
     fields = [*(SHIPPED_FIELDS if shipped else ()), *(("decode", name) for name in config.decode.files)]
     paths = {f"{part}.{name}": path_in(getattr(getattr(config, part), name) or "/") for part, name in fields}
     return {
@@ -245,7 +245,7 @@ def files_in_package(config: RunConfig, *, shipped: bool) -> dict[str, str]:
 
 
 def missing_in_package(field: str, path: str, root: Path) -> str | None:
-    """What is wrong with a field whose file is not in the folder that is packaged; None: it is there."""
+    """Returns what is wrong with a field whose file is not in the packaged folder; None if the file exists."""
     return None if (root / path).exists() else f"{field}: {path}: no such file in {root}; fix it (--set {field}=…)"
 
 
@@ -256,9 +256,9 @@ def _anchored(
     here: Path,
     is_local: Callable[[str | None], bool],
 ) -> tuple[dict[str, Any], Path]:
-    """A recipe's content, overrides applied, and the folder that is packaged: paths are absolute, or count from there.
+    """Returns a recipe with overrides applied, and the packaged folder: paths are absolute or relative to it.
 
-    A relative storage path stays, to be refused, unless the cluster is here.
+    A relative storage path is kept, to be rejected later, unless the cluster is local.
     """
 
     def applied(root: Path | None, *, storage: bool) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def _anchored(
     absolute = applied(None, storage=True)
     folder = value_at(absolute, ("job", "runtime_env", "working_dir"))
     start = in_home(folder) if isinstance(folder, str) else here
-    # A program is started in the folder that is packaged.
+    # A program starts in the packaged folder.
     root = start.resolve() if trainer_of(absolute) == "script" else find_root(start)
     content = applied(root, storage=False)
     address = value_at(content, ("job", "address"))
@@ -282,7 +282,7 @@ def _storage_in(content: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _resolve_variables(content: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Replaces what is known here; a path that names a variable of the job is left for the node."""
+    """Replaces variables that are known here; a path with a variable of the job is left for the node."""
     job, _ = validated(JobPart, content.get("job") or {})
     brought = variables_of(job) if job is not None else set()
     missing, resolved = [], copy_levels(content)

@@ -1,4 +1,4 @@
-"""Run → SubmitRequest, the request to Ray for one attempt. Pure and printable."""
+"""Builds SubmitRequest, the request to Ray for one attempt of a run. Pure and printable."""
 
 import shlex
 from collections.abc import Mapping
@@ -16,26 +16,26 @@ from trainers.config.parts.run_part import BYTES_PER_NUMBER, BYTES_PER_WEIGHT
 from trainers.config.submitted import CHECKPOINT_VARIABLE, CONFIG_VARIABLE, GROWTH_VARIABLE, config_text, growth_text
 
 METADATA_UID = "rayscribe_run_uid"
-# Among Ray's logs, on each node that installs an attempt's packages.
+# Log among Ray's logs, on each node that installs an attempt's packages.
 SETUP_LOG = "runtime_env_setup-{submission_id}.log"
-# Of the grace to store a last checkpoint.
+# Bounds of the time to store a last checkpoint. Seconds.
 LEAST_S, MOST_S = 120, 3600
-# What an unmodified program leaves, which may be of any size.
+# Time to store the output of an unmodified program, which may have any size. Seconds.
 STORING_S = 60
-# Of a file server or a bucket, until an attempt has measured its own.
+# Assumed rate of a file server or a bucket, until an attempt has measured its own.
 ASSUMED_BYTES_PER_S = 50e6
-# The last checkpoint is stored after the one before it, and was written to the node's own disk first.
+# The last checkpoint is stored after the one before it, and is written to the node's own disk first.
 CHECKPOINTS = 3
 
 
 @dataclass(frozen=True)
 class SubmitRequest:
-    """One attempt, as Ray's Jobs API takes it.
+    """One attempt, as Ray's Jobs API accepts it.
 
     Attributes:
         submission_id: Derived from run and attempt, so that a repeated request starts it once.
         runtime_env: Code, packages and variables; secrets only as references.
-        resume: What it starts from, as text.
+        resume: Describes what it starts from.
     """
 
     submission_id: str
@@ -48,7 +48,7 @@ class SubmitRequest:
     resume: str
 
     def growing_to(self, growth: Mapping[str, float]) -> Self:
-        """The same on a cluster whose autoscaler may add nodes up to `growth`, of which the job is told."""
+        """Returns the request for a cluster whose autoscaler may add nodes up to `growth`, which the job reads."""
         if not growth:
             return self
         variables = {GROWTH_VARIABLE: growth_text(growth), **self.runtime_env.get("env_vars", {})}
@@ -81,14 +81,14 @@ def build_request(
     checkpoint: str | None = None,
     code: str | None = None,
 ) -> SubmitRequest:
-    """Builds what Ray is asked for an attempt.
+    """Builds the request to Ray for an attempt.
 
-    A `checkpoint` that the run is known to have must be there for the attempt to start. A run that does not start with
-    a task.py of its package has a `code`, Rayscribe's own as a zip; "" where the nodes have it.
+    A `checkpoint` that the run is known to have must exist for the attempt to start. A run that does not start with a
+    task.py of its package has a `code`, Rayscribe's own as a zip; "" if the nodes have it.
     """
     job = JobPart.model_validate(run.config["job"])
     arguments = [*entry_words(own_code=code is not None), "--attempt", str(attempt)]
-    # Ray would answer the very same environment with a failure that it remembers.
+    # Differs per attempt: Ray remembers the failure of an environment, and repeats it for an identical one.
     variables = {"RAYSCRIBE_ATTEMPT": str(attempt), CONFIG_VARIABLE: config_text(run.config)}
     if checkpoint is not None:
         variables[CHECKPOINT_VARIABLE] = checkpoint
@@ -106,7 +106,7 @@ def build_request(
             code=code,
         ),
         metadata={
-            # The column of names in the dashboard's list of jobs.
+            # Shown as the name in the dashboard's list of jobs.
             "job_name": run.id,
             "rayscribe_run": run.id,
             METADATA_UID: run.uid,
@@ -120,17 +120,17 @@ def build_request(
 
 
 def entry_words(*, own_code: bool) -> list[str]:
-    """The words of a command line with which a driver starts."""
+    """Returns the start of a driver's command line."""
     return ["python", *(OWN_ENTRY if own_code else (ENTRY,))]
 
 
 def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
-    """Seconds that a stopped attempt has: `job.stop_grace_s`, or by how long its last checkpoint took, or would."""
+    """Returns the seconds that a stopped attempt has: `job.stop_grace_s`, or estimated by its last checkpoint."""
     given = config["job"].get("stop_grace_s")
     if given is not None:
         return int(given)
     if config.get("trainer") == "script":
-        # The program's own, and the time to store what it then leaves.
+        # The program's own time, and the time to store its output afterwards.
         return int(config["script"]["stop_grace_s"]) + STORING_S
     measured = progress.checkpoint_s if progress is not None else None
     if measured is None:
@@ -139,7 +139,7 @@ def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
 
 
 def checkpoint_bytes_of(config: Mapping[str, Any]) -> float:
-    """About how large a checkpoint is at most; 0 where the model's name does not say it.
+    """Returns the approximate maximum of a checkpoint's size; 0 if the model's name does not tell its size.
 
     A config of a version without `adapt` or `strategy` trains all weights by DDP.
     """
@@ -148,13 +148,13 @@ def checkpoint_bytes_of(config: Mapping[str, Any]) -> float:
         # Shards of the weights, and the optimizer's own copy of them, in addition to what each checkpoint holds.
         return weights * (BYTES_PER_WEIGHT + 2 * BYTES_PER_NUMBER)
     if adapt.get("method") == "lora":
-        # r × (m + n) weights for an m × n layer with n ≥ m ≥ width: 2 × r / width of the layer's at most.
+        # r × (m + n) weights for an m × n layer with n ≥ m ≥ width: at most 2 × r / width of the layer's.
         share: float = 2 * adapt["r"] / max(1, width)
         return weights * min(1.0, share) * BYTES_PER_WEIGHT
     return weights * BYTES_PER_WEIGHT
 
 
 def size_of(model: Mapping[str, Any]) -> SizeEstimate:
-    """How large the model of a run is, as far as its config tells."""
+    """Returns the size of a run's model, as far as its config tells."""
     part, fields = part_for(model)
     return part.model_construct(**fields).size

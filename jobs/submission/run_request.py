@@ -1,4 +1,4 @@
-"""RunRequest: what the command line sends to the service; and the Run that it becomes. Pure."""
+"""RunRequest, which the command line sends to the service, and its conversion to a Run. Pure."""
 
 import json
 import re
@@ -35,20 +35,20 @@ class _AsRunConfig:
         return handler(source)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        # Where a part of it may be of several kinds, it is described by a reference to itself.
+        # The schema of a union is a reference to itself, which must be resolved.
         return handler.resolve_ref_schema(handler(TypeAdapter(AnyRunConfig).core_schema))
 
 
 class RunRequest(Record):
-    """A run that is requested: its one config (with `run.name`; defaults may be left out) and its package's SHA-256."""
+    """Request of a run: its one config (with `run.name`; defaults may be left out) and its package's SHA-256."""
 
     config: Annotated[dict[str, Any], _AsRunConfig()]
     package: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable[[JobPart], str], now_s: float) -> Run:
-    """Builds the run of a run request; one ConfigError with every problem."""
-    # What the command line sends is resolved already.
+    """Builds the run of a run request; raises one ConfigError with every problem."""
+    # The command line sends resolved programs already.
     content = resolve_program(run_request.config, {})
     config, problems = validated(RUN_CONFIGS[trainer_of(content)], content)
     secrets = islice(find_literal_secrets(content), MAX_PROBLEMS)
@@ -88,16 +88,16 @@ def run_of(run_request: RunRequest, *, uid: str, user: str, address_of: Callable
 
 
 def branch(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> RunRequest:
-    """Requests a run like another one of a queue, see `branched`."""
+    """Builds a request for a run like another one of a queue, see `branched`."""
     config = branched(run, checkpoint, name_exists)
     config["job"] = {**config["job"], "depends_on": [], "address": run.address}
     return RunRequest(config=config, package=run.package)
 
 
 def branched(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> dict[str, Any]:
-    """The config of a run that begins from one of the checkpoints of another, or from a folder or URL.
+    """Returns the config of a run that begins from a checkpoint of another run, or from a folder or URL.
 
-    It has a name and a folder of its own, so that nothing that the other run made later is overwritten.
+    The new run has its own name and folder, so that nothing that the other run wrote later is overwritten.
 
     Raises:
         ConfigError: the checkpoint is a URL that cannot be opened.
@@ -111,7 +111,7 @@ def branched(run: Run, checkpoint: str, name_exists: Callable[[str], bool]) -> d
 
 
 def _other_endpoints(config: AnyRunConfig) -> list[str]:
-    """A line for each variable of the job that would move its storage to a server which the service does not watch."""
+    """Returns a line for each variable of the job that would move its storage to a server unknown to the service."""
     path = storage_path_of(config)
     fields = next((fields for scheme, fields in VARIABLES_OF_FIELDS.items() if path.startswith(scheme)), {})
     return [

@@ -1,7 +1,8 @@
-"""What `data.ship` carries along with a job: manifests that are files of this machine, and the recordings they name.
+"""`data.ship`: packages manifests that are files of this machine, and the recordings that they name, with a job.
 
-Each manifest is read here, in any format, and written anew for the package, where recordings are named by the hashes of
-their contents. So nothing depends on where they were or are unpacked, and what is shipped again is prepared once.
+Each manifest is read here, in any format, and rewritten for the package, where recordings are named by the hashes of
+their contents. So nothing depends on where they were or are unpacked, and data that is shipped again is prepared
+once.
 """
 
 import json
@@ -32,18 +33,18 @@ from trainers.errors import ConfigError, RayscribeError
 from trainers.storage import sha256_of
 
 _MAX_NAMED = 5
-# Of a file's name, what says how it is read.
+# The ending of a file's name, which decides how the file is read.
 _ENDING = re.compile(r"\.tar\.gz$|\.[a-z0-9]{1,8}$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Shipment:
-    """What is carried along with a job.
+    """Data that is packaged with a job.
 
     Attributes:
         config: The job's config, in which manifests are paths in the package.
         files: Manifests and recordings, by their paths in the package.
-        warnings: What a user should know of the manifests.
+        warnings: Warnings about the manifests, for the user.
     """
 
     config: RunConfig
@@ -57,20 +58,20 @@ class Shipment:
 
 @dataclass(frozen=True)
 class _Row:
-    """A row of a manifest, and the file of this machine that its recording is or is in; None: it is remote."""
+    """A row of a manifest, and the local file that is or contains its recording; None for a remote one."""
 
     values: Mapping[str, Any]
     file: str | None
 
 
 def ship(config: RunConfig, tree: Tree) -> Shipment:
-    """Collects what is carried along with a job whose config has `data.ship`.
+    """Collects the data that is packaged with a job whose config has `data.ship`.
 
-    Recordings that are packaged anyway, with the working directory, are left where they are in it.
+    Recordings that are packaged with the working directory anyway keep their paths there.
 
     Raises:
-        ConfigError: a recording is not on this machine, something else cannot be carried, or it is too much.
-        DataError: a manifest is missing or wrong.
+        ConfigError: a recording is not on this machine, something else cannot be shipped, or the data is too large.
+        DataError: a manifest is missing or not valid.
         StorageError: an archive of another machine cannot be read.
     """
     named = [each for each in path_values(config.model_dump()) if (each[0], _name(each[1])) in SHIPPED_FIELDS]
@@ -83,11 +84,11 @@ def ship(config: RunConfig, tree: Tree) -> Shipment:
         path: Path(file) for file, path in paths.items() if path.startswith(f"{SHIPPED}/")
     }
     content = config.model_dump(mode="json")
-    # They have been replaced.
+    # Prefixes have been applied.
     content["data"]["path_prefix"] = {}
     for (part, field), of_manifest in rows.items():
         target = f"{SHIPPED}/{field}.jsonl"
-        # Without characters that the encoding may lack.
+        # ASCII only, since the encoding may lack characters.
         lines = [json.dumps(_packaged(row, paths, _data_of(config, field))) + "\n" for row in of_manifest]
         files[target] = "".join(lines).encode(config.data.encoding)
         set_path(content, part, field, target)
@@ -99,7 +100,7 @@ def _name(field: str) -> str:
 
 
 def _member_of(config: TrainConfig, field: str) -> MixMember | None:
-    """The member of the mix that a field is of, as `path_values` names it."""
+    """Returns the member of the mix that a field belongs to, as `path_values` names it."""
     return config.data.mix[int(field.split(".")[1])] if "." in field else None
 
 
@@ -109,7 +110,7 @@ def _data_of(config: TrainConfig, field: str) -> DataPart:
 
 
 def _refuse_others(config: RunConfig, named: Iterable[tuple[str, str, str]], tree: Tree) -> None:
-    """Refuses what is not carried along, and would be missing or have another meaning where the job runs."""
+    """Rejects data that is not shipped, and would be missing or mean something else where the job runs."""
     data, problems = config.data, list[str]()
     sources: dict[str, DataPart | MixMember] = {"data": data, **{f"data.mix: {each.name}": each for each in data.mix}}
     for where, each in sources.items():
@@ -138,7 +139,7 @@ def _is_left_here(tree: Tree, folder: str) -> bool:
 
 
 def _read(config: TrainConfig, part: str, field: str, warnings: list[str]) -> list[_Row]:
-    """The rows of a manifest of a config with absolute paths; a ConfigError for recordings that are not here."""
+    """Reads the rows of a manifest; raises ConfigError for recordings that are not here. Paths are absolute."""
     data, options, member = _data_of(config, field), config.run.storage_options, _member_of(config, field)
     where = "" if member is None else f"data.mix: {member.name}: "
     try:
@@ -184,10 +185,10 @@ def _problem_of(file: str) -> str | None:
 
 
 def _package_paths(files: Iterable[str | None], tree: Tree) -> dict[str, str]:
-    """Where each file is in the package: by its content, or where the working directory has it.
+    """Returns the path of each file in the package: by its content, or as in the working directory.
 
     Raises:
-        ConfigError: together they are too large, which is known before they are read; or one cannot be read.
+        ConfigError: the files are too large together, which is known before they are read; or one cannot be read.
     """
     packaged = {(tree.root / file.path).resolve(): file.path for file in tree.files}
     wanted = [file for file in dict.fromkeys(files) if file is not None]
@@ -203,7 +204,7 @@ def _package_paths(files: Iterable[str | None], tree: Tree) -> dict[str, str]:
 
 
 def _packaged(row: _Row, paths: Mapping[str, str], data: DataPart) -> dict[str, Any]:
-    """A row as the package's manifest has it."""
+    """Returns a row for the package's manifest."""
     if row.file is None:
         return as_written(row.values, data)
     in_archive = row.values["audio"].removeprefix(row.file)

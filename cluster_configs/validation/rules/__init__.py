@@ -1,1 +1,1 @@
-"""The rules, one file a family. Each takes a read file and what is installed, and yields what breaks it."""
+"""The rules, one file per family. Each takes a read file and what is installed, and yields violations."""

@@ -1,4 +1,4 @@
-"""Who gets in: the token, the dashboard, SSH, the metadata service, Kubernetes Services and policies, root."""
+"""Rules of access: the token, the dashboard, SSH, the metadata service, Kubernetes Services and policies, root."""
 
 import ipaddress
 import re
@@ -21,18 +21,18 @@ from cluster_configs.validation.yaml_nodes import Node
 
 START_COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")
 TOKEN_FILE = "~/.ray/auth_token"
-# Options of docker run by which a container acts on its host.
+# Options of docker run with which a container can control its host.
 _ON_HOST = re.compile(
     r"--privileged|docker\.sock|--pid[= ]host|(-v|--volume)[= ]?/:|(-u|--user)[= ]?(root|0)\b", re.I
 )  # fmt: skip
 _ADDED = re.compile(r"--cap-add[= ]\s*['\"]?(\w+)", re.I)
-# Those of Kubernetes' baseline standard (kubernetes.io/docs/concepts/security/pod-security-standards), and what RDMA
-# and Gaudi ask for: locked memory and priorities.
+# Capabilities of Kubernetes' baseline standard (kubernetes.io/docs/concepts/security/pod-security-standards), and
+# those that RDMA and Gaudi need: locked memory and priorities.
 _HARMLESS = frozenset(
     {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP"}
     | {"SETGID", "SETPCAP", "SETUID", "SYS_CHROOT", "IPC_LOCK", "SYS_NICE"}
 )
-# Kubernetes gives it to every namespace.
+# Kubernetes sets this label on every namespace.
 _OF_ALL_NAMESPACES = "kubernetes.io/metadata.name"
 OUTSIDE = ("NodePort", "LoadBalancer")
 FORWARD = "rayscribe cluster dashboard NAME, or ssh -L 8265:127.0.0.1:8265 HEAD, forwards its port"
@@ -74,7 +74,7 @@ def _dashboard_loopback(file: ClusterFile, installed: Installed) -> Iterator[Vio
     fix = f"use {option}=127.0.0.1; {FORWARD}"
     hosts = [(place, host) for place, start in file.ray_starts() if (host := start.options.get(option)) is not None]
     if file.kind == FileKind.KUBERNETES:
-        # KubeRay's operator calls it for a RayJob; these three together say who else may.
+        # KubeRay's operator calls the dashboard for a RayJob; these three together restrict who else may.
         guards = (_token_authentication, _inside_the_cluster, _network_policy)
         if not any(violation for guard in guards for violation in guard(file, installed)):
             return
@@ -109,7 +109,7 @@ def _inside_the_cluster(file: ClusterFile, installed: Installed) -> Iterator[Vio
 def _network_policy(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
     fix = "add one that lets in the cluster's own pods and KubeRay's operator; Ray listens on all addresses"
     for cluster in ray_clusters(file.documents):
-        # KubeRay's own, of all its modes but this.
+        # KubeRay's own network policy protects, in all of its modes but this.
         own = cluster.get("networkPolicy").present and cluster.get("networkPolicy", "mode").text != "DenyAllEgress"
         groups = [group for group in groups_of(cluster) if group.present and not own]
         policies = [policy for policy in file.of_kind("NetworkPolicy") if any(_guards(policy, one) for one in groups)]
@@ -124,7 +124,7 @@ def _network_policy(file: ClusterFile, installed: Installed) -> Iterator[Violati
 
 
 def _guards(policy: Node, group: Node) -> bool:
-    """Whether a policy says who reaches the pods of a group; selectors by expression are taken to."""
+    """Returns True if a policy restricts access to the pods of a group; selectors by expression count as matching."""
     types = [node.text for node in policy.get("spec", "policyTypes").elements()]
     labels = dict(group.get("template", "metadata", "labels").items())
     selected = policy.get("spec", "podSelector", "matchLabels").items()
@@ -134,14 +134,14 @@ def _guards(policy: Node, group: Node) -> bool:
 
 
 def _is_everybody(caller: Node) -> bool:
-    """Whether it is all pods of all namespaces, or the world."""
+    """Returns True if a caller is all pods of all namespaces, or the world."""
     namespaces, pods = caller.get("namespaceSelector"), caller.get("podSelector")
     all_pods = namespaces.value is not None and _selects_all(namespaces, _OF_ALL_NAMESPACES) and _selects_all(pods)
     return all_pods or is_the_world(caller.get("ipBlock", "cidr").text)
 
 
 def _selects_all(selector: Node, label_of_all: str = "") -> bool:
-    """Whether a selector leaves nothing out, where all have the label that is named."""
+    """Returns True if a selector excludes nothing, given that all objects have `label_of_all`."""
     expressions = [
         (each.get("key").text, each.get("operator").text) for each in selector.get("matchExpressions").elements()
     ]

@@ -1,4 +1,4 @@
-"""What makes pods and jobs of KubeRay misbehave although their fields are right."""
+"""Rules for pods and jobs of KubeRay that misbehave although their fields are valid."""
 
 import re
 from collections.abc import Iterator

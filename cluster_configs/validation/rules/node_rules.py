@@ -1,4 +1,4 @@
-"""Nodes: where the driver runs, how many there are, what they have and with which versions, and where runs are kept."""
+"""Rules of nodes: where the driver runs, their number, resources and versions, and where runs are stored."""
 
 import re
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[
 
 
 def _hpus_unknown(group: Node) -> Iterator[Violation]:
-    """Gaudi devices that Ray's autoscaler does not know of: in limits it looks for GPUs and TPUs alone."""
+    """Yields Gaudi devices that are unknown to Ray's autoscaler, which only looks for GPUs and TPUs in limits."""
     for container in containers_of(group.get("template", "spec")):
         device = container.get("resources", "limits", GAUDI)
         known = group.get("resources", "HPU").present or "HPU" in group.get("rayStartParams", "resources").text
@@ -115,7 +115,7 @@ ALL = CLUSTERS | BATCH
 
 
 def _versions(file: ClusterFile, installed: Installed) -> Iterator[tuple[SourceLocation, str, str, str]]:
-    """SourceLocation, text, package and version of everything that names a version of Ray or Rayscribe."""
+    """Yields place, text, package and version of everything that names a version of Ray or Rayscribe."""
     for cluster in ray_clusters(file.documents):
         node = cluster.get("rayVersion")
         if node.text:
@@ -151,13 +151,13 @@ def _pinned_images(file: ClusterFile, installed: Installed) -> Iterator[Violatio
 
 
 def split_image(image: str) -> tuple[str, str]:
-    """Name and tag of an image; no tag is ""."""
+    """Returns name and tag of an image; the tag is "" if there is none."""
     name = image.partition("@")[0]
     head, colon, tag = name.rpartition(":")
     return (head, tag) if colon and "/" not in tag else (name, "")
 
 
-# Folders that are a machine's own wherever they are.
+# Folders that are local to a machine.
 OF_ONE_NODE = ("/tmp", "/var/tmp", "/dev/shm", "/run", "/root", "/scratch/local", "/local")
 # `run.storage_path=…`, `--storage_path …`.
 _STORAGE = re.compile(r"(?:run\.storage_path|--storage[_-]path)(?:=|\s+)['\"]?([^'\"\s]+)")
@@ -179,7 +179,7 @@ def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violati
 
 
 def _not_mounted(file: ClusterFile, place: SourceLocation, path: str) -> Iterator[Violation]:
-    """Groups whose pods have no shared volume at a path."""
+    """Yields groups whose pods have no shared volume at a path."""
     for group in groups_in(file.documents):
         pod = group.get("template", "spec")
         if not group.present or any(_holds(mount, path) for mount in _shared_mounts(pod)):

@@ -1,4 +1,4 @@
-"""No secret in clear: in variables, commands, fields, or Kubernetes Secrets. Values are never shown."""
+"""Rules against plain-text secrets: in variables, commands, fields, or Kubernetes Secrets. Values are never shown."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _FIXES = {
     FileKind.KUBERNETES: "take it out, and revoke it; refer to a Secret by valueFrom.secretKeyRef",
     FileKind.SPEC: "take it out, and revoke it; name it under secrets",
 }
-# What takes a password with -p; `login -p` of other programs is something else (gh: a protocol).
+# Programs that take a password with -p; `login -p` of other programs is something else (gh: a protocol).
 _CLIENTS = r"docker|podman|nerdctl|buildah|skopeo|helm|oras|crane|az"
 _PASSWORD = re.compile(rf"\b(?:sshpass\s(?:-[^p]\S*\s+)*|(?:{_CLIENTS})\s.*?\blogin\b.*?\s)-p\s*(\S+)")
 # `NAME=value`, `--name=value`, `--name value`, and `-eNAME=value`, docker's -e NAME=value.
@@ -57,7 +57,7 @@ def _of_fields(file: ClusterFile) -> Iterator[tuple[SourceLocation, str]]:
         if document.get("kind").text == "Secret":
             for field in ("data", "stringData"):
                 yield from ((node.place, name) for name, node in document.get(field).items() if node.text)
-        # What the key of the cluster alone decrypts.
+        # Only the key of the cluster can decrypt this.
         sealed = document.get("kind").text == "SealedSecret" and document.get("spec", "encryptedData")
         for node in document.walk():
             if node is not sealed:
@@ -83,7 +83,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_literal(value: str) -> bool:
-    """Whether a text is a value, not a reference to one (`$NAME`, `$(command)`), a path, a switch or a place holder."""
+    """Returns True if a text is a value, not a reference (`$NAME`, `$(command)`), a path, a switch or a placeholder."""
     return not is_switch(value) and not value.lstrip('"').startswith(("$", "/", "~/", "<", "`", "@"))
 
 

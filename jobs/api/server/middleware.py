@@ -4,11 +4,10 @@ The log has method, path, status, time and user of each request. It has no query
 secrets.
 
 Authentication is by bearer tokens. With --no-auth, on loopback only, every program on this machine has access. Three
-endpoints are public. `/` redirects to the pages below /ui, which take a token in a cookie, see `pages.page_access`;
-the API
-takes no cookie. `/healthz` is for load balancers. `/openapi.json` is the same for every installation of a version, and
-generators of clients read it without a token. There is no /docs, because that page would load third-party scripts where
-users enter their tokens.
+endpoints are public. `/` redirects to the pages below /ui, which take a token in a cookie, see `pages.page_access`; the
+API takes no cookie. `/healthz` is for load balancers. `/openapi.json` is the same for every installation of a version,
+and generators of clients read it without a token. There is no /docs, because that page would load third-party scripts
+where users enter their tokens.
 
 Without tokens, access is limited to programs on this machine. A browser on this machine sends requests for any page
 that it shows, so requests of web pages are rejected: by the Origin and Sec-Fetch-Site headers that browsers send, and

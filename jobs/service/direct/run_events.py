@@ -34,7 +34,7 @@ def events_of(run: Run, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]
             trained.add(entry.get("attempt"))
         before = state
     if run.state.ended and before not in (None, run.state):
-        # No driver enters its own end, which may be a kill.
+        # No driver records its own end, which may be a kill.
         yield Event(
             number=number + 1,
             run_id=run.id,
