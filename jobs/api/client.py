@@ -144,11 +144,11 @@ class Client:
         return self._get(list[Usage], USAGE, by=by, since_s=since_s, run_id=run_id)
 
     def queues(self) -> dict[str, Any]:
-        """The service's queues, with their limits and numbers of runs; see `GET /v1/queues`."""
+        """Returns the service's queues, with their limits and numbers of runs; see `GET /v1/queues`."""
         return self._get(dict[str, Any], QUEUES)
 
     def health(self) -> dict[str, Any]:
-        """The health of the service: `status`, `holds_lease`, `version`."""
+        """Returns the health of the service: `status`, `holds_lease`, `version`."""
         return self._get(dict[str, Any], HEALTH)
 
     def _get(self, shape: type[Result], path: str, **query: Any) -> Result:

@@ -297,7 +297,6 @@ def _load(
     *,
     priority: int | None = None,
 ) -> JobSpec:
-    """Reads a recipe, with overrides by options."""
     given = {"job.priority": priority, "job.address": address}
     chosen = [*overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]
     return load_spec(spec, chosen, now=datetime.now(UTC), is_local=is_local, say=partial(echo, err=True))
@@ -393,7 +392,6 @@ def _next_attempt(session: CommandSession, queued: Run) -> Run:
 
 
 def _is_gone(address: str) -> bool:
-    """Returns True if the cluster was taken down."""
     try:
         connect(address)
     except ClusterGoneError:

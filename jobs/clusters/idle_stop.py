@@ -152,7 +152,6 @@ def terminate_machines(config: dict[str, Any]) -> None:
 
 
 def _run(command: Sequence[str]) -> str:
-    """Returns what the command prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

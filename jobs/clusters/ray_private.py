@@ -103,7 +103,7 @@ class StateClient(StateApiClient):
         return super()._do_request(method, endpoint, **options, **direct(self._address))
 
     def all(self, kind: StateResource, *, detail: bool = False) -> list[Any]:
-        """Returns all rows of a kind. Unfiltered: Ray 2.60 truncates the response before it filters."""
+        """Returns all rows of a kind. Unfiltered, since a server-side filter truncates the response in Ray 2.60."""
         options = ListApiOptions(limit=MAX_ROWS, timeout=math.ceil(RESPONSE_TIMEOUT_S), detail=detail)
         return self.list(kind, options=options, raise_on_missing_output=True)
 

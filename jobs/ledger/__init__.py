@@ -1,4 +1,4 @@
-"""The ledger: runs, attempts and events, in a SQLite file or a PostgreSQL database; nothing is ever deleted from it."""
+"""The ledger: runs, attempts and events, in SQLite or PostgreSQL; committed changes are never lost."""
 
 from jobs.ledger.lease import Lease
 from jobs.ledger.ledger import Ledger

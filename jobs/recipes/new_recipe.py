@@ -285,7 +285,6 @@ def _fetched(choices: Choices) -> Iterator[str]:
 
 
 def _text(found: FoundSpeech, choices: Choices, data: Mapping[str, Any], name: str, out: Path) -> str:
-    """Renders the recipe."""
     model = dict(choices.model)
     if "name_or_path" in model:
         model["name_or_path"] = _from(out.parent, model["name_or_path"])

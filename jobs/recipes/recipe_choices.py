@@ -162,7 +162,7 @@ def _clips_that_fit(size: WhisperSize, machine: Machine) -> int:
 
 
 def _context_s(speech: Speech, machine: Machine, *, is_new: bool) -> int | None:
-    """Returns the context that nearly all clips fit in, or all if that costs little. None: Whisper's own 30 s."""
+    """Returns whole seconds that nearly all clips fit in (all, if that costs little). None: Whisper's own 30 s."""
     if speech.usual_s is None or speech.longest_s is None:
         return None
     wanted_s = speech.longest_s if speech.longest_s <= 1.25 * speech.usual_s else speech.usual_s

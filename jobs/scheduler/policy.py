@@ -97,7 +97,7 @@ def ranked(waiting: Iterable[Waiting], patience_s: float, now_s: float) -> list[
 
 
 def _needed_by_all(waiting: Iterable[Waiting]) -> set[str]:
-    """Returns the resources of which every run needs more than EPSILON leaves."""
+    """Returns the resources of which every run needs more than an amount that counts as none."""
     needs = list({id(run.need): run.need for run in waiting}.values())  # thousands share one
     shared = set(needs[0]).intersection(*needs) if needs else set()
     if not shared or min(min(need.values()) for need in needs) > 2 * EPSILON:

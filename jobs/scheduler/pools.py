@@ -132,7 +132,7 @@ class Pool:
         always: Collection[str] = (),
         within: "Pool | None" = None,
     ):
-        """Creates an empty pool; demands have only resources in `size`, and each demand some of those in `always`.
+        """Creates an empty pool; demands have only resources in `size`, and every demand needs those in `always`.
 
         `allowed_by` says who sets the limits of a queue or a user; a demand on a pool `within` a wider one must also
         fit into that.

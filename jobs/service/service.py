@@ -200,7 +200,6 @@ class Service:
             raise ResourceError(reason)
 
     def _decision(self) -> Decision:
-        """Returns the scheduling policy's decision now."""
         return self._forecast.get(lambda now_s: forecast(self._ledger, self._clusters, self._queues, now_s=now_s))
 
     def _with_wait_reason(self, run: Run) -> Run:

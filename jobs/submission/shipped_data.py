@@ -204,7 +204,6 @@ def _package_paths(files: Iterable[str | None], tree: Tree) -> dict[str, str]:
 
 
 def _packaged(row: _Row, paths: Mapping[str, str], data: DataPart) -> dict[str, Any]:
-    """Returns a row for the package's manifest."""
     if row.file is None:
         return as_written(row.values, data)
     in_archive = row.values["audio"].removeprefix(row.file)

@@ -142,7 +142,6 @@ def _folder(session: CommandSession, name: str) -> RunFolder:
 
 
 def _show(found: "Comparison", settings: dict[str, list[Any]], systems: Sequence["System"]) -> None:
-    """Prints the comparison as text."""
     length = found.systems[0].counts.reference_length
     echo(f"{counted(len(found.ids), 'utterance')}, {length:,} {found.units} · normalizer {found.normalizer}")
     by_name = {pair.name: pair for pair in found.paired}

@@ -45,7 +45,7 @@ class LocalCluster(ManagedCluster):
         self.record.check_machine()
 
     def has_ended(self) -> bool:
-        """True if none of its processes is left; those of another machine are not seen."""
+        """Returns True if none of its processes is left; those of another machine are not seen."""
         return not self.record.is_elsewhere and not self.record.ray_lives()
 
     @property

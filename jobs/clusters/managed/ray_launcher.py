@@ -55,8 +55,8 @@ class NoHeadError(ClusterError):
 def ray_environment(record: ClusterRecord) -> dict[str, str]:
     """Returns the environment of Ray's own commands for a cluster.
 
-    Ray keeps its state of own hosts in a folder of temporary files, under the cluster's name alone; and its reading
-    of a file of `ray up`, SSH commands included, under the file's content. In /tmp both would belong to the first
+    Ray keeps its state of own hosts in a folder of temporary files, by the cluster's name alone, and the config that it
+    has made of a file of `ray up`, SSH commands included, by the file's content. In /tmp both would belong to the first
     user on this machine; here each cluster has a folder.
 
     Ray calls ssh and rsync, and accepts any host key. The `ssh` that it finds first is ours, which uses the cluster's

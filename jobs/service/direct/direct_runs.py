@@ -200,7 +200,6 @@ class DirectRuns:
 
 
 def _position_of(known: Registered) -> Position:
-    """Returns the position of the run in all lists, see `position_of`."""
     return known.created_s, known.name
 
 
@@ -210,7 +209,7 @@ def _tags_of(known: Registered) -> list[str]:
 
 
 def _is_wanted(known: Registered, wanted: RunFilter) -> bool:
-    """Returns True if the run is listed, regardless of its state."""
+    """Returns True if the run passes all filters but that of its state."""
     of_user = wanted.user in (None, current_user())
     return of_user and wanted.queue is None and (wanted.tag is None or wanted.tag in _tags_of(known))
 
@@ -265,7 +264,6 @@ def _look(known: Registered, folder: RunFolder) -> _Found:
 
 
 def _state_by_code(known: Registered) -> RunState:
-    """Returns the state by how the driver has ended."""
     if known.exit_code is None:
         # Best guess: for a driver that cannot be seen from here, only its folder shows more.
         return RunState.FAILED if known.is_running is False else RunState.SETTING_UP

@@ -247,7 +247,7 @@ def json_response(page: Page | LogPage) -> Response:
 
 
 def _reject_unstorable(value: Any, depth: int = 0) -> None:
-    """Rejects, by ConfigError, values that JSON allows but that file names, databases or responses cannot hold."""
+    """Raises ConfigError for values that JSON allows but file names, databases or responses cannot hold."""
     if depth > MAX_DEPTH:
         raise ConfigError(f"the submission has more than {MAX_DEPTH} levels; a config has four")
     match value:
