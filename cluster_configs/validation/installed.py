@@ -1,4 +1,4 @@
-"""Software of this machine: versions, Ray's schema, bash. The only module of the package with side effects."""
+"""Software of this machine: versions, Ray's schema, bash. The only module of the package that reads the machine."""
 
 import json
 import re

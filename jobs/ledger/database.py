@@ -140,9 +140,8 @@ class Database:
         """Opens a transaction that writes: all of it is committed, or nothing if the block raises.
 
         Raises:
-            LedgerError: the database does not respond. If the response to COMMIT was lost, the transaction may still
-            have
-                been committed: read again before acting.
+            LedgerError: the database does not respond. If the response to COMMIT was lost, the transaction may
+                still have been committed: read again before acting.
         """
         # The inner transaction would wait for the outer one forever.
         assert not getattr(self._thread, "writes", False), "a transaction of the ledger inside another"

@@ -84,7 +84,7 @@ def check_open_dashboard(context: Context) -> Iterator[Finding]:
 
 @check(CLUSTER, RESPONSE)
 def check_versions(context: Context) -> Iterator[Finding]:
-    """Compares the cluster's Ray and Python with the supported ones."""
+    """Compares the cluster's Ray and Python with those of this machine, and its Python with the supported ones."""
     assert isinstance(context.with_token, DashboardResponse)
     data = context.with_token.data
     theirs, python = str(data.get("rayVersion")), str(data.get("pythonVersion"))

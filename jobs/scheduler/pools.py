@@ -99,7 +99,7 @@ class HigherRankedDemands:
             self._counts[demand] += count
 
     def coexisting(self, demand: Demand, size: Mapping[str, float]) -> dict[str, float]:
-        """Returns the amount of each resource that demands take which fit into the size together with this one."""
+        """Returns, per resource of the demand, the sum of those demands that fit into the size together with it."""
         taken = {name: self._sums.get(name, 0.0) for name in demand.amounts}
         for other in dict.fromkeys(self._too_large(demand, size)):
             for name, value in other.items:

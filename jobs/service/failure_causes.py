@@ -90,7 +90,7 @@ _LAST_LOGS = "last available logs"
 # In the log of a runtime environment, before indented lines of pip or uv.
 _FAILED_COMMAND = "lines of stdout:\n"
 _INDENT = "    "
-# Prefix of uv's last lines, after the error that they have caused.
+# Prefix of uv's last lines, which give the cause of the error before them.
 _CAUSE = "cause: "
 
 
@@ -117,7 +117,7 @@ def line_of(job: JobInfo) -> str:
     before it that no index responded.
     """
     lines = [line.strip() for line in job.message.splitlines() if line.strip()]
-    if not lines or _LAST_LOGS in lines[-1]:  # no logs follow then
+    if not lines or _LAST_LOGS in lines[-1]:  # followed by no logs
         return ""
     if job.error_type == "RUNTIME_ENV_SETUP_FAILURE" or job.exit_code == SCRIPT_COULD_NOT_INSTALL:
         return _shown(_installing_error(lines))
@@ -127,7 +127,7 @@ def line_of(job: JobInfo) -> str:
 
 
 def line_of_setup(log_end: str) -> str:
-    """Returns such a line from the log of the last failed try to set up a runtime environment; "" if none failed."""
+    """Returns the most informative line of the last failed try in the log of a runtime environment; "" if none."""
     _, failed, rest = log_end.rpartition(_FAILED_COMMAND)
     lines = [line.strip() for line in takewhile(lambda line: line.startswith(_INDENT), rest.splitlines())]
     return _shown(_installing_error(lines)) if failed and lines else ""

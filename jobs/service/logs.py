@@ -84,7 +84,7 @@ def read_logs(
 
 
 def _driver(folders: RunFolders, run: Run, attempt: Attempt, driver_log: ReadPart, start: int, size: int) -> bytes:
-    """Reads an active driver's log from Ray, an ended one's from the archive; if that fails, from the other."""
+    """Reads an active driver's log from Ray, an ended one's from the archive; else from the other."""
     archive = partial(_archived, folders, run, attempt, start, size)
 
     def live() -> bytes:

@@ -93,7 +93,7 @@ def admitted(run: Run, *, number: int, checkpoint: str | None, start: str, now_s
 
 
 def submitted(run: Run, attempt: Attempt, *, started: bool, now_s: float) -> RunChange:
-    """Returns the change when Ray has accepted the attempt, now or (`started` is False) from an earlier controller."""
+    """Returns the change after Ray has accepted the attempt, now or (`started` is False) from an earlier controller."""
     return RunChange(
         run=run,
         event="ray_submitted",
@@ -130,7 +130,7 @@ def observed(run: Run, *, state: RunState, reason: str, progress: Progress | Non
 def ended(
     run: Run, closed: Attempt, earlier: Sequence[Attempt], *, progress: Progress | None, left: str, now_s: float
 ) -> RunChange:
-    """Returns the change when an attempt has ended: the run has ended, too, or waits for its next attempt.
+    """Returns the change after an attempt has ended: the run has ended, too, or waits for its next attempt.
 
     `earlier` are the attempts before it that count. `left` is text on what a stopped run has left.
     """

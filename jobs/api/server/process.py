@@ -73,8 +73,8 @@ class ServeSettings:
         port: 0 for any free port.
         no_auth: Require no tokens; on a loopback address only.
         addresses: Clusters that runs may name; the first is for runs that name none.
-        grows_to: Resources to which each cluster's autoscaler can grow it, by address, e.g. {"http://head:8265":
-        {"GPU": 16}}.
+        grows_to: Resources to which each cluster's autoscaler can grow it, by address, e.g.
+            {"http://head:8265": {"GPU": 16}}.
         poll_s: Pause between two rounds of the controller.
         lease_s: Another service takes over when the lease was not renewed for this long.
     """

@@ -347,7 +347,7 @@ class _Steps:
     def note(self, state: State, entry: Mapping[str, Any]) -> None:
         """Reads the next entry of the journal; `state` is the state after it."""
         if state.finished is not None:
-            # A later attempt that continues training reverts this.
+            # Kept here: a later attempt that continues training resets `state.finished`.
             self.finished.add(state.finished.attempt)
         if entry["kind"] == "checkpoint":
             made = entry["checkpoint"]
