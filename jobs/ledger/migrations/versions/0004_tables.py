@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# Copied from jobs.ledger.schema: a migration never changes, even if that module does.
+# Types of jobs.ledger.tables at that time: a migration never changes, even if that module does.
 TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 JSON = sa.Text()
 TIME = sa.Float(53)
