@@ -1,7 +1,7 @@
-"""The families of models: a line for each here, and the entry points `rayscribe.families` of other distributions.
+"""The families of models: one line for each here, and the entry points `rayscribe.families` of other distributions.
 
-A line names a family's part of the config, which names the family itself and imports neither torch nor transformers; it
-is imported when it is first asked for, so that the config stays below the models.
+Each line names the family's part of the config, which in turn names the family and imports neither torch nor
+transformers. Parts are imported on first use, so that the config does not depend on the models.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from trainers.plugins import with_plugins
 PartType = TypeVar("PartType", bound=Part)
 
 _MODELS = __package__.replace(".config", ".models")
-# New weights are of the first, unless the config says otherwise.
+# New weights are of the first family, unless the config names another.
 FAMILIES = {
     "whisper": f"{_MODELS}.whisper.whisper_part:WhisperPart",
     "ctc": f"{_MODELS}.ctc.ctc_part:CtcPart",
@@ -30,12 +30,12 @@ FAMILIES = {
 
 @cache
 def family_parts() -> Mapping[str, type[ModelPart]]:
-    """The part of the config of each family, by `model.family`."""
+    """Returns the part of the config of each family, by `model.family`."""
     return with_plugins("rayscribe.families", {name: resolve_name(part) for name, part in FAMILIES.items()})
 
 
 def part_for(content: Mapping[str, Any]) -> tuple[type[ModelPart], dict[str, Any]]:
-    """The part of the config that reads a recipe's `model:`, and what it reads of it."""
+    """Returns the part of the config that reads a recipe's `model:`, and the keys that it reads."""
     parts, family = family_parts(), content.get("family")
     if family is None and content.get("init") == "scratch":
         family = next(iter(parts))
@@ -44,12 +44,12 @@ def part_for(content: Mapping[str, Any]) -> tuple[type[ModelPart], dict[str, Any
 
 
 def decode_parts() -> Mapping[str, type[DecodePart]]:
-    """The part of the config that says how each family's models are decoded, by `model.family`."""
+    """Returns the part of the config for decoding with each family's models, by `model.family`."""
     return {name: part.decode_part for name, part in family_parts().items()}
 
 
 def families_with(section: str, field: str) -> list[str]:
-    """Names of the families that have a field in this section, which is `model` or `decode`."""
+    """Returns the names of the families that have a field in this section (`model` or `decode`)."""
     return [name for name, part in _parts(section).items() if field in part.model_fields]
 
 
@@ -70,7 +70,7 @@ def _read_model(content: Any, handler: ValidatorFunctionWrapHandler, info: Valid
 def _read_decode(content: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     if not isinstance(content, Mapping):
         return handler(content)
-    # None: it could not be read.
+    # None if the model part is not valid.
     model, parts = info.data.get("model"), decode_parts()
     family = None if model is None else model.family or (next(iter(parts)) if model.init == "scratch" else None)
     own = [model.decode_part] if model is not None else []
@@ -81,11 +81,11 @@ def _read_decode(content: Any, handler: ValidatorFunctionWrapHandler, info: Vali
 def _first_that_knows(
     section: str, content: Mapping[str, Any], candidates: Sequence[type[PartType]]
 ) -> tuple[type[PartType], dict[str, Any]]:
-    """The first of the candidates that knows all keys, else the one that knows most, and what it reads.
+    """Returns the first candidate that knows all keys, else the one that knows most, and the keys that it reads.
 
-    Where the recipe does not name the family of its weights, that is a guess; `families.resolve_model` asks the
-    weights. So a config may have the fields of another family: they are left out where they have their defaults, or
-    are only switched off.
+    Where the recipe does not name the family of its weights, this is a guess; `families.resolve_model` reads it from
+    the weights. A config may therefore have fields of another family: they are left out where they have their
+    defaults, or, failing that, where they are False.
     """
     read = [(part, _without_others(part, section, content, off)) for off in (False, True) for part in candidates]
     most = max(read[len(candidates) :], key=lambda each: len(each[1].keys() & each[0].model_fields.keys()))
@@ -107,7 +107,7 @@ def _read(section: str, part: type[Part], content: Mapping[str, Any], family: st
 
 
 def _without_others(part: type[Part], section: str, content: Mapping[str, Any], off: bool) -> dict[str, Any]:
-    """The content without fields of other families that have their defaults, or `off`, are switched off."""
+    """Returns the content without fields of other families that have their defaults or, with `off`, are False."""
     parts = _parts(section).values()
     fields = [(name, each.model_fields[name]) for each in parts for name in content if name in each.model_fields]
     idle = {name for name, field in fields if content[name] == field.default or (off and content[name] is False)}

@@ -1,4 +1,4 @@
-"""From YAML text to a TrainConfig, and back."""
+"""Converts YAML text to a TrainConfig, and back."""
 
 import difflib
 import os
@@ -23,12 +23,12 @@ from trainers.errors import ConfigError
 
 Config = TypeVar("Config", bound=AnyConfig)
 
-# How a run's name ends that `with_run_name` has made.
+# The end of a run name that `with_run_name` has made from the time.
 _OF_THE_TIME = re.compile(r"-\d{8}-\d{6}$")
 
 
 class FileKind(NamedTuple):
-    """What a YAML file is meant to be, for messages: what it is called, one that is there, the first of its keys."""
+    """A kind of YAML file, for messages: its name, an example, and the first of its keys."""
 
     noun: str
     example: str
@@ -38,25 +38,25 @@ class FileKind(NamedTuple):
 RECIPE = FileKind("recipe", "whisper_micro (`rayscribe recipes` lists those that are shipped)", "run, data, model, …")
 
 
-# Of what `rayscribe init` makes a recipe.
+# Tables that `rayscribe init` makes a recipe from.
 _TABLES = (".csv", ".tsv", ".jsonl")
 
-# In the repository, and in an installed distribution alike.
+# The same path in the repository and in an installed distribution.
 _ROOT = Path(__file__).parents[2]
 _RECIPES = "jobs/specs"
 _SHIPPED = (_RECIPES, "cluster_configs")
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """The recipes that this distribution has, by name."""
+    """Returns the recipes that this distribution ships, by name."""
     return {path.stem: path for path in sorted((_ROOT / _RECIPES).glob("*.yaml"))}
 
 
 def shipped(path: Path) -> Path:
-    """The path, or where it names no file here, the file that this distribution has by that name.
+    """Returns the path, or, if it does not exist, the shipped file of that name.
 
-    So `jobs/specs/whisper_micro.yaml` is found from any folder, and `whisper_micro` is that recipe, unless the current
-    folder has one of the name.
+    `jobs/specs/whisper_micro.yaml` is found from any folder, and `whisper_micro` is that recipe, unless the current
+    folder has `whisper_micro.yaml`.
     """
     if path.parent == Path() and not path.is_file():
         name = path.name.removesuffix(".yaml")
@@ -67,7 +67,7 @@ def shipped(path: Path) -> Path:
 
 
 def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
-    """Reads a mapping from a file, or from one that is shipped.
+    """Reads a mapping from a file, or from the shipped file of that name.
 
     Raises:
         ConfigError: the file is missing, is not YAML, or is not a mapping.
@@ -104,11 +104,11 @@ def build_any_config(
     known: Sequence[str] = (),
     further: Callable[[AnyConfig], Iterable[object]] = lambda config: (),
 ) -> AnyConfig:
-    """Validates the content of a recipe of any kind, overrides applied; `origin` says in messages where it came from.
+    """Validates the content of a recipe of any kind, with overrides applied; messages name `origin` as its source.
 
-    Paths may name variables of `environment` as `${NAME}`, by default the process's own; parts outside the `scope` may
-    be missing. Problems that are `known` are told with the others; of a recipe with problems, `further` looks for more
-    in what can be read of it.
+    Paths may contain variables of `environment` as `${NAME}`, by default of the process's own; parts outside `scope`
+    may be missing. Problems in `known` are reported with the others; if there are any problems, `further` looks for
+    more in the parts of the recipe that could be read.
 
     Raises:
         ConfigError: every problem, with its field, value and fix.
@@ -135,7 +135,7 @@ def build_config(
     environment: Mapping[str, str] | None = None,
     scope: ConfigScope = TRAIN_SCOPE,
 ) -> TrainConfig:
-    """Validates the content of a training's recipe, see `build_any_config`; refuses that of a program, too."""
+    """Validates the content of a training recipe, see `build_any_config`; refuses that of a program, too."""
     config = build_any_config(content, origin=origin, environment=environment, scope=scope)
     if not isinstance(config, TrainConfig):
         raise ConfigError(f"{origin}: trainer is {config.trainer}, but a training is needed here: name its recipe")
@@ -143,9 +143,9 @@ def build_config(
 
 
 def read_ds_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Puts the content of `strategy.ds_config` in place of its path, so that every node has it, and a later edit none.
+    """Replaces `strategy.ds_config`, a path, by the file's content, so that all nodes have it and edits do nothing.
 
-    Gives a copy, and a line for a file that cannot be read.
+    Returns a copy of the content, and a line if the file cannot be read.
     """
     result = copy_levels(content)
     part = result.get("strategy")
@@ -161,7 +161,7 @@ def read_ds_config(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def with_run_name(config: Config, recipe: Path | None, now: datetime) -> Config:
-    """The config, its run named: by itself, or after the recipe and the time."""
+    """Returns the config with its run named: the config's own name, or one made from the recipe's name and the time."""
     if config.run.name is not None:
         return config
     stem = re.sub(r"[^A-Za-z0-9.-]+", "-", recipe.stem).strip("-.") if recipe is not None else ""
@@ -170,7 +170,7 @@ def with_run_name(config: Config, recipe: Path | None, now: datetime) -> Config:
 
 
 def same_command(name: str) -> str:
-    """What continues a run that was started by hand; one whose name was made of the time needs its name."""
+    """Returns what continues a run that was started by hand; a run name made from the time must be given."""
     return f"the same recipe with --set run.name={name}" if _OF_THE_TIME.search(name) else "the same command"
 
 

@@ -1,4 +1,4 @@
-"""The paths of a config: `${NAME}`, `~`, relative ones, and where runs and prepared sets lie. Touches no storage."""
+"""The paths of a config: `${NAME}`, `~`, relative ones, folders of runs and prepared sets. Touches no storage."""
 
 import os
 import re
@@ -27,9 +27,9 @@ from trainers.errors import ConfigError
 Config = TypeVar("Config", bound=AnyConfig)
 
 RAY_DEFAULT_STORAGE = "~/ray_results"
-# Its members have fields of the same names as the data part.
+# The members of a mix have path fields of the same names as the data part.
 _MIX = "mix"
-# Further paths of a recipe, and whether one may be a name of the Hub; the others are read when the recipe is.
+# Further paths of a recipe, and whether each may be a name on the Hub; the others are read together with the recipe.
 _OTHER_PATHS: dict[tuple[str, ...], bool] = {
     ("data", "dataset", "name"): True,
     ("strategy", "ds_config"): False,
@@ -39,27 +39,27 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def default_storage_path() -> str:
-    """Where Ray keeps results when no storage path is given, on this machine."""
+    """Returns the folder where Ray keeps results on this machine when no storage path is given."""
     return str(in_home(RAY_DEFAULT_STORAGE))
 
 
 def storage_path_of(config: AnyConfig) -> str:
-    """The absolute folder or URL under which run folders are made."""
+    """Returns the absolute folder or URL that contains the run folders."""
     return (config.run.storage_path or default_storage_path()).rstrip("/")
 
 
 def cache_url_of(config: TrainConfig) -> str:
-    """Where prepared sets are kept."""
+    """Returns the folder or URL of the prepared sets."""
     return config.data.cache_dir or f"{storage_path_of(config)}/{PREPARED}"
 
 
 def variables_in(text: str) -> list[str]:
-    """Names of the variables that a path refers to as `${NAME}`."""
+    """Returns the names of the variables that a path refers to as `${NAME}`."""
     return _VARIABLE.findall(text)
 
 
 def with_variables(text: str, environment: Mapping[str, str]) -> str:
-    """A path with the values of those of its variables that are set."""
+    """Returns a path with the variables that are set replaced by their values."""
     return _VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text)
 
 
@@ -75,7 +75,7 @@ def _may_be_hub_id(part: str, field: str) -> bool:
 
 
 def path_values(content: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Part, field and value of each path in the content of a recipe that is a text.
+    """Yields part, field and value of each path in the content of a recipe that is a string.
 
     The fields of a mix are `mix.<number of the member>.<field>`.
     """
@@ -96,7 +96,7 @@ def _members(data: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def set_path(content: dict[str, Any], part: str, field: str, value: str) -> None:
-    """Sets a path, named as `path_values` names it, in a copy of a recipe's content."""
+    """Sets a path, named as in `path_values`, in a copy of a recipe's content."""
     if not field.startswith(f"{_MIX}."):
         content[part][field] = value
         return
@@ -109,11 +109,11 @@ def set_path(content: dict[str, Any], part: str, field: str, value: str) -> None
 def anchored(
     content: Mapping[str, Any], base: Path, root: Path | None = None, *, storage: bool = True
 ) -> dict[str, Any]:
-    """A copy of a recipe's content, as far as it is one, in which relative paths do not count from `base` any more.
+    """Returns a copy of a recipe's content in which paths relative to `base` are absolute, or relative to `root`.
 
-    They are absolute, or relative to `root`, the folder of a package, if they lead into it; storage is in none, and
-    stays where `storage` is false. What begins with `~` or a variable stays, too, and so does a name of the Hub, unless
-    `base` has a folder of the name.
+    Paths become relative to `root`, the folder of a package, if they lead into it, except storage paths, which always
+    become absolute, or stay unchanged if `storage` is false. Paths that begin with `~` or a variable stay unchanged, as
+    does a name on the Hub, unless `base` has a folder of that name.
     """
     result = copy_levels(content)
     for part, field, value in path_values(content):
@@ -131,7 +131,7 @@ def anchored(
 
 
 def as_written_to(file: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A recipe's content, whose relative paths count from the current folder, as its file is to have it."""
+    """Returns a recipe's content to write to `file`: its paths, relative to the current folder, are adapted."""
     folder, here = file.absolute().parent.resolve(), Path.cwd()
     return content if folder == here else anchored(content, here, folder)
 
@@ -145,7 +145,7 @@ def _moved(path: str, *, base: Path, root: Path | None, is_name: bool) -> str:
 
 
 def anchored_override(override: Override, base: Path, root: Path | None = None, *, storage: bool = True) -> Override:
-    """The same of what the command line sets."""
+    """Applies `anchored` to an override from the command line."""
     path, _ = override
     return path, value_at(anchored(apply_overrides({}, [override]), base, root, storage=storage), path)
 
@@ -153,7 +153,7 @@ def anchored_override(override: Override, base: Path, root: Path | None = None, 
 def expand_variables(
     content: Mapping[str, Any], environment: Mapping[str, str], scope: ConfigScope = TRAIN_SCOPE
 ) -> tuple[dict[str, Any], list[str]]:
-    """A copy with `${NAME}` in paths replaced, and a line for each that is not set, of paths that are read."""
+    """Returns a copy with `${NAME}` in paths replaced, and a line for each unset variable of a path that is read."""
     result, problems = copy_levels(content), []
     for part, field, value in path_values(content):
         problems += [
@@ -167,14 +167,14 @@ def expand_variables(
 
 
 def expand_home(content: Mapping[str, Any], fields: Collection[tuple[str, str]] | None = None) -> dict[str, Any]:
-    """A copy in which a leading `~` of paths is the home folder; `~name` of no user of this machine stays as it is.
+    """Returns a copy in which a leading `~` of paths is the home folder; `~name` of an unknown user stays as it is.
 
-    `fields` are those that are expanded, by part and name. None: all.
+    `fields`: part and field of the paths to expand. None: all.
     """
     result = copy_levels(content)
     for part, field, value in path_values(content):
         if fields is None or (part, field.rpartition(".")[2]) in fields:
-            # pathlib's raises for an unknown user.
+            # Not pathlib's expanduser, which raises for an unknown user.
             set_path(result, part, field, with_path(value, os.path.expanduser))
     return result
 
@@ -205,7 +205,7 @@ def make_paths_absolute(config: Config, base: Path) -> Config:
 
 
 def relative_storage(config: AnyConfig) -> list[str]:
-    """A line for each storage path that, inside a job, would lie in a session copy that Ray deletes."""
+    """Returns a line for each storage path that, inside a job, would lie in the session copy that Ray deletes."""
     values = [(part, field, getattr(getattr(config, part, None), field, None)) for part, field in STORAGE_FIELDS]
     return [
         f"{part}.{field} is {value}, a relative path inside a Ray job: it would lie in the job's copy of the "
@@ -216,15 +216,15 @@ def relative_storage(config: AnyConfig) -> list[str]:
 
 
 def refuse_relative_storage(config: AnyConfig) -> None:
-    """Raises a ConfigError of the first line that `relative_storage` finds."""
+    """Raises ConfigError with the first problem that `relative_storage` finds."""
     for problem in relative_storage(config):
         raise ConfigError(problem)
 
 
 def unresolved_paths(config: AnyConfig, variables: Collection[str]) -> list[str]:
-    """What keeps the paths of a submitted config from meaning the same to the service and on every node, a line each.
+    """Returns a line for each path of a submitted config that would not mean the same to the service and on every node.
 
-    `variables` are those that each node resolves, since the job brings them.
+    `variables`: those that each node resolves, since the job sets them.
     """
     problems = []
     if config.run.storage_path is None:

@@ -1,4 +1,4 @@
-"""Packages that only some configs need: for a strategy, for a tracker, for a beam search. Imports none of them."""
+"""Packages that only some configs need: for a strategy, a tracker or a beam search. Imports none of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from trainers.errors import ConfigError
 
 @dataclass(frozen=True)
 class OptionalPackage:
-    """What a value of a config needs installed.
+    """The packages that a value of a config requires.
 
     Attributes:
         value: The value, with its field.
-        modules: Modules, any of which serves it.
-        requirements: What pip installs for it.
-        alternative: What to do without.
-        extra: The extra of ours that has them. None: none has.
+        modules: Modules, any of which is sufficient.
+        requirements: The pip requirements that provide it.
+        alternative: What to do without the packages.
+        extra: Rayscribe's extra that has them. None: no extra has them.
     """
 
     value: str
@@ -50,7 +50,7 @@ BEAM_SEARCH = OptionalPackage(
 
 
 _NAMED_AS_THEY_ARE = ("clearml", "codecarbon", "dagshub", "dvclive", "neptune", "swanlab")
-# By transformers' names, whose own conditions these are (integrations/integration_utils.py); `kubeflow` needs none.
+# By transformers' names, with its own conditions (integrations/integration_utils.py); `kubeflow` needs no package.
 TRACKERS: Mapping[str, OptionalPackage] = {
     name: OptionalPackage(
         f"training.report_to {name}", (module,), (requirement,), f"leave {name} out of training.report_to", extra
@@ -58,7 +58,7 @@ TRACKERS: Mapping[str, OptionalPackage] = {
     for name, module, requirement, extra in (
         *((name, name, name, None) for name in _NAMED_AS_THEY_ARE),
         *((name, name, name, name) for name in ("trackio", "wandb")),
-        # Its client; a server needs all of mlflow.
+        # mlflow-skinny, the client, is enough; a server needs all of mlflow.
         ("mlflow", "mlflow", "mlflow-skinny", "mlflow"),
         ("azure_ml", "azureml.core.run", "azureml-sdk", None),
         ("comet_ml", "comet_ml", "comet-ml", None),
@@ -69,27 +69,27 @@ TRACKERS: Mapping[str, OptionalPackage] = {
 
 
 def packages_for_training(config: TrainConfig) -> list[OptionalPackage]:
-    """What training with the config needs, by its strategy and its trackers. Pure."""
+    """Returns the packages that training with the config requires, for its strategy and its trackers. Pure."""
     strategy = [DEEPSPEED] if config.strategy.name == "deepspeed" else []
     return [*strategy, *(TRACKERS[name] for name in config.training.report_to if name in TRACKERS)]
 
 
 def packages_for(config: TrainConfig) -> list[OptionalPackage]:
-    """What the config needs beyond the dependencies. Pure."""
+    """Returns the packages that the config requires in addition to the dependencies. Pure."""
     searches = config.decode.settings and config.decode.extra == BEAM_SEARCH.extra
     needs = [*packages_for_training(config), *([BEAM_SEARCH] if searches else [])]
     return [need for need in needs if need is not TRACKERS["tensorboard"]]
 
 
 def refuse_missing_packages(config: TrainConfig) -> None:
-    """Refuses, with a ConfigError, to train where a package is missing."""
+    """Raises ConfigError if training requires a package that is not installed."""
     missing = [need.problem for need in packages_for_training(config) if not need.is_installed]
     if missing:
         raise ConfigError("\n".join(missing))
 
 
 def missing_access(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """What trackers lack to reach a server; W&B would ask on the terminal, and MLflow write where nobody looks."""
+    """Returns a line for each tracker without access to its server; W&B would prompt, MLflow write to local files."""
     problems = []
     if "wandb" in names and environment.get("WANDB_MODE", "online") == "online" and not _has_wandb_key(environment):
         problems.append(

@@ -38,12 +38,12 @@ def apply_overrides(content: Mapping[str, Any], overrides: Sequence[Override]) -
 
 
 def copy_levels(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of all mappings; the values in them are shared."""
+    """Returns a copy of all nested mappings; the values in them are shared."""
     return {key: copy_levels(value) if isinstance(value, Mapping) else value for key, value in content.items()}
 
 
 def value_at(content: Any, path: Sequence[str]) -> Any:
-    """The value at a key path; None where there is none."""
+    """Returns the value at a key path, or None if there is none."""
     for key in path:
         content = content.get(key) if isinstance(content, Mapping) else None
     return content

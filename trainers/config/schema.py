@@ -1,9 +1,9 @@
-"""The one YAML that a user writes, as frozen, typed parts: TrainConfig, or with `trainer: script` ScriptConfig.
+"""The YAML that a user writes, as frozen, typed parts: TrainConfig, or with `trainer: script` ScriptConfig.
 
 Imports no torch.
 
-Every field states its meaning, unit and special values. Unknown keys are refused (see `validation` for how the
-message is made). Faults that need two fields to be seen are found by the validators at the end of each part.
+Every field states its meaning, unit and special values. Unknown keys are refused (`validation` makes the message).
+The validators at the end of each part check fields together.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,12 +31,12 @@ TRAINER = (
     "huggingface: training as the other parts say. script: an unmodified program, see `script`; it has the parts run, "
     "script, scaling and job alone."
 )
-# Ray's names of accelerators that are no GPUs: a worker would hold them, and train on its CPUs.
+# Ray's names of accelerators other than GPUs: a worker would reserve them, and train on CPUs.
 UNUSED_ACCELERATORS = ("FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
 
 
 class TrainConfig(Part):
-    """One experiment: everything that training reads, and `job`, which it only carries."""
+    """One experiment: everything that training reads, and `job`, which training does not read."""
 
     trainer: Literal["huggingface"] = Field("huggingface", description=TRAINER)
     run: RunPart = RunPart()
@@ -116,7 +116,7 @@ class TrainConfig(Part):
     @rule
     def _ranking_fits(self) -> Iterator[str]:
         attribute, order = self.checkpoint.checkpoint_score_attribute, self.checkpoint.checkpoint_score_order
-        # The better order of each; of the recipe's own, the recipe says it.
+        # The better order of each metric; for the recipe's own metrics, the recipe names it.
         orders = {f"eval_{name}": metric.order for name, metric in known_metrics().items()}
         orders |= {f"eval_{name}": order for name in self.scoring.metrics}
         if attribute is not None and attribute not in orders:
@@ -132,7 +132,7 @@ class TrainConfig(Part):
 
 
 class ScriptConfig(Part):
-    """One run of a program that knows nothing of Rayscribe."""
+    """One run of an unmodified program."""
 
     trainer: Literal["script"] = Field(description=TRAINER)
     run: RunPart = RunPart()
@@ -179,10 +179,10 @@ CONFIGS: Mapping[str, type[TrainConfig] | type[ScriptConfig]] = {"huggingface": 
 
 
 def trainer_of(content: Mapping[str, Any]) -> str:
-    """The kind of run that the content of a recipe asks for.
+    """Returns the kind of run that the content of a recipe asks for.
 
     Raises:
-        ConfigError: there is no such kind.
+        ConfigError: the kind is unknown.
     """
     trainer = content.get("trainer", "huggingface")
     if not isinstance(trainer, str) or trainer not in CONFIGS:

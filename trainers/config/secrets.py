@@ -1,4 +1,4 @@
-"""Secrets by reference: a job brings names, each node has the values; they meet here, in the process that needs them.
+"""Secrets by reference: a job has their names, each node their values; the process that needs them resolves them.
 
 RAYSCRIBE_SECRETS holds JSON: {"NAME": {"env": "VARIABLE_OF_THE_NODE"}} or {"NAME": {"file": "/path/on/the/node"}}.
 """
@@ -16,12 +16,12 @@ KINDS = ("env", "file")
 
 
 def resolve_secrets(environment: MutableMapping[str, str]) -> None:
-    """Sets each variable that a job names under `job.runtime_env.secrets` to the value that the node has for it.
+    """Sets each variable in a job's `job.runtime_env.secrets` to the node's value for it.
 
-    Doing it again changes nothing, also in processes that inherit the variables.
+    Idempotent, also in processes that inherit the variables.
 
     Raises:
-        ConfigError: a reference cannot be resolved; names it, never a value. Nothing has been set then.
+        ConfigError: a reference cannot be resolved; the message has its name, never a value. No variable has been set.
     """
     references = _references(environment.get(REFERENCES) or "{}")
     sources = {name: place["env"] for name, place in references.items() if "env" in place}
@@ -32,9 +32,9 @@ def resolve_secrets(environment: MutableMapping[str, str]) -> None:
 
 
 def add_secrets(environment: MutableMapping[str, str], names: Iterable[str]) -> None:
-    """Has more variables of a process kept out of what it prints, as those that the job names."""
+    """Marks more variables of a process as secret, so that their values are masked in its output."""
     references = _references(environment.get(REFERENCES) or "{}")
-    # The value of a source is that of a secret already, and no other secret may have its name.
+    # The value of a source is masked already, and no other secret may have its name.
     known = {*references, *(place.get("env") for place in references.values())}
     new = {name: {"env": name} for name in names if name not in known and environment.get(name)}
     if new:
@@ -42,7 +42,7 @@ def add_secrets(environment: MutableMapping[str, str], names: Iterable[str]) -> 
 
 
 def secret_lines(environment: Mapping[str, str]) -> list[str]:
-    """Each line of the values that `resolve_secrets` has set, the longest first, for code that must not print them."""
+    """Returns each line of the values that `resolve_secrets` has set, longest first, to mask them in output."""
     names = _references(environment.get(REFERENCES) or "{}")
     lines = {line for name in names for line in environment.get(name, "").splitlines() if line.strip()}
     return sorted(lines, key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""The location of a storage in a config, and how to reach it. `trainers.storage` opens what is named here."""
+"""The location of a storage in a config, and the options of access to it. `trainers.storage` opens these locations."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,27 @@ from trainers.errors import ConfigError
 
 S3_SCHEME, GS_SCHEME, AZ_SCHEME = "s3://", "gs://", "az://"
 HUB_SCHEME = "hf://"
-# What a URL of each kind of storage begins with; another path is a folder's.
+# URL prefixes of each kind of storage; any other path is a folder.
 URL_SCHEMES = (S3_SCHEME, GS_SCHEME, AZ_SCHEME)
 SUPPORTED = "a folder, or an s3://bucket/…, gs://bucket/… or az://container/… URL"
-# Variables that choose the server of a URL where the config does not; the first that is set counts.
+# Variables with the server of a URL, for a config that names none; the first that is set is used.
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 GOOGLE_ENDPOINT_VARIABLES = ("STORAGE_EMULATOR_HOST",)
 AZURE_ENDPOINT_VARIABLES = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 AZURE_ACCOUNT_VARIABLES = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")
-# The fields of the run part in whose place they are read, by scheme.
+# Variables that are read if a field of the run part is not set, by scheme and field.
 VARIABLES_OF_FIELDS: Mapping[str, Mapping[str, Sequence[str]]] = {
     S3_SCHEME: {"s3_endpoint_url": ENDPOINT_VARIABLES},
     GS_SCHEME: {"gs_endpoint_url": GOOGLE_ENDPOINT_VARIABLES},
     AZ_SCHEME: {"az_account": AZURE_ACCOUNT_VARIABLES, "az_endpoint_url": AZURE_ENDPOINT_VARIABLES},
 }
-# What begins a URL, also one that lost a slash on its way through a path, and a bucket without slashes.
+# The start of a URL, also of one that lost a slash when it was handled as a path, or of a bucket without slashes.
 _LIKE_A_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/|(s3|gs|az):", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class S3Access:
-    """How an S3 bucket is reached: the fields of `run.s3_buckets`. Credentials are each process's own."""
+    """Access to an S3 bucket: the fields of `run.s3_buckets`. Credentials are each process's own."""
 
     endpoint_url: str | None = None
     region: str | None = None
@@ -41,7 +41,7 @@ class S3Access:
 
 @dataclass(frozen=True)
 class StorageOptions:
-    """How storage is accessed, apart from its URL: the fields of the run part of the same names."""
+    """Options of access to storage, in addition to its URL: the fields of the run part of the same names."""
 
     s3_endpoint_url: str | None = None
     s3_region: str | None = None
@@ -54,25 +54,25 @@ class StorageOptions:
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> "StorageOptions":
-        """Those of a config's run part; an older one may lack some."""
+        """Returns the options in a config's run part; the part of an older version may lack some."""
         given = {each.name: run[each.name] for each in fields(cls) if run.get(each.name) is not None}
         buckets = {bucket: S3Access(**dict(access)) for bucket, access in given.pop("s3_buckets", {}).items()}
         return cls(**given, s3_buckets=buckets)
 
     def s3_access(self, bucket: str) -> S3Access:
-        """How a bucket of s3:// is reached."""
+        """Returns the options of access to a bucket of s3://."""
         usual = S3Access(self.s3_endpoint_url, self.s3_region, self.s3_profile, self.s3_anonymous)
         return self.s3_buckets.get(bucket, usual)
 
     def servers(self) -> dict[str, str]:
-        """Each server that is named, by the field of the run part that names it."""
+        """Returns each server that is named, by field of the run part."""
         names = ("s3_endpoint_url", "gs_endpoint_url", "az_endpoint_url")
         named: dict[str, str | None] = {name: getattr(self, name) for name in names}
         named |= {f"s3_buckets.{bucket}.endpoint_url": each.endpoint_url for bucket, each in self.s3_buckets.items()}
         return {field: url for field, url in named.items() if url is not None}
 
     def identities(self) -> dict[str, tuple[str, str]]:
-        """Each of a machine's accounts that is chosen, by field; and the variable that would choose it."""
+        """Returns the account that each field chooses, and the environment variable that would choose it, by field."""
         profiles = {f"s3_buckets.{bucket}.profile": each.profile for bucket, each in self.s3_buckets.items()}
         profiles["s3_profile"] = self.s3_profile
         named = {field: (profile, "AWS_PROFILE") for field, profile in profiles.items() if profile is not None}
@@ -83,27 +83,27 @@ DEFAULT_STORAGE_OPTIONS = StorageOptions()
 
 
 def is_url(location: str) -> bool:
-    """Whether a location is a URL of a storage, which means the same from every machine."""
+    """Returns True if a location is the URL of a storage, which means the same on every machine."""
     return location.startswith(URL_SCHEMES)
 
 
 def is_web_url(location: str) -> bool:
-    """Whether a location is a URL of a web server, from which data is read and nothing is stored."""
+    """Returns True if a location is the URL of a web server, which is read from and not written to."""
     return location.startswith(("https://", "http://"))
 
 
 def is_hub_url(location: str) -> bool:
-    """Whether a location is a file of a repository of the Hugging Face Hub, e.g. hf://datasets/name/train.tar."""
+    """Returns True if a location is a file in a repository on the Hub, e.g. hf://datasets/name/train.tar."""
     return location.startswith(HUB_SCHEME)
 
 
 def is_remote(location: str) -> bool:
-    """Whether data at a location is another machine's: in a bucket, on a web server or on the Hub."""
+    """Returns True if data at a location is on another machine: in a bucket, on a web server or on the Hub."""
     return is_url(location) or is_web_url(location) or is_hub_url(location)
 
 
 def unreadable_url(location: str) -> str | None:
-    """Why data at a location that looks like a URL cannot be read; None where it can, and for a path."""
+    """Returns why data at a location that looks like a URL cannot be read; None if it can, or if it is a path."""
     if is_hub_url(location):
         return None
     if not is_web_url(location):
@@ -113,7 +113,7 @@ def unreadable_url(location: str) -> str | None:
 
 
 def unsupported_url(location: str) -> str | None:
-    """Why a location that looks like a URL cannot be opened; None for a URL of a storage, a path, or a Hub id.
+    """Returns why a location that looks like a URL cannot be opened; None for a URL of a storage, a path or a Hub id.
 
     Without this, `hdfs://x` would be a folder named `hdfs:` in the working directory.
     """
@@ -121,28 +121,28 @@ def unsupported_url(location: str) -> str | None:
 
 
 def refused_url(location: str, instead: str) -> str | None:
-    """Why a location that looks like a URL is refused; without the URL, which may hold a password. None: other text."""
+    """Returns why a location that looks like a URL is refused; the reason does not repeat the URL. None: other text."""
     found = _LIKE_A_URL.match(location)
     return f"{found[1] or found[2]}:// is not supported: give {instead}" if found is not None else None
 
 
 def without_password(url: str) -> str:
-    """A URL as messages may show it, whether it is one or not: without user, password and query."""
+    """Returns a text, which may be a URL, for use in messages: without user, password and query."""
     before, at, rest = url.rpartition("@")
     scheme = f"{before.partition('://')[0]}://" if "://" in before else ""
     return (f"{scheme}…@{rest}" if at else url).partition("?")[0]
 
 
 def is_absolute(path: str) -> bool:
-    """Whether a storage or cache path means the same on every node: a URL, or an absolute folder."""
+    """Returns True if a storage or cache path means the same on every node: a URL, or an absolute folder."""
     return is_remote(path) or PurePosixPath(path).is_absolute()
 
 
 def in_home(path: str) -> Path:
-    """A path of this machine, in which a leading `~` is the home folder of its user.
+    """Returns a path of this machine with a leading `~` replaced by the user's home folder.
 
     Raises:
-        ConfigError: that is not known, as in a container whose user has no name, or there is no user of the name.
+        ConfigError: the home folder is unknown, as in a container whose user has no name, or the user does not exist.
     """
     try:
         return Path(path).expanduser()

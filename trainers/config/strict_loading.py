@@ -1,4 +1,4 @@
-"""YAML and JSON of users: what Python's readers drop, or follow without end, is an error here, with its line."""
+"""Strict YAML and JSON readers: what Python's readers drop, or expand without end, is an error with its line."""
 
 import json
 import re
@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-# PyYAML reads a file of this size in a few seconds. The largest recipe has a few KiB.
+# PyYAML reads a file of this size in a few seconds. The largest recipe is a few KiB.
 MAX_BYTES = 1 << 20
-# Aliases let a short file stand for a huge one.
+# Aliases let a short file expand to a huge one.
 MAX_VALUES = 50_000
 MAX_DEPTH = 60
 
@@ -21,12 +21,12 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class YamlError(Exception):
-    """A text is not YAML that can be used.
+    """A text is not usable YAML.
 
     Attributes:
-        reason: What is wrong with it.
-        line: Where, counted from 1; None where it is not known.
-        excerpt: That line, and below it a mark at the place; empty where it is not known.
+        reason: The problem.
+        line: Line of the problem, from 1; None if not known.
+        excerpt: That line, with a mark below it at the position; empty if not known.
     """
 
     def __init__(self, reason: str, line: int | None = None, excerpt: str = "") -> None:
@@ -35,10 +35,10 @@ class YamlError(Exception):
 
 
 def load_yaml_file(path: Path) -> Any:
-    """The one document of a file in UTF-8; None where it is empty.
+    """Returns the single document in a UTF-8 file; None if the file is empty.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
         YamlError: see `load_yaml`.
     """
     with path.open("rb") as file:
@@ -52,10 +52,10 @@ def load_yaml_file(path: Path) -> Any:
 
 
 def load_yaml(text: str) -> Any:
-    """The one document of a text; None where it is empty.
+    """Returns the single document in a text; None if the text is empty.
 
     Raises:
-        YamlError: it is not YAML, has a key twice, contains itself, or is too deep or too large once aliases are
+        YamlError: the text is not YAML, has a key twice, contains itself, or is too deep, or too large with aliases
             expanded.
     """
     with yaml_errors():
@@ -63,10 +63,10 @@ def load_yaml(text: str) -> Any:
 
 
 def load_json(text: str) -> Any:
-    """What a JSON text holds.
+    """Returns the value of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, is too deep, or has a key twice.
+        ValueError: the text is not JSON, is nested too deeply, or has a key twice.
     """
     try:
         return _JSON.decode(text)
@@ -75,10 +75,10 @@ def load_json(text: str) -> Any:
 
 
 def load_json_list(text: str) -> list[tuple[int, Any]]:
-    """The values of a JSON text that is a list, each with the line it begins on, from 1 on.
+    """Returns the values in a JSON list, each with the line on which it begins, from 1.
 
     Raises:
-        ValueError: as of `load_json`, or it is no list.
+        ValueError: as for `load_json`, or the text is not a list.
     """
     if not isinstance(load_json(text), list):
         raise ValueError("it is no list")
@@ -94,26 +94,26 @@ def load_json_list(text: str) -> list[tuple[int, Any]]:
 
 
 def _behind(text: str, position: int) -> int:
-    """The place of what follows spaces and a comma."""
+    """Returns the position after any spaces and a comma."""
     found = _BETWEEN.match(text, position)
     assert found is not None
     return found.end()
 
 
 class StrictLoader(yaml.SafeLoader):
-    """Refuses what cannot be meant, before any value is made of it. What `<<` merges may have keys of the mapping."""
+    """Refuses invalid input before any value is constructed. Keys merged with `<<` may repeat those of the mapping."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
-        # By node: how many values it stands for, and in how many levels. A node that is still open has no entry.
+        # By node: the number of values that it expands to, and its depth. A node that is still open has no entry.
         self._extents: dict[yaml.Node, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         self._depth += 1
-        # PyYAML calls itself for each level.
+        # PyYAML recurses once per level.
         if self._depth > MAX_DEPTH:
             raise YamlError(f"more than {MAX_DEPTH} levels deep", line)
         node = super().compose_node(parent, index)
@@ -149,7 +149,7 @@ class StrictLoader(yaml.SafeLoader):
 
 @contextmanager
 def yaml_errors() -> Iterator[None]:
-    """Makes a YamlError of whatever PyYAML raises for a text."""
+    """Raises a YamlError for any exception of PyYAML."""
     try:
         yield
     except yaml.MarkedYAMLError as error:
@@ -161,7 +161,7 @@ def yaml_errors() -> Iterator[None]:
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise YamlError(" ".join(str(error).split())) from error
     except (LookupError, AttributeError) as error:
-        # As of `!!int ""`.
+        # Raised for `!!int ""`, for example.
         raise YamlError("a value does not fit its tag (!!…)") from error
 
 
@@ -179,5 +179,5 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-# Made once: a manifest has a text for each of its rows.
+# Module-level, since a manifest has a JSON text for each of its rows.
 _JSON = json.JSONDecoder(object_pairs_hook=_without_repeats)

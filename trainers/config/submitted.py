@@ -1,7 +1,7 @@
-"""What a job is told by environment variables: its config, as one JSON text, and what it cannot find out itself.
+"""The environment variables of a job: its config, as a JSON text, and facts that it cannot find out itself.
 
-The text of the config is what the ledger stores, byte for byte. On the node only `${NAME}` of variables that the job
-brings and paths relative to the package are resolved.
+The ledger stores the same text of the config, byte for byte. On the node, only `${NAME}` of the job's own variables and
+paths relative to the package are resolved.
 """
 
 import json
@@ -19,33 +19,33 @@ from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
 
 CONFIG_VARIABLE = "RAYSCRIBE_CONFIG"
-# A checkpoint that the service knows the run has. A variable, as the config is.
+# A checkpoint that the service knows of. In the environment, as the config is.
 CHECKPOINT_VARIABLE = "RAYSCRIBE_CHECKPOINT"
-# Of the head of a cluster and of its jobs: `CPU=64,GPU=16`. Ray has no call for what its autoscaler may add.
+# Set for a cluster's head and its jobs: `CPU=64,GPU=16`. Ray has no call for what its autoscaler may add.
 GROWTH_VARIABLE = "RAYSCRIBE_GROWS_TO"
-# What the client overrode, in the package. A record: nothing reads values from it.
+# The client's overrides, in the package. For the record only: no values are read from it.
 OVERRIDES_RECORD = ".rayscribe/overrides.yaml"
 
 
 def config_text(config: Mapping[str, Any]) -> str:
-    """The one text of a config: compact JSON in ASCII, in the order of its keys.
+    """Returns the canonical text of a config: compact JSON in ASCII, in the order of its keys.
 
     Raises:
-        ConfigError: it holds what JSON cannot say.
+        ConfigError: the config has a number that JSON cannot represent.
     """
     try:
         text = json.dumps(config, separators=(",", ":"), allow_nan=False)
     except ValueError:
         raise ConfigError("the config holds a number that is not finite, as JSON has none: correct it") from None
-    # Ray replaces $NAME in the values of variables on the node, and quotes those of a container with '.
+    # On the node, Ray expands $NAME in the values of variables, and quotes the variables of a container with '.
     return text.replace("$", "\\u0024").replace("'", "\\u0027")
 
 
 def read_submitted(environment: Mapping[str, str], working_dir: Path) -> AnyConfig:
-    """The config of this attempt, from the variables of the process and the folder of the unpacked package.
+    """Returns the config of this attempt, from the variables of the process and the folder of the unpacked package.
 
     Raises:
-        ConfigError: the variable holds no config that was submitted.
+        ConfigError: the variable has no submitted config.
     """
     try:
         content = json.loads(environment[CONFIG_VARIABLE])
@@ -66,15 +66,15 @@ def read_submitted(environment: Mapping[str, str], working_dir: Path) -> AnyConf
 
 
 def growth_text(growth: Mapping[str, float]) -> str:
-    """The value of GROWTH_VARIABLE: the most that the cluster can have of each logical resource."""
+    """Returns the value of GROWTH_VARIABLE: the maximum of each logical resource that the cluster can grow to."""
     return ",".join(f"{name}={most:g}" for name, most in sorted(growth.items()))
 
 
 def read_growth(text: str) -> dict[str, float]:
-    """The most that the cluster can have of each logical resource, from such a value; empty where it does not grow.
+    """Parses a value of GROWTH_VARIABLE into the maximum of each logical resource; empty if the cluster does not grow.
 
     Raises:
-        ConfigError: it has another form.
+        ConfigError: the value has another form.
     """
     growth = {}
     for item in filter(None, text.split(",")):
@@ -89,12 +89,12 @@ def read_growth(text: str) -> dict[str, float]:
 
 
 def write_record(overrides: list[str]) -> bytes:
-    """The record of what was overridden, as the package has it."""
+    """Returns the content of the overrides record in the package."""
     return yaml.safe_dump(overrides, allow_unicode=True).encode()
 
 
 def read_record(working_dir: Path) -> list[str]:
-    """The record of what was overridden; empty where the package has none that can be read."""
+    """Returns the overrides recorded in the package; empty if there is no readable record."""
     try:
         content = load_yaml_file(working_dir / OVERRIDES_RECORD)
     except (OSError, YamlError):

@@ -1,6 +1,6 @@
-"""Fields that mean nothing with the others of their config, and would be ignored. Pure.
+"""Finds fields that have no effect, given the other fields of their config. Pure.
 
-What a part of the config can tell by itself, its validators refuse. Here is what runs have begun with, and go on with.
+Conflicts within a part are refused by its validators. Runs that have started with the fields found here may continue.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 
-# Of the Trainer's arguments, those of a push, which is not the Trainer's.
+# The Trainer's arguments for pushes, which the Trainer does not make.
 OF_A_PUSH = {
     "hub_model_id": "hub.model_id",
     "hub_private_repo": "hub.private",
@@ -22,13 +22,13 @@ STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 
 
 def unused_fields(config: TrainConfig) -> dict[str, str]:
-    """Each field of a config that nothing reads, whatever its value, and why."""
+    """Returns each field of a config that nothing reads, whatever its value, and the reason."""
     of_model = {f"model.{name}": why for name, why in config.model.unused().items()}
     return {**of_model, **_of_strategy(config), **_of_training(config)}
 
 
 def refuse_unused_fields(config: TrainConfig) -> None:
-    """Refuses, with a ConfigError, a new run whose config sets what nothing reads."""
+    """Raises ConfigError if the config of a new run sets a field that nothing reads."""
     problems = [
         f"training.training_args.{name} has no effect, since the Trainer pushes nothing: remove it, and set {field}"
         for name, field in OF_A_PUSH.items()
@@ -45,13 +45,13 @@ def refuse_unused_fields(config: TrainConfig) -> None:
 
 
 def value_of(config: TrainConfig, name: str) -> Any:
-    """The value of a field by its dotted name."""
+    """Returns the value of a field by its dotted name."""
     part, field = name.split(".")
     return getattr(getattr(config, part), field)
 
 
 def default_of(config: TrainConfig, name: str) -> Any:
-    """The default of a field by its dotted name."""
+    """Returns the default of a field by its dotted name."""
     part, field = name.split(".")
     return type(getattr(config, part)).model_fields[field].get_default(call_default_factory=True)
 
@@ -63,7 +63,7 @@ def _of_strategy(config: TrainConfig) -> dict[str, str]:
         names = [f"model.{name}" for name in config.model.drawn_by_rank]
         unused |= dict.fromkeys(names, "ranks that shard weights (ZeRO-3, FSDP2) run the same layers")
     if part.name != "deepspeed" or part.ds_config is not None:
-        # Refused by the part itself.
+        # The part itself refuses these.
         return unused
     if part.stage == 3:
         unused["strategy.allgather_bucket_size"] = "strategy.zero_stage is 3, which gathers layer by layer"

@@ -1,4 +1,4 @@
-"""Validation of a config against its model: one message that lists every problem with its field, value and fix."""
+"""Validates a config against its model: one message lists every problem with its field, value and fix."""
 
 import difflib
 import re
@@ -22,15 +22,15 @@ from trainers.errors import ConfigError, RayscribeError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# Keys under which a secret may have been written by mistake: what is there is not repeated.
+# Keys under which a secret may have been written by mistake: their values are not shown.
 KEPT_OUT_OF_MESSAGES = frozenset({"runtime_env", "secrets", "exports", "setup"})
-# A request of a megabyte may have 200,000; a person fixes the first ones first.
+# A request of a megabyte may have 200,000 problems; a person fixes the first ones first.
 MAX_PROBLEMS = 100
 _MISSING, _MEANT = ": missing; ", "; did you mean "
 _WORD = re.compile(r"\w+")
-# Types of errors of which nothing is there that could be left out.
+# Types of errors without a value that could be left out.
 _KEPT = ("missing", RULE)
-# Shown in place of a regular expression.
+# Shown instead of a regular expression.
 PATTERN_MESSAGES = {
     NAME: "must begin with a letter or a digit, and hold only these and . _ -",
     RESUME: "must be auto, never, or from:<checkpoint>, an absolute folder or URL",
@@ -42,7 +42,7 @@ PATTERN_MESSAGES = {
 def validated(
     model: type[Model], content: Mapping[str, Any], scope: ConfigScope = TRAIN_SCOPE
 ) -> tuple[Model | None, list[str]]:
-    """The part that a model reads from content; or None, and a line for each problem."""
+    """Returns the part that a model reads from content, or None, and a line for each problem."""
     found, problems = examined(model, content, scope)
     return (None if problems else found), problems
 
@@ -50,11 +50,11 @@ def validated(
 def examined(
     model: type[Model], content: Mapping[str, Any], scope: ConfigScope = TRAIN_SCOPE
 ) -> tuple[Model | None, list[str]]:
-    """The part that a model reads from content, and a line for each problem.
+    """Returns the part that a model reads from content, and a line for each problem.
 
-    pydantic looks at fields together only where each is right by itself. So that all problems are told at once, it
-    looks again without what is wrong, and without the rules that have complained. What is given then is the part with
-    defaults in these places, for others to look for more problems in; None where there is no such part.
+    pydantic checks fields together only if each field is valid. To report all problems at once, this validates again
+    without the invalid values and the rules that failed. The part then has defaults in these places, so that others can
+    look for more problems in it; None if there is no such part.
     """
     left: dict[str, Any] = copy_levels(content)
     lines: list[str] = []
@@ -65,13 +65,13 @@ def examined(
         except ValidationError as error:
             problems = error.errors()
         except (LookupError, TypeError, AttributeError, ArithmeticError):
-            # Of a rule that relies on another one, which is passed over.
+            # Raised by a rule that depends on a skipped one.
             if lines:
                 return None, lines
             raise
-        # What is left out has no value to be judged by.
+        # A field that was left out has no value to check.
         found = [line for line in _lines(problems, model) if unusable.isdisjoint(_WORD.findall(line))]
-        # What is missing is missing in each round.
+        # A missing field is reported in each round.
         lines = list(dict.fromkeys([*lines, *found]))
         if len(lines) >= MAX_PROBLEMS or len(problems) > MAX_PROBLEMS:
             return None, [*lines[:MAX_PROBLEMS], "further problems are shown when these are fixed"]
@@ -86,18 +86,18 @@ def examined(
 
 def _lines(problems: Sequence[Any], model: type[BaseModel]) -> list[str]:
     lines = [line for problem in problems[:MAX_PROBLEMS] for line in _describe(problem, model)]
-    # A key under a wrong name is one problem: it is not missing, too.
+    # A misspelled key is one problem: the field that it means is not reported as missing.
     meant = {line.rpartition(_MEANT)[2] for line in lines}
     return [line for line in lines if f"{line.partition(_MISSING)[0]}?" not in meant]
 
 
 def _steps(problem: Any) -> list[str]:
-    """Where it is, as pydantic counts."""
+    """Returns the problem's location in pydantic's terms."""
     return [str(step) for step in problem["loc"] if step not in (COUNT, RANGE)]
 
 
 def _remove(content: dict[str, Any], steps: Sequence[str], model: type[BaseModel]) -> str | None:
-    """Takes what is at a place out of content, or the list that it is in; gives its key, None if nothing is there."""
+    """Removes the value at a location, or the list that contains it; returns its key, or None if there is no value."""
     place: Any = content
     *above, last = _walk(steps, model)[0] or [""]
     for step in above:
@@ -109,7 +109,7 @@ def _remove(content: dict[str, Any], steps: Sequence[str], model: type[BaseModel
 
 
 def refuse(problems: Sequence[str], origin: str) -> None:
-    """Raises a ConfigError with every problem, if there is one."""
+    """Raises ConfigError with every problem, if there are any."""
     if problems:
         raise ConfigError(_listed(problems, origin))
 
@@ -119,14 +119,14 @@ def _listed(problems: Sequence[str], origin: str) -> str:
 
 
 class Problems:
-    """Errors that are raised together: a block in `with problems:` may add one, and is left then."""
+    """Collects errors to raise together: a block in `with problems:` ends at its first error, which is added."""
 
     def __init__(self) -> None:
-        """Nothing is found yet."""
+        """Starts without errors."""
         self.found: list[RayscribeError] = []
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Does nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, RayscribeError):
@@ -134,11 +134,12 @@ class Problems:
         return isinstance(error, RayscribeError)
 
     def refuse(self, origin: str) -> None:
-        """Raises what was found, if anything was.
+        """Raises the collected errors, if there are any.
 
         Raises:
-            RayscribeError: one as it is; several with `origin` before them, as the first that a retry may not meet
-                again; else as a ConfigError where one of them is, otherwise as the first.
+            RayscribeError: a single error unchanged; several as one, whose message begins with `origin`. Its type is
+                that of the first error that a retry may resolve; else ConfigError if one of them is; else that of the
+                first.
         """
         if len(self.found) == 1:
             raise self.found[0]
@@ -180,7 +181,7 @@ def _described(problem: Any, model: type[BaseModel]) -> str:
         message = "must be a list, as [a, b]"
     elif value is None:
         return f"{name}: is empty; --set {name}=… or write it in the file"
-    # What was written into an environment by mistake may be a secret.
+    # A value written into an environment by mistake may be a secret.
     hidden = isinstance(value, dict | BaseModel) or problem["type"] == UNSUPPORTED_URL
     if problem["type"] == "string_pattern_mismatch" and problem["ctx"]["pattern"].startswith(URL):
         value = without_password(str(value))
@@ -204,9 +205,9 @@ def _suggest(steps: Sequence[str], model: type[BaseModel]) -> str:
 
 
 def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], list[type[BaseModel]]]:
-    """A path of pydantic's as the user writes it, and the part that it leads to, of each family.
+    """Returns one of pydantic's paths as the user writes it, and the parts that it leads to, one of each family.
 
-    It is without the kinds that pydantic names of a part that has several (`ray_up.local.head_ip`).
+    The path has no names of kinds, which pydantic adds for a part that has several (`ray_up.local.head_ip`).
     """
     annotation: Any = model
     shown = []
@@ -228,7 +229,7 @@ def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], list[
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The kinds of part that a field may hold; none for a mapping of parts, in which a key comes first."""
+    """Returns the kinds of part that a field may hold; none for a mapping of parts, whose keys come first."""
     if annotation in (ModelPart, DecodePart):
         return [*dict.fromkeys((family_parts() if annotation is ModelPart else decode_parts()).values())]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -238,7 +239,7 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    """Every key of a part and of the parts in it, as `training.max_steps`."""
+    """Yields every key of a part and of the parts in it, such as `training.max_steps`."""
     for name, field in model.model_fields.items():
         parts = _models_in(field.annotation)
         if not (parts and isinstance(field.annotation, type)):
@@ -248,6 +249,6 @@ def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
 
 
 def _kinds_of(part: type[BaseModel]) -> set[Any]:
-    """Values of the fields that say which kind a part is."""
+    """Returns the values of the fields that name the kind of a part."""
     annotations = [field.annotation for field in part.model_fields.values()]
     return {value for each in annotations if get_origin(each) is Literal for value in get_args(each)}

@@ -1,18 +1,18 @@
-"""Amounts, durations and texts of others as people read them. Imports next to nothing."""
+"""Formats amounts, durations and other people's texts for reading. Imports next to nothing."""
 
 import re
 import time
 
-# What moves the cursor, colors or clears (ECMA-48), and what renames the window or writes the clipboard (xterm).
+# Sequences that move the cursor, color or clear (ECMA-48), rename the window or write the clipboard (xterm).
 _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
-# Other control characters but tab and line feed, and those that change the direction of text.
+# Other control characters except tab and line feed, and those that change the direction of text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def counted(number: object, noun: str, one: str = "", several: str = "") -> str:
-    """A number, or what stands for one, with its noun: `1 worker`, `2 workers`, `1 to 2 workers`.
+    """Returns a number, or a text in its place, with its noun: `1 worker`, `2 workers`, `1 to 2 workers`.
 
-    `one` or `several` follows, such as a verb: `1 clip is`, `2 clips are`.
+    `one` or `several` is appended, such as a verb: `1 clip is`, `2 clips are`.
     """
     amount = f"{number:,}" if isinstance(number, int) else f"{number:g}" if isinstance(number, float) else str(number)
     words = (noun, one) if amount == "1" else (f"{noun}s", several)
@@ -20,26 +20,26 @@ def counted(number: object, noun: str, one: str = "", several: str = "") -> str:
 
 
 def yaml_kind(content: object) -> str:
-    """What a document holds that is no mapping."""
+    """Returns a description of a document that is not a mapping."""
     return "nothing" if content is None else "a list" if isinstance(content, list) else "a single value"
 
 
 def format_bytes(size: float) -> str:
-    """`0 bytes`, `3.2 kB`, `1.5 GB`: with the unit in which it is at least 1."""
+    """Returns `0 bytes`, `3.2 kB`, `1.5 GB`: in the largest unit of which there is at least 1."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        # As it is rounded: 999,960 bytes are 1.0 MB.
+        # Compared after rounding: 999,960 bytes are 1.0 MB.
         if round(size / factor, 1) >= 1:
             return f"{size / factor:,.1f} {unit}"
     return counted(round(size), "byte")
 
 
 def format_time(at_s: float) -> str:
-    """Seconds since 1970 as `2026-11-20 21:16:03 UTC`."""
+    """Returns seconds since 1970 as `2026-11-20 21:16:03 UTC`."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
 
 
 def format_duration(seconds: float) -> str:
-    """`4 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Returns `4 s`, `3 min 20 s`, `2 h 05 min`."""
     rounded = max(0, round(seconds))
     if rounded < 60:
         return f"{rounded} s"
@@ -49,26 +49,28 @@ def format_duration(seconds: float) -> str:
 
 
 def both_contexts(rate: float, full: float | None) -> str:
-    """`4.20%`; of a model that is trained at a shorter context than its own, `4.20% short context, 4.50% full context`.
+    """Returns `4.20%`, or, for a model trained at a shorter context than its own, both rates.
+
+    Both: `4.20% short context, 4.50% full context`.
 
     Args:
-        rate: At the context that it is trained at, percent.
-        full: At its own. None: that is the same, or not scored.
+        rate: Error rate at the context of training, percent.
+        full: Error rate at the model's own context, percent. None: the same, or not scored.
     """
     return f"{rate:.2f}%" if full is None else f"{rate:.2f}% short context, {full:.2f}% full context"
 
 
 def format_rate(per_s: float, digits: int = 0) -> str:
-    """`1,204`, with decimals after the point as `digits` says; of a small one its first two digits."""
+    """Returns `1,204`, with `digits` decimals, or the first two digits of a small number."""
     return f"{per_s:,.{digits}f}" if per_s >= 10 ** (1 - digits) else f"{per_s:.2g}"
 
 
 def printable(text: str) -> str:
-    """A text of a job or of another user without what a terminal would obey.
+    """Returns another user's or a job's text without sequences that a terminal would execute.
 
-    Escape sequences are left out, other control characters shown.
+    Escape sequences are removed, other control characters escaped.
     """
     plain = _SEQUENCE.sub("", text).replace("\r\n", "\n")
-    # Of a line that was overwritten, such as a progress bar, a terminal shows the last state.
+    # For a line that was overwritten, such as a progress bar, keeps the last state, as a terminal does.
     lines = (line.rstrip("\r").rpartition("\r")[2] for line in plain.split("\n"))
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], "\n".join(lines))

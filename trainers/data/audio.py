@@ -1,8 +1,8 @@
-"""From an encoded recording to samples, and from samples to the FLAC clips of a prepared dataset.
+"""Decodes recordings to samples, and encodes samples as the FLAC clips of a prepared dataset.
 
 libsndfile (through soundfile) decodes first: WAV, AIFF, FLAC, MP3, Ogg Vorbis and Opus, NIST SPHERE, CAF
-and more. FFmpeg (through PyAV) has the rest, AAC, MP4, WebM, and what libsndfile cannot open. What is not read
-completely is an `AudioError`, never a shorter recording: where one decoder finds damage, the other, which may
+and more. FFmpeg (through PyAV) decodes the rest: AAC, MP4, WebM, and files that libsndfile cannot open. A file that is
+not read completely is an `AudioError`, never a shorter recording: if one decoder finds damage, the other, which may
 conceal it, is not tried.
 """
 
@@ -31,15 +31,15 @@ _HIGHEST_RATE_HZ = 384_000
 # A recording is one utterance; this many values (all channels) are 46 minutes of 48 kHz stereo. The limit
 # keeps hours of compressed silence in a small file from taking the node's memory.
 UTTERANCE_VALUES = 2**28
-# What is cut after it is decoded: 6 hours of 48 kHz stereo.
+# For recordings that are cut into segments after decoding: 6 hours of 48 kHz stereo.
 RECORDING_VALUES = 2**31
 _BLOCK_VALUES = 2**22
-# What libsndfile gives (SF_COUNT_MAX) where the header leaves the length open.
+# The frame count that libsndfile reports (SF_COUNT_MAX) if the header does not state the length.
 _UNKNOWN_FRAMES = 2**62
 # Headers of recordings without samples.
 _MOST_EMPTY_BYTES = 2**10
 
-# Float files may pass full scale a little; beyond this factor they hold integers stored as floats.
+# Float files may exceed full scale a little; beyond this factor they hold integers stored as floats.
 _MAX_PEAK = 8.0
 
 _INT16_SCALE = np.float32(32_768)
@@ -52,15 +52,15 @@ _FLAC_COMPRESSION_LEVEL = 2 / 8
 # Only containers: FFmpeg also has demuxers (HLS, concat) that follow paths and addresses written in the file.
 _AV_FORMATS = "aac,ac3,aiff,amr,ape,asf,au,caf,eac3,flac,flv,matroska,mov,mp3,mpegts,ogg,tta,wav,wv"
 _AV_OPTIONS = {"format_whitelist": _AV_FORMATS, "protocol_whitelist": ""}
-# Without a declared length: FFmpeg guesses it from the bit rate.
+# Formats without a declared length: FFmpeg guesses it from the bit rate.
 _AV_GUESSED_DURATION = frozenset({"aac", "ac3", "amr", "eac3", "mp3", "mpegts"})
-# Containers round a duration to milliseconds, and may count up to one codec frame more than they give: 2048 samples
-# of WMA, whose duration also counts the half frame that is only overlapped.
+# Containers round a duration to milliseconds, and may count up to one codec frame more than they decode to: 2048
+# samples of WMA, whose duration also includes the half frame that is only overlapped.
 _AV_DURATION_SLACK_S = 0.03
 _ASF_DURATION_SLACK_S = 0.2
-# Some count the samples that an MP3 encoder and its decoder put in front.
+# Some containers count the samples that an MP3 encoder and its decoder put in front.
 _MP3_DELAY_SAMPLES = 1105
-# FFmpeg checks the checksums of frames (AC-3, FLAC, TTA, WavPack) on request only, and else conceals what is damaged.
+# FFmpeg checks frame checksums (AC-3, FLAC, TTA, WavPack) on request only, and otherwise conceals damage.
 _AV_ERROR_DETECTION = {"err_detect": "crccheck+explode"}
 # FFmpeg's AV_TIME_BASE: units of a container's duration in a second.
 _AV_TIME_BASE = 1_000_000
@@ -77,9 +77,9 @@ _NOT_AUDIO = {
 
 
 class _UnreadableError(Exception):
-    """One decoder could not read all of a file; another may, unless this one had opened it and found damage.
+    """One decoder could not read a file completely; the other may, unless this one had opened it and found damage.
 
-    The header promised so many frames (0: it could not be read), and so many were decoded before the error.
+    `promised` frames were declared in the header (0: it could not be read), and `frames` were decoded before the error.
     """
 
     def __init__(self, reason: str, frames: int = 0, promised: int = 0, *, is_damage: bool = False) -> None:
@@ -90,10 +90,10 @@ class _UnreadableError(Exception):
 
 
 class _SoundFile(io.BytesIO):
-    """Bytes for libsndfile, which seeks to before the start of a damaged file."""
+    """Bytes for libsndfile, which may seek to a negative position in a damaged file."""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Seek, or stay when there is no such position: the C callback could not raise an exception."""
+        """Seeks, or stays if the position does not exist: the C callback could not raise an exception."""
         if whence == io.SEEK_SET and offset < 0:
             return self.tell()
         return super().seek(offset, whence)
@@ -106,22 +106,22 @@ def decode(
     sampling_rate_hz: int = SAMPLING_RATE_HZ,
     most_values: int = UTTERANCE_VALUES,
 ) -> np.ndarray:
-    """Decode a recording to mono samples at the wanted rate.
+    """Decodes a recording to mono samples at `sampling_rate_hz`.
 
-    Channels are averaged, then soxr (quality "HQ") resamples; what passes full scale is clipped. T is soxr's
-    rounding of seconds x `sampling_rate_hz`, and exactly the file's frames where the rate is already right.
+    Channels are averaged, then soxr (quality "HQ") resamples; values outside full scale are clipped. T is seconds ×
+    `sampling_rate_hz` as rounded by soxr, and exactly the file's frames if it has that rate.
 
     Args:
-        source: The bytes of the encoded file, in any container that libsndfile or FFmpeg knows.
-        name: The file's name or address; only its extension is used, in messages.
-        sampling_rate_hz: The wanted rate.
-        most_values: The most values, of all channels, that a recording may have.
+        source: The bytes of the encoded file, in any container that libsndfile or FFmpeg supports.
+        name: The file's name or URL; only its extension is used, in messages.
+        sampling_rate_hz: Sampling rate of the result.
+        most_values: Maximum number of values, of all channels, in a recording.
 
     Returns:
         float32 samples (T,) in [-1, 1], T > 0.
 
     Raises:
-        AudioError: The file cannot be decoded completely; the text is the reason for its quarantine.
+        AudioError: The file cannot be decoded completely; the message is the reason for its quarantine.
     """
     if not source:
         raise AudioError("the file is empty (0 bytes)")
@@ -129,7 +129,7 @@ def decode(
     if not len(samples):
         of = f" by its header, and has {len(source)} bytes: store it again" if len(source) > _MOST_EMPTY_BYTES else ""
         raise AudioError(f"holds no samples{of}")
-    peak = max(float(samples.max()), -float(samples.min()))  # NaN wins in max and min, and fails the next test.
+    peak = max(float(samples.max()), -float(samples.min()))  # NaN propagates through max and min, fails the next test.
     if not np.isfinite(peak):
         raise AudioError("holds samples that are not numbers (NaN or infinity)")
     if peak > _MAX_PEAK:
@@ -143,7 +143,7 @@ def decode(
 
 
 def encode_flac(samples: np.ndarray, sampling_rate_hz: int) -> bytes:
-    """Encode float mono samples (T,), T > 0, as a 16-bit FLAC clip, see `to_int16`."""
+    """Encodes float mono samples (T,), T > 0, as a 16-bit FLAC clip, see `to_int16`."""
     file = io.BytesIO()
     soundfile.write(
         file,
@@ -157,10 +157,10 @@ def encode_flac(samples: np.ndarray, sampling_rate_hz: int) -> bytes:
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Give float samples (T,) as they are stored, int16 (T,).
+    """Converts float samples (T,) to their stored form, int16 (T,).
 
-    Each is clipped to [-1, 1], multiplied by 32768, rounded to the nearest integer (ties to even) and held to 32767:
-    samples that came from 16 bits become the same 16 bits again.
+    Each is clipped to [-1, 1], multiplied by 32768, rounded to the nearest integer (ties to even) and limited to 32767:
+    samples decoded from 16 bits become the same 16 bits again.
     """
     scaled = np.rint(np.clip(samples, -1, 1) * _INT16_SCALE)
     integers: np.ndarray = np.minimum(scaled, 32_767).astype(np.int16)
@@ -168,7 +168,7 @@ def to_int16(samples: np.ndarray) -> np.ndarray:
 
 
 def decode_flac(data: bytes) -> np.ndarray:
-    """Decode a clip that `encode_flac` made, to int16 samples (T,).
+    """Decodes a clip that `encode_flac` made, to int16 samples (T,).
 
     Raises:
         AudioError: The clip is damaged.
@@ -181,7 +181,7 @@ def decode_flac(data: bytes) -> np.ndarray:
 
 
 def _read(source: bytes, name: str, most_values: int) -> tuple[np.ndarray, int]:
-    """Return float32 mono samples (T,) at the file's own rate, and that rate in Hz."""
+    """Returns float32 mono samples (T,) at the file's own rate, and that rate in Hz."""
     source = containers.with_length(source)
     containers.refuse_joined(source)
     containers.refuse_more_than_declared(source)
@@ -223,7 +223,7 @@ def _read_with_soundfile(source: bytes, most_values: int) -> tuple[np.ndarray, i
                     block = block.astype(np.float32) / _INT32_SCALE
                 blocks.append(_mono(block))
             if frames < promised:
-                # At the end of the first of several MP3 recordings; FFmpeg may go on.
+                # At the end of the first of several joined MP3 recordings; FFmpeg may decode the others.
                 is_mp3 = file.subtype == "MPEG_LAYER_III"
                 more = ", as where recordings were joined: store each in a file, or all in one" if is_mp3 else ""
                 raise _UnreadableError(f"libsndfile stopped early{more}", frames, promised, is_damage=not is_mp3)
@@ -238,9 +238,9 @@ def _read_with_soundfile(source: bytes, most_values: int) -> tuple[np.ndarray, i
 
 
 def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np.ndarray, int]:
-    """Decode with FFmpeg; `promised` frames are what libsndfile found declared, 0 where it did not know the format."""
+    """Decodes with FFmpeg; `promised`: the frames that libsndfile found declared, 0 if it did not know the format."""
     try:
-        # As large as all else that decoding needs, and only for what libsndfile does not read.
+        # Imported lazily: as large as the rest of decoding, and only for files that libsndfile does not read.
         import av  # noqa: PLC0415
     except ImportError as error:
         raise _UnreadableError("FFmpeg is not tried: the package av is not installed", 0, promised) from error
@@ -274,7 +274,7 @@ def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np
                         flac.add(values)
                     offset, full_scale = _AV_SCALES[frame.format.packed.name]
                     blocks.append(_mono((values - offset) / np.float32(full_scale)))
-    # PyAV has an IndexError for a packet of a stream that appears in mid-file.
+    # PyAV raises IndexError for a packet of a stream that appears in mid-file.
     except (av.FFmpegError, ValueError, LookupError, OverflowError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _UnreadableError(reason, frames, promised) from error
@@ -287,7 +287,7 @@ def _read_with_av(source: bytes, most_values: int, *, promised: int) -> tuple[np
 
 
 def opens_with_av(file: BinaryIO) -> bool:
-    """Whether FFmpeg is there and finds an audio stream by the header of a file."""
+    """Returns True if FFmpeg is installed and finds an audio stream in the header of a file."""
     try:
         import av  # noqa: PLC0415
     except ImportError:
@@ -302,7 +302,7 @@ def opens_with_av(file: BinaryIO) -> bool:
 def _packets_of(
     stream: av.AudioStream, container: av.container.InputContainer, declared: int
 ) -> Iterator[av.Packet[av.stream.Stream]]:
-    """Give the packets of a stream, in a container that has at least so many of all streams."""
+    """Yields the packets of a stream; raises AudioError if the container has fewer than `declared`, of all streams."""
     present = 0
     for packet in container.demux():
         present += packet.size > 0
@@ -313,7 +313,7 @@ def _packets_of(
 
 
 def _declared_s(container: av.container.InputContainer, stream: av.AudioStream) -> float:
-    """Return how long an audio stream is at least, by what the container declares; 0 where it declares nothing."""
+    """Returns the minimum length of an audio stream, as the container declares it; 0 if it declares none."""
     if container.format.name in _AV_GUESSED_DURATION:
         return 0.0
     slack_s = _ASF_DURATION_SLACK_S if container.format.name == "asf" else _AV_DURATION_SLACK_S
@@ -321,17 +321,17 @@ def _declared_s(container: av.container.InputContainer, stream: av.AudioStream) 
         slack_s += _MP3_DELAY_SAMPLES / max(1, stream.codec_context.sample_rate)
     if stream.duration is not None and stream.time_base is not None:
         return float(stream.duration * stream.time_base) - slack_s
-    # A film's duration says nothing about its sound.
+    # The duration of a film is not that of its sound.
     if container.duration is not None and len(container.streams) == 1:
         return float(container.duration / _AV_TIME_BASE) - slack_s
     return 0.0
 
 
 def _mono(values: np.ndarray) -> np.ndarray:
-    """Average channels: float (T, C) to float32 (T,)."""
+    """Averages channels: float (T, C) to float32 (T,)."""
     if values.shape[1] == 1:
         return np.ascontiguousarray(values[:, 0], dtype=np.float32)
-    # Over so short an axis mean() takes forty times as long: 1.82 against 0.04 ms for 2.7 s of stereo.
+    # Over such a short axis mean() takes forty times as long: 1.82 against 0.04 ms for 2.7 s of stereo.
     weights = np.full(values.shape[1], 1 / values.shape[1], dtype=np.float32)
     with np.errstate(invalid="ignore"):  # Infinities become NaN here, and an AudioError in `decode`.
         return np.asarray(values @ weights, dtype=np.float32)
@@ -354,7 +354,7 @@ def _check_size(values: int, most_values: int) -> None:
 
 
 def _reason(source: bytes, name: str, first: _UnreadableError, second: _UnreadableError) -> str:
-    """Say in one line why neither libsndfile (`first`) nor FFmpeg (`second`) could read a file."""
+    """Returns one line on why neither libsndfile (`first`) nor FFmpeg (`second`) could read a file."""
     promised = max(first.promised, second.promised)
     frames = max(first.frames, second.frames)
     if promised:
@@ -367,7 +367,7 @@ def _reason(source: bytes, name: str, first: _UnreadableError, second: _Unreadab
         return f"damaged or cut short after {frames} frames ({second})"
     if source[4:8] == b"ftyp":
         return "an MP4 file without its index (moov): it was cut short, or never finished"
-    if "not recognised" not in str(first):  # libsndfile's own spelling
+    if "not recognised" not in str(first):  # libsndfile's spelling
         return f"damaged header ({str(first).rstrip('.')})"
     readers = (
         f"libsndfile knows; {second}" if isinstance(second.__cause__, ImportError) else "libsndfile or FFmpeg knows"

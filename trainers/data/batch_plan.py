@@ -1,18 +1,18 @@
-"""The batch plan: which utterances form step k, and which worker takes which of them. Pure arithmetic on the index.
+"""The batch plan: the utterances of each step, and their distribution over workers. Pure arithmetic on the index.
 
-An epoch's order is a function of (index, seed, epoch, batch shape, bucket edges, shuffle window) and of nothing else.
-Utterances are shuffled within windows of shards, fall into length buckets in that order, and a bucket that is full is
-a global batch. What is left in a bucket at the end moves up to the next longer one, so that an epoch holds each
-utterance once and only one of its batches is smaller. The number of steps in an epoch is the same for every epoch.
+An epoch's order is a function of (index, seed, epoch, batch shape, bucket edges, shuffle window) only. Utterances are
+shuffled within windows of shards and put into length buckets in that order; a full bucket is a global batch. Utterances
+left in a bucket at the end move to the next longer one, so that an epoch has each utterance once and only one smaller
+batch. Every epoch has the same number of steps.
 
-Where speed is perturbed, an utterance has another duration in each epoch. With a fixed number of utterances a step it
-falls into the bucket of that duration: what is left moves up, so there are always ⌈utterances / batch⌉ steps, whichever
-buckets they are in. With dynamic batching the number of steps does depend on the buckets, so there it falls into the
-bucket of the longest duration that it may have.
+With speed perturbation, an utterance has a different duration in each epoch. With a fixed number of utterances per
+step, it goes into the bucket of that duration: since leftovers move up, there are always ⌈utterances / batch⌉ steps.
+With dynamic batching the number of steps depends on the buckets, so an utterance goes into the bucket of its longest
+possible duration.
 
-Of a mix (`mixing`) an epoch holds what it draws, some utterances more than once and some not at all. With dynamic
-batching its epochs have different numbers of steps: they follow one another, and one is counted where the first would
-have ended.
+With a mix (`mixing`), an epoch has the utterances that it draws, some more than once and some not at all. With dynamic
+batching its epochs then have different numbers of steps; they follow one another, but the step counter's epochs have
+the length of the first.
 """
 
 from bisect import bisect_right
@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from trainers.config.storage_location import is_url
 
-# Constants, not quantiles of a set: the same clip is padded alike in every experiment. Steps of about a quarter keep
-# the padding of a uniformly spread length below 15 %. Even multiples of 20 ms, one output of Whisper's encoder.
+# Constants, not quantiles of a set: the same clip is padded equally in every experiment. Steps of about a quarter keep
+# the padding of a uniformly distributed length below 15 %. Even multiples of 20 ms, one output of Whisper's encoder.
 # fmt: off
 BUCKET_EDGES_S = (
     0.5, 0.76, 1.0, 1.26, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0,
@@ -34,11 +34,11 @@ BUCKET_EDGES_S = (
 )
 # fmt: on
 
-# Sixteen thousand utterances: a window that is shuffled well, and that a node's copy of shards holds twice.
+# Sixteen thousand utterances: enough to shuffle well, and little enough for a node's copy of shards to hold twice.
 WINDOW_SHARDS_IN_BUCKETS = 64
 
-# For batches that are padded to their longest clip alone: steps of 4 % leave 2 % of padding, and a set of a thousand
-# clips of read speech still has some ten to a bucket.
+# For batches that are padded only to their longest clip: steps of 4 % leave 2 % of padding, and a set of a thousand
+# clips of read speech still has some ten per bucket.
 FINE_EDGES_S = tuple(round(0.5 * 1.04**number, 2) for number in range(141))
 
 IntArray = npt.NDArray[np.int64]
@@ -46,17 +46,17 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def default_window_shards(url: str) -> int | None:
-    """The shuffle window of a new run on the prepared set at a URL, see BatchPlan.
+    """Returns the shuffle window of a new run on the prepared set at a URL, see BatchPlan.
 
-    From a bucket, shuffling the complete set would fetch nearly a shard for each utterance.
+    In a bucket, shuffling the complete set would download nearly one shard per utterance.
     """
     return WINDOW_SHARDS_IN_BUCKETS if is_url(url) else None
 
 
 def bucket_edges(context_s: float, *, bucketed: bool, fine: bool = False) -> tuple[float, ...]:
-    """Edges in seconds, ascending, the last one the full context; only that one where buckets are off.
+    """Returns ascending edges in seconds, the last one the full context; only that one if buckets are off.
 
-    Fine ones are for batches that are padded to their longest clip, see `BatchPlan`.
+    `fine` edges are for batches that are padded to their longest clip, see `BatchPlan`.
     """
     edges_s = FINE_EDGES_S if fine else BUCKET_EDGES_S
     shorter = tuple(edge for edge in edges_s if edge < context_s) if bucketed else ()
@@ -64,7 +64,7 @@ def bucket_edges(context_s: float, *, bucketed: bool, fine: bool = False) -> tup
 
 
 def bucket_of(durations_s: npt.ArrayLike, edges_s: Sequence[float]) -> IntArray:
-    """Index of the first edge that is not shorter than each duration.
+    """Returns the index of the first edge that is not shorter than each duration.
 
     Args:
         durations_s: Durations in seconds, shape (N,); none longer than the last edge.
@@ -75,15 +75,15 @@ def bucket_of(durations_s: npt.ArrayLike, edges_s: Sequence[float]) -> IntArray:
 
 @dataclass(frozen=True)
 class BatchShape:
-    """How many utterances one optimizer step takes, and over how many forward passes they are distributed.
+    """The utterances of one optimizer step, and the forward passes over which they are distributed.
 
     Attributes:
         workers: Number of ranks.
         accumulation: Forward passes of each rank per optimizer step.
         global_batch_size: Utterances of a step over all ranks; None with dynamic batching.
-        max_batch_duration_s: The most that the utterances of one forward pass of one rank may cost, see
-            `BatchPlan.costs_of`; None with a fixed number.
-        to_longest: Whether a batch is padded to its longest clip, not to the edge of its bucket.
+        max_batch_duration_s: Maximum cost of the utterances of one forward pass of one rank, see `BatchPlan.costs_of`;
+            None with a fixed number.
+        to_longest: True if a batch is padded to its longest clip, not to the edge of its bucket.
     """
 
     workers: int
@@ -102,10 +102,10 @@ class BatchShape:
         global_batch_size: int | None = None,
         max_batch_duration_s: float | None = None,
     ) -> "BatchShape":
-        """Fills in what the config leaves open.
+        """Returns the shape with values that the config leaves open filled in.
 
-        With `global_batch_size` the forward passes are as many as are needed for none to hold more than
-        `per_device` utterances. Without it, it is per_device × workers × accumulation.
+        With `global_batch_size`, there are as many forward passes as keep each to at most `per_device` utterances.
+        Without it, the global batch is per_device × workers × accumulation.
         """
         if max_batch_duration_s is not None:
             return cls(workers, accumulation, None, max_batch_duration_s)
@@ -116,11 +116,11 @@ class BatchShape:
 
     @property
     def slots(self) -> int:
-        """Forward passes of all ranks in one optimizer step."""
+        """Number of forward passes of all ranks in one optimizer step."""
         return self.workers * self.accumulation
 
     def capacity(self, costs_s: npt.ArrayLike) -> IntArray:
-        """Utterances of one optimizer step, where the costliest of them costs this, of the shape of `costs_s`."""
+        """Returns the utterances of one optimizer step, by the cost of the costliest; of the shape of `costs_s`."""
         costs = np.asarray(costs_s, dtype=np.float64)
         if self.max_batch_duration_s is None:
             assert self.global_batch_size is not None
@@ -134,9 +134,9 @@ class GlobalBatch:
 
     Attributes:
         rows: Positions in the index, shape (n,), in the order in which they are distributed.
-        edge_s: Length in seconds that each of them is padded to.
-        passes: How often all utterances that each was drawn from had been drawn before, shape (n,): the epoch, unless
-            sets are mixed.
+        edge_s: Length in seconds to which each is padded.
+        passes: The pass over its set in which each utterance was drawn, from 0, shape (n,): the epoch, unless sets are
+            mixed.
     """
 
     rows: IntArray
@@ -146,13 +146,13 @@ class GlobalBatch:
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a prepared index that is planned over.
+    """The part of a prepared index that a plan covers.
 
     Attributes:
         rows: Positions in the index, shape (N,), ascending.
         durations_s: Their durations in seconds, shape (N,).
-        shards: The shard that holds each, shape (N,), ascending.
-        draws_of: What an epoch draws of them, see `Mixture.draws`. None: each once.
+        shards: The shard of each row, shape (N,), ascending.
+        draws_of: Returns the draws of an epoch, see `Mixture.draws`. None: each row once.
     """
 
     rows: IntArray
@@ -162,23 +162,23 @@ class Selection:
 
 
 class BatchPlan:
-    """The order of one training set: `batch(step)` for any step, without walking through those before it.
+    """The order of one training set: `batch(step)` for any step, without computing those before it.
 
     Args:
-        selection: What to plan over; at least one row.
+        selection: The rows to plan; at least one.
         shape: Batch shape.
         edges_s: Bucket edges, see `bucket_edges`.
         seed: Seed of the order.
         window_shards: Shuffle within this many shards at a time. None: over the complete set.
         full_context_fraction: Fraction of batches padded to the last edge instead of their own.
-        durations_of: Durations, seconds, of utterances at some positions in the selection in a pass over it; with
-            dynamic batching they must be the same in each. None: those of the selection.
-        costs_of: What utterances at some positions in the selection, padded to an edge, cost of
-            `max_batch_duration_s`, shape (n,); more at a longer edge. A batch costs what its costliest utterance does,
-            for each of its utterances. None: the edge.
+        durations_of: Returns durations, seconds, of utterances at some positions in the selection, in a pass over
+            it; with dynamic batching they must be the same in each pass. None: those of the selection.
+        costs_of: Returns the costs, in units of `max_batch_duration_s`, of utterances at some positions in the
+            selection when padded to an edge, shape (n,); higher for a longer edge. Each utterance of a batch costs as
+            much as its costliest. None: the edge.
 
     Attributes:
-        steps_per_epoch: Optimizer steps of every epoch; see above for the exception.
+        steps_per_epoch: Optimizer steps of every epoch; see the module's docstring for the exception.
     """
 
     def __init__(
@@ -204,13 +204,13 @@ class BatchPlan:
         self._full_context_fraction = full_context_fraction
         self._epoch = lru_cache(maxsize=2)(self._plan_epoch)
         self.steps_per_epoch = len(self._epoch(0))
-        # Steps until the end of each epoch, where that is no multiple.
+        # Step at which each epoch ends, if their lengths differ.
         costs = self._costs_of(self.edges_s[-1], np.arange(len(selection.rows)))
         varies = shape.max_batch_duration_s is not None and (selection.draws_of is not None or np.ptp(costs) > 0)
         self._ends = [self.steps_per_epoch] if varies else []
 
     def batch(self, step: int) -> GlobalBatch:
-        """The global batch of optimizer step `step`, counted from 0 over all epochs."""
+        """Returns the global batch of optimizer step `step`, counted from 0 over all epochs."""
         epoch, position = divmod(step, self.steps_per_epoch)
         if self._ends:
             while self._ends[-1] <= step:
@@ -223,29 +223,28 @@ class BatchPlan:
         return list(self._epoch(epoch))
 
     def sampled(self, step: int, fraction: float) -> IntArray:
-        """A sample of the rows of a step's batch: a fraction of them, and at least one where that is above 0.
+        """Returns a sample of the rows of a step's batch: a fraction of them, at least one if `fraction` is above 0.
 
-        They are drawn of the rows in ascending order, so that which they are does not depend on how the batch is
-        shared out.
+        They are drawn from the rows in ascending order, so that they do not depend on how the batch is distributed.
         """
         rows = np.unique(self.batch(step).rows)
         if not fraction:
             return rows[:0]
-        # More words than other draws have, which makes it another sequence than theirs.
+        # More words than the seeds of other draws, so the sequence differs from theirs.
         generator = np.random.default_rng([self._seed, step, 0, 0, 1])
         return generator.choice(rows, max(1, round(fraction * len(rows))), replace=False)
 
     def micro_batches(self, step: int, rank: int) -> list[tuple[IntArray, float]]:
-        """Rows and edge in seconds of each forward pass of one rank in one step."""
+        """Returns rows and edge in seconds of each forward pass of one rank in one step."""
         batch = self.batch(step)
         return [(rows, batch.edge_s) for rows in self._of_rank(batch.rows, rank)]
 
     def micro_batch_passes(self, step: int, rank: int) -> list[IntArray]:
-        """`GlobalBatch.passes` of the rows of each of `micro_batches`."""
+        """Returns `GlobalBatch.passes` for the rows of each of `micro_batches`."""
         return self._of_rank(self.batch(step).passes, rank)
 
     def _of_rank(self, of_batch: IntArray, rank: int) -> list[IntArray]:
-        """Those of each forward pass of a rank: sizes differ by one at most, and some are empty where there are few."""
+        """Splits an array over forward passes: sizes differ by at most one, some are empty if the batch is small."""
         return np.array_split(of_batch, self.shape.slots)[rank :: self.shape.workers]
 
     def _each_once(self, epoch: int) -> tuple[IntArray, IntArray]:
@@ -259,7 +258,7 @@ class BatchPlan:
         batches = self._fill_buckets(positions[order], passes[order])
         if self.window_shards is None:
             batches = [batches[i] for i in generator.permutation(len(batches))]
-        # Padded seconds are bounded under dynamic batching, and a widened batch would break the bound.
+        # Dynamic batching bounds padded seconds; widening a batch would exceed the bound.
         fraction = self._full_context_fraction if self.shape.max_batch_duration_s is None else 0.0
         wide = generator.random(len(batches)) < fraction
         return tuple(
@@ -268,7 +267,7 @@ class BatchPlan:
         )
 
     def _shuffled(self, generator: np.random.Generator, shards_of_draws: IntArray) -> IntArray:
-        """The order of what this epoch draws, whose shards these are."""
+        """Returns the order of this epoch's draws, given their shards."""
         shards = np.unique(self._selection.shards)
         generator.shuffle(shards)
         window = self.window_shards or len(shards)
@@ -277,7 +276,7 @@ class BatchPlan:
         return np.lexsort((generator.random(len(shards_of_draws)), rank_of_shard[shards_of_draws]))
 
     def _fill_buckets(self, positions: IntArray, passes: IntArray) -> list[GlobalBatch]:
-        """Cuts draws, in their order, into batches of one bucket each, sorted by the moment at which they were full."""
+        """Cuts draws, in their order, into batches of one bucket each, sorted by when they became full."""
         durations_s = np.empty(len(positions))
         by_pass = np.argsort(passes, kind="stable")
         numbers, starts = np.unique(passes[by_pass], return_index=True)
@@ -289,7 +288,7 @@ class BatchPlan:
             if self.shape.to_longest:
                 length_s = float(durations_s[members].max())
             else:
-                # Not of the bucket in which it became full: what shorter ones left may fill a longer one's batch alone.
+                # Not the edge of the bucket that became full: leftovers of shorter buckets may fill its batch.
                 length_s = self.edges_s[int(buckets[members].max())]
             return GlobalBatch(self._selection.rows[positions[members]], length_s, passes[members])
 
@@ -311,7 +310,7 @@ class BatchPlan:
         return batches
 
     def _full_size(self, costs_s: FloatArray) -> int:
-        """How many utterances of these costs, from the first one on, are a full batch; 0: they leave room for more."""
+        """Returns how many utterances of these costs, from the first on, fill a batch; 0 if there is room for more."""
         if not len(costs_s):
             return 0
         first = costs_s[: int(self.shape.capacity(costs_s[0]))]

@@ -1,8 +1,7 @@
-"""What an audio container says about itself, found without decoding it.
+"""Checks what an audio container declares about itself, without decoding it.
 
-Decoders read a file that was cut short without an error: libsndfile lowers the declared length to the bytes
-that are there, and MP3 and Ogg decoders just stop, or skip what is damaged. Half a recording must never pass for
-a complete one.
+Decoders read a truncated file without an error: libsndfile lowers the declared length to the bytes that exist, and MP3
+and Ogg decoders just stop, or skip damaged parts. A partial recording must never pass for a complete one.
 """
 
 import hashlib
@@ -18,11 +17,11 @@ import numpy as np
 from trainers.data.mpeg_frames import check_adts, id3_end, promised_by_mp3, refuse_if_short
 from trainers.errors import AudioError
 
-# Writers that stream declare the largest number that they know for want of a length, or as many complete frames less a
-# header: of 32 bits (FFmpeg), of 31 (arecord, LAME), or a page less (SoX, espeak). Others are true, above 2 GiB, too.
+# Streaming writers declare the largest length that they know, or as many complete frames less a header: of 32 bits
+# (FFmpeg), of 31 (arecord, LAME), or a page less (SoX, espeak). Other lengths are true, even above 2 GiB.
 _LARGEST_LENGTHS_BYTES, _LESS_BYTES = (2**32 - 1, 2**31, 0x7FFFF000), 64
 
-# Segment and cluster (RFC 9559, section 5.1), and what they hold; the header of a segment that follows, too.
+# Segment and cluster (RFC 9559, section 5.1), and their elements; also the header of a following segment.
 _MATROSKA_MASTERS = {b"\x18\x53\x80\x67", b"\x1f\x43\xb6\x75"}
 _MATROSKA_PARTS = {b"\x11\x4d\x9b\x74", b"\x15\x49\xa9\x66", b"\x16\x54\xae\x6b", b"\x1c\x53\xbb\x6b"}
 _MATROSKA_PARTS |= {b"\x12\x54\xc3\x67", b"\x10\x43\xa7\x70", b"\x19\x41\xa4\x69", b"\x1a\x45\xdf\xa3"}
@@ -30,8 +29,8 @@ _MATROSKA_NUMBERS, _MATROSKA_BLOCKS = {b"\xe7", b"\xa7", b"\xab"}, {b"\xa3", b"\
 _MATROSKA_PARTS |= {*_MATROSKA_NUMBERS, *_MATROSKA_BLOCKS, b"\x58\x54", b"\xaf", b"\xec", b"\xbf"}
 _MATROSKA_NUMBER_BYTES = 8
 
-# Lines of libsndfile's log: "data : 64000 (should be 47994)". `riff` in small letters is Wave64; a wrong
-# RIFF or FORM length alone is a common slip of writers and loses no samples, so those names are left out.
+# Lines of libsndfile's log: "data : 64000 (should be 47994)". `riff` in lower case is Wave64; a wrong RIFF or FORM
+# length alone is a common error of writers and loses no samples, so those names are left out.
 _LOG_W64 = re.compile(r"riff\s*: (\d+) \(should be (\d+)\)")
 _LOG_LENGTH = re.compile(r"(?:data|SSND|BODY|riff|Data Size)\s*:\s*(\d+) \(should be (\d+)\)")
 _W64_ALIGNMENT_BYTES = 8
@@ -43,31 +42,31 @@ _AC3_RATES_HZ = (48_000, 44_100, 32_000)
 _AC3_KBITS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 576, 640)
 _AC3_LAST_VERSION = 10
 
-# Of the rate codes in the header of a FLAC frame: Hz of those that need no further bytes; 0 means as in STREAMINFO.
+# Rates by code in a FLAC frame's header, for codes without further bytes, Hz; 0: the rate in STREAMINFO.
 _FLAC_RATES_HZ = (0, 88_200, 176_400, 192_000, 8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 96_000)
-# Of those that do: how many bytes, and in units of how many Hz.
+# Codes with further bytes: the number of bytes, and their unit in Hz.
 _FLAC_CODED_RATES = {12: (1, 1000), 13: (2, 1), 14: (2, 10)}
 
 
 _CHUNK_NAME = re.compile(rb"[ -~]{4}")
-# What writers put behind samples.
+# Chunks that writers put after the samples.
 _CHUNKS_BEHIND = re.compile(rb"LIST|[iI][dD]3 |bext|iXML|_PMX|axml|cue |plst|smpl|inst|fact|PEAK|afsp|JUNK|junk|PAD ")
 _TAGS = (b"TAG", b"APETAGEX")
 
 
-# PCM, float, A-law, µ-law and what names one of them in an extension.
+# PCM, float, A-law, µ-law, and the code whose extension names one of them.
 _PLAIN_CODINGS = (1, 3, 6, 7, 0xFFFE)
 
 
 def _is_open(size_bytes: int) -> bool:
-    """Whether the writer of a length in 32 bits has left it open."""
+    """Returns True if the writer of a 32-bit length left it open."""
     return size_bytes == 0 or any(0 <= largest - size_bytes <= _LESS_BYTES for largest in _LARGEST_LENGTHS_BYTES)
 
 
 def with_length(source: bytes) -> bytes:
-    """Gives a WAV of which nobody wrote how long it is, 0 being in its place, its length; any other file as it is.
+    """Returns a WAV whose data length was left at 0 with that length filled in; any other file unchanged.
 
-    So it is where the writer could not go back, or was ended before it did. What is no chunk is taken for samples.
+    The length stays 0 if the writer could not seek back, or was killed. Bytes that are no chunk count as samples.
     """
     for chunk, offset, size_bytes in _wav_chunks(source):
         if chunk == b"data":
@@ -81,16 +80,16 @@ def with_length(source: bytes) -> bytes:
 
 
 def _are_chunks(source: bytes, offset: int) -> bool:
-    """Whether a WAV holds chunks from an offset on, one after the other, to exactly its end, or nothing."""
+    """Returns True if a WAV from an offset on is a sequence of chunks that ends exactly at its end, or is empty."""
     following = list(_wav_chunks(source, offset))
     *_, (_, start, last_bytes) = following or [(b"", offset, 0)]
-    # The byte that pads the last may be missing.
+    # The last chunk's padding byte may be missing.
     ends = 0 <= start + last_bytes + last_bytes % 2 - len(source) <= 1
     return ends and all(_CHUNK_NAME.fullmatch(name) for name, _, _ in following)
 
 
 def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
-    """Read the commonest file of all, a WAV of plain 16-bit samples, without a decoder, in an eighth of the time.
+    """Reads the most common format, a WAV of plain 16-bit samples, without a decoder, in an eighth of the time.
 
     Returns:
         Samples int16 (T, C), a view of `source`, and the sampling rate in Hz; None for any other file.
@@ -118,7 +117,7 @@ def pcm16_wav(source: bytes) -> tuple[np.ndarray, int] | None:
 
 
 def _wav_chunks(source: bytes, offset: int = 12) -> Iterator[tuple[bytes, int, int]]:
-    """Name, offset and declared size in bytes of the content of each chunk of a WAV; nothing of any other file."""
+    """Yields name, offset and declared size in bytes of the content of each chunk of a WAV; nothing for other files."""
     offset = offset if source[:4] == b"RIFF" and source[8:12] == b"WAVE" else len(source)
     while offset + 8 <= len(source):
         chunk, size_bytes = struct.unpack_from("<4sI", source, offset)
@@ -127,16 +126,16 @@ def _wav_chunks(source: bytes, offset: int = 12) -> Iterator[tuple[bytes, int, i
 
 
 def promised_frames(source: bytes, container: str, frames: int, log: str) -> int:
-    """Compare what a container declares with the bytes that are there.
+    """Compares what a container declares with the bytes that exist.
 
     Args:
         source: The file.
         container: libsndfile's name of the container, such as "WAV" or "OGG".
-        frames: Frames that libsndfile will read, after it lowered the declared length to what is there.
+        frames: Frames that libsndfile will read, after lowering the declared length to the bytes that exist.
         log: libsndfile's log of parsing the header.
 
     Returns:
-        The frames below which decoding is not complete: of an MP3 without a tag, libsndfile only guesses them.
+        The fewest frames of a complete decoding; libsndfile only guesses the number for an MP3 without a tag.
 
     Raises:
         AudioError: The file was cut short or, for MP3, is damaged between frames.
@@ -160,7 +159,7 @@ def promised_frames(source: bytes, container: str, frames: int, log: str) -> int
 
 
 def refuse_joined(source: bytes) -> None:
-    """Raise AudioError for several WAV, AIFF or FLAC files in one, of which decoders read the first."""
+    """Raises AudioError for several WAV, AIFF or FLAC files in one, of which decoders read only the first."""
     order: Literal["little", "big"] = "little" if source[:4] == b"RIFF" else "big"
     size_bytes = int.from_bytes(source[4:8], order)
     end = 8 + size_bytes + size_bytes % 2
@@ -172,7 +171,7 @@ def refuse_joined(source: bytes) -> None:
 
 
 def refuse_more_than_declared(source: bytes) -> None:
-    """Raise AudioError for a WAV with more bytes than it declares, no chunk or tag: decoders would drop them."""
+    """Raises AudioError for a WAV with more bytes than it declares, apart from chunks and tags: decoders drop them."""
     end, samples_bytes = 12, None
     for chunk, offset, size_bytes in _wav_chunks(source):
         if not _CHUNK_NAME.fullmatch(chunk):
@@ -183,7 +182,7 @@ def refuse_more_than_declared(source: bytes) -> None:
             samples_bytes = size_bytes
         end = offset + size_bytes + size_bytes % 2
     rest = source[end:]
-    # Some writers fill a file with zeros; some tags are those of MP3.
+    # Some writers pad a file with zeros; some tags are those of MP3.
     if samples_bytes is not None and rest.strip(b"\0") and not rest.startswith(_TAGS):
         raise AudioError(
             f"damaged, or its header is wrong: after {samples_bytes} bytes of samples {len(rest)} more follow"
@@ -191,14 +190,14 @@ def refuse_more_than_declared(source: bytes) -> None:
 
 
 def refuse_contradiction(source: bytes) -> None:
-    """Raise AudioError for a WAV of plain samples whose channels do not fit the bytes of its frames: a bit is wrong."""
+    """Raises AudioError for a WAV of plain samples whose channel count does not fit its frame size: a bit is wrong."""
     content = next(((at, size) for name, at, size in _wav_chunks(source) if name == b"fmt "), (0, 0))
     if content[1] < 16 or content[0] + 16 > len(source):
         return
     coding, channels, _, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", source, content[0])
     if coding not in _PLAIN_CODINGS or not channels or not frame_bytes:
         return
-    # Samples may have more bytes than bits.
+    # Samples may have more bytes than their bits need.
     if frame_bytes % channels or frame_bytes // channels < -(-bits // 8):
         raise AudioError(f"damaged header: frames of {frame_bytes} bytes do not fit {channels} channels of {bits} bits")
 
@@ -208,14 +207,14 @@ def _several(name: str) -> AudioError:
 
 
 def check_container(source: bytes, container: str) -> tuple[int, int]:
-    """Check what FFmpeg does not: that a container ends where it says that it does, and its checksums.
+    """Checks what FFmpeg does not: that a container has its declared length, and its checksums.
 
     Args:
         source: The file.
         container: FFmpeg's name of the format, such as "matroska,webm".
 
     Returns:
-        The frames, and the packets of all streams, below which decoding is not complete; 0: it does not say.
+        The fewest frames, and packets of all streams, of a complete decoding; 0 if the container does not declare them.
 
     Raises:
         AudioError: The file was cut short, or is damaged.
@@ -239,9 +238,9 @@ def check_container(source: bytes, container: str) -> tuple[int, int]:
 
 
 def _offsets(source: bytes, name: str, size_at: Callable[[int], int]) -> list[int]:
-    """Return where chunks (called `name`) start, all of which must be there in full, and the end of the last.
+    """Returns the offsets of chunks (called `name`), all of which must be complete, and the end of the last one.
 
-    `size_at` gives the bytes of the chunk at an offset; 0 where none starts, or its size is not known.
+    `size_at` returns the bytes of the chunk at an offset; 0 if no chunk starts there, or its size is unknown.
     """
     offsets = [0]
     while offsets[-1] < len(source) and (size_bytes := size_at(offsets[-1])):
@@ -251,30 +250,30 @@ def _offsets(source: bytes, name: str, size_at: Callable[[int], int]) -> list[in
 
 
 def _check_mp4(source: bytes) -> None:
-    """Check the boxes (ISO 14496-12, section 4.2); one of them may be an index, since one is read."""
+    """Checks the boxes (ISO 14496-12, section 4.2); at most one may be an index, since only one is read."""
 
     def size_at(offset: int) -> int:
         size_bytes = int.from_bytes(source[offset : offset + 4], "big")
         if size_bytes == 1:
             size_bytes = int.from_bytes(source[offset + 8 : offset + 16], "big")
-        return size_bytes if size_bytes >= 8 else 0  # 0: up to the end of the file.
+        return size_bytes if size_bytes >= 8 else 0  # 0: to the end of the file.
 
     if sum(source[offset + 4 : offset + 8] == b"moov" for offset in _offsets(source, "MP4 box", size_at)) > 1:
         raise _several("MP4")
 
 
 def _check_asf(source: bytes) -> None:
-    """Check the objects (ASF specification, section 2.1)."""
+    """Checks the objects (ASF specification, section 2.1)."""
 
     def size_at(offset: int) -> int:
         size_bytes = int.from_bytes(source[offset + 16 : offset + 24], "little")
-        return size_bytes if size_bytes >= 24 else 0  # Of a stream that was recorded as it was sent.
+        return size_bytes if size_bytes >= 24 else 0  # The size is unknown in a recorded stream.
 
     _offsets(source, "ASF object", size_at)
 
 
 def _check_flv(source: bytes) -> None:
-    """Every tag (Adobe FLV specification 10.1, annex E) must be there in full, and the file as long as it says."""
+    """Checks that every tag (Adobe FLV specification 10.1, annex E) is complete, and the declared size of the file."""
     declared = re.search(rb"\x00\x08filesize\x00(.{8})", source[:4096], re.DOTALL)
     if declared:
         refuse_if_short(len(source), int(max(0.0, struct.unpack(">d", declared[1])[0])), "bytes")
@@ -290,7 +289,7 @@ def _check_flv(source: bytes) -> None:
 
 
 def _check_ac3(source: bytes) -> None:
-    """Check the frames of AC-3 or E-AC-3 (ETSI TS 102 366, sections 4.3 and E.1.2)."""
+    """Checks the frames of AC-3 or E-AC-3 (ETSI TS 102 366, sections 4.3 and E.1.2)."""
 
     def size_at(offset: int) -> int:
         frame = source[offset : offset + 6]
@@ -309,7 +308,7 @@ def _check_ac3(source: bytes) -> None:
 
 
 def _check_mpegts(source: bytes) -> None:
-    """Each packet of a transport stream (ISO 13818-1, section 2.4.3.2) must be there in full, after the one before."""
+    """Checks that the packets of a transport stream (ISO 13818-1, section 2.4.3.2) are complete and contiguous."""
     packet_bytes = 188
     if source[:1] == source[packet_bytes : packet_bytes + 1] == b"\x47":
         if len(source) % packet_bytes:
@@ -319,9 +318,9 @@ def _check_mpegts(source: bytes) -> None:
 
 
 def _check_matroska(source: bytes) -> int:
-    """The segment of a Matroska or WebM file must be there in full, and its elements as their checksums say.
+    """Checks that the segment of a Matroska or WebM file is complete, and the checksums of its elements.
 
-    Returns how many blocks it has, of which a decoder passes over those whose headers are damaged.
+    Returns its number of blocks, since a decoder skips blocks with damaged headers.
     """
     header_bytes, start = _ebml_size(source, 4)
     segment = start + (header_bytes or 0)
@@ -331,19 +330,19 @@ def _check_matroska(source: bytes) -> int:
     segment_bytes, start = _ebml_size(source, segment + 4)
     if segment_bytes is not None:
         refuse_if_short(len(source) - start, segment_bytes, "bytes of the segment")
-    # Zeros may follow a segment of known size; of another they are what was never written.
+    # Zeros may follow a segment of known size; in a segment of unknown size they are unwritten data.
     while start < len(source) and (segment_bytes is None or source[start] or source[start:].strip(b"\0")):
-        # The leading zeros of an element's first byte are its ID's length, one less.
+        # The number of leading zeros in an element's first byte is the length of its ID, less one.
         after_id = start + 9 - source[start].bit_length()
         element, (element_bytes, data) = source[start:after_id], _ebml_size(source, after_id)
-        # Of what is sent as it is recorded, the size is not known.
+        # The size is unknown in a live recording.
         known = _MATROSKA_MASTERS if element_bytes is None else _MATROSKA_MASTERS | _MATROSKA_PARTS
         is_too_long = element in _MATROSKA_NUMBERS and (element_bytes or 0) > _MATROSKA_NUMBER_BYTES
         if element not in known or is_too_long:
             raise AudioError(f"damaged: byte {start} of {len(source)} should start a Matroska element, and does not")
         end = data + (element_bytes or 0)
         refuse_if_short(len(source) - data, element_bytes or 0, f"bytes of the Matroska element at byte {start}")
-        if element_bytes and source[data : data + 2] == b"\xbf\x84":  # CRC-32 (RFC 8794, 11.3.1), of what follows it.
+        if element_bytes and source[data : data + 2] == b"\xbf\x84":  # CRC-32 (RFC 8794, 11.3.1) of the bytes after it.
             stored = int.from_bytes(source[data + 2 : data + 6], "little")
             if zlib.crc32(source[data + 6 : end]) != stored:
                 raise AudioError(f"damaged: the Matroska element at byte {start} has another checksum than it says")
@@ -353,7 +352,7 @@ def _check_matroska(source: bytes) -> int:
 
 
 def _ebml_size(source: bytes, offset: int) -> tuple[int | None, int]:
-    """Read an EBML length (RFC 8794, section 4): its value, None for "unknown", and the offset after it."""
+    """Reads an EBML length (RFC 8794, section 4): its value, None for "unknown", and the offset after it."""
     first = source[offset] if offset < len(source) else 0
     if first == 0:
         return None, offset
@@ -364,7 +363,7 @@ def _ebml_size(source: bytes, offset: int) -> tuple[int | None, int]:
 
 
 def _check_frames(frames: int, declared: list[str]) -> None:
-    """Of these containers libsndfile takes what follows the samples for samples, too."""
+    """Checks the declared frames; in these containers libsndfile also decodes what follows the samples."""
     if declared:
         refuse_if_short(frames, int(declared[-1]), "frames")
         if frames > int(declared[-1]):
@@ -376,11 +375,11 @@ def _check_log(log: str) -> None:
         if not _is_open(int(declared)):
             refuse_if_short(int(present), int(declared), "bytes")
     for declared, present in _LOG_W64.findall(log):
-        if int(present) >= int(declared) + _W64_ALIGNMENT_BYTES:  # libsndfile takes them for samples.
+        if int(present) >= int(declared) + _W64_ALIGNMENT_BYTES:  # libsndfile decodes the surplus as samples.
             raise AudioError(f"damaged: it has {present} bytes, and declares {declared}")
     for present, declared in _LOG_DS64.findall(log):
         refuse_if_short(int(present), int(declared), "frames")
-    if "multi-segment file" in log:  # libsndfile takes all that follows the first block of a VOC for samples.
+    if "multi-segment file" in log:  # libsndfile decodes everything after the first block of a VOC as samples.
         raise AudioError("damaged, or of several blocks of samples, of which decoders read one: store it as WAV")
     if "truncated file" in log:
         raise AudioError("ends in the middle: the header declares more samples than there are")
@@ -398,9 +397,9 @@ def _check_caf(source: bytes) -> None:
 
 
 def _check_ogg(source: bytes) -> None:
-    """Every page (RFC 3533, section 6) must be as its checksum says and the next one; the last must end the stream.
+    """Checks the checksum and order of every page (RFC 3533, section 6); the last page must end the stream.
 
-    Decoders skip a page that is damaged, and go on with the next.
+    Decoders skip a damaged page, and continue with the next.
     """
     offset = id3_end(source)
     expected: dict[bytes, int] = {}
@@ -414,7 +413,7 @@ def _check_ogg(source: bytes) -> None:
         stored, serial = header[22:26], header[14:18]
         if _ogg_crc(header[:22] + bytes(4) + source[offset + 26 : end]) != int.from_bytes(stored, "little"):
             raise AudioError(f"damaged: the Ogg page at byte {offset} has another checksum than it says")
-        if ended and header[5] & 2:  # Decoders stop before it.
+        if ended and header[5] & 2:  # Decoders stop before a second stream.
             raise _several("Ogg")
         number = int.from_bytes(header[18:22], "little")
         if expected.get(serial, number) != number:
@@ -433,7 +432,7 @@ _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def _ogg_crc(page: bytes) -> int:
-    """CRC-32 of a page: zlib's polynomial from the highest bit on, without its complement before and after."""
+    """Returns the CRC-32 of a page: zlib's polynomial, highest bit first, without inversion before and after."""
     reflected = zlib.crc32(page.translate(_REVERSED_BITS), 0xFFFFFFFF) ^ 0xFFFFFFFF
     return int(f"{reflected:032b}"[::-1], 2)
 
@@ -442,8 +441,8 @@ def _ogg_crc(page: bytes) -> int:
 class FlacHeader:
     """STREAMINFO, the rate in the first frame's header (0: none), and the MD5 of the samples decoded so far (RFC 9639).
 
-    Decoders check the CRC of each frame and no more: not whether all of the frames were decoded, nor whether the
-    header is of these frames. An encoder that did not know the MD5 of all samples has written zeros.
+    Decoders check only the CRC of each frame: not whether all frames were decoded, nor whether the header belongs to
+    these frames. The MD5 is zeros if the encoder did not know it.
     """
 
     bits: int
@@ -453,7 +452,7 @@ class FlacHeader:
 
     @classmethod
     def of(cls, source: bytes) -> "FlacHeader":
-        """Read the header of a file that a decoder has opened."""
+        """Reads the header of a file that a decoder has opened."""
         start = id3_end(source)
         info = source[start + 8 : start + 42]
         offset, is_last = start + 4, False
@@ -464,7 +463,7 @@ class FlacHeader:
         return cls(bits, _flac_frame_rate_hz(source[offset : offset + 16]), info[18:])
 
     def add(self, values: np.ndarray) -> None:
-        """Add decoded samples, int16 or int32 (T, C), whose highest bits are the samples' own."""
+        """Adds decoded samples, int16 or int32 (T, C), whose highest bits are the samples' own."""
         samples = values >> max(0, 8 * values.itemsize - self.bits)
         sample_bytes = -(-self.bits // 8)
         if sample_bytes == 3:
@@ -474,7 +473,7 @@ class FlacHeader:
             self._digest.update(samples.astype(f"<i{sample_bytes}").tobytes())
 
     def check(self, rate_hz: int) -> None:
-        """Refuse samples, all of which were added, or a rate that are not those of the file, by an AudioError."""
+        """Raises AudioError if the samples, all of which were added, or the rate are not those of the file."""
         if self.rate_hz not in (0, rate_hz):
             raise AudioError(f"damaged: the FLAC header says {rate_hz} Hz, its first frame {self.rate_hz} Hz")
         if any(self.md5) and self.md5 != self._digest.digest():
@@ -482,7 +481,7 @@ class FlacHeader:
 
 
 def _flac_frame_rate_hz(frame: bytes) -> int:
-    """Return the rate in the first bytes of a frame (RFC 9639, section 9.1); 0 where it says none, or is no frame."""
+    """Returns the rate in the first bytes of a frame (RFC 9639, section 9.1); 0 if it has none, or is not a frame."""
     if len(frame) < 16 or int.from_bytes(frame[:2], "big") & 0xFFFE != 0xFFF8:
         return 0
     size_code, rate_code = frame[2] >> 4, frame[2] & 15
@@ -490,7 +489,7 @@ def _flac_frame_rate_hz(frame: bytes) -> int:
         return _FLAC_RATES_HZ[rate_code]
     if rate_code not in _FLAC_CODED_RATES:
         return 0
-    # After the frame's number, whose first byte says by its leading ones how many there are, and the block size.
+    # After the frame number, whose length is the number of leading ones in its first byte, and the block size.
     ones = 8 - (frame[4] ^ 0xFF).bit_length()
     at = 4 + max(1, ones) + {6: 1, 7: 2}.get(size_code, 0)
     count, unit_hz = _FLAC_CODED_RATES[rate_code]

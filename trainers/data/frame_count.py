@@ -1,4 +1,4 @@
-"""How many outputs a convolutional encoder gives for a clip. Pure, so that lengths are checked without a model."""
+"""Computes the number of outputs of a convolutional encoder. Pure, so that lengths are checked without a model."""
 
 import math
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ import numpy.typing as npt
 
 @dataclass(frozen=True)
 class Convolution:
-    """One layer along time; zeros are padded before and behind."""
+    """One layer along time, with zero padding at both ends."""
 
     kernel: int
     stride: int
     padding: int = 0
 
 
-# What one mel frame of Kaldi hears, and from one to the next: 25 and 10 ms at 16 kHz.
+# Window and hop of Kaldi's mel frames: 25 and 10 ms at 16 kHz.
 MEL_WINDOW = Convolution(kernel=400, stride=160)
 
 
 @dataclass(frozen=True)
 class FrameCount:
-    """Counts outputs over a stack of layers, from the samples on, each fed by the one before."""
+    """Counts the outputs of a stack of layers, of which the first takes the samples."""
 
     layers: tuple[Convolution, ...]
 
     def __call__(self, samples: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Outputs of clips of so many samples, shape (N,); at least 0."""
+        """Returns the numbers of outputs for clips with these numbers of samples, shape (N,); at least 0."""
         lengths = np.asarray(samples, dtype=np.int64)
         for layer in self.layers:
             lengths = (lengths + 2 * layer.padding - layer.kernel) // layer.stride + 1
@@ -35,12 +35,12 @@ class FrameCount:
 
     @property
     def stride(self) -> int:
-        """Samples from one output to the next."""
+        """Number of samples from one output to the next."""
         return math.prod(layer.stride for layer in self.layers)
 
     @property
     def least_samples(self) -> int:
-        """Samples of the shortest clip that gives an output."""
+        """Number of samples of the shortest clip that has an output."""
         length = 1
         for layer in reversed(self.layers):
             length = max(1, (length - 1) * layer.stride + layer.kernel - 2 * layer.padding)

@@ -1,12 +1,12 @@
-"""The mix of several sets: the share of what is trained on that each has, and which utterances an epoch draws. Pure.
+"""Mixes several sets: computes each set's share of the training data, and the utterances that an epoch draws. Pure.
 
 An epoch of a mix has as many draws as there are utterances. Each group, the utterances of one member in one language,
-has the same number of draws in every epoch: its share of them, rounded by largest remainders, and at least one. A group
-is drawn from without replacement: all of its utterances in a random order, a pass, then all in another. Epochs go on
-where the one before has ended, so that no utterance is drawn twice more often than another, and none is left out. With
-the shares that the sets have by themselves, an epoch holds each utterance once, in the batches of the joined set.
+has the same number of draws in every epoch: its share, rounded by largest remainders, and at least one. Draws from a
+group are without replacement: a pass has all of its utterances in a random order, the next pass has them in another. An
+epoch continues where the one before ended, so that no utterance is ever two draws ahead of another of its group, and
+none is left out. If shares equal the sets' sizes, an epoch has each utterance once, in the batches of the joined set.
 
-What is drawn is a function of (utterances, shares, seed, epoch) and of nothing else.
+The draws are a function of (utterances, shares, seed, epoch) only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ import numpy as np
 
 from trainers.data.batch_plan import IntArray
 
-# Last of the words that seed the order of a pass, so that it is the sequence of no other draw.
+# Last word of the seed of a pass's order, so that its sequence differs from those of other draws.
 _PASS = 1
 
 
@@ -27,9 +27,9 @@ class Group:
     Attributes:
         member: Number of the member.
         language: Its code or name.
-        rows: Positions of its utterances among those that are trained on, int64 (n,).
-        share: Which part of what is drawn is drawn from it.
-        draws: How many that is in an epoch.
+        rows: Positions of its utterances among the training utterances, int64 (n,).
+        share: Its fraction of all draws.
+        draws: Number of its draws in an epoch.
     """
 
     member: int
@@ -40,12 +40,12 @@ class Group:
 
 
 class Mixture:
-    """What is drawn of several sets in each epoch, see above.
+    """The draws from several sets in each epoch, see the module's docstring.
 
     Args:
-        members: Number of the member that each utterance is of, shape (N,).
-        languages: Its language, of N.
-        weights: Weight of each member. None: as many as it has utterances.
+        members: Number of each utterance's member, shape (N,).
+        languages: Language of each utterance, length N.
+        weights: Weight of each member. None: its number of utterances.
         temperature: See `language_shares`. None: languages have the shares of their members.
         seed: Seed of the order.
     """
@@ -73,11 +73,11 @@ class Mixture:
         ]
 
     def draws(self, epoch: int) -> tuple[IntArray, IntArray]:
-        """What an epoch draws, ascending.
+        """Returns the draws of an epoch, ascending.
 
         Returns:
-            Positions among the utterances that are trained on, and how many passes over its group came before each
-            draw: int64 (N,) both.
+            Positions among the training utterances, and for each draw the number of earlier passes over its group: both
+                int64 (N,).
         """
         parts = [self._of_group(number, group, epoch) for number, group in enumerate(self.groups)]
         rows, passes = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -97,10 +97,10 @@ class Mixture:
 def group_shares(
     counts: Mapping[tuple[int, str], int], weights: Sequence[float] | None, temperature: float | None
 ) -> dict[tuple[int, str], float]:
-    """The share of each group, by member and language, from the numbers of their utterances; in all 1.
+    """Returns the share of each group, by member and language, from its number of utterances; the sum is 1.
 
-    Members have shares by their weights, or by their utterances, and the languages of a member by the utterances of
-    each. With a temperature, a language has its share by `language_shares`, which its members divide in that ratio.
+    Members have shares by their weights, or else by their utterances, and a member's languages by their utterances.
+    With a temperature, a language has the share given by `language_shares`, divided among members in that ratio.
     """
     of_member: dict[int, int] = {}
     of_language: dict[str, int] = {}
@@ -120,9 +120,9 @@ def group_shares(
 
 
 def language_shares(counts: Mapping[str, int], temperature: float) -> dict[str, float]:
-    """The share of each language: p ∝ n^(1 / temperature), where n is the number of its utterances.
+    """Returns the share of each language: p ∝ n^(1 / temperature), where n is its number of utterances.
 
-    1 leaves languages the shares that they have, and the higher the temperature, the more equal they are. Arivazhagan
+    At 1, shares are proportional to n; the higher the temperature, the more equal they are. Arivazhagan
     et al. 2019, "Massively Multilingual Neural Machine Translation in the Wild", section 4.2; for speech, with
     α = 1 / temperature, Conneau et al. 2020, "Unsupervised Cross-lingual Representation Learning for Speech
     Recognition" (XLSR), section 2.
@@ -133,13 +133,13 @@ def language_shares(counts: Mapping[str, int], temperature: float) -> dict[str, 
 
 
 def apportion(shares: Sequence[float], total: int) -> list[int]:
-    """Whole numbers in the ratio of shares that add up to a total, by largest remainders; each is at least 1.
+    """Returns integers in the ratio of shares that add up to a total, by largest remainders; each is at least 1.
 
-    There are at most `total` shares. Of equal remainders the first is rounded up; what the smallest shares lack is
-    taken from the largest number.
+    There must be at most `total` shares. Of equal remainders the first is rounded up; what the smallest shares lack to
+    1 is taken from the largest number.
     """
     wanted = np.asarray(shares) * total
-    # A whole number of draws may come out a rounding below itself.
+    # Rounding errors may make an integer number of draws slightly less.
     counts = np.floor(wanted + 1e-6).astype(np.int64)
     missing = total - int(counts.sum())
     counts[np.argsort(-(wanted - counts), kind="stable")[:missing]] += 1

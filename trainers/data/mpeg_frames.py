@@ -1,6 +1,6 @@
-"""Frames of MP3 and ADTS, which have no container: each must be there in full, and after the one before.
+"""Checks frames of MP3 and ADTS, which have no container: each must be complete, and follow the one before.
 
-Decoders look for the next frame where one is damaged, and stop at one that is cut, without an error.
+Decoders search for the next frame after a damaged one, and stop at a truncated one, without an error.
 """
 
 from collections.abc import Callable
@@ -15,38 +15,38 @@ _MP3_RATES_HZ = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (1
 _MP3_VERSION_1 = 3
 _MP2_KBITS_FULL_RATE = (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384)
 _LAYER_III, _LAYER_II = 1, 2
-# What is left of a frame where a stream was recorded from its middle on: the largest of layer II has 1728 bytes.
+# Maximum rest of a frame at the start of a stream recorded from its middle: the largest of layer II has 1728 bytes.
 _MOST_LEFT_OF_A_FRAME_BYTES = 2**11
-# What a search for the first frame passes over at most, zeros not counted.
+# Maximum number of bytes, apart from zeros, that are skipped in search of the first frame.
 _MOST_JUNK_BYTES = 2**16
 
-# Length of the frame that starts at an offset, or None where none starts.
+# Returns the length of the frame that starts at an offset, or None if no frame starts there.
 _FrameBytes = Callable[[bytes, int], int | None]
 
 
 def refuse_if_short(present: int, declared: int, unit: str) -> None:
-    """Raise AudioError when there is less than the container declares."""
+    """Raises AudioError if there is less than the container declares."""
     if present < declared:
         raise AudioError(f"ends in the middle: {present} of {declared} {unit}")
 
 
 def promised_by_mp3(source: bytes, frames: int) -> int:
-    """Walk over the frames of an MP3, and count them against what its Xing, Info or VBRI tags say.
+    """Iterates over the frames of an MP3, and compares their number with the file's Xing, Info or VBRI tags.
 
     Args:
-        source: The file, or the samples of a WAV.
-        frames: Frames of sound that a decoder has found declared; 0 where it did not look.
+        source: The file, or the data of a WAV.
+        frames: Frames of sound that a decoder found declared; 0 if it was not asked.
 
     Returns:
-        The frames of sound below which decoding is not complete.
+        The fewest frames of sound of a complete decoding.
 
     Raises:
-        AudioError: it was cut short, or is damaged between frames.
+        AudioError: the file was cut short, or is damaged between frames.
     """
     offsets = _walk(source, _mp3_frame_bytes, "MP3")
     if not offsets:
-        return 0  # Free format: nothing to go by.
-    # Where recordings were joined, each has a tag. It sits in a frame of its own, which some writers do not count.
+        return 0  # Free format: nothing to compare with.
+    # In joined recordings, each has a tag. The tag is in a frame of its own, which some writers do not count.
     declared = (_mp3_declared_frames(source[offset : offset + 192]) for offset in offsets)
     tags = [(number, count) for number, count in enumerate(declared) if count]
     for (number, count), (end, _) in pairwise([*tags, (len(offsets), 0)]):
@@ -54,25 +54,25 @@ def promised_by_mp3(source: bytes, frames: int) -> int:
     start, walked = offsets[0], len(offsets)
     version, layer = source[start + 1] >> 3 & 3, source[start + 1] >> 1 & 3
     samples = 1152 if version == _MP3_VERSION_1 or layer == _LAYER_II else 576
-    # A tag also tells how much of the first and last frames is padding: up to 4095 samples each way.
+    # A tag also has the padding in the first and last frames: up to 4095 samples each.
     return max(frames, (walked - 8) * samples) if tags else (walked - 1) * samples
 
 
 def check_adts(source: bytes) -> None:
-    """Walk over the frames of an AAC stream (ISO 13818-7, section 6.2); AudioError where it is cut or damaged."""
+    """Iterates over the frames of an AAC stream (ISO 13818-7, section 6.2); raises AudioError if cut or damaged."""
     _walk(source, _adts_frame_bytes, "AAC")
 
 
 def id3_end(source: bytes, offset: int = 0) -> int:
-    """Return the offset after the ID3 tags that start at an offset."""
+    """Returns the offset after the ID3 tags that start at an offset."""
     while source[offset : offset + 3] == b"ID3" and offset + 10 <= len(source):
-        size = source[offset + 6 : offset + 10]  # Seven bits a byte (ID3v2.4, section 6.2).
+        size = source[offset + 6 : offset + 10]  # Seven bits per byte (ID3v2.4, section 6.2).
         offset += 10 + (size[0] << 21 | size[1] << 14 | size[2] << 7 | size[3])
     return offset
 
 
 def _walk(source: bytes, frame_bytes: _FrameBytes, name: str) -> list[int]:
-    """Return where the frames start; none where there is no first one."""
+    """Returns the offsets of the frames; empty if there is no first frame."""
     offset, offsets = _first_frame(source, frame_bytes), list[int]()
     if offset < 0:
         return []
@@ -94,9 +94,9 @@ def _walk(source: bytes, frame_bytes: _FrameBytes, name: str) -> list[int]:
 
 
 def _first_frame(source: bytes, frame_bytes: _FrameBytes) -> int:
-    """Return where the first frame should start, which is the first that another follows; -1 where there is none.
+    """Returns the offset of the first frame, which is the first that another frame follows; -1 if there is none.
 
-    Streams may be recorded from their middle on. After a tag there may be zeros that it does not count, and no more.
+    Streams may be recorded from their middle on. After a tag, only zeros that its size does not include may follow.
     """
     start = id3_end(source)
     offset = first = len(source) - len(source[start:].lstrip(b"\0"))
@@ -111,7 +111,7 @@ def _first_frame(source: bytes, frame_bytes: _FrameBytes) -> int:
 
 
 def _after_tag(source: bytes, offset: int) -> int:
-    """Return the offset after the tag that starts at an offset; the same one where none does."""
+    """Returns the offset after the tag that starts at an offset; the same offset if there is no tag."""
     if source.startswith(b"ID3", offset):
         return id3_end(source, offset)
     if source.startswith(b"TAG", offset):
@@ -130,7 +130,7 @@ def _after_tag(source: bytes, offset: int) -> int:
 def _adts_frame_bytes(source: bytes, offset: int) -> int | None:
     header = source[offset : offset + 7]
     if len(header) < 7:
-        # Of a frame that is cut in its header all is missing.
+        # A frame that is cut in its header is missing completely.
         return 7 if header[:1] == b"\xff" else None
     size_bytes = (header[3] & 3) << 11 | header[4] << 3 | header[5] >> 5
     if header[0] != 0xFF or header[1] & 0xF6 != 0xF0 or header[2] >> 2 & 15 > 12 or size_bytes < 7:
@@ -157,7 +157,7 @@ def _mp3_frame_bytes(source: bytes, offset: int) -> int | None:
 
 
 def _mp3_declared_frames(frame: bytes) -> int:
-    """Return the frame count of a Xing, Info or VBRI tag in a frame, which has no sound; 0 where there is none."""
+    """Returns the frame count in a Xing, Info or VBRI tag, whose frame has no sound; 0 if there is no tag."""
     for tag, count_offset in ((b"Xing", 8), (b"Info", 8), (b"VBRI", 14)):
         at = frame.find(tag, 4, 64)
         count = frame[at + count_offset : at + count_offset + 4]

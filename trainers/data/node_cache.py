@@ -1,4 +1,4 @@
-"""Files that the processes of a node share on its disk, each made once: by the first that asks, while others wait."""
+"""Files that the processes of a node share on its disk; the first process that needs a file makes it, others wait."""
 
 import hashlib
 import os
@@ -17,12 +17,12 @@ from trainers.storage import Storage
 from trainers.storage.own_folder import locked, make_once, own_temporary_folder
 
 PARALLEL_FETCHES = 8
-# What no process has asked for in this time belongs to a run that has ended.
+# Files that no process has used for this long belong to a run that has ended.
 UNUSED_S = 3 * 24 * 3600.0
 
 
 class NodeCache:
-    """The node's files of what is at a URL, by a key of its content, such as a prepared folder's and its set's."""
+    """The node's files for a URL, by a hash of its content, such as a prepared folder and the key of its set."""
 
     def __init__(self, url: str, key: str, purpose: str = "shards"):
         self._purpose = purpose
@@ -30,17 +30,17 @@ class NodeCache:
 
     @cached_property
     def folder(self) -> Path:
-        """Where they are; made with the first of them.
+        """The folder of the files; it is made with the first of them.
 
         Raises:
-            StorageError: the node's folder of all such files was made by another user.
+            StorageError: the node's parent folder for such files was made by another user.
         """
         return own_temporary_folder(self._purpose) / self._name
 
     def once(self, name: str, make: Callable[[Path], None]) -> Path:
-        """The file or folder `name`, made by `make`, which is given its path, where the node has none.
+        """Returns the path of the file or folder `name`; if it does not exist, calls `make` with its path.
 
-        It is there only when it is complete. A part of it may be there that a killed process has left.
+        It exists only when complete. A killed process may leave a partial file under another name.
         """
         self._make_folder()
         return make_once(self.folder / name, make)
@@ -67,7 +67,7 @@ class NodeCache:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def evict(self, pattern: str, keep: Path, bound_bytes: int) -> None:
-        """Drops the least recently used files beyond a bound, which holds for all sets of the node; `keep` stays."""
+        """Deletes the least recently used files beyond a limit for all sets of the node; `keep` is never deleted."""
         files = []
         for folder in self.folder.parent.iterdir():
             try:
@@ -88,16 +88,16 @@ class NodeCache:
 
 
 class ShardCache:
-    """A node's bounded copy of prepared shards that live in a bucket; a folder needs no copy.
+    """A node's bounded copy of prepared shards in a bucket; shards in a folder are not copied.
 
-    Each is fetched once per node, ahead of need; the least recently used beyond a bound are dropped. Processes of one
-    node share the copy: whoever needs a shard first fetches it, and the others wait for it. An evicted file stays
-    readable for whoever has it mapped.
+    Each shard is downloaded once per node, ahead of need; the least recently used beyond a limit are deleted. Processes
+    of one node share the copy: the first that needs a shard downloads it, the others wait. A process can still read an
+    evicted file that it has mapped.
 
     Args:
         storage: The prepared folder.
         key: Hash of the set.
-        bound_bytes: Most bytes that the copies of all sets of the node may hold.
+        bound_bytes: Maximum size of the copies of all sets on the node.
     """
 
     def __init__(self, storage: Storage, key: str, bound_bytes: int):
@@ -110,7 +110,7 @@ class ShardCache:
         self._under_way: dict[str, Future[None]] = {}
 
     def open(self, name: str) -> pa.MemoryMappedFile:
-        """Maps a shard into memory, fetched first where the node has no copy."""
+        """Maps a shard into memory, after downloading it if the node has no copy."""
         if self._root is not None:
             return pa.memory_map(str(self._root / name))
         self._forget_parent()
@@ -136,7 +136,7 @@ class ShardCache:
         self._under_way[name] = self._pool.submit(self._fetch, name)
 
     def _forget_parent(self) -> None:
-        """In a forked process: the parent's threads are not here, so nobody would end what they had begun."""
+        """Resets the pool in a forked process, which has none of the parent's threads to end its downloads."""
         if self._process != os.getpid():
             self._process, self._pool, self._under_way = os.getpid(), None, {}
 

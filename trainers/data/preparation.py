@@ -1,10 +1,10 @@
 """Prepares speech once, over all nodes: decode, mix to mono, resample, normalize the text, store as 16-bit FLAC.
 
-Ray Data hands blocks of rows to tasks; each task writes the shards of its block and gives back a few numbers a row.
-Without Ray the same function runs over the same blocks in this process, and the folder is the same.
+Ray Data distributes blocks of rows to tasks; each task writes the shards of its block and returns a few numbers per
+row. Without Ray, the same function runs over the same blocks in this process, with the same result.
 
-A shard is finished when its file is there, which is created once and says itself what came of each row. So a task that
-is run again, by Ray or by the run's next start, does only what is not finished.
+A shard is finished when its file exists; the file is created once, and contains the result of each row. A task that is
+run again, by Ray or by the run's next start, thus processes only unfinished shards.
 """
 
 import hashlib
@@ -40,18 +40,18 @@ from trainers.distributed.console import Event, ProgressCounter
 from trainers.errors import AudioError, DataError, StorageError
 from trainers.storage import Storage, open_storage
 
-# Increased when the bytes that preparing writes change, so that sets of an older version are not used as new ones.
+# Increased when the bytes that preparation writes change, so that sets of older versions are not reused.
 FORMAT_VERSION = 1
 ROWS_PER_SHARD = 256
 MOST_SHARDS_PER_BLOCK = 8
-# How often Ray Data asks what it may use of the cluster. It begins with nothing, which is one task at a time, and would
-# ask again after a second.
+# How often Ray Data updates its resource limits on the cluster. It starts with none, which is one task at a time, and
+# by default updates after a second.
 RESOURCES_EVERY_S = 0.1
-# A recording that differs from its manifest's duration by more than any rounding is a segment's, was cut short where
-# its format does not show it, or is another one.
+# A recording whose length differs from its manifest's duration by more than any rounding belongs to a segment, was
+# truncated undetectably, or is another recording.
 FROM_DECLARED_S = 1.0
 
-# What a data set with a column Audio(decode=False) looks like in Arrow; datasets reads its features from here.
+# The Arrow metadata of a data set with a column Audio(decode=False), from which datasets reads its features.
 FEATURES: dict[str, dict[str, Any]] = {
     "id": {"dtype": "string", "_type": "Value"},
     "audio": {"sampling_rate": SAMPLING_RATE_HZ, "decode": False, "_type": "Audio"},
@@ -64,7 +64,7 @@ SHARD_SCHEMA = pa.schema(
     [(name, _AUDIO if name == "audio" else pa.type_for_alias(kind["dtype"])) for name, kind in FEATURES.items()],
     metadata={"huggingface": json.dumps({"info": {"features": FEATURES}})},
 )
-# In the metadata of a shard's schema: what came of each of its rows, as JSON.
+# Key in the metadata of a shard's schema: the result of each of its rows, as JSON.
 RESULTS = b"rayscribe"
 RESULT_SCHEMA = pa.schema(
     [
@@ -83,7 +83,7 @@ RESULT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class PrepareOptions(TextRules):
-    """What determines, besides the source, which bytes preparing writes."""
+    """Options that determine, with the source, which bytes preparation writes."""
 
     sampling_rate_hz: int = SAMPLING_RATE_HZ
     version: int = FORMAT_VERSION
@@ -95,13 +95,13 @@ class PrepareOptions(TextRules):
 
     @property
     def hashed(self) -> dict[str, Any]:
-        """What is hashed of them; what came later counts only where it is used."""
+        """The options to hash; newer options are included only if they are used."""
         return {name: value for name, value in asdict(self).items() if name != "chars_to_ignore" or value}
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """Everything that a task needs besides its block of rows; travels to the nodes."""
+    """Prepares blocks of rows; has everything that a task needs in addition, and is sent to the nodes."""
 
     folder_url: str
     storage_options: StorageOptions
@@ -109,7 +109,7 @@ class ShardTask:
     reader: RecordingReader
 
     def __call__(self, block: pa.Table) -> pa.Table:
-        """Decodes and stores the rows of each shard in a block that is not finished; gives results of all."""
+        """Decodes and stores the rows of each unfinished shard in a block; returns the results of all rows."""
         pa.set_cpu_count(1)
         storage = open_storage(self.folder_url, self.storage_options)
         rows = block.to_pylist()
@@ -130,7 +130,7 @@ class ShardTask:
         ]
         stored: list[dict[str, Any]] = []
         results: list[dict[str, Any]] = []
-        # Clips of one recording were made together.
+        # Clips of one recording were decoded together.
         for row, clip in sorted(made, key=lambda pair: int(pair[0]["row"])):
             result = {"source_row": row["row"], "stored_bytes": 0}
             result |= {name: row[name] for name in ("id", "shard", "language")}
@@ -143,7 +143,7 @@ class ShardTask:
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_table(pa.Table.from_pylist(stored, schema=schema))
-        # A task whose node was only lost to the others may do the same shard at the same time.
+        # A task that Ray believes lost may write the same shard at the same time.
         storage.create_exclusive(shard_name(shard), sink.getvalue())
         counted = stored_results(storage, shard)
         assert counted is not None
@@ -162,9 +162,9 @@ class ShardTask:
 def decoded(
     rows: Sequence[Row], reader: RecordingReader, rate_hz: int, *, most_values: int = UTTERANCE_VALUES
 ) -> Iterator[tuple[Row, np.ndarray | AudioError]]:
-    """Gives of each row its samples, float32 (T,), or why there are none; a recording with several of a shard once.
+    """Yields each row with its samples, float32 (T,), or the error; decodes a recording once per shard.
 
-    Rows of one shard are given together, those of one recording next to each other. For `most_values` see `decode`.
+    Rows of one shard are yielded together, those of one recording next to each other. For `most_values` see `decode`.
     """
     groups = _by_recording(rows)
     for group, source in zip(groups, reader.read([each[0] for each in groups]) if groups else (), strict=True):
@@ -186,7 +186,7 @@ def decoded(
 
 
 def stored_results(storage: Storage, shard: int) -> list[dict[str, Any]] | None:
-    """What came of each row of a shard, as its file says; None where it is not finished.
+    """Returns the result of each row of a shard, from its file; None if the shard is not finished.
 
     Raises:
         DataError: the file is damaged.
@@ -196,7 +196,7 @@ def stored_results(storage: Storage, shard: int) -> list[dict[str, Any]] | None:
     if entry is None:
         return None
     try:
-        # A stream begins with four bytes that mark a message, and the length of the first one, which is the schema.
+        # An Arrow stream begins with a four-byte marker and the length of its first message, the schema.
         length = int.from_bytes(storage.read_part(name, 4, 4), "little")
         schema = pa.ipc.read_schema(pa.BufferReader(storage.read_part(name, 0, 8 + length)))
         results: list[dict[str, Any]] = json.loads(schema.metadata[RESULTS])
@@ -211,17 +211,17 @@ def _shard(row: Row) -> int:
 
 
 def _by_recording(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows in groups of which the recording is decoded once: a shard's segments of it, each other row by itself."""
+    """Groups rows whose recording is decoded once: a shard's segments of a recording, and every other row alone."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        # In a file of many recordings, two of them may have one name.
+        # Two recordings in a file of many recordings may have the same name.
         recording = (row["row"],) if row["offset_s"] is None else (row["audio"], row.get(FILE), row.get(ROW))
         groups.setdefault((_shard(row), *recording), []).append(row)
     return list(groups.values())
 
 
 def _part_of(row: Row, recording: np.ndarray, rate_hz: int) -> np.ndarray:
-    """The samples of a complete recording that a row means."""
+    """Returns the samples that a row selects from a complete recording."""
     if row["offset_s"] is not None:
         return segment(recording, rate_hz, row["offset_s"], row["duration_s"])
     declared_s, length_s = row["duration_s"], len(recording) / rate_hz
@@ -239,18 +239,18 @@ Runner = Callable[[list[pa.Table], ShardTask], Iterator[pa.Table]]
 
 
 def run_in_process(blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-    """Runs the task over all blocks in this process."""
+    """Yields the result of the task for each block, run in this process."""
     yield from map(task, blocks)
 
 
 def run_on_ray(
     blocks: list[pa.Table], task: ShardTask, task_resources: Mapping[str, float] | None = None
 ) -> Iterator[pa.Table]:
-    """Runs the task over all blocks with Ray Data, on all nodes of the cluster.
+    """Yields the results of the task over all blocks, run with Ray Data on all nodes of the cluster.
 
-    Each Ray task reserves `task_resources` besides its CPU.
+    Each Ray task reserves `task_resources` in addition to its CPU.
     """
-    # Only here, so that the core runs on a machine without Ray.
+    # Imported lazily, so that the core runs on a machine without Ray.
     import ray.data  # noqa: PLC0415
     from ray.data._internal.execution.resource_manager import ResourceManager  # noqa: PLC0415
 
@@ -271,13 +271,13 @@ def run_on_ray(
 
 
 def _with_secrets(task: ShardTask, block: pa.Table) -> pa.Table:
-    """The task on a node, whose own secrets, such as a bucket's, are set first."""
+    """Runs the task on a node, after setting the node's own secrets, such as those for a bucket."""
     resolve_secrets(os.environ)
     return task(block)
 
 
 def prepared_key(source: SourceSplit, data: DataPart) -> str:
-    """Hash of everything that decides which bytes preparing a split writes: 32 hexadecimal digits."""
+    """Returns a hash of everything that determines the bytes of a prepared split: 32 hexadecimal digits."""
     if source.members:
         return joined_key([(each.name, each.language, prepared_key(each.source, data)) for each in source.members])
     options = PrepareOptions.of(data)
@@ -294,13 +294,14 @@ def prepare(
     runner: Runner,
     log: Callable[[Event], None],
 ) -> PreparedSet:
-    """Prepares one split, or finds it prepared; of a mix each member by itself.
+    """Prepares one split, or finds it prepared; prepares each member of a mix separately.
 
-    What is finished when it is cut short is kept for the next start of the same `run`, unless too many rows were bad:
-    those that are put right are then read again.
+    Finished shards of an interrupted preparation are reused by the next start of the same `run`, unless too many rows
+    were bad: these rows are then read again, since they may have been corrected.
 
     Raises:
-        DataError: more than `data.max_bad_fraction` of the rows cannot be decoded, or all; with the worst reasons.
+        DataError: more than `data.max_bad_fraction` of the rows, or all, cannot be decoded; with the most common
+            reasons.
         StorageError: the cache cannot be written.
     """
     if source.members:
@@ -329,7 +330,7 @@ def prepare(
             if unused:
                 with suppress(StorageError):
                     cache.delete_tree(folder)
-            # Another writer that was faster removes what all others have written.
+            # Another writer that finished first removes the files of all others.
             if not isinstance(error, Exception) or found is None:
                 raise
         _drop_unclaimed(cache, key)
@@ -343,7 +344,7 @@ def prepare(
 
 
 def blocks_of(table: pa.Table, rows_per_shard: int, shards_per_block: int = 1) -> list[pa.Table]:
-    """Cuts a table into blocks of complete shards; which rows form a shard depends on neither cluster nor blocks."""
+    """Cuts a table into blocks of complete shards; the rows of a shard depend on neither cluster nor blocks."""
     shards = np.arange(len(table), dtype=np.int64) // rows_per_shard
     numbered = table.append_column("shard", pa.array(shards))
     rows = rows_per_shard * shards_per_block
@@ -354,7 +355,7 @@ def _run(
     source: SourceSplit, data: DataPart, runner: Runner, task: ShardTask, log: Callable[[Event], None]
 ) -> pa.Table:
     rows_per_shard = task.options.rows_per_shard
-    # A task reads a group of a Parquet file from its first row on, so several shards of a large one are one task's.
+    # A task reads a group of a Parquet file from its first row on, so one task has several shards of a large group.
     shards_per_block = min(MOST_SHARDS_PER_BLOCK, math.ceil(source.rows_at_once / rows_per_shard))
     blocks = blocks_of(source.table, rows_per_shard, shards_per_block)
     counter = ProgressCounter(f"prepare {source.split}", total=len(source.table), unit="clips", show=log)
@@ -370,7 +371,7 @@ def _run(
 
 
 def _split_results(results: pa.Table) -> tuple[pa.Table, list[dict[str, str]], int]:
-    """Index rows in the manifest's order, quarantined rows, and bytes stored."""
+    """Returns index rows in the manifest's order, quarantined rows, and the number of bytes stored."""
     ordered = results.sort_by("source_row")
     bad = ordered.filter(ordered["reason"].is_valid())
     good = ordered.filter(ordered["reason"].is_null()) if len(bad) else ordered
@@ -408,10 +409,10 @@ def _tell_of_empty_texts(source: SourceSplit, found: PreparedSet, log: Callable[
 
 
 def _drop_unclaimed(cache: Storage, key: str) -> None:
-    """Deletes what other writers of the same set left: killed ones, and slower ones, whose output nobody will read."""
+    """Deletes the files of other writers of the same set: of killed ones, and of slower ones, which are never read."""
     claimed = json.loads(cache.read_bytes(f"{key}.json"))["folder"]
     for folder in cache.list_folders(start=f"{key}-"):
         if folder != claimed:
-            # A slower one may be writing to it, and removes it at its end.
+            # A slower writer may still be writing to the folder, and removes it at the end.
             with suppress(StorageError):
                 cache.delete_tree(folder)

@@ -1,15 +1,15 @@
-"""A prepared set: a folder of Arrow shards that `datasets.load_from_disk` opens, and how clips are read from it.
+"""A prepared set: a folder of Arrow shards that `datasets.load_from_disk` opens, and the reader of its clips.
 
-Several are one `JoinedSet`: the members of a mix, each prepared by itself and found again in any other mix.
+A `JoinedSet` has several: the members of a mix, each prepared separately and reused in any other mix.
 
 <cache>/<key>.json                  names the finished folder and the SHA-256 of its files but the shards, whose
-                                    clips have FLAC's own checksums; made last, by exactly one writer
-<cache>/<key>-<run>/                  of the run that prepares it, which goes on there when it is started again
-    state.json dataset_info.json    what datasets.load_from_disk asks for
+                                    clips have FLAC's own checksums; written last, by exactly one writer
+<cache>/<key>-<run>/                  written by the run that prepares it, which continues there after a restart
+        state.json dataset_info.json    read by datasets.load_from_disk
     shard-00000.arrow …             Arrow streams: id, audio (16-bit FLAC, not decoded), text, speaker, duration_s;
-                                    each says in its schema what came of its rows
-    index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs; language, as the
-                                    manifest has it, where clips have one
+                                                                        the schema has the result of each row
+        index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs; language from
+                                        the manifest, if clips have one
     labels-<hash>.bin               label ids of one tokenizer, see `models.labels`; added by the first training
     quarantine.jsonl                rows that could not be decoded: id, reason
     summary.json                    counts; rows = prepared + quarantined
@@ -46,7 +46,7 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of one prepared set: rows of the manifest, of which some were quarantined; and bytes of all shards."""
+    """Counts of one prepared set: rows of the manifest, prepared and quarantined; and bytes of all shards."""
 
     rows: int
     prepared: int
@@ -56,7 +56,7 @@ class Summary:
 
 
 def shard_name(shard: int) -> str:
-    """File name of a shard."""
+    """Returns the file name of a shard."""
     return f"shard-{shard:05d}.arrow"
 
 
@@ -66,9 +66,9 @@ class PreparedSet:
 
     Attributes:
         url: Folder or URL.
-        key: Hash of the manifest and of the preparing options.
-        storage_options: How its storage is reached.
-        sha256: Of its files, by name.
+        key: Hash of the manifest and the preparation options.
+        storage_options: Options of access to its storage.
+        sha256: SHA-256 of its files, by name.
     """
 
     url: str
@@ -78,7 +78,7 @@ class PreparedSet:
 
     @property
     def parts(self) -> "tuple[PreparedSet, ...]":
-        """The folders that it consists of: itself, unless it is a `JoinedSet`."""
+        """The set's folders: itself, unless it is a `JoinedSet`."""
         return (self,)
 
     @cached_property
@@ -87,9 +87,9 @@ class PreparedSet:
 
     @cached_property
     def index(self) -> pa.Table:
-        """id, shard, row, duration_s, text and maybe language of each stored clip, in the manifest's order.
+        """id, shard, row, duration_s, text and possibly language of each stored clip, in the manifest's order.
 
-        Read once a node: what processes have in memory is one mapped file of the node.
+        Read once per node: processes map one file of the node into memory.
         """
         path = self._node.once("index.arrow", self._decompress_index)
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
@@ -105,9 +105,9 @@ class PreparedSet:
         local.unlink()
 
     def file(self, name: str, make: Callable[[Path], None]) -> Path:
-        """A file that follows from the set, on this node's disk; it is kept next to the index for other nodes and runs.
+        """Returns a file derived from the set, on this node's disk; it is stored with the set for other nodes and runs.
 
-        `name` says all that its content depends on besides the set; `make` writes it where there is none.
+        `name` must identify everything else that the content depends on; `make` writes the file if there is none.
         """
         if not is_url(self.url) and (path := Path(self.url) / name).exists():
             return path
@@ -117,7 +117,7 @@ class PreparedSet:
                 self.storage.download_file(name, path)
                 return
             make(path)
-            # Where the set is shared for reading only, each node makes its own.
+            # If the set is shared read-only, each node makes its own file.
             with suppress(StorageError):
                 self.storage.upload_file(path, name)
 
@@ -134,7 +134,7 @@ class PreparedSet:
     @cached_property
     def quarantine(self) -> list[dict[str, str]]:
         """Rows that could not be decoded: id and reason."""
-        # Bytes: of a text, splitlines also ends lines where JSON does not, such as at U+2028.
+        # Split as bytes: splitlines of a str also splits at characters that JSON allows, such as U+2028.
         return [json.loads(line) for line in self._read("quarantine.jsonl").splitlines()]
 
     def _read(self, name: str) -> bytes:
@@ -147,23 +147,23 @@ class PreparedSet:
             raise self.damaged(name, "its SHA-256 is not the one that was stored when it was prepared")
 
     def damaged(self, name: str, reason: object) -> DataError:
-        """The error that a file of the set is damaged, and what to do."""
+        """Returns the error for a damaged file of the set, with the fix."""
         return DataError(
             f"{self.storage.url(name)}: this file of a prepared set is damaged or missing ({reason}); "
             f"delete {self.url} and the .json of the same name next to it, and prepare again"
         )
 
     def reader(self, cache_bytes: int) -> "ClipReader":
-        """What reads its clips; `cache_bytes` bounds the node's copy of shards from s3://."""
+        """Returns the reader of its clips; `cache_bytes` limits the node's copy of shards from a bucket."""
         return ClipReader(self, cache_bytes=cache_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not its index, which the other process reads again.
+        # Without the index, which the other process reads again.
         return PreparedSet, (self.url, self.key, self.storage_options, self.sha256)
 
 
 def find(cache: Storage, key: str, storage_options: StorageOptions) -> PreparedSet | None:
-    """The finished set with this key, or None; DataError where the file that names it is damaged."""
+    """Returns the finished set with this key, or None; raises DataError if the file that names it is damaged."""
     pointer = f"{key}.json"
     if not cache.exists(pointer):
         return None
@@ -182,7 +182,7 @@ def finish(
     quarantine: list[dict[str, str]],
     stored_bytes: int,
 ) -> None:
-    """Writes index, counts and the files that make the folder a data set; then claims the key, unless another has."""
+    """Writes index, counts and the files that make the folder a data set; then claims the key, unless it is claimed."""
     storage = cache.sub(folder)
     shards = sorted(results["shard"].unique().to_pylist())
     summary = Summary(
@@ -218,11 +218,11 @@ def finish(
 
 
 class ClipReader:
-    """Reads stored clips of one set by their position in the index. One that goes to another process opens it anew.
+    """Reads stored clips of one set by their position in the index. When pickled, it opens its files again.
 
     Args:
         prepared: The set.
-        cache_bytes: Bound of the node's copy of shards from a bucket; unused for a folder.
+        cache_bytes: Limit of the node's copy of shards from a bucket; unused for a folder.
     """
 
     def __init__(self, prepared: PreparedSet, *, cache_bytes: int):
@@ -231,7 +231,7 @@ class ClipReader:
         self._shards = index["shard"].to_numpy()
         self._rows = index["row"].to_numpy()
         self._samples = np.rint(index["duration_s"].to_numpy() * SAMPLING_RATE_HZ)
-        # An evicted shard keeps its blocks on the disk while it is mapped, so no more are mapped than the bound holds.
+        # An evicted shard stays on the disk while it is mapped, so the limit applies to mapped shards, too.
         shard_bytes = max(1, prepared.summary.stored_bytes // max(1, len(set(self._shards.tolist()))))
         self._clips = lru_cache(max(1, min(OPEN_SHARDS, cache_bytes // shard_bytes)))(self._open)
         self._cache = ShardCache(prepared.storage, prepared.key, cache_bytes)
@@ -240,26 +240,26 @@ class ClipReader:
         return self._prepared.reader, (self._cache_bytes,)
 
     def read(self, position: int) -> np.ndarray:
-        """int16 samples of shape (T,) of the clip at this position of the index."""
+        """Returns int16 samples, shape (T,), of the clip at this position of the index."""
         shard = int(self._shards[position])
         try:
             samples = decode_flac(self._clips(shard)[int(self._rows[position])].as_py())
         except (AudioError, LookupError, OSError, pa.ArrowException) as error:
             raise self._prepared.damaged(shard_name(shard), error) from error
-        # FLAC's frames have checksums, its header has none.
+        # FLAC's frames have checksums, but its header does not.
         if samples.shape != (self._samples[position],):
             raise self._prepared.damaged(shard_name(shard), f"a clip of {self._samples[position]:g} samples has others")
         return samples
 
     def prefetch(self, positions: np.ndarray) -> None:
-        """Fetches in the background the shards that hold these positions, in their order."""
+        """Downloads in the background the shards with these positions, in their order."""
         shards = self._shards[positions]
         for shard in dict.fromkeys(shards.tolist()):
             self._cache.prefetch(shard_name(shard))
 
     def _open(self, shard: int) -> pa.Array:
         table = pa.ipc.open_stream(self._cache.open(shard_name(shard))).read_all()
-        # Arrow reads beyond a buffer where an offset is wrong.
+        # Arrow reads beyond a buffer if an offset is wrong.
         table["audio"].validate(full=True)
         return table["audio"].combine_chunks().field("bytes")
 
@@ -269,8 +269,8 @@ class JoinedMember:
     """One set of a mix.
 
     Attributes:
-        name: Its name in the config. Ids of its clips begin with it: `name/id`.
-        language: Language of its clips that name none. None: the config's.
+        name: Its name in the config. Ids of its clips begin with the name: `name/id`.
+        language: Language of its clips that have none. None: the config's language.
     """
 
     name: str
@@ -278,7 +278,7 @@ class JoinedMember:
     prepared: PreparedSet
 
     def languages(self) -> pa.ChunkedArray:
-        """The language of each clip; null where it is the config's."""
+        """The language of each clip; null for the config's language."""
         index = self.prepared.index
         if "language" not in index.column_names:
             return pa.chunked_array([pa.repeat(pa.scalar(self.language, pa.string()), len(index))])
@@ -287,16 +287,16 @@ class JoinedMember:
 
 @dataclass(frozen=True)
 class JoinedSet(PreparedSet):
-    """Prepared sets, one after another; its URL is that of the cache that they are in.
+    """Prepared sets, one after another; its URL is that of the cache that contains them.
 
-    Positions count through all of them. Its index also has the number of each clip's `member`.
+    Positions count through all sets. The index also has the number of each clip's `member`.
     """
 
     members: tuple[JoinedMember, ...] = ()
 
     @classmethod
     def of(cls, members: Sequence[JoinedMember]) -> "JoinedSet":
-        """Joins at least one set."""
+        """Joins one or more sets."""
         first = members[0].prepared
         return cls(
             first.url.rpartition("/")[0],
@@ -311,7 +311,7 @@ class JoinedSet(PreparedSet):
 
     @cached_property
     def index(self) -> pa.Table:
-        """See `PreparedSet.index`; shards have numbers of their own in each member."""
+        """See `PreparedSet.index`; shards are numbered separately in each member."""
         path = self._node.once("index.arrow", self._write_index)
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
@@ -359,7 +359,7 @@ class JoinedSet(PreparedSet):
 
 
 class JoinedReader(ClipReader):
-    """Reads clips of joined sets by their position in the index of all."""
+    """Reads clips of joined sets by their position in the joined index."""
 
     def __init__(self, joined: JoinedSet, *, cache_bytes: int):
         self._prepared, self._cache_bytes = joined, cache_bytes
@@ -377,11 +377,11 @@ class JoinedReader(ClipReader):
 
 
 def first_positions(parts: Sequence[PreparedSet]) -> np.ndarray:
-    """Positions in the index of all at which those of each part begin, int64."""
+    """Returns the position in the joined index at which each part begins, int64."""
     sizes: Iterator[int] = accumulate((len(part.index) for part in parts[:-1]), initial=0)
     return np.fromiter(sizes, np.int64)
 
 
 def joined_key(members: Sequence[tuple[str, str | None, str]]) -> str:
-    """Hash of the names, languages and keys of sets that are joined: 32 hexadecimal digits."""
+    """Returns a hash of the names, languages and keys of joined sets: 32 hexadecimal digits."""
     return hashlib.sha256(json.dumps(["mix", *members]).encode()).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Which prepared clips are trained on, and whether those of an evaluation split can be scored. Pure."""
+"""Selects the prepared clips to train on, and checks that those of an evaluation split can be scored. Pure."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from trainers.data.batch_plan import FloatArray, IntArray, Selection
 from trainers.data.frame_count import FrameCount
 from trainers.errors import DataError
 
-# Of clips that a message names.
+# Maximum number of clips named in a message.
 MAX_NAMED = 5
 LONG_LABELS_FIX = "shorten or split these utterances, or leave them out of the score (data.too_long_eval: skip)"
 BoolArray = npt.NDArray[np.bool_]
@@ -23,14 +23,14 @@ BoolArray = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a model takes.
+    """The limits of a model's input and output.
 
     Attributes:
         context_s: Longest input, seconds.
-        label_tokens: Most label tokens of an utterance.
-        frames: Outputs of a clip that it needs one of for each label token, and one more between equal ones. None:
-            it does not.
-        fastest: The greatest speed that clips are trained on at; they have the fewest outputs then.
+        label_tokens: Maximum number of label tokens of an utterance.
+        frames: Counts the outputs of a clip, of which the model needs one per label token, and one more between equal
+            tokens. None: the model has no such limit.
+        fastest: The greatest speed at which clips are trained on; they have the fewest outputs then.
         least_samples: Shortest input, samples.
     """
 
@@ -41,18 +41,18 @@ class Bounds:
     least_samples: int = 1
 
     def too_short(self, durations_s: FloatArray, speed: float = 1.0) -> BoolArray:
-        """Whether clips of these durations, seconds, are too short for the model; those not known (NaN) are not."""
+        """Returns True for clips too short for the model, by duration in seconds; False for unknown ones (NaN)."""
         samples = np.rint(np.nan_to_num(durations_s, nan=np.inf) * SAMPLING_RATE_HZ)
         short: BoolArray = changed_lengths(samples, speed) < self.least_samples
         return short
 
     @property
     def short_bound(self) -> str:
-        """What a clip is that is too short for the model."""
+        """Describes a clip that is too short for the model."""
         return f"shorter than {self.least_samples / SAMPLING_RATE_HZ:g} s (the model)"
 
     def label_room(self, durations_s: FloatArray) -> FloatArray:
-        """Most label tokens of clips of these durations, seconds; of those that are not known (NaN), any number."""
+        """Returns the maximum number of label tokens of clips, by duration in seconds; no limit if unknown (NaN)."""
         if self.frames is None:
             return np.full(len(durations_s), float(self.label_tokens))
         known = ~np.isnan(durations_s)
@@ -62,7 +62,7 @@ class Bounds:
 
     @property
     def label_bound(self) -> str:
-        """What a transcript exceeds that has no room."""
+        """Describes a transcript that is too long for its clip."""
         if self.frames is None:
             return f"more than {self.label_tokens} label tokens (the model)"
         at = f" at speed {self.fastest:g} (augment)" if self.fastest > 1 else ""
@@ -71,7 +71,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The clips that are trained on, as the batch plan takes them; id and reason of each other clip."""
+    """The clips to train on, for the batch plan; and id and reason of each other clip."""
 
     selection: Selection
     left_out: list[dict[str, str]]
@@ -80,13 +80,13 @@ class TrainingRows:
 def reasons_to_leave_out(
     durations_s: FloatArray, label_sizes: IntArray, silent: BoolArray, data: DataPart, bounds: Bounds
 ) -> list[tuple[str, BoolArray]]:
-    """Why clips are not trained on: too short, too long, or without a transcript.
+    """Returns why clips are left out of training: too short, too long, or without a transcript.
 
-    A duration, seconds, that is not known (NaN) is neither short nor long. Label sizes are what each clip needs of
-    `Bounds.label_room`; a silent one has an empty transcript.
+    An unknown duration (NaN seconds) is neither short nor long. `label_sizes` are the clips' needs in terms of
+    `Bounds.label_room`; a `silent` clip has an empty transcript.
 
     Returns:
-        Reasons, and of each a mask of the clips that it concerns; a clip has one reason at most.
+        Reasons, each with a mask of the clips that it applies to; a clip has at most one reason.
     """
     longest_s = min(data.max_duration_s, bounds.context_s)
     bound = "data.max_duration_s" if data.max_duration_s <= bounds.context_s else "the model"
@@ -104,10 +104,10 @@ def reasons_to_leave_out(
 
 
 def select_training(index: pa.Table, label_sizes: IntArray, data: DataPart, bounds: Bounds) -> TrainingRows:
-    """Leaves out clips of an index by `reasons_to_leave_out`, to which `label_sizes` go.
+    """Selects the clips of an index to train on; passes `label_sizes` to `reasons_to_leave_out`.
 
     Raises:
-        DataError: nothing is left.
+        DataError: no clip is left.
     """
     durations_s = index["duration_s"].to_numpy()
     silent = pc.equal(pc.binary_length(index["text"]), 0).to_numpy()
@@ -124,20 +124,21 @@ def select_training(index: pa.Table, label_sizes: IntArray, data: DataPart, boun
 
 
 def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, bounds: Bounds, split: str) -> IntArray:
-    """The clips of an evaluation split that are scored: all that the model can be given.
+    """Selects the clips of an evaluation split to score: all that the model can take.
 
-    One that is too short for it has no hypothesis, and is left out; with `data.too_long_eval: skip` so are longer ones.
+    Clips too short for the model have no hypothesis, and are left out; with `data.too_long_eval: skip`, so are longer
+    ones.
 
     Returns:
         Rows of the index, int64, ascending.
 
     Raises:
-        DataError: clips or transcripts are too long for the model, and are to be refused; or nothing has a word.
+        DataError: clips or transcripts are too long for the model and not skipped; or all transcripts are empty.
     """
     durations_s, ids = index["duration_s"].to_numpy(), index["id"]
     if data.too_long_eval == "refuse":
         refuse_long_clips(ids, durations_s, bounds.context_s, split)
-        # On a GPU they would end the process in mid-training.
+        # On a GPU, labels that are too long would end the process during training.
         if long := long_labels(ids, label_lengths, bounds.label_tokens):
             raise DataError(f"{split}: {long}; {LONG_LABELS_FIX}")
     short = bounds.too_short(durations_s)
@@ -154,13 +155,13 @@ def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, boun
 
 
 def long_labels(ids: pa.ChunkedArray, label_lengths: IntArray, most: int) -> str:
-    """How many transcripts have more label tokens than a model holds, the first by id and size; "" where none has."""
+    """Returns how many transcripts exceed a model's label tokens, the first by id and size; "" if none does."""
     more = f"more label tokens than the model's {most}"
     return _longer(ids, label_lengths, most, "", ("transcript", f"has {more}", f"have {more}"))
 
 
 def not_scored(index: pa.Table, scored: IntArray, bounds: Bounds) -> list[dict[str, str]]:
-    """Name and reason of the clips that `select_scored` left out."""
+    """Returns id and reason of the clips that `select_scored` left out."""
     rows = np.setdiff1d(np.arange(len(index)), scored)
     short = bounds.too_short(index["duration_s"].to_numpy()[rows])
     reasons = np.where(short, bounds.short_bound, "longer than the model takes, or its transcript is")
@@ -169,10 +170,10 @@ def not_scored(index: pa.Table, scored: IntArray, bounds: Bounds) -> list[dict[s
 
 
 def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: float, split: str) -> None:
-    """Refuses clips that are longer than the model's context: cutting or dropping them would falsify the score.
+    """Refuses clips longer than the model's context: cutting or dropping them would falsify the score.
 
     Raises:
-        DataError: names their ids and durations.
+        DataError: there are such clips; the message has their ids and durations.
     """
     longer = f"longer than the model's {context_s:g} s"
     if long := _longer(ids, durations_s, context_s, " s", ("clip", f"is {longer}", f"are {longer}")):
@@ -185,7 +186,7 @@ def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: 
 def _longer(
     ids: pa.ChunkedArray, sizes: FloatArray | IntArray, most: float, unit: str, what: tuple[str, str, str]
 ) -> str:
-    """How many of `what`, see `counted`, are larger than allowed, the first by id and size; "" where none is."""
+    """Returns how many of `what`, see `counted`, exceed `most`, the first by id and size; "" if none does."""
     rows = np.flatnonzero(sizes > most)
     names = [f"{ids[int(row)].as_py()} ({round(sizes[row], 1)}{unit})" for row in rows[:MAX_NAMED]]
     more = ", …" if len(rows) > MAX_NAMED else ""

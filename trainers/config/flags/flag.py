@@ -1,4 +1,4 @@
-"""One row of the table of flags: how its value is read, and what it means."""
+"""One row of the table of flags: how its value is parsed, and what it means."""
 
 import argparse
 import json
@@ -17,11 +17,11 @@ WORDS_OF_A_SWITCH = {
 
 @dataclass(frozen=True)
 class ValueType:
-    """How the value of a flag is read.
+    """The type of a flag's value.
 
     Attributes:
-        read: From the text; raises argparse.ArgumentTypeError, or ValueError.
-        const: Value of the flag alone, where it may stand alone.
+        read: Parses the text; raises argparse.ArgumentTypeError or ValueError.
+        const: Value of the flag without an argument, where that is allowed.
     """
 
     name: str
@@ -32,7 +32,7 @@ class ValueType:
 
 def _boolean(text: str) -> bool:
     if text.lower() not in WORDS_OF_A_SWITCH:
-        # Not shown: that of --use_auth_token may be the token.
+        # The value is not shown: that of --use_auth_token may be the token.
         raise argparse.ArgumentTypeError("write True or False, or the flag alone for True")
     return WORDS_OF_A_SWITCH[text.lower()]
 
@@ -79,21 +79,21 @@ MAPPING = ValueType("a JSON object", _mapping)
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag of a public script, or one of Rayscribe's own, and what it means.
+    """A flag of a public script, or one of Rayscribe's own, and its meaning.
 
-    A value is one of three: it asks for what always happens (`always`), it sets `field`, or it is refused for `reason`.
+    Each value either asks for what always happens (`always`), sets `field`, or is refused for `reason`.
 
     Attributes:
-        name: As its script spells it; dashes and underscores are the same.
-        kind: How its value is read.
-        field: Dotted name of the field that it sets; "" where every value that is not in `always` is refused.
+        name: The script's spelling; dashes and underscores are equivalent.
+        kind: The type of its value.
+        field: Dotted name of the field that it sets; "" if every value that is not in `always` is refused.
         always: Values that ask for what Rayscribe does anyway. None: every value.
         meanings: The field's value for each value of the flag; others are refused. None: the value itself.
-        sets: Gives the fields of a value where one field does not say it; raises ValueError for what is refused.
+        sets: Returns the fields that a value sets, if one field is not enough; raises ValueError for a refused value.
         verbs: Verbs of task.py that do what a value asks for.
-        note: Gives what is to be known of a value that is taken; None where that is nothing.
+        note: Returns a message about a value that is accepted, or None.
         reason: Why nothing needs to be set, or why a value is refused and what to use instead.
-        help: In `task.py --help`. "": only the documentation has it.
+        help: Text in `task.py --help`. "": only the documentation lists the flag.
     """
 
     name: str
@@ -116,10 +116,10 @@ class Flag:
         return f"--{self.name}"
 
     def fields_of(self, value: Any, verb: str) -> Mapping[str, Any]:
-        """The fields that a value sets.
+        """Returns the fields that a value sets.
 
         Raises:
-            ConfigError: the value is refused; says why, and what to use instead.
+            ConfigError: the value is refused; the message gives the reason and an alternative.
         """
         if self.always is None or value in self.always:
             return {}
@@ -144,7 +144,7 @@ class Flag:
 
 
 def refused(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
-    """Flags of which every value is refused."""
+    """Flags whose every value is refused."""
     return tuple(Flag(name, kind, reason=reason) for name in names)
 
 
@@ -159,10 +159,10 @@ def on(reason: str, *names: str) -> tuple[Flag, ...]:
 
 
 def ignored(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
-    """Flags of which no value changes anything."""
+    """Flags whose values change nothing."""
     return tuple(Flag(name, kind, always=None, reason=reason) for name in names)
 
 
 def fields(part: str, kind: ValueType, *names: str) -> tuple[Flag, ...]:
-    """Flags that set the fields of their names."""
+    """Flags that set the fields of the same names."""
     return tuple(Flag(name, kind, f"{part}.{name}") for name in names)

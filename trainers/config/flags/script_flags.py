@@ -1,4 +1,4 @@
-"""Flags of Rayscribe's own, and those of the public speech recognition scripts that are not the Trainer's.
+"""Rayscribe's own flags, and those of the public speech recognition scripts that are not the Trainer's.
 
 The scripts are transformers' run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and
 run_speech_recognition_ctc_adapter.py, and the two that Optimum has for Gaudi, with their launcher, gaudi_spawn.py.
@@ -32,26 +32,26 @@ from trainers.config.storage_location import S3_SCHEME, is_url
 from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import known_metrics
 
-# A class of more, such as \w, is not meant as a list of characters.
+# A class with more characters, such as \w, is not meant as a list.
 MOST_CHARACTERS = 1000
 MOST_SHOWN = 40
 _SURROGATES = range(0xD800, 0xE000)
-# Escapes of other characters than the one that is escaped: \d, \s, \u201c, \x41.
+# Escapes that stand for other characters than the escaped one: \d, \s, \u201c, \x41.
 _OF_MORE = re.compile(r"(?<!\\)(?:\\\\)*\\[a-zA-Z0-9]")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def ignored_characters(texts: Sequence[str]) -> list[str]:
-    """The characters that the class of all texts matches, in the order of their code points.
+    """Returns the characters that the regular-expression class of all texts matches, ordered by code point.
 
     Raises:
-        ValueError: it is no class, or one that `data.chars_to_ignore` cannot express; says what to write instead.
+        ValueError: the class is invalid, or `data.chars_to_ignore` cannot express it; the message gives an alternative.
     """
     return list(_matched("".join(texts)))
 
 
 def ranges_note(texts: Sequence[str]) -> str | None:
-    """Says which characters go that nobody has typed, and how to keep them. None: those that were typed are all."""
+    """Returns a message with the characters that are removed but were not typed; None if there are none."""
     inside = "".join(texts)
     if _OF_MORE.search(inside):
         found = [_shown(each) for each in _matched(inside) if each not in inside]
@@ -96,7 +96,7 @@ def _matched(inside: str) -> str:
 def _class_of(inside: str) -> re.Pattern[str]:
     if inside.startswith("^"):
         raise ValueError(f"[{inside}] is all characters but these: write those to remove, or \\^ for the character")
-    # As the first one it stands for itself.
+    # As the first character, ] stands for itself.
     if "]" in _ESCAPED.sub("xx", inside)[1:]:
         raise ValueError(f"[{inside}]: a ] ends the class: write \\] for the character")
     try:
@@ -122,7 +122,7 @@ _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or
 _ADAPTERS = "adapters for a language are not trained; adapt.method: lora trains low-rank ones"
 _MASKING = "model.apply_spec_augment"
 BUCKET = "s3_bucket"
-# Field and split of each key of a manifest in it, as in `--s3_bucket b --s3_train_csv_key speech/train.csv`.
+# Field and split of each flag with a manifest's key, as in `--s3_bucket b --s3_train_csv_key speech/train.csv`.
 MANIFEST_KEYS = {
     "s3_train_csv_key": ("data.train", "training"),
     "s3_valid_csv_key": ("data.validation", "validation"),
@@ -153,7 +153,7 @@ def _scores(names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _masks(name: str, probability: float) -> Mapping[str, Any]:
-    """The CTC scripts always mask, this much."""
+    """The CTC scripts always mask, with these probabilities."""
     return {f"model.{name}": probability, **({_MASKING: True} if probability else {})}
 
 
@@ -346,10 +346,10 @@ GAUDI = (
 
 
 def with_urls(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of flags with the URL of a manifest in place of each key.
+    """Returns the values of flags with each manifest's key replaced by its URL.
 
     Raises:
-        ConfigError: the bucket is missing, or all keys are; or a key is a URL itself.
+        ConfigError: the bucket is missing, or all keys are; or a key is itself a URL.
     """
     bucket, keys = values.get(BUCKET), {name: values[name] for name in MANIFEST_KEYS if values.get(name) is not None}
     if bucket is None and not keys:

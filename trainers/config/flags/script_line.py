@@ -1,4 +1,4 @@
-"""A command line of a public fine-tuning script, as overrides of the fields that it means."""
+"""Translates the command line of a public fine-tuning script into overrides of config fields."""
 
 import argparse
 import re
@@ -23,10 +23,10 @@ from trainers.config.overrides import Override, apply_overrides
 from trainers.config.parts.data_location import FORMATS, WITH_SPLITS, DataLocation
 from trainers.errors import ConfigError
 
-# Of the widely used recipe for Whisper; with fewer steps, a tenth of them warm up.
+# From the widely used recipe for Whisper; with fewer steps, a tenth of them are warm-up.
 DEFAULT_MAX_STEPS, DEFAULT_WARMUP_STEPS = 5000, 500
 STORAGE_VARIABLE = "BUCKET_URI"
-# How the names of weights begin that are no Whisper's.
+# How the names of weights of CTC models begin.
 CTC_NAMES = ("wav2vec2", "w2v", "hubert", "wavlm", "data2vec", "mms")
 SECTIONS: Mapping[str, tuple[Flag, ...]] = {
     "model": MODEL,
@@ -45,7 +45,7 @@ _SPLIT_FLAGS = {"train": "train_split_name", "validation": "eval_split_name", "t
 
 
 def add_sections(parser: argparse.ArgumentParser) -> None:
-    """Adds all flags, in a group for each section; only those with a help text stand in --help."""
+    """Adds all flags, in a group for each section; --help shows only those with a help text."""
     for title, flags in SECTIONS.items():
         group = parser.add_argument_group(f"{title}, each short for a --set")
         for flag in flags:
@@ -62,9 +62,9 @@ def add_sections(parser: argparse.ArgumentParser) -> None:
 
 
 def usually_spelled(arguments: Sequence[str]) -> list[str]:
-    """The arguments with each flag as its script spells it, whether with dashes or underscores.
+    """Returns the arguments with each flag in its script's spelling, whether given with dashes or underscores.
 
-    `--no_x` is `--x=False`, as in the scripts.
+    `--no_x` becomes `--x=False`, as in the scripts.
     """
     return [_usual(argument) if argument.startswith("--") else argument for argument in arguments]
 
@@ -81,21 +81,21 @@ def _usual(argument: str) -> str:
 
 
 def given_flags(values: Mapping[str, Any]) -> Iterator[tuple[Flag, Any]]:
-    """Each flag that was given, with its value."""
+    """Yields each flag that was given, with its value."""
     return ((flag, values[flag.key]) for flag in FLAGS if values.get(flag.key) is not None)
 
 
 def notes_on(values: Mapping[str, Any]) -> list[str]:
-    """What is to be known of the values of flags, which are all taken."""
+    """Returns the notes on the values of flags, all of which are accepted."""
     notes = (flag.note(value) for flag, value in given_flags(values) if flag.note is not None)
     return [note for note in notes if note is not None]
 
 
 def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Override]:
-    """The overrides that the given flags stand for, by the key of each; None where it was not given.
+    """Returns the overrides that the given flags stand for; `values` is by flag key, None where a flag was not given.
 
     Raises:
-        ConfigError: one message with every flag that is refused, or that contradicts another.
+        ConfigError: one message with every flag that is refused or contradicts another.
     """
     setting: dict[str, tuple[Flag, Any]] = {}
     problems = []
@@ -125,9 +125,9 @@ def overrides_of(values: Mapping[str, Any], verb: str = "train") -> list[Overrid
 
 
 def base_of_flags(values: Mapping[str, Any], overrides: Sequence[Override] = ()) -> dict[str, Any]:
-    """The config that flags alone start from, without a file: pretrained weights, and a Hub data set or manifests.
+    """Returns the config that flags alone start from: pretrained weights, and a Hub data set or manifests.
 
-    The usual length and warm-up depend on `overrides`, all that is set in this config then.
+    The default length and warm-up depend on `overrides`, which are all that will be set in this config.
     """
     address = re.split("[?#]", str(values.get("model_name_or_path")))[0]
     weights = values.get("model_size") or Path(address).name.removeprefix("whisper-")
@@ -151,7 +151,7 @@ def _usual_data(values: Mapping[str, Any], overrides: Sequence[Override]) -> dic
     name = given or DEFAULT_DATASET
     dataset = {"name": name}
     if "test" in re.split(r"[^A-Za-z0-9_.-]+", values.get("eval_split_name") or ""):
-        # A script of two splits: what chooses the model is no final score.
+        # A script with two splits: the split that chooses the model gives no final score.
         dataset["test_split"] = None
     columns = {"audio_column_name": "audio"}
     if name == DEFAULT_DATASET:
@@ -166,25 +166,25 @@ def _usual_length(training: Any) -> dict[str, Any]:
         return {}
     length = {"max_steps": DEFAULT_MAX_STEPS}
     if given.get("lr_scheduler_type") == "constant":
-        # Which has no warm-up.
+        # A length in epochs alone has no warm-up.
         return length
     known = steps if isinstance(steps, int) else DEFAULT_MAX_STEPS
     return {**length, "warmup_steps": min(DEFAULT_WARMUP_STEPS, known // 10)}
 
 
 def storage_override(environment: Mapping[str, str]) -> list[Override]:
-    """`BUCKET_URI`, where it is set, is the storage."""
+    """Returns `BUCKET_URI`, where it is set, as the storage path."""
     value = environment.get(STORAGE_VARIABLE)
     return [(("run", "storage_path"), value)] if value else []
 
 
 def with_corpus(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[Override]]:
-    """The values of flags without those that name a corpus, and the fields which these mean.
+    """Separates the flags that name a corpus: returns the values without them, and the fields that they set.
 
-    As `--dataset common_voice:/data/cv --name sr`, a corpus with splits in its own format.
+    For example, `--dataset common_voice:/data/cv --name sr`, a corpus with splits in its own format.
 
     Raises:
-        ConfigError: the format has one split a location, or the location is wrong.
+        ConfigError: a location in this format has only one split, or the location is wrong.
     """
     given = next((values[flag] for flag in _DATASET if values.get(flag) is not None), None)
     name, colon, path = str(given).partition(":")

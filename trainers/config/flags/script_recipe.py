@@ -1,7 +1,7 @@
-"""The arguments of a public fine-tuning script as the content of a recipe that does the same.
+"""Translates the arguments of a public fine-tuning script into the content of an equivalent recipe.
 
-What an argument means is in the tables of flags. Added is what the scripts do where an argument is not given: their
-defaults that change training or scores. Sources: transformers' examples/pytorch/speech-recognition, and its
+The tables of flags define what each argument means. Where an argument is not given, the recipe gets the script's
+defaults, if they change training or scores. Sources: transformers' examples/pytorch/speech-recognition, and its
 TrainingArguments.
 """
 
@@ -42,7 +42,7 @@ _DATA = {
     "max_duration_in_seconds": 20.0,
     "min_duration_in_seconds": 0.0,
 }
-# Of the generation config of its weights.
+# From the generation config of Whisper's weights.
 _WHISPER = {"generation_max_length": 448}
 _CTC = {
     **dict.fromkeys(("attention_dropout", "activation_dropout", "feat_proj_dropout", "hidden_dropout"), 0.0),
@@ -53,7 +53,7 @@ _CTC = {
     "freeze_feature_encoder": True,
 }
 _STREAMING = "run_speech_recognition_seq2seq_streaming.py"
-# By the script: values of flags. The error rates of the first two are those of the texts as they are.
+# Values of flags, by script. The error rates of the first two scripts are computed on unnormalized texts.
 SCRIPTS: Mapping[str, Mapping[str, Any]] = {
     "run_speech_recognition_seq2seq.py": {
         **_TRAINER,
@@ -73,9 +73,9 @@ SCRIPTS: Mapping[str, Mapping[str, Any]] = {
     },
     _STREAMING: {**_TRAINER, **_DATA, **_WHISPER, "train_split_name": "train"},
 }
-# What a script is a copy of, whatever its name is.
+# The script that a renamed copy was made from, by the value of --as.
 KINDS = {"seq2seq": "run_speech_recognition_seq2seq.py", "ctc": "run_speech_recognition_ctc.py"}
-# Of an option; any other word may be the value of one, and a secret.
+# The name of an option; any other word may be an option's value, and a secret.
 _NAME = re.compile(r"--[A-Za-z][\w.-]*|-[A-Za-z]")
 _ORDER = (
     "the script shuffles by torch's generator, and the recipe by its batch plan (run.seed): an epoch has the same "
@@ -94,13 +94,13 @@ _EVERY_CHECKPOINT = (
 
 @dataclass(frozen=True)
 class ScriptRecipe:
-    """What became of a script's arguments.
+    """The recipe that a script's arguments become.
 
     Attributes:
-        content: Of the recipe; only what differs from the defaults.
-        defaults: Dotted names of the fields in it whose values are the script's own defaults.
-        left_out: Each argument that is not carried over, and why.
-        notes: What of the script's own ways is not obvious, and what the recipe makes of it.
+        content: The recipe's content; only what differs from the defaults.
+        defaults: Dotted names of the fields in `content` whose values are the script's own defaults.
+        left_out: Each argument that is not carried over, and the reason.
+        notes: Non-obvious behavior of the script, and what the recipe does instead.
     """
 
     content: dict[str, Any]
@@ -110,15 +110,15 @@ class ScriptRecipe:
 
 
 def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[Override]) -> ScriptRecipe:
-    """The recipe of a script's arguments.
+    """Returns the recipe of a script's arguments.
 
     Args:
         script: Name of the file, one of SCRIPTS.
-        arguments: As they stand in the line.
-        overrides: What the rest of the line says; the arguments may say otherwise.
+        arguments: The arguments as given on the command line.
+        overrides: Fields that the rest of the command line sets; the arguments may set others.
 
     Raises:
-        ConfigError: the script is none of these, an argument cannot be read, or the recipe would not be valid.
+        ConfigError: the script is unknown, an argument cannot be read, or the recipe would not be valid.
     """
     if script not in SCRIPTS:
         if any(PurePath(word).name in SCRIPTS for word in arguments):
@@ -143,11 +143,11 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
     fields += _global_batch(apply_overrides({}, fields))
     content = apply_overrides(base_of_flags(both, fields), fields)
     if "dataset" in content["data"]:
-        # It has no final score on a third split.
+        # The script has no final score on a third split.
         content["data"]["dataset"]["test_split"] = None
     notes = notes_on(values)
     if script != _STREAMING:
-        # Otherwise a clip that the script leaves out, since the model cannot take it, would be refused.
+        # Otherwise a clip that the model cannot take, which the script leaves out, would be refused.
         content["data"]["too_long_eval"] = "skip"
         notes.append(_scored_note(content["data"]))
     notes += [_ORDER] if values.get("load_best_model_at_end") else [_ORDER, _BEST]
@@ -158,10 +158,10 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
 
 
 def without_defaults(content: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The content of a recipe without the fields that have their defaults.
+    """Returns the content of a recipe without the fields that have their defaults.
 
     Raises:
-        ConfigError: it is not valid.
+        ConfigError: the content is not valid.
     """
     differing = build_config(content, origin=origin).model_dump(mode="json", exclude_defaults=True)
     return _common(content, {**differing, "job": content.get("job", {})})
@@ -193,7 +193,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Values of the flags that mean something here, and a line for each other argument."""
+    """Returns the values of the flags that have a meaning here, and a line for each other argument."""
     parser = _Parser(prog=script, add_help=False, allow_abbrev=False)
     add_sections(parser)
     parsed, unknown = parser.parse_known_args(usually_spelled(arguments))
@@ -209,7 +209,7 @@ def _read(script: str, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[
         scored = [f"--{name}" for name in ("do_eval", "do_predict") if values.pop(name, None)]
         left_out += [f"{name} without --do_train: {_ALONE}" for name in scored]
     if "freeze_feature_encoder" not in SCRIPTS[script] and values.get("freeze_feature_encoder") is False:
-        # Whisper has none to freeze; the field is of other families.
+        # Whisper has no feature encoder to freeze; the field belongs to other families.
         values.pop("freeze_feature_encoder")
     if (values.get("max_steps") or -1) > 0:
         values.pop("num_train_epochs", None)
@@ -224,7 +224,7 @@ def _unknown(script: str, words: Sequence[str], arguments: Sequence[str]) -> Ite
     for word, before in zip(words, ["", *words], strict=False):
         name = word.partition("=")[0]
         if _NAME.fullmatch(before) and not word.startswith("--"):
-            # Its value, which may be a secret.
+            # The value of an unknown option, which may be a secret.
             continue
         near = difflib.get_close_matches(name, options, n=1) if name.startswith("--") else []
         if near:
@@ -239,19 +239,19 @@ def _unknown(script: str, words: Sequence[str], arguments: Sequence[str]) -> Ite
 
 
 def _defaults(script: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The script's defaults of what its arguments leave open."""
+    """Returns the script's defaults for what its arguments leave open."""
     taken = {".".join(path) for path, _ in overrides_of({**values, "do_train": True})}
     added = {key: value for key, value in SCRIPTS[script].items() if key not in values}
     if "training.max_steps" in taken:
         added.pop("num_train_epochs", None)
     if values.get("eval_strategy") == "steps" or values.get("evaluation_strategy") == "steps":
-        # As the Trainer does it: eval_steps is logging_steps.
+        # As in the Trainer: eval_steps defaults to logging_steps.
         added |= {} if "eval_steps" in values else {"eval_steps": values.get("logging_steps", 500)}
     return {key: value for key, value in added.items() if taken.isdisjoint(BY_KEY[key].fields_of(value, "train"))}
 
 
 def _scored_note(data: Mapping[str, Any]) -> str:
-    """Which clips the script does not score."""
+    """Returns a note on the clips that the script does not score."""
     least, most = (
         data.get(f"{name}_duration_s", DataPart.model_fields[f"{name}_duration_s"].default) for name in ("min", "max")
     )
@@ -263,7 +263,7 @@ def _scored_note(data: Mapping[str, Any]) -> str:
 
 
 def _uneven(values: Mapping[str, Any]) -> str | None:
-    """Says where the validation set would be scored between checkpoints."""
+    """Returns a note if the script would score the validation set between checkpoints, else None."""
     each, save = values.get("eval_steps"), values["save_steps"]
     if each is None or save % each == 0:
         return None
@@ -271,7 +271,7 @@ def _uneven(values: Mapping[str, Any]) -> str | None:
 
 
 def _global_batch(content: Mapping[str, Any]) -> list[Override]:
-    """With an elastic number of workers, the utterances of a step are those of the most workers."""
+    """Sets the global batch to that of the most workers, where the number of workers is elastic."""
     count, training = content.get("scaling", {}).get("num_workers"), content["training"]
     if not isinstance(count, Mapping):
         return []

@@ -1,4 +1,4 @@
-"""The command line of `task.py`, whose arguments `rayscribe train`, `prepare` and `evaluate` fill in by themselves."""
+"""The command line of `task.py`; `rayscribe train`, `prepare` and `evaluate` fill in its arguments themselves."""
 
 import argparse
 import difflib
@@ -26,15 +26,15 @@ class TaskArguments:
     """The arguments of `parser`.
 
     Attributes:
-        config: The recipe. None: flags alone, or the config that a service submitted.
+        config: The recipe. None: flags alone, or the config that the service submitted.
         flags: Value of each flag of `script_line.FLAGS` by its key; None where it was not given.
-        ray: Whether to run on Ray; False: in this process. None: on Ray where something needs it.
-        recipe: What `config` would be read from, where there is no such file.
+        ray: True: run on Ray. False: run in this process. None: on Ray if the run requires it.
+        recipe: Content to use instead of the file `config`, if there is no such file.
         texts: With the verb prepare, report on the transcripts.
-        debug: Take two batches through every stage, and keep nothing.
-        demo: Nothing was given: run the demo recipe on the driver's node.
+        debug: Run two batches through every stage, and keep nothing.
+        demo: No arguments were given: run the demo recipe on the driver's node.
         json: Print one JSON document per line, for programs.
-        command: What the user typed after the verb, of which at the end is made what may be done next. None: no advice.
+        command: What the user typed after the verb; the next steps are derived from it. None: no advice is printed.
     """
 
     config: Path | None = None
@@ -60,7 +60,7 @@ class TaskArguments:
 
 
 def parse_line(arguments: Sequence[str], *, demo: bool = False) -> TaskArguments:
-    """The arguments of task.py, typed; ends the process where argparse does."""
+    """Parses the arguments of task.py; exits the process where argparse does."""
     known = parser()
     parsed, unknown = known.parse_known_args(script_line.usually_spelled(arguments))
     if unknown:
@@ -79,7 +79,7 @@ def _unknown(arguments: Sequence[str], options: Sequence[str]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All arguments of task.py."""
+    """Returns the parser with all arguments of task.py."""
     result = argparse.ArgumentParser(
         prog="task.py",
         usage="task.py [--config RECIPE] [--set KEY=VALUE] [--verb VERB] [flags of a fine-tuning script]",

@@ -1,6 +1,6 @@
-"""Flags of the Hugging Face Trainer: all fields of Seq2SeqTrainingArguments, and those that it once had.
+"""Flags of the Hugging Face Trainer: all fields of Seq2SeqTrainingArguments, and those of earlier versions.
 
-A name that is in no other table here goes to `training.training_args`, and so to the Trainer, as it is.
+A name that is in no other table here is passed to the Trainer unchanged, through `training.training_args`.
 """
 
 from trainers.config.flags.flag import (

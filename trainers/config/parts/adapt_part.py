@@ -11,7 +11,7 @@ Target = Annotated[str, Field(min_length=1)]
 
 
 class AdaptPart(Part):
-    """Which of the model's weights are trained; the others stay as they are, bit for bit."""
+    """Selects the weights of the model that are trained; the others stay the same, bit for bit."""
 
     method: Literal["full", "freeze_encoder", "decoder_only", "last_n_layers", "lora"] = Field(
         "full",

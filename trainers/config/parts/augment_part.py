@@ -1,4 +1,4 @@
-"""The config's augment part: how clips are changed before they are trained on. See `schema`."""
+"""The config's augment part: how training clips are changed. See `schema`."""
 
 from typing import Annotated, Self
 
@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 from trainers.config.parts.part import Location, NotNegative, Part, PositiveFloat, rule
 
 SLOWEST, FASTEST = 0.5, 2.0
-# What says nothing while the first is not set.
+# Fields that have no effect unless the field that is the key is set.
 _FIELDS_OF = {
     "noise_manifest": ("noise_snr_db", "noise_probability"),
     "rir_manifest": ("rir_probability",),
@@ -31,7 +31,7 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class AugmentPart(Part):
-    """Random changes of the clips that are trained on, drawn anew in each epoch. Off by default; scoring has none."""
+    """Random changes of the training clips, drawn anew in each epoch. Off by default; never applied when scoring."""
 
     speed_factors: list[SpeedFactor] = Field(
         [],
@@ -86,12 +86,12 @@ class AugmentPart(Part):
 
     @property
     def slowest(self) -> float:
-        """The least speed factor that a clip may get; 1 where speed is not changed."""
+        """The smallest speed factor that a clip may get; 1 if speed is not changed."""
         return min(self._speeds)
 
     @property
     def fastest(self) -> float:
-        """The greatest speed factor that a clip may get, at least 1: not every clip can be slowed down."""
+        """The largest speed factor that a clip may get, at least 1: not every clip can be slowed down."""
         return max(1.0, *self._speeds)
 
     @property

@@ -1,4 +1,4 @@
-"""Where the rows of a split are: a manifest's path or URL, or `FORMAT:LOCATION?OPTION=VALUE` in another format.
+"""The location of a split's rows: a manifest's path or URL, or `FORMAT:LOCATION?OPTION=VALUE` in another format.
 
 The readers of the formats are in `trainers.data.sources.formats`.
 """
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 MANIFEST = "manifest"
-# Folder of a job's package with the manifests and recordings that `data.ship` carries along. A recording's name there
-# is the hash of its content.
+# Folder of a job's package with the manifests and recordings that `data.ship` carries along. Recordings are named by
+# the hash of their content.
 SHIPPED = "rayscribe-data"
 # Options of each format.
 FORMATS: Mapping[str, tuple[str, ...]] = {
@@ -22,15 +22,15 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "speechbrain": ("data_root",),
     "webdataset": ("audio", "text"),
 }
-# Options that say where files are, not what of them is read.
+# Options that say where files are, not which rows are read.
 PLACES = ("data_root", "tars")
-# Formats whose locations hold all splits; without the option `split`, which rows are meant depends on the field.
+# Formats whose locations hold all splits; without the option `split`, the config's field selects the rows.
 WITH_SPLITS = ("common_voice",)
 
 
 @dataclass(frozen=True)
 class DataLocation:
-    """A location of rows, taken apart.
+    """A parsed location of rows.
 
     Attributes:
         format: A key of FORMATS, or MANIFEST.
@@ -44,10 +44,10 @@ class DataLocation:
 
     @classmethod
     def parse(cls, text: str) -> "DataLocation":
-        """Takes a field of a config apart.
+        """Parses a field of a config.
 
         Raises:
-            ValueError: the path is missing, or an option is none of the format's or has no value.
+            ValueError: the path is missing, or an option is unknown to the format or has no value.
         """
         name, colon, rest = text.partition(":")
         if not colon or name not in FORMATS:
@@ -57,7 +57,7 @@ class DataLocation:
             raise ValueError(f"{text}: {name}: stands before a path: {name}:/path/to/it")
         options: dict[str, str] = {}
         for pair in filter(None, query.split("&")):
-            # A + is one: it joins splits.
+            # A + stays a +: it joins splits.
             option, equals, value = map(unquote, pair.partition("="))
             if not equals or not value or option in options:
                 raise ValueError(f"{name}:{path}: write each option once, as ?option=value&option=value")
@@ -69,18 +69,18 @@ class DataLocation:
 
 
 def rows_in(text: str, split: str) -> str:
-    """What is equal for locations of two fields of the same rows."""
+    """Returns a key that is equal for two fields whose locations have the same rows."""
     where = DataLocation.parse(text)
     return f"{text} {split}" if where.format in WITH_SPLITS and "split" not in where.options else text
 
 
 def path_in(text: str) -> str:
-    """The path or URL in a location; any other path is its own."""
+    """Returns the path or URL in a location; a plain path is returned unchanged."""
     return _parts(text)[1]
 
 
 def with_path(text: str, change: Callable[[str], str]) -> str:
-    """A location with another path in it."""
+    """Returns a location with its path changed."""
     before, path, after = _parts(text)
     return before + change(path) + after
 

@@ -1,4 +1,4 @@
-"""The config's data part: where utterances come from, and what is done to them. See `schema`."""
+"""The config's data part: the source of utterances, and how they are prepared. See `schema`."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal, Self
@@ -23,7 +23,7 @@ from trainers.config.storage_location import is_absolute
 
 # Fields that name the data source of a member of a mix.
 MEMBER_SOURCES = ("train", "demo", "dataset", "source")
-# Whether quotes stand around fields of CSV, or are a part of them.
+# "csv": quotes enclose fields of CSV; "none": quotes are part of the fields.
 Quoting = Literal["csv", "none"]
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 
@@ -38,7 +38,7 @@ Column = Annotated[str, Field(min_length=1), AfterValidator(_refuse_always_slice
 
 
 class DemoPart(Part):
-    """A spoken corpus that is synthesized where the job runs, so that a recipe works on any cluster."""
+    """A spoken corpus that is synthesized on the node that runs the job, so that a recipe works on any cluster."""
 
     train_utterances: Positive = Field(1500, description="Utterances to train on.")
     validation_utterances: Positive = Field(100, description="Utterances that choose the best model.")
@@ -47,7 +47,7 @@ class DemoPart(Part):
 
 
 class HubDatasetPart(Part):
-    """A data set of the Hub, or a folder that every node reads: what `datasets` opens, or `save_to_disk` wrote."""
+    """A data set on the Hub, or a folder that every node reads: one that `datasets` opens, or `save_to_disk` wrote."""
 
     name: str = Field(description="Hub id, e.g. google/fleurs, or a folder.")
     config_name: str | None = Field(
@@ -68,14 +68,14 @@ class HubDatasetPart(Part):
 
 
 class SourcePart(Part):
-    """A data source of another distribution, which is installed where the job runs."""
+    """A data source of another distribution, which is installed on the nodes that run the job."""
 
     name: str = Field(description="Its entry point in the group rayscribe.sources.")
     options: Settings = Field({}, description="Its own options, which it checks when it is opened.")
 
 
 class MixMember(Part):
-    """A set of a mix, with a data source of its own: a manifest, `demo`, `dataset` or `source`."""
+    """A set of a mix, with its own data source: a manifest, `demo`, `dataset` or `source`."""
 
     name: str = Field(pattern=NAME, description="Its name in reports; ids of its clips begin with it.")
     weight: PositiveFloat | None = Field(
@@ -108,14 +108,14 @@ class MixMember(Part):
 
     @property
     def has_validation(self) -> bool:
-        """Whether it may have a validation set: a manifest has only the one that is named."""
+        """True if the member may have a validation set: of manifests, only one that is named."""
         if self.dataset is not None:
             return self.dataset.validation_split is not None
         return self.train is None or self.validation is not None
 
 
 def is_encoding(name: str) -> bool:
-    """Whether Python knows an encoding of text by this name."""
+    """Returns True if Python has a text encoding of this name."""
     try:
         "".encode(name)
     except (LookupError, UnicodeError):
@@ -124,7 +124,7 @@ def is_encoding(name: str) -> bool:
 
 
 class DataPart(Part):
-    """The data source and how it is prepared. Exactly one: manifests, `demo`, `dataset`, `source` or `mix`."""
+    """The data source and how it is prepared. Set exactly one of manifests, `demo`, `dataset`, `source` and `mix`."""
 
     train: RowsLocation | None = Field(
         None,
@@ -245,7 +245,7 @@ class DataPart(Part):
         return next((name for name in ("demo", "dataset") if getattr(self, name) is not None), "manifests")
 
     def of_member(self, member: MixMember) -> "DataPart":
-        """The data part that a member of the mix would be by itself."""
+        """Returns the data part that a member of the mix would have if it were used alone."""
         columns = ("audio_column_name", "text_column_name")
         named = {name: getattr(member, name) for name in columns if getattr(member, name) is not None}
         own = {name: getattr(member, name) for name in (*MEMBER_SOURCES, "validation", "test")}
@@ -253,7 +253,7 @@ class DataPart(Part):
 
     @property
     def normalizer_name(self) -> str:
-        """The normalizer, of a config whose fields are resolved."""
+        """The normalizer of a config whose fields are resolved."""
         assert self.normalizer is not None, "the run's beginning gives it a value"
         return self.normalizer
 

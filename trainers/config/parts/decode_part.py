@@ -1,6 +1,6 @@
 """The config's decode part: how hypotheses are generated. See `schema`.
 
-Each family names the one that it has, with fields of its own: `family_table` lists them.
+Each family names its own subclass, with its own fields: `family_table` lists them.
 """
 
 from collections.abc import Sequence
@@ -12,36 +12,36 @@ from trainers.config.parts.part import Part, Positive
 
 
 class Setting(Protocol):
-    """One of several ways to run a search, of which the best on the validation set is chosen."""
+    """One setting of a search; of several, the best on the validation set is chosen."""
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Of settings with equal scores the least is chosen."""
+        """Sort key: of settings with equal scores, the least is chosen."""
 
     def to_json_dict(self) -> dict[str, float]:
-        """Its numbers, by the names under which scores record them."""
+        """Returns its numbers, by the names under which scores record them."""
 
 
 class DecodePart(Part):
-    """How hypotheses are generated; a family without fields of its own generates one of each utterance."""
+    """How hypotheses are generated; a family without its own fields generates one hypothesis of each utterance."""
 
-    # Module and class of the `models.family.Decoder` of its searches.
+    # Module and class of the family's `models.family.Decoder`.
     decoder: ClassVar[str | None] = None
-    # Rayscribe's extra that searches need installed.
+    # Rayscribe's extra that searches require.
     extra: ClassVar[str | None] = None
-    # Fields that name a file, and those that name a model, which a search reads.
+    # Fields that name a file, and fields that name a model, which a search reads.
     files: ClassVar[tuple[str, ...]] = ()
     models: ClassVar[tuple[str, ...]] = ()
     # Fields that may have several values, of which the best on the validation set is chosen.
     tuned: ClassVar[tuple[str, ...]] = ()
-    # Fields that scores in training, which choose the best checkpoint, depend on; the others are of final scores alone.
+    # Fields that change the scores in training, which choose the best checkpoint; the others change final scores only.
     ranking: ClassVar[tuple[str, ...]] = ()
-    # By which name records have the score without a search.
+    # Name of the score without a search in records.
     greedy: ClassVar[str] = "greedy"
 
     @property
     def settings(self) -> Sequence[Setting]:
-        """The settings of the search of a model's outputs that it asks for; none: it asks for no search."""
+        """The settings of the configured search over a model's outputs; empty if no search is configured."""
         return ()
 
     @property
@@ -50,16 +50,16 @@ class DecodePart(Part):
 
     @property
     def beams(self) -> str | None:
-        """The field that says how many hypotheses of an utterance there are; None: there is one."""
+        """The field with the number of hypotheses of an utterance; None: one hypothesis."""
         return None
 
     def describe(self) -> dict[str, Any]:
-        """What stands as `decoding` in the record of a score that was made without a search of outputs."""
+        """Returns the value of `decoding` in the record of a score that was made without a search."""
         return {"method": "greedy"}
 
 
 class GenerationPart(DecodePart):
-    """How a model with a decoder generates its hypotheses, token by token."""
+    """How a model with a decoder generates hypotheses, token by token."""
 
     ranking: ClassVar[tuple[str, ...]] = ("max_length", "num_beams")
 

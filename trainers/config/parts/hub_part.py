@@ -1,4 +1,4 @@
-"""The config's hub part: whether, and where, the best model is pushed to the Hugging Face Hub. See `schema`."""
+"""The config's hub part: pushing the best model to the Hugging Face Hub. See `schema`."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -7,9 +7,9 @@ from pydantic import AfterValidator, Field, field_validator
 
 from trainers.config.parts.part import Part
 
-# huggingface_hub: utils/_validators.py, without the names that it refuses after that.
+# huggingface_hub: utils/_validators.py, without the names that it also refuses.
 _REPOSITORY = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
-# Of transformers' hub_strategy.
+# Values of transformers' hub_strategy that push checkpoints.
 _OF_CHECKPOINTS = ("every_save", "checkpoint", "all_checkpoints")
 CHECKPOINTS_STAY = (
     "only the best model is pushed, at the end, and no checkpoints: set hub.strategy: end; checkpoints are safe in a "
@@ -18,7 +18,7 @@ CHECKPOINTS_STAY = (
 
 
 def refuse_model_id(text: str) -> str:
-    """Returns OWNER/NAME or NAME; a ValueError, if the Hub has no such names."""
+    """Returns OWNER/NAME or NAME unchanged; raises ValueError if it is not a valid name on the Hub."""
     if _REPOSITORY.fullmatch(text) is None or "--" in text or ".." in text or text.endswith(".git"):
         raise ValueError(
             "is no name on the Hub: give OWNER/NAME or NAME, each of at most 96 letters, digits, - _ and ., without "
@@ -28,7 +28,7 @@ def refuse_model_id(text: str) -> str:
 
 
 class HubPart(Part):
-    """Whether, and where, the best model is pushed to the Hugging Face Hub. The token is HF_TOKEN's, or a login's."""
+    """Pushing the best model to the Hugging Face Hub, with the token of HF_TOKEN or of a login."""
 
     push: bool = Field(
         False,

@@ -1,6 +1,6 @@
-"""The config's model part: which recognizer is trained. See `schema`.
+"""The config's model part: the recognizer to train. See `schema`.
 
-Each family has a part of its own, with what is here and its own fields: `family_table` lists them.
+Each family has its own subclass with further fields: `family_table` lists them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,26 +21,26 @@ FEWEST_OUTPUTS = 24
 
 
 class SizeEstimate(NamedTuple):
-    """About how many weights a model has, and the least width of its layers, as the config tells; 0: not known."""
+    """Approximate number of weights, and smallest layer width, of a model, from its config alone; 0: unknown."""
 
     weights: float = 0.0
     width: int = 0
 
 
 class ModelPart(Part):
-    """The recognizer: pretrained weights, or sizes of a new one."""
+    """The recognizer: pretrained weights, or the sizes of a new one."""
 
     # Module and class of the family, see `models.family.Family`.
     implementation: ClassVar[str]
-    # The family's part of the config that says how hypotheses are generated.
+    # The family's config part for generating hypotheses.
     decode_part: ClassVar[type[DecodePart]] = DecodePart
-    # Dotted names of fields of other parts that mean nothing to the family.
+    # Dotted names of fields of other parts that have no effect for the family.
     unsupported: ClassVar[tuple[str, ...]] = ()
-    # Fields that name a file whose content is trained with.
+    # Fields that name a file whose content is used in training.
     files: ClassVar[tuple[str, ...]] = ()
-    # Fields by which each rank draws the layers that it runs.
+    # Fields by which each rank chooses at random the layers that it runs.
     drawn_by_rank: ClassVar[tuple[str, ...]] = ()
-    # Hub ids of released weights, by the name of their size (`--model_size`).
+    # Hub ids of released weights, by size (`--model_size`).
     released: ClassVar[Mapping[str, str]] = {}
 
     init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
@@ -104,42 +104,42 @@ class ModelPart(Part):
 
     @property
     def names_weights(self) -> bool:
-        """Whether it says where pretrained weights are."""
+        """True if the location of pretrained weights is set."""
         return self.name_or_path is not None
 
     @property
     def token_language(self) -> str | None:
-        """The language whose token the model is given."""
+        """The language whose token is given to the model."""
         return self.language
 
     def refuse_early(self) -> None:
-        """Finds what is wrong for certain before torch is loaded; what needs the weights is found later.
+        """Finds errors that are certain before torch is loaded; those that depend on the weights are found later.
 
         Raises:
-            ConfigError: a training with it would end with the same message.
+            ConfigError: training with this part would end with the same message.
         """
 
     def misfits(self, adapt: AdaptPart, training: TrainingPart, strategy: StrategyPart) -> Iterable[str]:
-        """What of it and of the other parts a model cannot be trained with, as far as is known without weights."""
+        """Returns conflicts with other parts that prevent training, as far as they can be known without the weights."""
         return ()
 
     @property
     def is_regularized(self) -> bool:
-        """Whether the loss has a term that depends on the weights that the run began with."""
+        """True if the loss has a term that depends on the weights at the start of the run."""
         return False
 
     @property
     def masks_features(self) -> bool:
-        """Whether the model masks its features itself."""
+        """True if the model itself masks its features."""
         return False
 
     @property
     def size(self) -> SizeEstimate:
-        """How large the model is, as far as the config tells."""
+        """The size of the model, as far as the config determines it."""
         return SizeEstimate()
 
     def unused(self) -> dict[str, str]:
-        """Each of its fields that nothing reads with the others, whatever its value, and why."""
+        """Returns each field that nothing reads, given the other fields, and the reason."""
         if self.init != "scratch":
             return {}
         names = ("tokenizer_name", "feature_extractor_name", "allow_pickle")
@@ -151,9 +151,9 @@ class ModelPart(Part):
 
 
 class NewModelPart(ModelPart):
-    """A family that can begin with new weights, of these sizes, and trains with the regularization of transformers."""
+    """A family that can start from new weights of these sizes, and trains with the regularization of transformers."""
 
-    # Fields that only new weights read.
+    # Fields that are read only for new weights.
     sizes: ClassVar[tuple[str, ...]] = ("d_model", "encoder_layers", "attention_heads", "ffn_dim")
 
     vocab_size: Positive = Field(
@@ -201,7 +201,7 @@ class NewModelPart(ModelPart):
 
     @property
     def masking(self) -> dict[str, Any]:
-        """What the part changes of the SpecAugment in a model's own config."""
+        """The changes to the SpecAugment settings in a model's own config."""
         names = ("mask_time_prob", "mask_time_length", "mask_feature_prob", "mask_feature_length")
         changes = {name: getattr(self, name) for name in names if self.apply_spec_augment}
         given = {name: value for name, value in changes.items() if value is not None}
@@ -213,7 +213,7 @@ class NewModelPart(ModelPart):
 
     @property
     def size(self) -> SizeEstimate:
-        """Of new weights: attention has four square matrices, a feed-forward layer two of `ffn_dim`."""
+        """The size of new weights: attention has four square matrices, a feed-forward layer has two of `ffn_dim`."""
         if self.init != "scratch":
             return SizeEstimate()
         layer = 4 * self.d_model**2 + 2 * self.d_model * (self.ffn_dim or 4 * self.d_model)

@@ -1,4 +1,4 @@
-"""Where a model is, as recipes write it, taken apart: Hub id, folder or file, URL, or another run. Opens nothing."""
+"""Parses the source of a model in a recipe: Hub id, folder or file, URL, or another run. Opens nothing."""
 
 import re
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _SHA256 = re.compile(r"sha256=([0-9a-fA-F]{64})")
 
 
 class SourceKind(Enum):
-    """What a source is read with."""
+    """The kind of a source, which selects its reader."""
 
     HUB = "hub"
     PATH = "path"
@@ -31,12 +31,12 @@ class SourceKind(Enum):
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A source of a model or of a part of one.
+    """A source of a model or of part of a model.
 
     Attributes:
         address: Hub id, path, URL, or name of a run.
-        revision: On the Hub: a branch, tag or commit. None: its main branch.
-        sha256: Of what an https:// URL gives, in lower case. None: not given.
+        revision: Branch, tag or commit on the Hub. None: the main branch.
+        sha256: SHA-256 of the file at an https:// URL, in lower case. None: not given.
     """
 
     kind: SourceKind
@@ -46,12 +46,12 @@ class ModelSource:
 
     @classmethod
     def parse(cls, text: str, revision: str | None = None) -> "ModelSource":
-        """Takes a field of a config apart; a relative path cannot be told from a Hub id, and counts as one.
+        """Parses a field of a config; a relative path looks like a Hub id, and is parsed as one.
 
-        `revision` is what another field says of it.
+        `revision` is the value of the recipe's separate field for it.
 
         Raises:
-            ValueError: it has no such form. The message does not repeat a URL, which may hold a password.
+            ValueError: the text is not a source. The message does not repeat a URL, which may contain a password.
         """
         source = cls._parse(text)
         if revision is None or source.kind is SourceKind.PATH:
@@ -95,7 +95,7 @@ class ModelSource:
 
     @property
     def text(self) -> str:
-        """The source as messages and records show it: without a URL's query, which may be a secret."""
+        """The source as messages and records show it: without a URL's query, which may contain a secret."""
         if self.kind is SourceKind.HUB:
             return f"{self.address}@{self.revision}" if self.revision is not None else self.address
         if self.kind is SourceKind.RUN:

@@ -1,4 +1,4 @@
-"""The base of every part of a config that users write, and what the fields of several parts have in common."""
+"""The base class of all parts of a config that users write, and what the fields of several parts share."""
 
 import inspect
 import math
@@ -13,13 +13,13 @@ from trainers.config.parts.data_location import DataLocation
 from trainers.config.storage_location import SUPPORTED, is_url, refused_url, unreadable_url
 
 URL = r"^https?://[^@\s]+$"
-# Type of the error of a URL that no storage opens; the URL, which may hold a password, is not repeated.
+# Type of the error for a URL that no storage opens; the URL, which may contain a password, is not repeated.
 UNSUPPORTED_URL = "unsupported_url"
-# Type of the error of a `rule`, whose context has its `problems`, and its name as `rule`.
+# Type of the error of a `rule`; its context has the list `problems`, and the rule's name as `rule`.
 RULE = "rule"
 
 
-# The largest that every reader of JSON has exactly.
+# The largest integer that every JSON reader represents exactly.
 MAX_INTEGER = 2**53 - 1
 
 
@@ -32,10 +32,10 @@ class Part(BaseModel):
 
 
 def rule(check: Callable[..., Any]) -> Any:
-    """Makes a validator of a part's fields together: all of its problems are told, and then those of other rules.
+    """Makes a validator of several fields of a part, which reports all problems of its own and of the other rules.
 
     Args:
-        check: A method of a part, which yields what is wrong, or raises a ValueError; with a ValidationInfo, if it
+        check: A method of a part that yields problems, or raises a ValueError; it is called with a ValidationInfo if it
             takes one.
     """
     takes_info = len(inspect.signature(check).parameters) > 1
@@ -60,8 +60,8 @@ def rule(check: Callable[..., Any]) -> Any:
 
 
 def refuse_not_finite(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns settings of any names; refuses numbers that JSON cannot say, which would become null."""
-    # Not by recursion: a request may be nested as deeply as its parser allows.
+    """Returns settings of any names unchanged; refuses numbers that JSON cannot represent, which would become null."""
+    # Iterative, since a request may be nested as deeply as its parser allows.
     left: list[tuple[str, Any]] = [(str(name), value) for name, value in settings.items()]
     while left:
         name, value = left.pop()
@@ -75,18 +75,18 @@ def refuse_not_finite(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_unsupported(location: str) -> str:
-    """Returns a location; refuses a URL that no storage opens."""
+    """Returns a location unchanged; refuses a URL that no storage opens."""
     return location if is_url(location) else refuse_url(location, SUPPORTED)
 
 
 def refuse_unsupported_data(location: str) -> str:
-    """Returns a location of rows; refuses a URL that cannot be read, and options that its format has not."""
+    """Returns a location of rows unchanged; refuses a URL that cannot be read, and options unknown to its format."""
     _refuse(unreadable_url(DataLocation.parse(location).path))
     return location
 
 
 def refuse_url(location: str, instead: str) -> str:
-    """Returns a location; refuses any URL, and says what to give instead."""
+    """Returns a location unchanged; refuses any URL, and names in the message what to give instead."""
     _refuse(refused_url(location, instead))
     return location
 
@@ -97,27 +97,27 @@ def _refuse(problem: str | None) -> None:
 
 
 def trains(info: ValidationInfo) -> bool:
-    """Whether the config is read to train with it, see `ConfigScope`."""
+    """Returns True if the config is read for training, see `ConfigScope`."""
     return not isinstance(info.context, ConfigScope) or info.context.trains
 
 
-# Of the environment.
+# Name of an environment variable.
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 VariableName = Annotated[str, StringConstraints(pattern=VARIABLE, max_length=200)]
-# Names and values that something else reads.
+# Names and values that another library reads.
 Settings = Annotated[dict[str, Any], AfterValidator(refuse_not_finite)]
 # A path, or a URL of a storage.
 Location = Annotated[str, AfterValidator(refuse_unsupported)]
-# Where rows are, see `data_location`.
+# The location of rows, see `data_location`.
 RowsLocation = Annotated[str, AfterValidator(refuse_unsupported_data)]
-# What transformers opens. It takes any other text for a Hub id, and says so of a URL.
+# A folder or Hub id that transformers opens. It takes any other text, even a URL, for a Hub id.
 ModelLocation = Annotated[
     str,
     AfterValidator(
         lambda name: refuse_url(name, "a Hub id, e.g. openai/whisper-tiny, or a folder that every node has")
     ),
 ]
-# A field with a bound `le` of its own is an int: these would replace it.
+# For an int field without its own `le`, which this bound would replace.
 Positive = Annotated[int, Field(gt=0, le=MAX_INTEGER)]
 NotNegative = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
 PositiveFloat = Annotated[float, Field(gt=0)]

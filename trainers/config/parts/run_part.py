@@ -10,17 +10,17 @@ from trainers.config.storage_location import StorageOptions
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 RESUME = r"^(auto|never|from:.+)$"
 BUCKET = r"^[a-zA-Z0-9._-]+$"
-# These become parts of AWS's and Azure's host names.
+# Regions and accounts become parts of AWS's and Azure's host names.
 REGION, ACCOUNT = r"^[a-z0-9-]+$", r"^[a-z0-9]+$"
 PREPARED, EVALUATIONS = FOLDERS_BESIDE_RUNS = ("prepared", "evaluations")
 # float32.
 BYTES_PER_NUMBER = 4
-# Of a weight in a checkpoint that is trained: itself and AdamW's two moments.
+# A trained weight in a checkpoint: the weight itself and AdamW's two moments.
 BYTES_PER_WEIGHT = 3 * BYTES_PER_NUMBER
 
 
 class S3BucketPart(Part):
-    """How one bucket is reached, in place of all `run.s3_…` fields; what each means, they say."""
+    """Access to one bucket, in place of all `run.s3_…` fields, which describe what each field means."""
 
     endpoint_url: str | None = Field(None, description="As run.s3_endpoint_url. null: as there.")
     region: str | None = Field(None, pattern=REGION, description="As run.s3_region. null: as there.")
@@ -33,7 +33,7 @@ class S3BucketPart(Part):
 
 
 class RunPart(Part):
-    """What the run is called, where it is kept and how it survives failures."""
+    """The run's name, its storage, and how it survives failures."""
 
     name: str | None = Field(
         None,
@@ -126,7 +126,7 @@ def _refuse_two_identities(profile: str | None, name: str, *, anonymous: bool) -
 
 
 class CheckpointPart(Part):
-    """Which checkpoints are kept, over all attempts of a run."""
+    """The checkpoints that are kept, over all attempts of a run."""
 
     num_to_keep: Positive | None = Field(3, description="Keep this many of the best, and the newest. null: keep all.")
     checkpoint_score_attribute: str | None = Field(
@@ -142,6 +142,6 @@ class CheckpointPart(Part):
 
     @property
     def score_attribute(self) -> str:
-        """The attribute, of a config whose run has begun."""
+        """The attribute, in the config of a run that has started."""
         assert self.checkpoint_score_attribute is not None, "the run's beginning gives it a value"
         return self.checkpoint_score_attribute

@@ -1,4 +1,4 @@
-"""The config's scaling part: how many workers, and what each takes. See `schema`."""
+"""The config's scaling part: the number of workers, and their resources. See `schema`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -9,31 +9,31 @@ from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, model
 from trainers.config.parts.part import Part, PositiveFloat, rule
 from trainers.config.parts.run_part import NAME
 
-# One logical CPU stays free for Ray Data while workers hold theirs (ray#41603: without it, a hang).
+# One logical CPU stays free for Ray Data while the workers hold theirs (ray#41603: otherwise the run hangs).
 CPUS_FOR_DATA = 1.0
 BACKEND = r"^[a-z0-9]+(:[a-z0-9]+(,[a-z0-9]+:[a-z0-9]+)*)?$"
-# Ray counts ten-thousandths in 64 bits, also over all workers.
+# Ray counts ten-thousandths in 64 bits, also for the sum over all workers.
 ResourceAmount = Annotated[float, Field(ge=0, le=1e14)]
 
 
 MAX_WORKERS = 100_000
-# How a run comes to need no GPU, whatever its recipe says.
+# The settings with which a run requires no GPU, whatever its recipe says.
 WITHOUT_GPU = "set scaling.use_gpu: false and scaling.resources_per_worker.GPU: 0"
 AcceleratorName = Literal["auto", "cpu", "cuda", "rocm", "hpu"]
-# Those that Ray counts as GPU; auto is the one of the two that a node has.
+# Accelerators that Ray counts as GPU; auto is cuda or rocm, whichever a node has.
 GPU_ACCELERATORS = ("auto", "cuda", "rocm")
 HPU = "HPU"
-# Ray's resource of a node with accelerators of a type has this name and the type's; each node has 1 of it, and whoever
-# wants the type takes this much (ray.util.accelerators, ray.air.ScalingConfig).
+# Ray's resource for nodes with accelerators of a type has a name of this prefix and the type. Each node has 1 of it, of
+# which a worker that requires the type takes this share (ray.util.accelerators, ray.air.ScalingConfig).
 TYPE_PREFIX, TYPE_SHARE = "accelerator_type:", 0.001
-# Ray's rules are those of Kubernetes' labels: https://docs.ray.io/en/latest/ray-core/scheduling/labels.html
+# Ray's rules for labels are those of Kubernetes: https://docs.ray.io/en/latest/ray-core/scheduling/labels.html
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 _LABEL = re.compile(rf"(?:[A-Za-z0-9.-]{{1,253}}/)?{_WORD}")
 _CONDITION = re.compile(rf"(?P<no>!?)(?:in\((?P<several>{_WORD}(?:, ?{_WORD})*)\)|(?P<one>{_WORD}))")
 
 
 def _refuse_unreadable(selector: dict[str, str]) -> dict[str, str]:
-    """Returns a label selector; refuses what Ray cannot read."""
+    """Returns a label selector unchanged; refuses one that Ray cannot read."""
     for label, condition in selector.items():
         if _LABEL.fullmatch(label) is None:
             raise ValueError(f"{label!r} is no label's name: give one as pool, or ray.io/accelerator-type")
@@ -45,7 +45,7 @@ def _refuse_unreadable(selector: dict[str, str]) -> dict[str, str]:
 
 
 class WorkerRange(Part):
-    """An elastic number of workers: as many as the cluster has room for, within bounds."""
+    """An elastic number of workers: as many as fit on the cluster, within bounds."""
 
     min: int = Field(gt=0, le=MAX_WORKERS, description="Fewest workers to train with; below, training waits.")
     max: int = Field(gt=0, le=MAX_WORKERS, description="Most workers to train with; a queue charges these.")
@@ -68,7 +68,7 @@ WorkerCount = Annotated[
 
 
 class ScalingPart(Part):
-    """How many workers there are, and what each takes. Ray's words."""
+    """The number of workers, and the resources of each, in Ray's terms."""
 
     num_workers: WorkerCount = Field(
         1,
@@ -115,7 +115,7 @@ class ScalingPart(Part):
     @model_validator(mode="before")
     @classmethod
     def _gpu_is_used(cls, content: Any) -> Any:
-        """An accelerator that is a GPU says use_gpu: true where it is left out."""
+        """Sets use_gpu: true where it is left out and the accelerator is a GPU."""
         if isinstance(content, Mapping) and content.get("accelerator") in GPU_ACCELERATORS:
             return {"use_gpu": True, **content}
         return content
@@ -186,12 +186,12 @@ class ScalingPart(Part):
 
     @property
     def max_workers(self) -> int:
-        """Those that are charged."""
+        """The largest number of workers, which the queue charges."""
         return self.num_workers.max if isinstance(self.num_workers, WorkerRange) else self.num_workers
 
     @property
     def device(self) -> AcceleratorName:
-        """What each worker has, where `accelerator` leaves it to the other fields, too."""
+        """The device of each worker, derived from other fields if `accelerator` is not set."""
         if self.accelerator is not None:
             return self.accelerator
         if self.use_gpu:
@@ -200,13 +200,13 @@ class ScalingPart(Part):
 
     @property
     def worker_resources(self) -> dict[str, float]:
-        """What each worker reserves, in Ray's names."""
+        """The resources that each worker reserves, by Ray's names."""
         devices = {"GPU": 1.0} if self.use_gpu else {HPU: 1.0} if self.device == "hpu" else {}
         types = {f"{TYPE_PREFIX}{self.accelerator_type}": TYPE_SHARE} if self.accelerator_type else {}
         return {"CPU": 1.0, **devices, **types, **self.resources_per_worker}
 
     def idle_gpus(self, held: Mapping[str, float]) -> str | None:
-        """Says that no worker asks for a GPU of a cluster with these logical resources; None where that is meant."""
+        """Returns a note if the cluster has GPUs in `held` but no worker requests one; None if that is intended."""
         is_meant = "use_gpu" in self.model_fields_set or self.accelerator is not None
         if is_meant or self.device != "cpu" or not held.get("GPU"):
             return None
@@ -216,12 +216,12 @@ class ScalingPart(Part):
         )
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels may have workers."""
+        """Returns True if a node with these labels may run workers."""
         return all(_holds(condition, labels.get(label)) for label, condition in self.label_selector.items())
 
 
 def _holds(condition: str, value: str | None) -> bool:
-    """Whether a label's value is one of a condition's; None, as without the label, is one of those of a `!`."""
+    """Returns True if a label's value meets a condition; without the label (None), only a condition with `!` is met."""
     parts = _CONDITION.fullmatch(condition)
     assert parts is not None, "the part has checked it"
     values = re.split(", ?", parts["several"] or parts["one"])

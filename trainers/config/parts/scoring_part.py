@@ -1,4 +1,4 @@
-"""The config's scoring part: metrics of the user's own. See `schema`."""
+"""The config's scoring part: the user's own metrics. See `schema`."""
 
 import re
 from typing import Annotated
@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from trainers.config.parts.part import Part, refuse_url
 from trainers.metrics.known_metrics import known_metrics
 
-# What metrics.jsonl and the Trainer have under `eval_` already.
+# Names that metrics.jsonl and the Trainer already use after `eval_`.
 RESERVED = ("loss", "runtime", "samples_per_second", "steps_per_second")
 RESERVED_PREFIX = "full_context"
 SOURCES = (
@@ -16,7 +16,7 @@ SOURCES = (
     "folder, which every node has"
 )
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-# A metric of the Hub, or a user's.
+# A metric on the Hub, built in or a user's.
 HUB_NAME = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?")
 
 
@@ -40,7 +40,7 @@ MetricSource = Annotated[str, AfterValidator(_refuse_unclear)]
 
 
 class ScoringPart(Part):
-    """What is scored in addition to the metrics that always are, and the loss."""
+    """Metrics in addition to the loss and the built-in ones."""
 
     metrics: dict[MetricName, MetricSource] = Field(
         default_factory=dict,
@@ -51,5 +51,5 @@ class ScoringPart(Part):
     )
 
     def source_of(self, attribute: str | None) -> str | None:
-        """Where the metric is from that an attribute ranks checkpoints by; None: it is none of these."""
+        """Returns the source of the metric by which an attribute ranks checkpoints; None if it is not in `metrics`."""
         return self.metrics.get(str(attribute).removeprefix("eval_"))

@@ -13,12 +13,12 @@ Words = Annotated[tuple[Annotated[str, StringConstraints(strip_whitespace=False)
 
 
 def is_python(words: Sequence[str]) -> bool:
-    """Whether an interpreter runs a command."""
+    """Returns True if a Python interpreter runs the command."""
     return words[0] == "-m" or words[0].endswith(".py")
 
 
 class ScriptPart(Part):
-    """A program that torchrun could start, and what is kept of what it writes."""
+    """A program that torchrun could start, and which of its outputs are kept."""
 
     command: Words = Field(
         description="The program and its arguments, a word each: [train.py, --lr, 1e-4], [-m, package.train], or a "
@@ -102,13 +102,13 @@ class ScriptPart(Part):
 
     @property
     def is_python(self) -> bool:
-        """Whether an interpreter runs it."""
+        """True if a Python interpreter runs the program."""
         return is_python(self.command)
 
     def python_problem(self, machine: str) -> str | None:
-        """What is said where this machine, on which the program is to run, has no interpreter at its path.
+        """Returns a message if this machine, which is to run the program, has no interpreter at the given path.
 
-        None: it has one, or one is looked for elsewhere: in the package, or in the PATH of a node.
+        None: it has one, or the interpreter is looked up elsewhere: in the package, or in the PATH of a node.
         """
         path = self.python or ""
         if not self.is_python or not path.startswith("/") or os.access(path, os.X_OK):

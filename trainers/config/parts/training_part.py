@@ -1,4 +1,4 @@
-"""The config's training part: how long, how large and how fast. See `schema`."""
+"""The config's training part: length, batch sizes and learning rate. See `schema`."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -7,12 +7,12 @@ from pydantic import Field, ValidationInfo
 
 from trainers.config.parts.part import NotNegative, Part, Positive, PositiveFloat, Settings, rule, trains
 
-# Of AdamW, which is the optimizer where none is named; it moves each weight by about this much in a step.
+# For AdamW, the default optimizer, which moves each weight by about this much in a step.
 MOST_LEARNING_RATE = 0.1
 
 
 class TrainingPart(Part):
-    """How long, how large and how fast to train."""
+    """The length of the training, its batch sizes and its optimization."""
 
     max_steps: Positive | None = Field(None, description="Optimizer steps. null: use num_train_epochs.")
     num_train_epochs: PositiveFloat | None = Field(None, description="Passes over the data. null: use max_steps.")
@@ -115,8 +115,8 @@ class TrainingPart(Part):
             yield "fp16 and bf16 exclude each other: keep one"
 
     def warmup_note(self, steps: int | None) -> str | None:
-        """A line where the learning rate never reaches its peak; None: it does, or the steps are not known."""
-        # `unused_fields` says of constant that it has no warm-up.
+        """Returns a note if the learning rate never reaches its peak; None if it does, or the steps are unknown."""
+        # `unused_fields` reports that a constant schedule has no warm-up.
         if steps is None or self.warmup_steps < steps or not self.warmup_steps or self.lr_scheduler_type == "constant":
             return None
         return (
@@ -127,8 +127,8 @@ class TrainingPart(Part):
 
     @property
     def checkpoints_reentrantly(self) -> bool:
-        """Whether activations are recomputed in torch's older way, which is not Rayscribe's default."""
-        # The new name and the old one.
+        """True if activations are recomputed with torch's older, reentrant method, which is not Rayscribe's default."""
+        # Under its new name and its old one.
         given = [self.training_args.get(f"{name}_checkpointing_kwargs") for name in ("activation", "gradient")]
         return any(isinstance(each, dict) and bool(each.get("use_reentrant")) for each in given)
 

@@ -1,1 +1,1 @@
-"""Random changes of the clips that are trained on."""
+"""Random changes of training clips."""

@@ -1,4 +1,4 @@
-"""What is done to a clip that is trained on: speed, room, noise, gain, and the masks of its features."""
+"""Augmentation of a training clip: speed, reverberation, noise, gain, and the masks of its features."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class Masks:
 class Augmenter:
     """Changes clips of one prepared set. A pure function of the clip, its position in the index, and the epoch.
 
-    Without speeds, noise or impulse responses (`rirs`) a clip is not changed in that way.
+    A clip's speed, noise or reverberation is not changed without `speeds`, `noise` or `rirs` (impulse responses).
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Augmenter:
         self._speeds, self._noise, self._rirs = speeds, noise, rirs
 
     def change(self, clip: npt.NDArray[np.int16], position: int, epoch: int) -> npt.NDArray[np.int16]:
-        """The clip, int16 (T,), at a position of the index, as it is trained on in an epoch counted from 0.
+        """Returns a clip, int16 (T,), as it is trained on in an epoch; `position` is its position in the index.
 
         Returns:
-            int16 samples, at the speed of `Speeds`; what passes full scale is clipped.
+            int16 samples, at the speed of `Speeds`; values outside full scale are clipped.
 
         Raises:
             DataError: a recording of a manifest cannot be read.
@@ -71,7 +71,7 @@ class Augmenter:
         return changed
 
     def masks(self, length: int, position: int, epoch: int) -> Masks | None:
-        """What is masked of the features of a changed clip of this many samples; None where nothing ever is."""
+        """Returns the masks of the features of a changed clip of `length` samples; None if masking is off."""
         if not self._part.masks:
             return None
         return draw_masks(self._part, length / SAMPLING_RATE_HZ, self._generator(epoch, Stage.MASKS, position))
@@ -81,12 +81,12 @@ class Augmenter:
 
 
 def amplitude(level_db: float) -> np.float32:
-    """The factor of samples that changes their level by so many dB."""
+    """Returns the factor of samples that changes their level by `level_db`."""
     return np.float32(10 ** (level_db / 20))
 
 
 def power(samples: Samples) -> float:
-    """Mean square."""
+    """Returns the mean square."""
     return float(np.square(samples, dtype=np.float64).mean())
 
 
@@ -96,11 +96,11 @@ def add_noise(samples: Samples, noise: Samples, snr_db: float, generator: np.ran
     Args:
         samples: float32 (T,).
         noise: float32 (N,).
-        snr_db: Mean power of the clip over that of the stretch, dB.
-        generator: Draws where the stretch begins.
+        snr_db: Mean power of the clip relative to that of the stretch, dB.
+        generator: Draws the start of the stretch.
 
     Returns:
-        float32 (T,); the clip as it is where it or the stretch is silent.
+        float32 (T,); the clip unchanged if it or the stretch is silent.
     """
     start = int(generator.integers(max(1, len(noise) - len(samples) + 1) if len(noise) >= len(samples) else len(noise)))
     stretch = np.take(noise, np.arange(start, start + len(samples)), mode="wrap")
@@ -113,8 +113,8 @@ def add_noise(samples: Samples, noise: Samples, snr_db: float, generator: np.ran
 def reverberate(samples: Samples, response: Samples) -> Samples:
     """Convolves a clip, float32 (T,), with an impulse response, float32 (R,).
 
-    The direct path, the response's largest value, stays where it was, so that the clip is neither delayed nor longer;
-    its mean power is kept. Where it or the response is silent, the clip stays as it is.
+    The direct path, the response's largest value, is aligned with the original, so that the clip is neither delayed nor
+    longer; its mean power is kept. If the clip or the response is silent, the clip is unchanged.
     """
     direct = int(np.abs(response).argmax())
     length = len(samples) + min(len(response), direct + len(samples)) - 1
@@ -128,7 +128,7 @@ def reverberate(samples: Samples, response: Samples) -> Samples:
 
 
 def draw_masks(part: AugmentPart, duration_s: float, generator: np.random.Generator) -> Masks:
-    """Draws widths up to the part's, evenly, and then where they lie, evenly."""
+    """Draws widths up to the part's maximum, uniformly, and then their positions, uniformly."""
     longest_s = min(part.time_mask_s, part.time_mask_fraction * duration_s)
     times_s = tuple(_stretch(generator, longest_s, duration_s) for _ in range(part.time_masks))
     bands = tuple(_stretch(generator, part.frequency_mask_fraction, 1.0) for _ in range(part.frequency_masks))
@@ -142,7 +142,7 @@ def _stretch(generator: np.random.Generator, widest: float, length: float) -> St
 
 
 def mask_features(features: torch.Tensor, masks: Masks, frames_per_s: float) -> torch.Tensor:
-    """Masks features (bins, frames) of one padded clip in place, with the mean over the clip's own frames."""
+    """Masks features (bins, frames) of one padded clip in place, with the mean over the clip's unpadded frames."""
     bins, frames = features.shape
     own = features[:, : max(1, min(frames, round(masks.duration_s * frames_per_s)))]
     mean = own.mean()

@@ -11,17 +11,17 @@ from trainers.data.sources.manifest import segment
 from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.errors import AudioError, DataError
 
-# Of one pool in one process: 70 minutes at 16 kHz. A manifest of more is read again as it is drawn from.
+# Per pool and process: 70 minutes at 16 kHz. Recordings of a larger manifest are read again when drawn.
 KEPT_BYTES = 256 * 2**20
 
 
 def read_row(row: Row, reader: RecordingReader) -> npt.NDArray[np.float32]:
-    """Samples (T,) of a recording, or of a segment of it; mono, at the rate of prepared clips.
+    """Reads the samples (T,) of a recording, or of a segment of it; mono, at the rate of prepared clips.
 
     Raises:
-        AudioError: it is not there, cannot be decoded, or ends before its segment.
+        AudioError: the recording does not exist, cannot be decoded, or ends before its segment.
         DataError: its archive is damaged.
-        StorageError: it cannot be read now.
+        StorageError: the storage is not available.
     """
     (recording,) = reader.read([row])
     if isinstance(recording, AudioError):
@@ -36,11 +36,11 @@ def read_row(row: Row, reader: RecordingReader) -> npt.NDArray[np.float32]:
 
 
 class RecordingPool:
-    """The recordings of one manifest; each is read when it is first drawn, and kept within a bound.
+    """The recordings of one manifest; each is read when first drawn, and cached up to a limit.
 
     Args:
         field: The config's field that names the manifest, for messages.
-        rows: Its rows, and what reads them.
+        rows: The manifest's rows, with their reader.
     """
 
     def __init__(self, field: str, rows: LocatedRows):
@@ -49,10 +49,10 @@ class RecordingPool:
         self._kept_bytes = 0
 
     def draw(self, generator: np.random.Generator) -> npt.NDArray[np.float32]:
-        """Samples (T,) of one of the recordings, each as likely; mono, at the rate of prepared clips.
+        """Returns the samples (T,) of a recording, drawn uniformly; mono, at the rate of prepared clips.
 
         Raises:
-            DataError: it cannot be read.
+            DataError: the recording cannot be read.
         """
         return self._read(int(generator.integers(len(self._table))))
 

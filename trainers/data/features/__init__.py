@@ -1,1 +1,1 @@
-"""A model's input, computed from stored samples when it is needed."""
+"""Computes a model's input from stored samples, on demand."""

@@ -1,7 +1,7 @@
-"""A model's input as its own feature extractor gives it.
+"""Computes a model's input as its own feature extractor does.
 
-On the CPU the extractors compute clip by clip, that of wav2vec2-bert frame by frame: a GPU would wait for them. So two
-of them are written here for a whole batch where it lies, equal up to rounding; sums are made in float64.
+On the CPU, the extractors compute clip by clip, that of wav2vec2-bert frame by frame: a GPU would wait for them. Two of
+them are therefore reimplemented here for a complete batch on the GPU, equal up to rounding; sums are in float64.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,17 +25,17 @@ MEL_FLOOR = 1.192092955078125e-07
 
 
 class ExtractorFeatures:
-    """Input that is what a model's own extractor gives for each clip alone, and padding behind it.
+    """Inputs equal to those of a model's own extractor for each clip alone, with padding after them.
 
-    On a CPU the extractor itself runs, one clip at a time: padding moves none of its values. A GPU computes a batch at
-    once, where one is written for the extractor. Where it is `masked`, the model is given an attention mask.
+    On a CPU, the extractor itself runs, one clip at a time, so that padding changes no values. On a GPU, a batch is
+    computed at once if the extractor is reimplemented here. If `masked`, the model gets an attention mask.
     """
 
     def __init__(self, extractor: Any, *, masked: bool):
         self._extractor, self._masked = extractor, masked
         self._device: Any = torch.device("cpu")
         self._on_gpu: GpuExtractor | None = None
-        # Padding has one length for each edge.
+        # Padding has the same length for all clips of an edge.
         self._padded_length = cache(lambda samples: len(self._extract(np.zeros(samples, np.float32))))
 
     @property
@@ -50,7 +50,7 @@ class ExtractorFeatures:
         return self
 
     def inputs(self, clips: Sequence[torch.Tensor], edge_s: float | None) -> dict[str, torch.Tensor]:
-        """Gives the extractor's own input, float32 (B, T, …), and where the model takes one its mask."""
+        """Returns the extractor's own input, float32 (B, T, …), and its mask if the model takes one."""
         if self._on_gpu is not None:
             counts = self._on_gpu.lengths([len(clip) for clip in clips])
             values: Sequence[torch.Tensor] = list(self._on_gpu(clips))
@@ -70,14 +70,14 @@ class ExtractorFeatures:
         return inputs
 
     def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        """Of samples (B, T), or of several mel frames side by side (B, T, frames × bins)."""
+        """Returns views for samples (B, T), or for several mel frames side by side (B, T, frames × bins)."""
         values = inputs[self._extractor.model_input_names[0]]
         if values.ndim == 2:
             return [row[None] for row in values]
         return [row.view(-1, row.shape[1] // self._extractor.stride).T for row in values]
 
     def _extract(self, waveform: np.ndarray) -> torch.Tensor:
-        """Values of one clip without those that its mask excludes, float32 (T, …)."""
+        """Returns the values of one clip without those that its mask excludes, float32 (T, …)."""
         found = self._extractor(
             waveform, sampling_rate=SAMPLING_RATE_HZ, return_tensors="pt", return_attention_mask=True, padding=True
         )
@@ -86,20 +86,20 @@ class ExtractorFeatures:
 
 
 class GpuExtractor(Protocol):
-    """Computes a batch's input."""
+    """Computes the input of a batch on a GPU."""
 
     def to(self, device: Any) -> "GpuExtractor":
-        """Moves it to the device of the clips."""
+        """Moves the extractor to the device of the clips."""
 
     def lengths(self, samples: Sequence[int]) -> list[int]:
-        """Elements of the input of clips of so many samples."""
+        """Returns the input lengths of clips with these numbers of samples."""
 
     def __call__(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Float32 (B, most of `lengths`, …) of int16 clips (T_i,); behind a clip's own length is anything."""
+        """Returns float32 (B, max `lengths`, …) for int16 clips (T_i,); values beyond a clip's length are arbitrary."""
 
 
 class NormalizedSamples(torch.nn.Module):
-    """Samples of wav2vec2 and its relatives, of mean zero and variance one in each clip where the extractor says so."""
+    """Samples for wav2vec2 and related models, normalized per clip to zero mean and unit variance if so configured."""
 
     def __init__(self, extractor: Any):
         super().__init__()
@@ -117,7 +117,7 @@ class NormalizedSamples(torch.nn.Module):
 
 
 class MelFramePairs(torch.nn.Module):
-    """Kaldi's log-mel frames, each bin of a clip of mean zero and variance one, `stride` of them side by side."""
+    """Kaldi's log-mel frames, `stride` of them side by side; each bin of a clip has zero mean and unit variance."""
 
     window: torch.Tensor
     mel_filters: torch.Tensor
@@ -139,7 +139,7 @@ class MelFramePairs(torch.nn.Module):
         least, hop = MEL_WINDOW.kernel, MEL_WINDOW.stride
         frames = pad(waveforms, (0, max(0, least - waveforms.shape[1]))).unfold(1, least, hop)
         frames = frames - frames.mean(dim=-1, keepdim=True)
-        # Of the first sample of a frame as if it came twice.
+        # The first sample of a frame is its own predecessor.
         frames = frames - PREEMPHASIS * torch.cat((frames[..., :1], frames[..., :-1]), dim=-1)
         power = torch.fft.rfft(frames * self.window, FFT_LENGTH).abs() ** 2
         log_mel = (power @ self.mel_filters).clamp_(min=MEL_FLOOR).log_()
@@ -148,7 +148,7 @@ class MelFramePairs(torch.nn.Module):
         return normalized[:, :kept].float().reshape(len(clips), kept // self._stride, -1)
 
 
-# By the extractor's class, which is not imported for it.
+# By the extractor's class name, so that the class is not imported.
 KINDS: dict[str, Callable[[Any], GpuExtractor]] = {
     "Wav2Vec2FeatureExtractor": NormalizedSamples,
     "SeamlessM4TFeatureExtractor": MelFramePairs,
@@ -156,7 +156,7 @@ KINDS: dict[str, Callable[[Any], GpuExtractor]] = {
 
 
 def gpu_extractor(extractor: Any) -> GpuExtractor | None:
-    """Computes what an extractor does; None where there is only the extractor itself."""
+    """Returns the GPU implementation of an extractor; None if there is none."""
     kind = KINDS.get(type(extractor).__name__)
     return kind(extractor) if kind is not None else None
 
@@ -166,7 +166,7 @@ def _together(clips: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _normalized(values: torch.Tensor, lengths: Sequence[int], *, correction: int) -> torch.Tensor:
-    """Of values (B, T, …), by the mean and the variance of each clip's first `lengths`."""
+    """Normalizes values (B, T, …) by the mean and the variance of each clip's first `lengths`."""
     counts = torch.tensor(lengths, device=values.device).view(-1, *[1] * (values.ndim - 1))
     own = torch.arange(values.shape[1], device=values.device).view(1, -1, *[1] * (values.ndim - 2)) < counts
     centered = values - (values * own).sum(dim=1, keepdim=True) / counts

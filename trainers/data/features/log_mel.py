@@ -13,18 +13,18 @@ from trainers.errors import ConfigError
 POWER_FLOOR_LOG10 = -10.0
 DYNAMIC_RANGE_LOG10 = 8.0
 
-# A matrix product of fewer columns takes another kernel on some CPUs, whose last bit differs from the reference's.
+# A matrix product of fewer columns uses another kernel on some CPUs, whose last bit differs from the reference's.
 FEWEST_FRAMES = 64
 
 
 class LogMel(torch.nn.Module):
-    """Computes input_features on the device where it lies, bit for bit as a WhisperFeatureExtractor.
+    """Computes input_features on the module's device, bit for bit like a WhisperFeatureExtractor.
 
-    The reference pads the waveform with zeros to the full context and transforms all of it. Every frame that sees only
-    padding has one known value, so only the real samples are transformed, and the rest is filled in.
+    The reference pads the waveform with zeros to the full context and transforms all of it. Every frame of padding
+    alone has the same known value, so only the real samples are transformed, and the rest is filled in.
 
     Raises:
-        ConfigError: it dithers, so that its features are random.
+        ConfigError: the extractor dithers, so that its features are random.
     """
 
     on_cpu = False
@@ -47,24 +47,24 @@ class LogMel(torch.nn.Module):
         self.register_buffer("window", torch.hann_window(self.n_fft), persistent=False)
 
     def _log_mel(self, waveform: torch.Tensor) -> torch.Tensor:
-        """The logarithm of the mel power of samples (…, T): (…, mel bins, frames)."""
+        """Returns the logarithm of the mel power of samples (…, T), shape (…, mel bins, frames)."""
         stft = torch.stft(waveform, self.n_fft, self.hop_length, window=self.window, return_complex=True)
         power = (stft[..., :-1].abs() ** 2).contiguous()
         filters = self.mel_filters.T
-        # Of a GPU not in TF32, which a model's own products may be in.
+        # On a GPU in float64, never in TF32, which may be enabled for the model's own products.
         mel = (filters.double() @ power.double()).float() if power.is_cuda else filters @ power
         return mel.clamp_(min=10**POWER_FLOOR_LOG10).log10_()
 
     def frames(self, edge_s: float) -> int:
-        """Frames of an utterance that is padded to `edge_s` seconds; even, as the encoder halves them."""
+        """Returns the frame count of an utterance padded to `edge_s` seconds; even, since the encoder halves it."""
         return 2 * round(edge_s * self.sampling_rate_hz / self.hop_length / 2)
 
     def inputs(self, clips: Sequence[torch.Tensor], edge_s: float | None) -> dict[str, torch.Tensor]:
-        """Gives input_features, float32 (B, mel bins, frames)."""
+        """Returns input_features, float32 (B, mel bins, frames)."""
         seconds = edge_s if edge_s is not None else len(clips[0]) / self.sampling_rate_hz
         frames = self.frames(seconds)
         if self.window.is_cuda:
-            # One transform of all, equal up to rounding; behind a shorter clip are zeros, as in the reference.
+            # One transform of the batch, equal up to rounding; zeros follow shorter clips, as in the reference.
             together = torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True)
             return {"input_features": self(together, frames)}
         features = torch.empty(len(clips), len(self.mel_filters.T), frames)
@@ -77,14 +77,14 @@ class LogMel(torch.nn.Module):
 
     @torch.no_grad()
     def forward(self, samples: torch.Tensor, frames: int, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Features of int16 stored samples (T,) or (B, T), T ≤ n_samples, on this module's device.
+        """Returns the features of stored int16 samples (T,) or (B, T), T ≤ n_samples, on this module's device.
 
         Returns:
-            float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale; `out`, where given.
+            float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale; `out`, if given.
         """
         waveform = samples.to(torch.float32) / INT16_RANGE
-        # One window of zeros lets every frame that touches a real sample see what it sees in the reference; beyond
-        # the full context the reference reflects, and so does this.
+        # One window of zeros makes every frame that overlaps a real sample equal to the reference's; beyond the full
+        # context the reference reflects, and so does this.
         longest = waveform.shape[-1]
         length = min(max(longest + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
         log_mel = self._log_mel(torch.nn.functional.pad(waveform, (0, length - longest)))

@@ -1,1 +1,1 @@
-"""Data sources: where utterances come from, each as one table a split."""
+"""Data sources: each split of utterances as one table."""

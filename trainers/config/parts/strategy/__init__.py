@@ -1,1 +1,1 @@
-"""How weights, gradients and optimizer are spread over the workers, and what DeepSpeed is told."""
+"""The distribution of weights, gradients and optimizer state over the workers, and the DeepSpeed config."""

@@ -1,7 +1,7 @@
-"""What a user's own DeepSpeed config may say: keys that exist, and nothing that contradicts the rest. Pure.
+"""Checks a user's DeepSpeed config: keys must exist, and values must not contradict the rest of the recipe. Pure.
 
-DeepSpeed ignores a key of the first level that it does not know, and transformers finds a contradiction only when
-training begins. Source of the keys: https://www.deepspeed.ai/docs/config-json/
+DeepSpeed ignores an unknown top-level key, and transformers finds a contradiction only when training starts.
+Source of the keys: https://www.deepspeed.ai/docs/config-json/
 """
 
 import difflib
@@ -17,7 +17,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 AUTO = "auto"
 REQUIRED = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "zero_optimization")
-# What else the first level may hold: what is compared with the config, and what is passed on.
+# Other allowed top-level keys: those that are compared with the recipe, and those that are passed on.
 COMPARED = ("bf16", "fp16", "optimizer", "scheduler")
 PASSED_ON = _names(
     """
@@ -26,7 +26,7 @@ PASSED_ON = _names(
     train_batch_size wall_clock_breakdown zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
     """
 )
-# What DeepSpeed knows and Rayscribe does itself, and what to use instead.
+# Keys of DeepSpeed for what Rayscribe does itself, and what to use instead.
 REFUSED: Mapping[str, str] = {
     "checkpoint": "checkpoints go through the run's journal; use training.save_steps and checkpoint.num_to_keep",
     **dict.fromkeys(("tensorboard", "wandb", "comet", "csv_monitor"), "use training.report_to"),
@@ -58,12 +58,12 @@ OFFLOAD_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 OPTIMIZERS = ("AdamW", "Adam")
 OPTIMIZER_PARAMS = ("lr", "betas", "eps", "weight_decay", "torch_adam", "adam_w_mode")
-# Each schedule of DeepSpeed that is one of transformers'; https://huggingface.co/docs/transformers/deepspeed
+# DeepSpeed's schedules that transformers has too; https://huggingface.co/docs/transformers/deepspeed
 SCHEDULERS: Mapping[str, str] = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear"}
 SCHEDULER_PARAMS = ("warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "total_num_steps")
-# DeepSpeed's own, where a schedule names no number of steps.
+# DeepSpeed's default, for a schedule without a number of steps.
 WARMUP_STEPS = 1000
-# What the Trainer fills in; `auto` elsewhere would reach DeepSpeed as it is.
+# Values that the Trainer fills in; `auto` elsewhere would be passed to DeepSpeed unchanged.
 FILLED = (
     *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"),
     *("fp16.enabled", "bf16.enabled"),
@@ -72,12 +72,12 @@ FILLED = (
     *("zero_optimization.reduce_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"),
     "zero_optimization.stage3_param_persistence_threshold",
 )
-# AdamW's as the Trainer has them, unless training.training_args says otherwise.
+# The Trainer's values for AdamW, unless training.training_args has others.
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
 def faults_of(config: Mapping[str, Any]) -> list[str]:
-    """A line for each key that is unknown, missing or not supported, whatever the rest of the recipe says."""
+    """Returns a line for each key that is unknown, missing or not supported, whatever the rest of the recipe is."""
     return [f"strategy.ds_config{fault}" for fault in _faults(config)]
 
 
@@ -115,7 +115,7 @@ def _faults(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def contradictions(config: Mapping[str, Any], training: TrainingPart, num_workers: int) -> list[str]:
-    """A line for each value of a faultless config that the rest of the recipe contradicts."""
+    """Returns a line for each value of a valid DeepSpeed config that contradicts the rest of the recipe."""
     schedule = config.get("scheduler", {}).get("type")
     without_warmup = "constant" if schedule == "WarmupLR" and not training.warmup_steps else None
     if schedule is not None and training.lr_scheduler_type not in (SCHEDULERS[schedule], without_warmup):
@@ -136,7 +136,7 @@ def contradictions(config: Mapping[str, Any], training: TrainingPart, num_worker
 def _expectations(
     config: Mapping[str, Any], training: TrainingPart, workers: int
 ) -> Iterator[tuple[str, Any, Any, str]]:
-    """Key, value, what it must be (None: only known later) and what says so."""
+    """Yields key, value, the value that it must have (None: only known later) and the field that determines it."""
     size, passes = training.per_device_train_batch_size, training.gradient_accumulation_steps
     planned = "training.global_batch_size" if training.global_batch_size is not None else None
     product = "training.per_device_train_batch_size × gradient_accumulation_steps × scaling.num_workers"
@@ -162,14 +162,14 @@ def _expectations(
             "weight_decay": (training.weight_decay, "training.weight_decay"),
         }
         for name, (expected, home) in adam.items():
-            # DeepSpeed's own default is not the recipe's value.
+            # DeepSpeed's default is not the recipe's value.
             yield f"optimizer.params.{name}", params.get(name), expected, home
     if "scheduler" in config:
         yield from _schedule_expectations(config["scheduler"], training)
 
 
 def _schedule_expectations(scheduler: Mapping[str, Any], training: TrainingPart) -> Iterator[tuple[str, Any, Any, str]]:
-    """As `_expectations`, of a schedule that is the recipe's: the Trainer keeps it, as a run is continued with it."""
+    """Yields the expectations for a schedule, which must be the recipe's: a continued run keeps the Trainer's."""
     params, where, rate = scheduler.get("params", {}), "scheduler.params", training.learning_rate
     yield f"{where}.warmup_min_lr", params.get("warmup_min_lr", 0), 0, "the learning rate before the first step"
     yield f"{where}.warmup_max_lr", params.get("warmup_max_lr", rate), rate, "training.learning_rate"
@@ -208,7 +208,7 @@ def _zero_faults(zero: Mapping[str, Any]) -> Iterator[str]:
 def _typed_faults(
     name: str, section: Mapping[str, Any], types: tuple[str, ...], params: tuple[str, ...], without: str
 ) -> Iterator[str]:
-    """Of a section with a type and its params."""
+    """Yields the faults of a section with `type` and `params`."""
     yield from _unknown(f"{name}.", section, ("type", "params"))
     if section.get("type") not in types:
         yield (

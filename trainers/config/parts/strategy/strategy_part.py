@@ -1,4 +1,4 @@
-"""The config's strategy part: how model, gradients and optimizer state are spread over the workers. See `schema`."""
+"""The config's strategy part: the distribution of model, gradients and optimizer state over workers. See `schema`."""
 
 from typing import Any, Literal, Self
 
@@ -12,12 +12,12 @@ from trainers.config.parts.training_part import TrainingPart
 
 OffloadDevice = Literal["cpu", "nvme"]
 DEFAULT_ZERO_STAGE = 2
-# All of the part: what is left of another strategy would contradict its name.
+# Replaces the complete part: fields of another strategy would contradict the name.
 WITHOUT_SHARDS = "set strategy: {name: ddp}"
 
 
 class StrategyPart(Part):
-    """How model, gradients and optimizer state are distributed over the workers."""
+    """Distribution of model, gradients and optimizer state over the workers."""
 
     name: Literal["ddp", "deepspeed", "fsdp"] = Field(
         "ddp",
@@ -91,12 +91,12 @@ class StrategyPart(Part):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each worker holds, and writes into a checkpoint, only its own shard."""
+        """True if each worker holds, and writes into a checkpoint, only its own shard."""
         return self.name != "ddp"
 
     @property
     def shards_weights(self) -> bool:
-        """Whether no worker holds all weights while a step trains."""
+        """True if no worker holds all weights during a training step."""
         return self.name == "fsdp" or self.stage == 3
 
     def _offload_problems(self) -> list[str]:
@@ -123,17 +123,17 @@ class StrategyPart(Part):
 
 
 def ds_config_of(part: StrategyPart) -> dict[str, Any]:
-    """The DeepSpeed config of a strategy, its `auto` values for the Trainer to fill in. Pure.
+    """Returns the DeepSpeed config of a strategy, with `auto` values that the Trainer fills in. Pure.
 
     Source: https://www.deepspeed.ai/docs/config-json/
     """
     if part.ds_config is not None:
-        # The schedule is the Trainer's, which a run that is continued or extended keeps.
+        # The Trainer has the schedule, so that a continued or extended run keeps it.
         return {name: value for name, value in part.ds_config.items() if name != "scheduler"}
     names = ["reduce_bucket_size", "allgather_bucket_size", "overlap_comm"]
     zero: dict[str, Any] = {"stage": part.stage}
     if part.stage == 3:
-        # Despite the name in the precision of training: what each checkpoint's model.safetensors is made of.
+        # Despite its name, gathers weights in the training precision, for each checkpoint's model.safetensors.
         zero["stage3_gather_16bit_weights_on_model_save"] = True
         names += ["stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"]
     zero |= {name: value for name in names if (value := getattr(part, name)) is not None}
@@ -141,7 +141,7 @@ def ds_config_of(part: StrategyPart) -> dict[str, Any]:
         device = getattr(part, name)
         if device is not None:
             zero[name] = {"device": device, **({"nvme_path": part.nvme_path} if device == "nvme" else {})}
-    # On CPUs the Trainer's own AdamW, so that weights come out as without offloading.
+    # On CPUs, uses the Trainer's AdamW, so that weights are the same as without offloading.
     own = {"zero_force_ds_cpu_optimizer": False} if part.offload_optimizer == "cpu" else {}
     return {
         **own,
@@ -156,7 +156,7 @@ def ds_config_of(part: StrategyPart) -> dict[str, Any]:
 
 
 def refuse_contradictions(part: StrategyPart, adapt: AdaptPart, training: TrainingPart, scaling: ScalingPart) -> None:
-    """Refuses, with a ValueError, a strategy that the rest of the recipe does not allow."""
+    """Raises ValueError if the rest of the recipe does not allow the strategy."""
     problems = []
     if part.name == "fsdp" and not scaling.use_gpu:
         problems.append(

@@ -1,1 +1,1 @@
-"""Recordings in tar archives, which are read where they are and never unpacked."""
+"""Recordings in tar archives, which are read in place and never unpacked."""

@@ -1,6 +1,6 @@
-"""The index of an archive, and what reads recordings by it on the nodes, each by its place; none is unpacked.
+"""The index of an archive, and the reader of recordings by their offset on the nodes; archives are never unpacked.
 
-An index has the members, and of a compressed archive the points to read them from; it is made once, and kept.
+An index has the members, and for a compressed archive the seek points; it is made once, and cached.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from trainers.data.sources.recording_readers import FileReader, Reading, Row, re
 from trainers.errors import AudioError, DataError, NotHereError, StorageError
 from trainers.storage import Storage, open_storage
 
-# Folder next to the prepared sets, and what an index is stored as.
+# Folder next to the prepared sets, and version of the index's format.
 FOLDER, VERSION = "archives", "3"
 _SCHEMA = pa.schema(
     [
@@ -34,7 +34,7 @@ _SCHEMA = pa.schema(
         ("checksum", pa.int64()),
     ]
 )
-# Columns that say where a row's recording is: null for one that is a file of its own. PROBLEM says why there is none.
+# Columns with the location of a row's recording: null for a separate file. PROBLEM is the reason for a missing one.
 ARCHIVE, OFFSET, SIZE, PROBLEM = "archive", "archive_offset", "archive_size", "archive_problem"
 CHECKSUM = "archive_checksum"
 COLUMNS = pa.schema(
@@ -46,18 +46,18 @@ COLUMNS = pa.schema(
         (CHECKSUM, pa.int64()),
     ]
 )
-# Archives that a process holds open.
+# Maximum number of archives that a process keeps open.
 _OPEN_ARCHIVES = 16
 
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """What an archive was when its members were listed.
+    """The state of an archive when its members were listed.
 
     Attributes:
-        size_bytes: Its size, as it is stored.
-        mark: What changes with its content: of a file when it was changed, else its ETag.
-        points_url: Where the points of a compressed one are kept; "" of others, and where nothing is kept.
+        size_bytes: Its size in storage.
+        mark: Changes with its content: a file's modification time, or an object's ETag.
+        points_url: URL of the seek points of a compressed archive; "" for others, and without a cache.
     """
 
     size_bytes: int
@@ -67,13 +67,13 @@ class ArchiveState:
 
 @dataclass(frozen=True)
 class ArchiveIndex:
-    """What is known of one archive.
+    """The index of one archive.
 
     Attributes:
         location: Its path or URL.
-        state: What it was when its members were listed.
-        members: Its members by name; of one that comes several times, it is not known which is meant.
-        read_at: Reads what it holds.
+        state: Its state when its members were listed.
+        members: Its members by name; for a name that occurs more than once, the member only has a problem.
+        read_at: Reads its uncompressed content.
     """
 
     location: str
@@ -82,10 +82,10 @@ class ArchiveIndex:
     read_at: ReadAt
 
     def content(self, name: str, most: int) -> bytes | None:
-        """The content of a member; None where there is none.
+        """Returns the content of a member; None if there is no such member.
 
         Raises:
-            DataError: it is a link or such, or has more than `most` bytes.
+            DataError: the member is not a regular file, or has more than `most` bytes.
         """
         member = self.members.get(name)
         if member is None:
@@ -102,18 +102,18 @@ class ArchiveIndex:
 
 
 def open_index(location: str, storage_options: StorageOptions, cache: Storage | None) -> ArchiveIndex:
-    """Opens an archive's index, or reads the archive's headers to make it.
+    """Opens an archive's index, or makes it from the archive's headers.
 
-    A compressed archive is read from its beginning to its end, which checks its length and checksums.
+    A compressed archive is read completely, which checks its length and checksums.
 
     Args:
         location: The archive's path or URL.
-        storage_options: How buckets are reached.
-        cache: Where indexes are kept, next to prepared sets. None: nowhere.
+        storage_options: Options of access to buckets.
+        cache: Storage for indexes, next to prepared sets. None: not cached.
 
     Raises:
-        NotHereError: there is no such archive.
-        DataError: it is damaged, or was cut short.
+        NotHereError: the archive does not exist.
+        DataError: the archive is damaged, or was cut short.
         StorageError: its bucket or server cannot be read.
     """
     try:
@@ -147,7 +147,7 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
 
 
 def _loaded(points: SeekPoints, cache: Storage | None, key: str) -> bool:
-    """Takes the points that are kept; False where they are gone, or damaged."""
+    """Loads the cached seek points; returns False if they are missing or damaged."""
     try:
         assert cache is not None, "its members are kept, too"
         points.load(cache.read_bytes(f"{key}.points"))
@@ -157,7 +157,7 @@ def _loaded(points: SeekPoints, cache: Storage | None, key: str) -> bool:
 
 
 def _known(cache: Storage | None, key: str, stamp: str) -> list[Member] | None:
-    """The members that are kept of an archive; None where it has changed since, or nothing is."""
+    """Returns the cached members of an archive; None if the archive has changed, or nothing is cached."""
     if cache is None or not cache.exists(f"{key}.parquet"):
         return None
     try:
@@ -183,7 +183,7 @@ class ArchiveReader:
 
     Attributes:
         archives: Each archive by its location.
-        files: Reads recordings that are files of their own.
+        files: Reads recordings that are separate files.
     """
 
     archives: Mapping[str, ArchiveState]
@@ -201,7 +201,7 @@ class ArchiveReader:
         state, options = self.archives[location], self.files.storage_options
         return Reading(
             lambda: _read_member(location, state, options, row),
-            # A compressed one is read forwards.
+            # A compressed archive is read sequentially.
             remote=is_remote(location) and not is_compressed(location),
         )
 
@@ -222,7 +222,7 @@ def _read_member(location: str, state: ArchiveState, options: StorageOptions, ro
 @lru_cache(_OPEN_ARCHIVES)
 def _opened(location: str, state: ArchiveState, options: StorageOptions) -> ReadAt:
     found = describe(location, options)
-    # Copies on the disks of several nodes have times of their own.
+    # Copies on the disks of several nodes have different modification times.
     if found.size_bytes != state.size_bytes or (is_remote(location) and found.etag != state.mark):
         raise StorageError(f"{location}: it was replaced since its rows were listed: prepare again")
     read_at, points = open_archive(location, state.size_bytes, options)

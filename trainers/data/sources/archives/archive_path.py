@@ -1,4 +1,4 @@
-"""Paths into archives: `corpus.tar/clips/a.wav` is the member clips/a.wav of corpus.tar. Of many: `{000..127}`."""
+"""Paths into archives: `corpus.tar/clips/a.wav` is clips/a.wav in corpus.tar. `{000..127}` expands to many paths."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from itertools import product
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 COMPRESSED = (".gz", ".tgz")
 _INTO_ARCHIVE = re.compile(r"[^/]\.(?:tar|tar\.gz|tgz)/(?=.)", re.DOTALL | re.IGNORECASE)
-# NeMo has its own brackets, since some schedulers expand braces: shard__OP_0..127_CL_.tar.
+# NeMo's own notation for braces, which some schedulers expand: shard__OP_0..127_CL_.tar.
 _NEMO_BRACES = {"_OP_": "{", "_CL_": "}"}
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -15,28 +15,28 @@ _MOST_NAMES = 1_000_000
 
 
 def archives_in(path: str) -> Iterator[tuple[str, str]]:
-    """Each archive that a path may lead into, with the member: by its parts that are named like one."""
+    """Yields each archive that a path may lead into, with the member, judging by the names of its parts."""
     for found in _INTO_ARCHIVE.finditer(path):
         yield path[: found.end() - 1], path[found.end() :]
 
 
 def is_archive(path: str) -> bool:
-    """Whether a path is named like an archive."""
+    """Returns True if the path has the suffix of an archive."""
     return path.lower().endswith(SUFFIXES)
 
 
 def is_compressed(path: str) -> bool:
-    """Whether an archive is named like a compressed one."""
+    """Returns True if the path has the suffix of a compressed archive."""
     return path.lower().endswith(COMPRESSED)
 
 
 def expand_names(pattern: str) -> list[str]:
-    """The paths that a pattern means, in order: `{000..127}` counts with the digits that it is written with.
+    """Returns the paths that a pattern expands to, in order: `{000..127}` keeps its number of digits.
 
-    `{train,dev}` means each of the names in it; of several braces, the last changes first.
+    `{train,dev}` expands to each of its names; of several braces, the last varies fastest.
 
     Raises:
-        ValueError: a range goes backwards, or the pattern means more than a million paths.
+        ValueError: a range is descending, or the pattern expands to more than a million paths.
     """
     for brackets, brace in _NEMO_BRACES.items():
         pattern = pattern.replace(brackets, brace)

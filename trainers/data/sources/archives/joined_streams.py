@@ -1,4 +1,4 @@
-"""Files of bzip2 and xz, of which each part is checked to its end, and nothing else may follow one."""
+"""Strict readers of bzip2 and xz files: each stream is checked to its end, and only streams may follow."""
 
 import io
 from bz2 import BZ2Decompressor
@@ -11,14 +11,14 @@ _CHUNK_BYTES = 2**20
 
 
 class JoinedStreams(io.RawIOBase):
-    """What a file of bzip2 or xz holds, or several that were joined.
+    """The decompressed content of a bzip2 or xz file of one or more streams.
 
-    Python's own readers take the first of them for all where the next one is damaged, and pass over what else follows.
+    Python's own readers end after the first stream if the next one is damaged, and ignore any other data after it.
     """
 
     @classmethod
     def opened(cls, file: IO[bytes], new: Callable[[], Decompressor]) -> io.BufferedReader:
-        """What a file holds, where `new` makes what decompresses its kind."""
+        """Opens a file; `new` makes the decompressor for its format."""
         return io.BufferedReader(cls(file, new), _CHUNK_BYTES)
 
     def __init__(self, file: IO[bytes], new: Callable[[], Decompressor]):
@@ -50,7 +50,7 @@ class JoinedStreams(io.RawIOBase):
         return len(data)
 
     def _next(self, most: int) -> bytes:
-        """Bytes of what it holds; none at its end. Raises EOFError, OSError, lzma.LZMAError: it is cut or damaged."""
+        """Returns decompressed bytes; none at the end. Raises EOFError, OSError, lzma.LZMAError if damaged."""
         data = b""
         while not data:
             if self._decompressor.eof:

@@ -1,4 +1,4 @@
-"""Archives, opened to be read from any position; a compressed one by points from which it can be decompressed."""
+"""Random access to the content of archives; to that of compressed ones through seek points."""
 
 import gzip
 import io
@@ -15,21 +15,21 @@ from trainers.errors import DataError
 
 T = TypeVar("T")
 
-# Of a compressed archive that is not on this node's disk, what is read at a time.
+# Bytes read at a time from a compressed archive that is not on this node's disk.
 _BLOCK_BYTES = 4 * 2**20
-# Decompressed bytes between two points, each of which takes 32 KB: at most so many points, and no denser than this.
+# Decompressed bytes between two points, each of which takes 32 KB: maximum number and minimum spacing of points.
 _MOST_POINTS, _LEAST_SPACING_BYTES = 2048, 4 * 2**20
-# What gzip makes of tables and WAV; a wrong guess gives a few points more or less.
+# Typical gzip ratio for tables and WAV; a wrong guess only changes the number of points.
 _USUAL_RATIO = 2
-# What a gzip file and, at a place in its first block, a tar begin with.
+# Magic bytes of gzip, and of tar at an offset in its first block.
 _GZIP, _TAR, _TAR_PLACE = b"\x1f\x8b", b"ustar", 257
 _PIECE_BYTES = 2**20
-# Behind the furthest byte that was read: as far as a tar's reader goes back, for a header that it has read ahead of.
+# Kept before the furthest byte read: a tar reader seeks back this far at most, after reading ahead for a header.
 _KEPT_BYTES = 4 * 2**20
 
 
 def open_archive(location: str, size_bytes: int, storage_options: StorageOptions) -> "tuple[ReadAt, SeekPoints | None]":
-    """What reads an archive's uncompressed bytes from a position on; of a compressed one, also its seek points."""
+    """Returns a reader of an archive's uncompressed bytes by offset; for a compressed one, also its seek points."""
 
     def read_at(start: int, length: int) -> bytes:
         return read_range(location, start, length, storage_options)
@@ -41,10 +41,10 @@ def open_archive(location: str, size_bytes: int, storage_options: StorageOptions
 
 
 def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") -> list[Member]:
-    """Members of an archive that `open_archive` has opened; a compressed one is read to its end, which checks it.
+    """Returns the members of an opened archive; a compressed one is read to its end, which checks it.
 
     Raises:
-        DataError: it is damaged, was cut short, or goes on behind its end.
+        DataError: the archive is damaged, was cut short, or has data after its end.
     """
     if points is None:
         _refuse_other_kind(location, read_at(0, tarfile.BLOCKSIZE))
@@ -59,7 +59,7 @@ def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") ->
 
 
 def _refuse_other_kind(location: str, start: bytes) -> None:
-    """Refuses a compressed archive that is named like one that is not, and the other way, as browsers store some."""
+    """Raises DataError if an archive's content is compressed and its name is not, or the reverse, as browsers do."""
     is_gzip, is_tar = start.startswith(_GZIP), start[_TAR_PLACE:].startswith(_TAR)
     if is_compressed(location) and is_tar and not is_gzip:
         raise DataError(
@@ -74,10 +74,10 @@ def _refuse_other_kind(location: str, start: bytes) -> None:
 
 
 class SeekPoints:
-    """A compressed archive, which is read from points in it; it checks no checksums, see `list_members`."""
+    """Random access to a compressed archive through seek points; checks no checksums, see `list_members`."""
 
     def __init__(self, location: str, read_at: ReadAt, size_bytes: int):
-        # It is not installed where only a client runs.
+        # Imported lazily: not installed with the client alone.
         from indexed_gzip import IndexedGzipFile  # noqa: PLC0415
 
         self._location = location
@@ -87,7 +87,7 @@ class SeekPoints:
         self._file = IndexedGzipFile(fileobj=self.opened(), spacing=spacing)
 
     def opened(self) -> BinaryIO:
-        """The archive as it is stored, opened once more."""
+        """Returns the compressed archive, opened again."""
         if not is_remote(self._location):
             return open(on_this_node(self._location), "rb")  # noqa: PTH123 -- its reader closes it
         raw = RangeFile(
@@ -100,10 +100,10 @@ class SeekPoints:
         return io.BufferedReader(raw, _BLOCK_BYTES)
 
     def read_at(self, start: int, length: int) -> bytes:
-        """Bytes of what it holds."""
+        """Returns decompressed bytes at an offset."""
 
         def read() -> bytes:
-            # Its seek goes no further than the end.
+            # Seeking stops at the end.
             if self._file.seek(start) != start:
                 return b""
             return cast(bytes, self._file.read(length))
@@ -111,11 +111,11 @@ class SeekPoints:
         return self._checked(read)
 
     def load(self, points: bytes) -> None:
-        """Takes the points that `dump` gave."""
+        """Loads points that `dump` returned."""
         self._checked(lambda: self._file.import_index(fileobj=io.BytesIO(points)))
 
     def dump(self) -> bytes:
-        """Reads it to its end, and gives its points."""
+        """Reads the archive to its end, and returns its points."""
         sink = io.BytesIO()
         self._checked(self._file.build_full_index)
         self._checked(lambda: self._file.export_index(fileobj=sink))
@@ -124,7 +124,7 @@ class SeekPoints:
     def _checked(self, call: Callable[[], T]) -> T:
         try:
             return call()
-        # Its errors of damage are these, without a number of the system.
+        # The library raises these for damage, without an errno.
         except (OSError, ValueError) as error:
             if self._failure is not None:
                 raise self._failure from None
@@ -133,7 +133,7 @@ class SeekPoints:
             raise DataError(f"{self._location}: the archive is damaged ({error}): fetch it again") from None
 
     def _noting(self, read_at: ReadAt) -> ReadAt:
-        """Keeps what goes wrong on the way to another machine, which the library takes for damage."""
+        """Keeps errors of access to another machine, which the library reports as damage."""
 
         def read(start: int, length: int) -> bytes:
             try:
@@ -146,14 +146,14 @@ class SeekPoints:
 
 
 class SequentialGzip:
-    """What a gzip file holds. Several that were joined hold one content; anything else behind their end is damage.
+    """The decompressed content of a gzip file of one or more streams; any other data after a stream is damage.
 
-    Python's reader compares the CRC-32 and the length of each of them at its end; indexed_gzip passes over junk, takes
-    a file that is cut for a shorter one, and checks nothing that it has not read in one go.
+    Python's reader compares the CRC-32 and length of each stream at its end; indexed_gzip skips junk, takes a truncated
+    file for a shorter one, and checks only streams that it reads in one pass.
 
     Args:
         name: The file in messages.
-        file: The file, at its beginning.
+        file: The file, opened at its beginning.
     """
 
     def __init__(self, name: str, file: BinaryIO):
@@ -161,10 +161,10 @@ class SequentialGzip:
         self._window, self._start, self._has_ended = bytearray(), 0, False
 
     def read_at(self, start: int, length: int) -> bytes:
-        """Bytes of its content from a position on that is not far before the last one; fewer only at its end.
+        """Returns decompressed bytes at an offset not far before the last one; fewer only at the end.
 
         Raises:
-            DataError: it is damaged, or was cut short.
+            DataError: the file is damaged, or was cut short.
         """
         while not self._has_ended and self._start + len(self._window) < start + length:
             self._window += self._next_piece()
@@ -177,16 +177,16 @@ class SequentialGzip:
         return bytes(self._window[first : first + length])
 
     def check_rest(self) -> None:
-        """Reads to its end. Raises DataError as `read_at`."""
+        """Reads to the end. Raises DataError as `read_at` does."""
         while not self._has_ended:
             self._next_piece()
 
     def _next_piece(self) -> bytes:
         try:
             piece = self._file.read(_PIECE_BYTES)
-        # What zlib raises has no base of its own.
+        # zlib.error has no common base class.
         except (OSError, EOFError, zlib.error) as error:
-            # Errors of the disk have a number.
+            # Errors of the disk have an errno.
             if getattr(error, "errno", None) is not None:
                 raise
             raise DataError(f"{self._name}: the archive is damaged or cut short ({error}): fetch it again") from None
