@@ -1,1 +1,1 @@
-"""What runs on the cluster: preparing speech, training, scoring, exporting. Imports nothing of `jobs`."""
+"""Code that runs on the cluster: preparation, training, scoring, export. Imports nothing of `jobs`."""

@@ -1,4 +1,4 @@
-"""What can go wrong on the cluster's side, as one tree.
+"""The errors of the cluster's side, as one tree.
 
 RayscribeError                 anything that we raise on purpose; its text names the thing, the value and the fix
 ├── ConfigError                a value in the YAML, or a pair of values, cannot work
@@ -28,25 +28,25 @@ RayscribeError                 anything that we raise on purpose; its text names
 └── StoppedError               a stop was requested, and the last checkpoint is stored
 Interruption                   a stop was requested, and there is nothing to wait for
 
-Each takes one string, so that it survives pickling between Ray processes unchanged.
+Each takes one string, so that pickling between Ray processes does not change it.
 """
 
 import errno
 
-# What a disk, or the rights on it, refuse: packages, the ledger, records of clusters, logs, temporary files and the
-# output of a command are all written on this machine's disks.
+# Errors of a full disk, or of missing rights on it: packages, the ledger, records of clusters, logs, temporary files
+# and the output of a command are all written to this machine's disks.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-# Of Python's tempfile, where every folder that it knows is full or read-only.
+# Message of Python's tempfile if all of its folders are full or read-only.
 NO_TEMPORARY_FOLDER = "No usable temporary directory found"
 
 
 class RayscribeError(Exception):
-    """Base of all errors that Rayscribe raises itself.
+    """Base class of all errors that Rayscribe raises itself.
 
     Attributes:
-        exit_code: What a command that ends with this error gives back to the shell.
-        final: Whether a retry would fail in the same way, so that workers are not restarted.
+        exit_code: Exit code of a command that ends with this error.
+        final: True if a retry would fail in the same way, so that workers are not restarted.
     """
 
     exit_code = 1
@@ -72,7 +72,7 @@ class NotHereError(DataError):
 
 
 class AudioError(DataError):
-    """One recording cannot be decoded; the message is the reason a person reads in the quarantine file."""
+    """One recording cannot be decoded; the message is its reason in the quarantine file."""
 
 
 class StorageError(RayscribeError):
@@ -82,17 +82,17 @@ class StorageError(RayscribeError):
 
 
 class NoAccessError(StorageError):
-    """A bucket does not exist, or what is in it may not be read or written: waiting does not change that."""
+    """A bucket does not exist, or access to it is denied; waiting does not change that."""
 
     final = True
 
 
 class NoBucketError(NoAccessError):
-    """A bucket does not exist, wherever it is asked for."""
+    """A bucket does not exist, for anyone."""
 
 
 class FullDiskError(StorageError):
-    """A disk has no room left, which trying again at once does not change."""
+    """A disk has no room left; an immediate retry would fail, too."""
 
     final = True
 
@@ -169,23 +169,23 @@ class LostWorkerError(RayscribeError):
 
 
 class FollowingError(LostWorkerError):
-    """The program of a rank failed, or was ended, since another rank's had; that one's error says why."""
+    """A rank's program failed, or was ended, after that of another rank, whose error has the cause."""
 
 
 class ScriptError(RayscribeError):
-    """A program that Rayscribe runs and knows nothing of has failed; the command ends as the program did.
+    """An unmodified program has failed; the command ends as the program did.
 
     Attributes:
-        ended_s: When it ended. Seconds since the epoch, of its node.
+        ended_s: Time of its end. Seconds since the epoch, by its node's clock.
     """
 
     ended_s = 0.0
 
     @classmethod
     def of(cls, message: str, exit_code: int, ended_s: float, *, final: bool) -> "ScriptError":
-        """The error of a program with its exit code."""
+        """Returns the error of a program with its exit code."""
         error = cls(message)
-        # They are pickled with it.
+        # Instance attributes are pickled with the error.
         error.exit_code, error.ended_s, error.final = exit_code, ended_s, final
         return error
 
@@ -203,11 +203,11 @@ class LostNodeError(RayscribeError):
 
 
 class RegroupError(LostNodeError):
-    """The workers ended on purpose, with a checkpoint, so that others go on: the message says why and where it is."""
+    """The workers ended intentionally, with a checkpoint, for a new group; the message has reason and checkpoint."""
 
 
 class StoppedError(RayscribeError):
-    """A stop was requested, and a last checkpoint is stored; the message says where."""
+    """A stop was requested, and the last checkpoint is stored; the message has its location."""
 
     exit_code = 143
     final = True
@@ -217,17 +217,17 @@ class Interruption(KeyboardInterrupt):
     """A stop was requested, by a signal, while there was nothing to wait for.
 
     Attributes:
-        left: What the run has, for the person who asked.
+        left: What the run has, for the person who requested the stop.
     """
 
     def __init__(self) -> None:
-        """Nothing is known yet of what is left."""
+        """Starts with the default text."""
         super().__init__("stopped")
         self.left = "the same command continues from what is there"
 
 
 def refused_by_disk(error: OSError) -> str | None:
-    """What a person can do where a disk is full, or may not be written; None: it is another error."""
+    """Returns what to do about a full disk, or one without permission to write; None for any other error."""
     what = error.filename or "a file of this machine, or the output of this command"
     if error.errno in FULL:
         return f"{what} cannot be written: {error.strerror}: free some, or choose another disk (RAYSCRIBE_HOME, TMPDIR)"

@@ -1,6 +1,6 @@
-"""What a check is, what it needs and what it finds, for all that make some. Imports no torch.
+"""The interface of checks, their requirements and their findings. Imports no torch.
 
-Each check is made at the first moment that has what it needs, and what is found at one moment is told together.
+Each check runs at the first moment at which its requirements are met; findings of one moment are reported together.
 """
 
 import time
@@ -17,7 +17,7 @@ MAX_NAMED = 5
 
 
 class Moment(IntEnum):
-    """When checks are made, in this order."""
+    """Moments at which checks run, in this order."""
 
     CLIENT = 0  # a preflight, of package and cluster, in its own process
     INSPECTION = 1  # a process that reads data and models, on the client or on a node
@@ -25,7 +25,7 @@ class Moment(IntEnum):
 
 
 class Level(StrEnum):
-    """How severe a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"  # may be intended; the user decides
@@ -38,10 +38,10 @@ class Finding(BaseModel):
 
     Attributes:
         check: Name of the check; `run_check` fills it in.
-        level: How severe it is.
-        text: The thing, the value and the fix; for a skipped check, why.
-        seconds: How long the check took until it found this; `run_check` fills it in.
-        is_unread: Of an error: something could not be read, which other machines may have.
+        level: Its severity.
+        text: The thing, the value and the fix; for a skipped check, the reason.
+        seconds: Time that the check took for this finding; `run_check` fills it in.
+        is_unread: For an error: something could not be read on this machine, but may be readable on others.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,11 +54,11 @@ class Finding(BaseModel):
 
 
 class Inspected(Protocol):
-    """What is checked."""
+    """The subject of checks."""
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the job runs on other machines, so that what cannot be read from here is no error."""
+        """True if the job runs on other machines, so that what cannot be read from here is no error."""
 
 
 Checked = TypeVar("Checked", bound=Inspected)
@@ -66,29 +66,29 @@ Checked = TypeVar("Checked", bound=Inspected)
 
 @dataclass(frozen=True)
 class Need(Generic[Checked]):
-    """What a check cannot be made without.
+    """A requirement of a check.
 
     Attributes:
-        moment: The first that may have it.
-        lacking: Why it is not there. None: it is.
+        moment: The first moment at which it may be met.
+        lacking: Returns why it is not met; None if it is.
     """
 
     moment: Moment
     lacking: Callable[[Checked], str | None]
 
 
-# The machine that the job runs on: whatever else is wrong on another one, it may have.
+# Required by checks of the machine that runs the job, for which errors of another machine mean nothing.
 NODE: Need[Any] = Need(Moment.INSPECTION, lambda _: None)
 
 
 @dataclass(frozen=True)
 class Check(Generic[Checked]):
-    """A check of one thing that goes wrong often.
+    """A check of one thing that often goes wrong.
 
     Attributes:
-        name: One word for a program.
-        needs: What it cannot be made without; the first that is not there says why it was skipped.
-        run: Checks, and yields what it finds.
+        name: One word, for programs.
+        needs: Its requirements; the first that is not met is the reason for skipping it.
+        run: Runs the check and yields its findings.
     """
 
     name: str
@@ -97,49 +97,49 @@ class Check(Generic[Checked]):
 
     @property
     def moment(self) -> Moment:
-        """The first that has what it needs."""
+        """The first moment at which its requirements may be met."""
         return max((need.moment for need in self.needs), default=Moment.CLIENT)
 
 
 def check(*needs: Need[Any]) -> Callable[[Callable[[Checked], Iterable[Finding]]], Check[Checked]]:
-    """Makes a check of a function `check_<name>`, which may raise what it finds."""
+    """Makes a check from a function `check_<name>`, which may yield findings or raise errors."""
     return lambda run: Check(run.__name__.removeprefix("check_"), needs, run)
 
 
 def ok(text: str) -> Finding:
-    """Nothing is wrong."""
+    """Returns a finding that nothing is wrong."""
     return Finding(level=Level.OK, text=text)
 
 
 def warning(text: str) -> Finding:
-    """It may be intended."""
+    """Returns a finding that may be intended."""
     return Finding(level=Level.WARNING, text=text)
 
 
 def problem(text: str) -> Finding:
-    """It would stop or falsify the run."""
+    """Returns a finding that would stop or falsify the run."""
     return Finding(level=Level.ERROR, text=text)
 
 
 def unread(text: str) -> Finding:
-    """Something could not be read, which would stop the run on this machine."""
+    """Returns a finding that something could not be read, which would stop the run on this machine."""
     return Finding(level=Level.ERROR, text=text, is_unread=True)
 
 
 def skipped(text: str) -> Finding:
-    """It cannot be checked from here."""
+    """Returns a finding that something cannot be checked from here."""
     return Finding(level=Level.SKIPPED, text=text)
 
 
 def on_other_machines(finding: Finding) -> Finding:
-    """What comes of a finding that is of this machine where the job runs on others."""
+    """Returns the finding for a job on other machines: an error of this machine becomes skipped."""
     return skipped(f"{finding.text} (the nodes may reach it)") if finding.level == Level.ERROR else finding
 
 
 def found_in(error: RayscribeError, field: str = "") -> Finding:
-    """An error in its own words: what could be read and does not fit is as wrong on all machines.
+    """Returns an error as a finding: what could be read but is invalid is so on all machines.
 
-    One of a storage does not know which `field` of the config, as `data.train: `, names it.
+    A storage's error does not have the `field` of the config, such as `data.train: `, which is therefore added.
     """
     missing = isinstance(error, StorageError | NotHereError) and not isinstance(error, NoBucketError)
     text = f"{field if isinstance(error, StorageError) else ''}{error}"
@@ -151,11 +151,11 @@ def run_check(check: Check[Checked], checked: Checked) -> Iterator[Finding]:
 
     Args:
         check: The check.
-        checked: What it checks.
+        checked: The subject of the check.
 
     Yields:
-        What it finds, with its name and durations. An error of ours becomes a problem in the error's own words; any
-        other exception becomes a warning, so that a bug in a check keeps no good run from starting.
+        Its findings, with name and durations. An error of Rayscribe becomes a problem with the error's message; any
+            other exception becomes a warning, so that a bug in a check does not prevent a run.
     """
     began = time.monotonic()
     for finding in _findings(check, checked):
@@ -170,12 +170,12 @@ def _findings(check: Check[Checked], checked: Checked) -> Iterator[Finding]:
         lacking = next((reason for need in check.needs if (reason := need.lacking(checked)) is not None), None)
         yield from check.run(checked) if lacking is None else [skipped(lacking)]
     except RayscribeError as error:
-        # What the client packs, no other machine can read in its place.
+        # Other machines cannot read what the client packs.
         yield problem(str(error)) if check.moment == Moment.CLIENT else found_in(error)
     except Exception as error:
         yield warning(f"the check itself failed ({type(error).__name__}: {error}); check this by hand")
 
 
 def named(names: Sequence[str]) -> str:
-    """The first few of many names, joined by commas."""
+    """Returns the first few of many names, joined by commas."""
     return ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")

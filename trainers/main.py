@@ -1,4 +1,4 @@
-"""From the arguments of `task.py` to a verb with its config; `rayscribe train`, `prepare` and `evaluate` share it."""
+"""Runs a verb with its config, from the arguments of `task.py` or of `rayscribe train`, `prepare` and `evaluate`."""
 
 import atexit
 import gc
@@ -37,7 +37,7 @@ from trainers.scripts.recipe import resolve_program
 
 
 def parse(arguments: Sequence[str]) -> TaskArguments:
-    """The arguments of task.py, typed; those of the demo where there are none. Ends the process where argparse does."""
+    """Parses the arguments of task.py, or of the demo if there are none. Exits the process where argparse does."""
     demo = not arguments and not os.environ.get(CONFIG_VARIABLE)
     return parse_line(demo_run.ARGUMENTS if demo else arguments, demo=demo)
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run_task(arguments: TaskArguments) -> int:
     """Runs one verb, see `exit_code_of`."""
-    # Findings of checks are lines for another process.
+    # The output of checks is read by another process.
     screen: AbstractContextManager[None] = (
         nullcontext() if arguments.verb == "check" else opened_screen(as_json=arguments.json)
     )
@@ -71,7 +71,7 @@ def _run_task(arguments: TaskArguments) -> int:
 
 
 def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManager[None]:
-    """Has the run in this user's list, unless a service has it in its own, or nothing of it is kept."""
+    """Returns a context that adds the run to this user's list, unless a service lists it, or nothing of it is kept."""
     if given.verb != "train" or given.debug or given.attempt is not None or os.environ.get(CONFIG_VARIABLE):
         return nullcontext()
     address = given.address or os.environ.get("RAY_ADDRESS")
@@ -79,9 +79,9 @@ def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManag
 
 
 def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
-    """The config, and what was overridden in it, for the record.
+    """Returns the config and its overrides, for the record.
 
-    A submitted run has its config from the service, and nothing here changes it.
+    The config of a submitted run is from the service, and is not changed here.
 
     Raises:
         ConfigError: one message with every problem.
@@ -100,7 +100,7 @@ def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
 
 
 def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyConfig, list[str]]:
-    """File, then BUCKET_URI, then flags, then --set."""
+    """Builds a config from file, then BUCKET_URI, then flags, then --set."""
     overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
     overrides += [parse_override(text) for text in arguments.sets]
     for note in script_line.notes_on(arguments.flags):
@@ -113,7 +113,7 @@ def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyCon
             print_line(f"data: {DEFAULT_DATASET}, unless --dataset or --set data.train=… names another")
     else:
         raise ConfigError("name a recipe (--config jobs/specs/whisper_micro.yaml) or weights (--model_size tiny)")
-    # Who has made the recipe has resolved its line, too, and told what is to be told.
+    # The caller that passes a recipe has resolved its overrides, and printed their notes, already.
     say = print_line if arguments.recipe is None else None
     content = resolve_program(apply_overrides(content, overrides), os.environ, say)
     secrets, further = [*find_literal_secrets(read_ds_config(content)[0])], partial(_further_problems, arguments)
@@ -131,7 +131,7 @@ def _further_problems(given: TaskArguments, config: AnyConfig) -> Sequence[Excep
 
 
 def _early_problems(given: TaskArguments, config: TrainConfig) -> Problems:
-    """What is known to stop a verb before anything slow is loaded; on a cluster only its nodes may have the files."""
+    """Returns problems that would stop a verb, before slow imports; on a cluster, only its nodes may have the files."""
     from trainers.pipeline.on_machine.early_checks import early_problems  # noqa: PLC0415
 
     has_files = given.debug or given.ray is False or _reason_for_ray(given, config) is None
@@ -140,25 +140,25 @@ def _early_problems(given: TaskArguments, config: TrainConfig) -> Problems:
 
 
 def _reason_for_ray(given: TaskArguments, config: TrainConfig) -> str | None:
-    # A program may have joined one before it calls this.
+    # A program may have connected to Ray before it calls this.
     joined = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     return reason_for_ray(config.scaling, given.address, os.environ, asked=given.ray or given.demo, has_joined=joined)
 
 
 def _recipe_of(path: Path, content: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
-    """A recipe, read from its file where it is not given, its paths counted from there; and what messages call it."""
+    """Returns a recipe, read from its file unless given, with paths relative to the file; and its name in messages."""
     if content is not None:
         return dict(content), "command line"
-    # In a job, a relative storage path leads nowhere, from wherever it counts.
+    # In a job, a relative storage path is invalid, whatever it is relative to.
     read = anchored(read_yaml(path), shipped(path).absolute().parent, storage=JOB_VARIABLE not in os.environ)
     return read, str(path)
 
 
 def scope_of(given: TaskArguments) -> ConfigScope:
-    """What the verb reads of its config.
+    """Returns the part of a config that the verb reads.
 
     Raises:
-        ConfigError: its arguments do not say it.
+        ConfigError: the arguments do not determine it.
     """
     if given.verb == "evaluate":
         if given.model is None:
@@ -174,16 +174,16 @@ def scope_of(given: TaskArguments) -> ConfigScope:
 
 
 def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) -> int:
-    """Runs a verb with Ray, or without.
+    """Runs a verb with or without Ray.
 
     Raises:
-        RayscribeError: what stopped it.
+        RayscribeError: the error that stopped it.
     """
-    # Otherwise Python looks through half a million objects of these libraries when it ends, for seconds.
+    # Otherwise Python traverses half a million objects of these libraries at exit, for seconds.
     atexit.register(gc.freeze)
     wait_asleep()
-    # Only now: a problem in the config is reported in a second, and torch, transformers and Ray take several to load.
-    # The first two are loaded while a Ray of this machine starts.
+    # Imported lazily: a problem in the config is reported in a second, and torch, transformers and Ray take several.
+    # The first two are loaded while a local Ray starts.
     if given.debug:
         if given.verb != "train":
             raise ConfigError(f"--debug takes a training through every stage: leave out --verb {given.verb}")
@@ -204,10 +204,10 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
 
 def result_of(call: Call, verb: Verb[Result]) -> Result:
-    """Runs a verb on the engine that its config needs, and gives its result.
+    """Runs a verb on the engine that its config requires, and returns its result.
 
     Raises:
-        RayscribeError: what stopped it.
+        RayscribeError: the error that stopped it.
     """
     given, config = call.given, call.config
     if given.verb == "evaluate":
@@ -219,11 +219,11 @@ def result_of(call: Call, verb: Verb[Result]) -> Result:
 
 
 def call_from_python(given: TaskArguments, verb: Verb[Result]) -> Result:
-    """The result of a verb, for a caller in Python; see `result_of`.
+    """Returns the result of a verb, for a caller in Python; see `result_of`.
 
     Raises:
-        RayscribeError: what stopped it.
-        Interruption: a signal did.
+        RayscribeError: the error that stopped it.
+        Interruption: a signal stopped it.
     """
     STOP_SIGNAL.reset()
     with STOP_SIGNAL.on_signals():
@@ -232,10 +232,10 @@ def call_from_python(given: TaskArguments, verb: Verb[Result]) -> Result:
 
 
 def load(given: TaskArguments) -> TrainConfig:
-    """The config that a verb is called with from Python.
+    """Returns the config for a verb that is called from Python.
 
     Raises:
-        ConfigError: one message with every problem; or the recipe is of a program.
+        ConfigError: one message with every problem; or the recipe is that of a program.
     """
     config, _ = config_by_hand(given, scope_of(given))
     if isinstance(config, ScriptConfig):

@@ -1,4 +1,4 @@
-"""Variants that other installed distributions add to a table of ours, by entry points."""
+"""Variants that other installed distributions add to a table of Rayscribe, by entry points."""
 
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -10,11 +10,11 @@ T = TypeVar("T")
 
 
 def with_plugins(group: str, ours: Mapping[str, T]) -> dict[str, T]:
-    """A table of variants by name, ours first, then those of entry points.
+    """Returns a table of variants by name, Rayscribe's own first, then those of entry points.
 
     Args:
-        group: The group of entry points, e.g. rayscribe.metrics. The name of an entry point is that of its variant.
-        ours: The variants of Rayscribe itself.
+        group: The group of entry points, e.g. rayscribe.metrics. Entry points are named like their variants.
+        ours: Rayscribe's own variants.
 
     Raises:
         ConfigError: an entry point cannot be loaded, or has the name of another variant.

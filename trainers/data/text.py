@@ -1,23 +1,23 @@
-"""Transcripts: what is done to them before training. Imports nothing heavy, since every preparing task does."""
+"""Normalizes transcripts for training. Imports nothing heavy, since every preparation task imports it."""
 
 import re
 import unicodedata
 from dataclasses import dataclass
 
-# Invisible, and often left in text that was copied from a page: soft hyphen, zero-width space, marks, embeddings,
-# overrides and isolates of direction, byte order mark. Joiners (U+200C, U+200D) change the writing of Persian and Indic
-# words and stay.
+# Invisible, and often left in text copied from a page: soft hyphen, zero-width space, direction marks, embeddings,
+# overrides and isolates, byte order mark. Joiners (U+200C, U+200D) change the writing of Persian and Indic words, and
+# are kept.
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _INVISIBLE = dict.fromkeys([0x00AD, 0x200B, *_DIRECTIONS, 0x2060, 0xFEFF])
 
-# Punctuation by Unicode category, but read aloud: it stays. Symbols (€, +, °) have other categories.
+# Punctuation by Unicode category, but read aloud, and therefore kept. Symbols (€, +, °) have other categories.
 SPOKEN = frozenset("%‰&@#§")
 
 _APOSTROPHES = frozenset("'\N{RIGHT SINGLE QUOTATION MARK}\N{FULLWIDTH APOSTROPHE}")
 _HYPHENS = frozenset("-\N{HYPHEN}\N{NON-BREAKING HYPHEN}")
 _IN_NUMBERS = frozenset(".,:")
 
-# Hiragana, katakana and Han are written without spaces: punctuation that goes must not leave one.
+# Hiragana, katakana and Han are written without spaces: removed punctuation must not leave a space.
 _UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 _REMOVED = "\0"
 _REMOVED_BETWEEN_UNSPACED = re.compile(f"(?<=[{_UNSPACED}]){_REMOVED}+(?=[{_UNSPACED}])")
@@ -25,7 +25,7 @@ _REMOVED_BETWEEN_UNSPACED = re.compile(f"(?<=[{_UNSPACED}]){_REMOVED}+(?=[{_UNSP
 
 @dataclass(frozen=True)
 class TextRules:
-    """The options of `normalize`; ignored characters leave no space."""
+    """The options of `normalize`; ignored characters are removed without leaving a space."""
 
     do_lower_case: bool
     do_remove_punctuation: bool
@@ -33,14 +33,14 @@ class TextRules:
 
 
 def normalize(text: str, rules: TextRules) -> str:
-    """Bring a transcript into the one form that is trained on.
+    """Normalizes a transcript for training.
 
     Always: Unicode NFC, no invisible characters, whitespace of every kind collapsed to single spaces, none at
     the ends.
 
-    Without punctuation: every character of Unicode category P goes, in any script, leaving a space (none
-    between Japanese or Chinese characters). What stays, because it is part of a word or is read aloud:
-    apostrophes and hyphens between letters or digits (l'homme, rock-n-roll), written ' and - from then on; a
+    Without punctuation: every character of Unicode category P is removed, in any script, leaving a space (none
+    between Japanese or Chinese characters). Kept are, since they are part of a word or read aloud:
+    apostrophes and hyphens between letters or digits (l'homme, rock-n-roll), normalized to ' and -; a
     full stop, comma or colon between digits (3,5 and 10:30); and % ‰ & @ # §.
     """
     text = text.translate(_INVISIBLE)
@@ -55,7 +55,7 @@ def normalize(text: str, rules: TextRules) -> str:
 
 
 def collapse_whitespace(text: str) -> str:
-    """Single spaces between words, none at the ends."""
+    """Returns a text with single spaces between words, and none at the ends."""
     return " ".join(text.split())
 
 
@@ -72,7 +72,7 @@ def _without_punctuation(text: str) -> str:
 
 
 def _inside(before: str, character: str, after: str) -> str:
-    """Return what stays of a punctuation character between two others, "" for nothing."""
+    """Returns what is kept of a punctuation character between two others, or ""."""
     if character in _IN_NUMBERS and before.isdecimal() and after.isdecimal():
         return character
     if _is_of_word(before) and _is_of_word(after):
@@ -84,5 +84,5 @@ def _inside(before: str, character: str, after: str) -> str:
 
 
 def _is_of_word(character: str) -> bool:
-    """Whether a character is a letter, digit or combining mark; False for ""."""
+    """Returns True for a letter, digit or combining mark; False for ""."""
     return bool(character) and unicodedata.category(character)[0] in "LMN"

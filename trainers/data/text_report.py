@@ -1,4 +1,4 @@
-"""What to look at in the transcripts of a prepared set: pairs that do not belong together show in them first. Pure."""
+"""Reports on the transcripts of a prepared set: wrong pairs of text and audio show in them first. Pure."""
 
 import heapq
 import unicodedata
@@ -10,17 +10,17 @@ from typing import Any
 
 from trainers.config.wording import counted
 
-# Of each kind, so many are shown.
+# Maximum number of examples of each kind.
 SHOWN = 20
-# A character that is seen less often in a set is likelier a slip than a letter.
+# A character in fewer clips of a set is more likely an error than a letter.
 RARE = 3
-# Scripts with letters that look alike, which keyboards mix up within words. Japanese writes several in each sentence.
+# Scripts with similar letters, which keyboards mix within words. Japanese has several scripts in each sentence.
 ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN"})
 
 
 @dataclass(frozen=True)
 class Paced:
-    """A clip with the characters of its text by second of its audio."""
+    """A clip with its number of characters per second of audio."""
 
     characters_per_s: float
     id: str
@@ -29,15 +29,15 @@ class Paced:
 
 @dataclass(frozen=True)
 class TextReport:
-    """Counts of the transcripts of a set.
+    """Statistics of a set's transcripts.
 
     Attributes:
-        characters: How often each character is used, the most frequent first.
-        rare: Characters that fewer than RARE clips use, with the first of these.
-        mixed: Words with letters of several scripts that look alike, with the first clip of each.
+        characters: Frequency of each character, the most frequent first.
+        rare: Characters in fewer than RARE clips, with the first such clip.
+        mixed: Words with letters of several similar scripts, with the first clip of each.
         empty: Clips without a text.
-        fastest: The SHOWN clips with the longest text for their audio; texts that belong to longer clips are there.
-        slowest: Those with the shortest, but for empty ones.
+        fastest: The SHOWN clips with the longest text for their audio; texts of longer clips appear here.
+        slowest: The SHOWN clips with the shortest, but not empty, text for their audio.
     """
 
     characters: Counter[str]
@@ -49,7 +49,7 @@ class TextReport:
 
     @classmethod
     def of(cls, ids: Sequence[str], texts: Sequence[str], durations_s: Sequence[float]) -> "TextReport":
-        """Reports on clips, whose durations are more than 0."""
+        """Computes the report for clips, whose durations must be more than 0."""
         characters: Counter[str] = Counter()
         clips: Counter[str] = Counter()
         first: dict[str, str] = {}
@@ -60,7 +60,7 @@ class TextReport:
             clips.update(used)
             for character in used - first.keys():
                 first[character] = id_
-            # Most texts are of one script, and their words need no look.
+            # Most texts are in one script, and their words need no check.
             if len(scripts_of(text)) > 1:
                 mixed |= {word: id_ for word in text.split() if word not in mixed and len(scripts_of(word)) > 1}
         rare = {character: first[character] for character, count in sorted(clips.items()) if count < RARE}
@@ -72,7 +72,7 @@ class TextReport:
         return cls(ordered, rare, mixed, len(texts) - len(paced), fastest, slowest)
 
     def lines(self) -> Iterator[str]:
-        """The report as people read it."""
+        """Yields the report's lines, for printing."""
         yield f"characters ({len(self.characters)}): " + " ".join(
             f"{named(character)} {count}" for character, count in self.characters.items()
         )
@@ -91,17 +91,17 @@ class TextReport:
 
 
 def scripts_of(text: str) -> frozenset[str]:
-    """The scripts of ALIKE that the letters of a text are of."""
+    """Returns the scripts of ALIKE to which letters of a text belong."""
     names = (unicodedata.name(character, "").partition(" ")[0] for character in text if character.isalpha())
     return ALIKE & set(names)
 
 
 def named(character: str) -> str:
-    """A character as it can be seen: by its code point where it has no look of its own."""
+    """Returns a character for display: as its code point if it is not visible by itself."""
     is_seen = character.isprintable() and not character.isspace() and not unicodedata.combining(character)
     return character if is_seen else f"U+{ord(character):04X}"
 
 
 def report_of(index: Any) -> TextReport:
-    """The report on a prepared set, by its index."""
+    """Returns the report on a prepared set, from its index."""
     return TextReport.of(*(index[name].to_pylist() for name in ("id", "text", "duration_s")))

@@ -1,1 +1,1 @@
-"""Metrics that are always scored: a file each, and a line in `known_metrics`."""
+"""Metrics that are always scored: one file each, and a line in `known_metrics`."""

@@ -1,10 +1,10 @@
-"""Edits per hundred units of the references, where the units are words, characters or complete utterances."""
+"""Error rates: edits per hundred units of the references, where units are words, characters or utterances."""
 
 from trainers.metrics.metric import EditCounts, Metric
 
 
 class WordErrorRate(Metric):
-    """Words are what whitespace of any kind separates."""
+    """Word error rate; words are separated by whitespace of any kind."""
 
     name, units = "wer", "words"
 
@@ -13,7 +13,7 @@ class WordErrorRate(Metric):
 
 
 class CharacterErrorRate(Metric):
-    """Characters are Unicode code points; one space between two words is one, as jiwer and the metric `cer` have it."""
+    """Character error rate of Unicode code points; a space between words is a character, as in jiwer and `cer`."""
 
     name, units, prefix = "cer", "characters", "character_"
 
@@ -22,7 +22,7 @@ class CharacterErrorRate(Metric):
 
 
 class SentenceErrorRate(Metric):
-    """An utterance is one unit, an empty one too."""
+    """Sentence error rate; every utterance is one unit, even an empty one."""
 
     name, units = "ser", "utterances"
 
@@ -30,7 +30,7 @@ class SentenceErrorRate(Metric):
         return [" ".join(text.split())]
 
     def of_utterance(self, counts: EditCounts) -> dict[str, int]:
-        # The edits of its words say it.
+        # The edits of the utterance's words show it.
         return {}
 
     def of_set(self, counts: EditCounts) -> dict[str, int | float | None]:

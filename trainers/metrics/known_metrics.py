@@ -1,6 +1,6 @@
-"""The metrics that are always scored. To add one: a file with its `Metric`, and its line here.
+"""The metrics that are always scored. To add one, write a `Metric` in a new file, and add its line here.
 
-Other distributions add theirs by entry points `rayscribe.metrics`; docs/scoring.md.
+Other distributions add metrics by entry points `rayscribe.metrics`; docs/scoring.md.
 """
 
 from collections.abc import Mapping
@@ -16,5 +16,5 @@ OURS = (WER, CER, SentenceErrorRate())
 
 @cache
 def known_metrics() -> Mapping[str, Metric]:
-    """The metrics by name, in the order in which scores show them."""
+    """Returns the metrics by name, in the order in which scores show them."""
     return with_plugins("rayscribe.metrics", {metric.name: metric for metric in OURS})

@@ -1,4 +1,4 @@
-"""What a metric is: how texts are cut into units, and what the edits between those of two texts come to."""
+"""The interface of metrics: how texts are cut into units, and how edits between units become a score."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class EditCounts:
-    """The edits that turn a reference into a hypothesis, and how long the reference was.
+    """The edits that turn a reference into a hypothesis, and the length of the reference.
 
     Counts add up with `+`; start a sum from `EditCounts()`.
 
     Attributes:
-        insertions: Units of the hypothesis that the reference does not have.
-        deletions: Units of the reference that the hypothesis does not have.
-        substitutions: Units of the reference that stand as others in the hypothesis.
+        insertions: Units of the hypothesis that are not in the reference.
+        deletions: Units of the reference that are not in the hypothesis.
+        substitutions: Units of the reference that the hypothesis replaces by others.
         reference_length: Units in the reference.
     """
 
@@ -34,14 +34,14 @@ class EditCounts:
 
     @property
     def errors(self) -> int:
-        """All edits together: the Levenshtein distance."""
+        """Number of edits: the Levenshtein distance."""
         return self.insertions + self.deletions + self.substitutions
 
     @property
     def rate(self) -> float | None:
-        """Errors per hundred reference units; None for an empty reference, which no rate can describe.
+        """Errors per hundred reference units; None for an empty reference, which has no rate.
 
-        It goes above 100 where the hypothesis is much longer than the reference.
+        Exceeds 100 if the hypothesis is much longer than the reference.
         """
         return 100 * self.errors / self.reference_length if self.reference_length else None
 
@@ -49,13 +49,13 @@ class EditCounts:
 class Metric(ABC):
     """One way to compare hypotheses with references.
 
-    Edits are counted for each utterance, alone; a score is the sum of the counts and one division at the end.
+    Edits are counted for each utterance separately; a score is the sum of the counts, divided once at the end.
 
     Attributes:
         name: Key of the rate in scores; `eval_<name>` ranks checkpoints.
         units: Key of the number of units in the references.
-        prefix: Begins the keys of the edits.
-        order: Which rate is better, the smaller or the larger one.
+        prefix: Prefix of the keys of the edits.
+        order: "min" if smaller rates are better, else "max".
     """
 
     name: str
@@ -65,17 +65,17 @@ class Metric(ABC):
 
     @abstractmethod
     def cut(self, text: str) -> Sequence[str]:
-        """The units of a normalized text."""
+        """Returns the units of a normalized text."""
 
     def rate(self, counts: EditCounts) -> float | None:
-        """What counts come to, in percent; None where no rate can describe them."""
+        """Returns the rate of counts, in percent; None if they have no rate."""
         return counts.rate
 
     def of_utterance(self, counts: EditCounts) -> dict[str, int]:
-        """What stands in an utterance's line of JSON."""
+        """Returns the fields of an utterance in the scores' JSON lines."""
         edits = {f"{self.prefix}{name}": getattr(counts, name) for name in ("insertions", "deletions", "substitutions")}
         return {self.units: counts.reference_length, **edits}
 
     def of_set(self, counts: EditCounts) -> dict[str, int | float | None]:
-        """What stands in the score of a set of utterances: counts, and the rate."""
+        """Returns the fields of a set's score: counts, and the rate."""
         return {**self.of_utterance(counts), self.name: self.rate(counts)}

@@ -1,4 +1,4 @@
-"""The family of a config's model or of a folder, among those that `config.family_table` lists."""
+"""Determines the family of a config's model or of a folder, among those that `config.family_table` lists."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ from trainers.models.sources.opened_model import OpenedModel
 FAMILIES: Mapping[str, Family[Any]] = {
     name: resolve_name(part.implementation)() for name, part in family_parts().items()
 }
-# What a training learns of a vocabulary, and where it reads one: weights that are scored have their own.
+# Fields for learning or reading a vocabulary in training: weights that are scored have their own.
 _LEARNED = ("vocabulary", "vocabulary_file")
 
 
@@ -36,12 +36,12 @@ class _Parts(Part):
 
 
 def resolve_model(config: TrainConfig, opened: OpenedModel | None = None) -> tuple[TrainConfig, Family[Any]]:
-    """The config, whose model and decode part the family of the weights has read if it names none; and the family.
+    """Returns the config, with model and decode part read by the weights' family if it names none; and the family.
 
     `opened` has the weights' files. None: they are in a folder, or transformers finds them on the Hub.
 
     Raises:
-        ConfigError: the weights cannot be opened, or are of no known family, or of another than `model.family`; or the
+        ConfigError: the weights cannot be opened, or their family is unknown or differs from `model.family`; or the
             config has fields of another family.
         StorageError: the Hub does not respond.
     """
@@ -57,10 +57,10 @@ def resolve_model(config: TrainConfig, opened: OpenedModel | None = None) -> tup
 
 
 def decoded_by(config: TrainConfig, family: LabelCodec) -> TrainConfig:
-    """The config with its decode part read by the family of weights that are only scored.
+    """Returns the config with its decode part read by the family of weights that are only scored.
 
     Raises:
-        ConfigError: it has fields of another family.
+        ConfigError: the config has fields of another family.
     """
     part = family_parts()[family.name]
     if type(config.decode) is part.decode_part:
@@ -71,7 +71,7 @@ def decoded_by(config: TrainConfig, family: LabelCodec) -> TrainConfig:
 
 
 def _read(config: TrainConfig, model: Any, origin: str) -> _Parts:
-    """A model part that names its family, and the config's decode part as that family reads it."""
+    """Returns a model part that names its family, and the config's decode part, read by that family."""
     content = {"model": model, "decode": config.decode.model_dump(exclude_unset=True)}
     read, problems = validated(_Parts, content, ConfigScope(trains=False))
     refuse(problems, origin)
@@ -80,7 +80,7 @@ def _read(config: TrainConfig, model: Any, origin: str) -> _Parts:
 
 
 def model_config_for_scoring(model: ModelPart, name_or_path: str, revision: str | None) -> ModelPart:
-    """A model part for other weights, which are only scored: of its fields, those that their family has.
+    """Returns a model part for other weights, which are only scored, with the fields that their family has.
 
     Raises:
         ConfigError: see `resolve_model`.
@@ -94,10 +94,10 @@ def model_config_for_scoring(model: ModelPart, name_or_path: str, revision: str 
 
 
 def family_of(model: ModelPart) -> Family[Any]:
-    """The family of the config's model: of new weights, or by the config.json of pretrained ones.
+    """Returns the family of the config's model: that of new weights, or by the config.json of pretrained ones.
 
     Raises:
-        ConfigError: it cannot be opened, or is of no known family, or of another than `model.family`.
+        ConfigError: config.json cannot be opened, or its family is unknown or differs from `model.family`.
         StorageError: the Hub does not respond.
     """
     if model.init == "scratch":
@@ -115,13 +115,13 @@ def family_of(model: ModelPart) -> Family[Any]:
 
 
 def refuse_unsupported(config: TrainConfig, family: Family[Any]) -> None:
-    """Refuses, with a ConfigError, fields that have no effect on the family of a config's model."""
+    """Raises ConfigError for fields that have no effect on the family of a config's model."""
     if unsupported := [name for name in config.model.unsupported if _asks_for(config, name)]:
         raise ConfigError(f"{', '.join(unsupported)}: has no effect on a model of the family {family.name}: remove it")
 
 
 def _asks_for(config: TrainConfig, name: str) -> bool:
-    """Whether a field, or a training argument, has another value than its default, and is not only switched off."""
+    """Returns True if a field, or a training argument, differs from its default, other than by being False."""
     holder, field, *argument = name.split(".")
     part = getattr(config, holder)
     value = getattr(part, field)
@@ -131,21 +131,21 @@ def _asks_for(config: TrainConfig, name: str) -> bool:
 
 
 def decoder_of(part: DecodePart) -> Decoder | None:
-    """What searches the outputs of a model, where the part asks for it. None: it does not."""
+    """Returns the decoder that searches a model's outputs, or None if the part asks for no search."""
     return resolve_name(part.decoder)() if part.decoder is not None and part.settings else None
 
 
 def check_decoder(part: DecodePart, storage_options: StorageOptions) -> None:
-    """Errors as of `Decoder.check`."""
+    """Raises as `Decoder.check`, if the part asks for a search."""
     if (decoder := decoder_of(part)) is not None:
         decoder.check(part, storage_options)
 
 
 def family_of_folder(folder: Path, origin: str | None = None) -> Family[Any]:
-    """The family of a model that an export or a checkpoint wrote, and that may have been copied here from `origin`.
+    """Returns the family of an exported model or checkpoint, which may have been copied here from `origin`.
 
     Raises:
-        ConfigError: it cannot be opened, or is of no known family.
+        ConfigError: the folder cannot be opened, or its family is unknown.
     """
     try:
         return family_of_type(_config_of(str(folder), "main").get("model_type"), origin or str(folder))
@@ -161,7 +161,7 @@ def _config_of(name_or_path: str, revision: str) -> dict[str, Any]:
 
 
 def family_of_type(name: str | None, origin: str = "this model") -> Family[Any]:
-    """The family of the `model_type` in a config.json of `origin`; a ConfigError, if none has it."""
+    """Returns the family of the `model_type` in a config.json of `origin`; raises ConfigError if there is none."""
     found = next((family for family in FAMILIES.values() if name in family.model_types), None)
     if found is None:
         types = ", ".join(each for family in FAMILIES.values() for each in family.model_types)

@@ -1,7 +1,7 @@
-"""What the rest of Rayscribe asks of a family of recognizers; `config.family_table` lists those that there are.
+"""The interface of a family of recognizers; `config.family_table` lists the families.
 
-A family answers without torch, and works where transformers finds none, until it loads a model: what is checked before
-a run needs no weights.
+Until it loads a model, a family works without torch, and where transformers finds none: checks before a run need no
+weights.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import from_pretrained, refuse_other_architecture
 
 if TYPE_CHECKING:
-    # It loads torch.
+    # Loads torch.
     from trainers.models.recognizer import Recognizer
 
-# A family's part of the config.
+# A family's model part.
 Model = TypeVar("Model", bound=ModelPart)
 
 
 class OpenModel(NamedTuple):
-    """A model, as far as it opens without its weights.
+    """A model, as far as it is opened without its weights.
 
     Attributes:
-        part: What the config says of it.
-        processor: Its processor; a new model's was learned from the training text.
+        part: Its model part.
+        processor: Its processor; that of a new model was learned from the training text.
     """
 
     part: Any
     processor: Any
 
 
-# A function `check_<name>` that a preflight has, too.
+# A `check_<name>` function, which a preflight runs, too.
 FamilyCheck = Callable[[OpenModel], Iterable[Finding]]
 
 
 class Decoder(Protocol):
-    """The search that a decode part asks for, before a model is open; `Recognizer.open_search` runs it.
+    """The search that a decode part asks for, before a model is loaded; `Recognizer.open_search` runs it.
 
-    `part` is a decode part that names it, and has settings.
+    `part` is a decode part that names this decoder, and has settings.
     """
 
     def check(self, part: Any, storage_options: StorageOptions) -> None:
-        """Finds in seconds what would stop it at the end of a training.
+        """Finds in seconds what would stop the search at the end of a training.
 
         Raises:
             ConfigError: a library is not installed, or a file or a model cannot be used.
@@ -64,13 +64,13 @@ class Decoder(Protocol):
         """
 
     def inspect(self, part: Any, processor: Any, storage_options: StorageOptions) -> Iterable[Finding]:
-        """Finds what would stop it, or quietly find nothing."""
+        """Finds what would stop the search, or make it find nothing without an error."""
 
     def note(self, decoding: Mapping[str, Any]) -> str:
-        """For the model card: how the test set was scored, by its `Decoding.describe`, which `pipeline` does not do."""
+        """Returns a note for the model card on a decoding (`Decoding.describe`) that `pipeline` does not do."""
 
     def content_hashes(self, part: Any, storage_options: StorageOptions) -> dict[str, str]:
-        """SHA-256 of the files that can be read quickly, by the name of their field.
+        """Returns the SHA-256 of the files that can be read quickly, by the name of their field.
 
         Raises:
             StorageError: a bucket or disk cannot be read.
@@ -78,14 +78,14 @@ class Decoder(Protocol):
 
 
 class Family(LabelCodec, Generic[Model]):
-    """A family of recognizers: models that are described, loaded and given labels in one way.
+    """A family of recognizers: models that are described, loaded and labeled in the same way.
 
     Attributes:
         model_types: Each `model_type` in the config.json of its models.
-        context_s: The longest input of a model that need not be open, where the config names none. Seconds.
-        recognizer: Module and class of its recognizers, which take torch. `load` of the class builds one of the family,
-            the part of the config, the processor, and the other arguments of `load_recognizer`.
-        checks: What its models have to agree on, checked before a run.
+        context_s: Longest input of a model that is not opened, if the config names none. Seconds.
+        recognizer: Module and class of its recognizers, which load torch. The class's `load` takes the family, the
+            model part, the processor, and the other arguments of `load_recognizer`.
+        checks: Checks of its models that a preflight runs before a run.
     """
 
     model_types: tuple[str, ...]
@@ -95,54 +95,54 @@ class Family(LabelCodec, Generic[Model]):
 
     @abstractmethod
     def auto_class(self, config: Any) -> Any:
-        """The class of transformers whose `from_pretrained` and `from_config` make the network of a config.json."""
+        """Returns the transformers class whose `from_pretrained` and `from_config` make a config's network."""
 
     @abstractmethod
     def parts(self, network: Any) -> Parts:
-        """Names of the modules of each part of a network; all its weights are within one of them.
+        """Returns the names of the modules of each part of a network; every weight must be in exactly one of them.
 
-        Every method of `adapt` trains the head; freezing, layers and adapters are chosen by the other names.
+        Every method of `adapt` trains the head; freezing, layers and adapters depend on the other names.
         """
 
     def learns_processor(self, model: Model) -> bool:
-        """Whether the vocabulary is learned from the training text, so that the run folder keeps the processor.
+        """Returns True if the vocabulary is learned from the training text, so that the run folder has the processor.
 
         Raises:
-            ConfigError: pretrained weights that say so cannot be opened.
+            ConfigError: pretrained weights, on which this depends, cannot be opened.
         """
         return model.init == "scratch"
 
     def makes_new_head(self, model: Model) -> bool:
-        """Whether pretrained weights get a new output layer on purpose, so that they may lack one.
+        """Returns True if pretrained weights get a new output layer intentionally, so that they may lack one.
 
         Raises:
-            ConfigError: pretrained weights that say so cannot be opened.
+            ConfigError: pretrained weights, on which this depends, cannot be opened.
         """
         return False
 
     def new_processor(self, texts: Sequence[str], model: Model) -> Any:
-        """The processor of a new model, whose vocabulary is learned from `texts`.
+        """Returns the processor of a new model, whose vocabulary is learned from `texts`.
 
         Raises:
-            ConfigError: the family's models begin with weights, as by default.
+            ConfigError: the family has no new models, as by default.
         """
         raise ConfigError(f"model.family is {self.name}: its models begin with weights; set model.init: pretrained")
 
     def write_description(self, folder: Path, texts: Sequence[str], model: Model) -> None:
-        """Writes config and processor of a new model, everything but weights, so that all ranks build the same one.
+        """Writes config and processor of a new model, everything except weights, so that all ranks build the same.
 
         Raises:
-            ConfigError: as of `new_processor`.
+            ConfigError: as for `new_processor`.
         """
         self.new_processor(texts, model)
 
     def adopt_description(self, source: Path, folder: Path, model: Model) -> None:
-        """Writes the description of a model that begins with the weights of a checkpoint, whose files are `source`.
+        """Writes the description of a model that starts from a checkpoint's weights, whose files are in `source`.
 
-        Dropout, language and task are the config's, where the family has such fields.
+        Dropout, language and task are taken from the config, if the family has such fields.
 
         Raises:
-            ConfigError: the checkpoint's model has other sizes than the config's, or does not know its language.
+            ConfigError: the checkpoint's model differs in size from the config's, or does not know the language.
         """
         config = AutoConfig.from_pretrained(source)
         refuse_other_architecture(config, model)
@@ -151,17 +151,17 @@ class Family(LabelCodec, Generic[Model]):
 
     @abstractmethod
     def open_processor(self, model: Model, description: Path | None) -> Any:
-        """Opens the processor of a description's folder, or with None that of pretrained weights.
+        """Opens the processor in a description's folder; None: that of pretrained weights.
 
         Raises:
-            ConfigError: it cannot be opened, or does not fit the config.
+            ConfigError: the processor cannot be opened, or does not match the config.
         """
 
     def model_config(self, model: Model, processor: Any) -> Any:
-        """The config.json of a model that need not be loaded; of a new one without a processor, for the text `a`.
+        """Returns the config.json of a model that is not loaded; for a new model without a processor, for the text `a`.
 
         Raises:
-            ConfigError: that of pretrained weights cannot be opened.
+            ConfigError: the config.json of pretrained weights cannot be opened.
         """
         if model.init == "pretrained":
             return from_pretrained(model, AutoConfig)
@@ -170,7 +170,7 @@ class Family(LabelCodec, Generic[Model]):
             return AutoConfig.from_pretrained(folder)
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
-        """What of a config its model, whose limits are known, cannot be trained with, a line each."""
+        """Returns a line for each setting with which a model of these limits cannot be trained."""
         if not config.augment.frequency_masks or limits.has_bins:
             return []
         return [
@@ -179,31 +179,31 @@ class Family(LabelCodec, Generic[Model]):
         ]
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
-        """A warning about a split's transcripts; None if there is nothing to report.
+        """Returns a warning about a split's transcripts; None if there is nothing to report.
 
         Raises:
-            ConfigError: they cannot be what the processor is for.
+            ConfigError: the transcripts obviously do not match the processor.
         """
         return None
 
     def language_code(self, language: str) -> str:
-        """The code of a language given by name or code, e.g. `Serbian` → `sr`.
+        """Returns the code of a language given by name or code, e.g. `Serbian` → `sr`.
 
         Raises:
-            ConfigError: the family does not know it.
+            ConfigError: the language is unknown to the family.
         """
         return code_or_name(language)
 
     def load_recognizer(
         self, model: Model, description: Path | None, seed: int, *, weights: Path | None = None
     ) -> Recognizer:
-        """Builds the model on this process, the same on every rank.
+        """Builds the model in this process, the same on every rank.
 
         Args:
-            model: The config's; those weights that it does not begin anew are of its `dtype`.
+            model: The config's model part; weights that are not new have its `dtype`.
             description: Folder of `write_description` or `adopt_description`, or None for pretrained weights.
             seed: Seed of new weights.
-            weights: A checkpoint's files, for the weights of a model that is described. None: new weights.
+            weights: A checkpoint's files, with the weights of a described model. None: new weights.
 
         Raises:
             ConfigError: the weights cannot be opened.
@@ -213,14 +213,14 @@ class Family(LabelCodec, Generic[Model]):
         return loaded
 
     def open_exported(self, folder: Path, dtype: str = "float32") -> Recognizer:
-        """Opens a folder with model and processor, as written by an export or a checkpoint; `dtype` is its weights'."""
+        """Opens a folder with model and processor, written by an export or a checkpoint, with weights in `dtype`."""
         network = self.auto_class(AutoConfig.from_pretrained(folder)).from_pretrained(folder, dtype=dtype)
         part: Any = ModelPart(name_or_path=str(folder), dtype=dtype)
         opened: Recognizer = resolve_name(self.recognizer)(network, self.open_processor(part, folder), self)
         return opened
 
     def export_processor(self, folder: Path) -> None:
-        """Changes the files of a saved processor, next to its model, into those of an export, whatever reads them.
+        """Changes the files of a saved processor, next to its model, into those of an export, for other software.
 
-        By default they stay, `processor_config.json` among them.
+        By default, they are unchanged, including `processor_config.json`.
         """

@@ -1,4 +1,4 @@
-"""What is known of a model without its weights: its limits, and how it writes transcripts as label ids. No torch."""
+"""Properties of a model without its weights: its limits, and how it encodes transcripts as label ids. No torch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from trainers.data.frame_count import FrameCount
 
 @dataclass(frozen=True)
 class Limits:
-    """What a model can take in and give out.
+    """The limits of a model's input and output.
 
     Attributes:
-        context_s: Its longest input. Seconds.
-        label_tokens: The most tokens of a label, those before and behind the text included.
-        prefix_tokens: Tokens before the text of each label, which are given and not generated.
-        new_tokens: The most tokens that it generates. None: it gives each of its frames a label instead.
-        frames: Its outputs of a clip, where it must have one for each token of a label. None: it need not.
-        full_context: Whether clips are padded to the full context, unless buckets are asked for.
-        padding_affects_output: Whether padding moves its outputs, so that clips are scored without.
-        has_bins: Whether its input has frequency bins; otherwise it is of samples.
-        least_samples: Its shortest input; it fails at a shorter one.
+        context_s: Longest input. Seconds.
+        label_tokens: Maximum number of tokens in a label, including those before and after the text.
+        prefix_tokens: Number of tokens before the text of each label, which are given, not generated.
+        new_tokens: Maximum number of generated tokens. None: the model has a label for each frame instead.
+        frames: Counts the outputs of a clip, if each label token requires one. None: it does not.
+        full_context: True if clips are padded to the full context, unless buckets are configured.
+        padding_affects_output: True if padding changes the outputs, so that clips are scored without padding.
+        has_bins: True if the input has frequency bins, False if it is samples.
+        least_samples: Shortest input, samples; the model fails on a shorter one.
     """
 
     context_s: float
@@ -36,12 +36,12 @@ class Limits:
 
     @property
     def masks_padding(self) -> bool:
-        """Whether a clip's outputs are the same behind any padding."""
+        """True if a clip's outputs are the same with any padding after it."""
         return not (self.full_context or self.padding_affects_output)
 
 
 class LabelCodec(ABC):
-    """How the models of a family write transcripts, and how much they take.
+    """The label encoding and the limits of the models of a family.
 
     Attributes:
         name: `model.family` in a config.
@@ -51,23 +51,23 @@ class LabelCodec(ABC):
 
     @abstractmethod
     def limits(self, config: Any, processor: Any) -> Limits:
-        """The limits of a model with this config.json, which need not be loaded."""
+        """Returns the limits of a model with this config.json, which need not be loaded."""
 
     @abstractmethod
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
-        """Label ids of each text, with what stands before and behind the text."""
+        """Returns the label ids of each text, with the tokens before and after the text."""
 
     @abstractmethod
     def labels_fingerprint(self, processor: Any) -> str:
-        """Hash of all of the processor that label ids depend on: 16 hexadecimal digits."""
+        """Returns a hash of everything in the processor that label ids depend on: 16 hexadecimal digits."""
 
     def language_prefix(self, processor: Any, language: str | None) -> list[int]:
-        """The label ids before each text in a language (name or code; None: the processor's own).
+        """Returns the label ids before each text in a language (name or code; None: the processor's own).
 
-        They are the same for each language, and by default none, where this model's labels do not say it. Those of a
-        new model that is not made yet, whose processor is None, are not known and are none, too.
+        There are as many for each language; none, as by default, if this model's labels have no language token. Also
+        none for a new model that is not made yet (`processor` is None), whose ids are not known.
 
         Raises:
-            ConfigError: the model does not know the language.
+            ConfigError: the language is unknown to the model.
         """
         return []

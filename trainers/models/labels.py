@@ -1,9 +1,9 @@
-"""Label ids of a prepared set: encoded once for each tokenizer, kept next to the index, mapped by all that read them.
+"""Label ids of a prepared set: encoded once per tokenizer, stored next to the index, memory-mapped by all readers.
 
 labels-<hash of the tokenizer>.bin    int64 offsets, one more than there are clips; the int32 ids of all clips; the
-                                      CRC-32 of all of this
+                                      CRC-32 of everything before it
 
-Clips of another language than the config's have its token in their labels, and the name has a hash of these tokens.
+Clips in another language than the config's have its token in their labels; the name then has a hash of these tokens.
 """
 
 import hashlib
@@ -25,15 +25,15 @@ from trainers.errors import ConfigError, DataError
 from trainers.models.label_codec import LabelCodec
 from trainers.models.language_names import code_or_name
 
-# Few enough for their ids to take little memory as Python's numbers, enough for the tokenizer to use all cores.
+# Few enough for their ids to take little memory as Python integers, enough for the tokenizer to use all cores.
 TEXTS_AT_ONCE = 16_384
 CHECKED_BYTES = 2**20
-# The language of a clip without a value, where the config names none.
+# The language of a clip without a value, if the config names none.
 NOT_NAMED = "not named"
 
 
 class Labels:
-    """The label ids of each position of an index; processes that map the same file share its memory."""
+    """The label ids at each position of an index; processes that map the same file share its memory."""
 
     def __init__(self, path: Path, clips: int):
         self._path = path
@@ -54,10 +54,10 @@ class Labels:
 
     @property
     def repeats(self) -> npt.NDArray[np.int64]:
-        """How many ids of each clip are equal to the one before, shape (N,)."""
+        """Number of ids of each clip that equal the one before, shape (N,)."""
         equal = np.zeros(len(self._ids) + 1, np.int64)
         equal[1 : len(self._ids)] = self._ids[1:] == self._ids[:-1]
-        # The first id of a clip follows none.
+        # The first id of a clip has none before it.
         equal[self._offsets[:-1]] = 0
         sums = np.concatenate([[0], np.cumsum(equal)])
         repeats: npt.NDArray[np.int64] = sums[self._offsets[1:]] - sums[self._offsets[:-1]]
@@ -94,7 +94,7 @@ class JoinedLabels(Labels):
 
 
 def labels_of(prepared: PreparedSet, codec: LabelCodec, processor: Any, language: str | None = None) -> Labels:
-    """The labels of a set's transcripts in the config's language, encoded by the first that asks.
+    """Returns the labels of a set's transcripts in the config's language, encoded by the first process that needs them.
 
     Raises:
         ConfigError: the model has no token for the language of some clips.
@@ -117,10 +117,10 @@ def _labels_of(
     languages: pa.ChunkedArray,
     of_member: str | None = None,
 ) -> Labels:
-    """Those of one set; `of_member` is the language that a mix gives to its clips that name none."""
+    """Returns the labels of one set; `of_member` is the language that a mix gives to its clips that have none."""
     texts = prepared.index["text"]
     prefixes = language_prefixes(codec, processor, languages, language)
-    # What names labels of several languages next to the tokenizer.
+    # Distinguishes the names of labels in several languages, in addition to the tokenizer.
     named: list[Any] = [*sorted(prefixes.items()), *([of_member] if of_member is not None else [])]
     suffix = f"-{hashlib.sha256(json.dumps(named).encode()).hexdigest()[:16]}" if prefixes else ""
     name = f"labels-{codec.labels_fingerprint(processor)}{suffix}.bin"
@@ -134,10 +134,10 @@ def _labels_of(
 
 
 def _check(path: Path, prepared: PreparedSet, clips: int) -> None:
-    """Refuses a file whose checksum is another than that of its content.
+    """Checks the checksum of a file.
 
     Raises:
-        DataError: says which files to delete.
+        DataError: the file is damaged; the message names the files to delete.
     """
     size = path.stat().st_size
     if size >= 8 * (clips + 1) + 4 and size % 4 == 0:
@@ -191,14 +191,14 @@ def _crc32(file: IO[bytes], size: int) -> int:
 
 
 def languages_in(table: pa.Table) -> pa.ChunkedArray:
-    """The column `language` of a source or of an index; nulls where there is none."""
+    """Returns the column `language` of a source or of an index; nulls if there is none."""
     if "language" in table.column_names:
         return table["language"]
     return pa.chunked_array([pa.nulls(len(table), pa.string())])
 
 
 def clip_languages(table: pa.Table, language: str | None) -> list[str] | None:
-    """The code of each clip's language, or its name where that has none; None: the index has no such column."""
+    """Returns the code of each clip's language, or its name if it has no code; None if the index has no such column."""
     if "language" not in table.column_names:
         return None
     own = code_or_name(language) if language is not None else NOT_NAMED
@@ -210,10 +210,10 @@ def clip_languages(table: pa.Table, language: str | None) -> list[str] | None:
 def language_prefixes(
     codec: LabelCodec, processor: Any, languages: pa.ChunkedArray, language: str | None
 ) -> dict[str, list[int]]:
-    """The label ids before texts in each language of clips (`languages_in`) where they are not the config's.
+    """Returns the label ids before texts in each of the clips' languages (`languages_in`) that is not the config's.
 
     Raises:
-        ConfigError: the model does not know some; the text names them, and how many clips they have.
+        ConfigError: some are unknown to the model; the message has their names and numbers of clips.
     """
     counts = {item["values"]: item["counts"] for item in pc.value_counts(languages.drop_null()).to_pylist()}
     own = code_or_name(language) if language is not None else None
@@ -243,10 +243,10 @@ def language_prefixes(
 def empty_labels(
     codec: LabelCodec, processor: Any, languages: Sequence[str | None], language: str | None
 ) -> list[list[int]]:
-    """Label ids of an empty text in the language of each clip, or in the config's where that is None.
+    """Returns the label ids of an empty text in the language of each clip, or in the config's if that is None.
 
     Raises:
-        ConfigError: the model has no token for the language of some.
+        ConfigError: the model has no token for the language of some clips.
     """
     column = pa.chunked_array([pa.array(languages, pa.string())])
     prefixes = language_prefixes(codec, processor, column, language)

@@ -1,4 +1,4 @@
-"""Languages by code or name: one table for every family, of ISO 639, BCP 47 and CLDR. Imports no transformers."""
+"""Languages by code or name: one table for all families, from ISO 639, BCP 47 and CLDR. Imports no transformers."""
 
 import difflib
 import re
@@ -12,7 +12,7 @@ from langcodes.tag_parser import LanguageTagError
 from language_data.names import get_trie_value, load_trie, normalize_name  # type: ignore[import-untyped]
 from language_data.util import data_filename  # type: ignore[import-untyped]
 
-# The languages that Whisper's tokens name, in their order, with the names that transformers takes.
+# The languages of Whisper's tokens, in their order, with transformers' names.
 # fmt: off
 LANGUAGES: Mapping[str, str] = {
     "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean",
@@ -34,36 +34,36 @@ LANGUAGES: Mapping[str, str] = {
     "su": "sundanese", "yue": "cantonese",
 }
 # fmt: on
-# Whisper's codes that are not those of today.
+# Whisper's codes that differ from today's.
 _WHISPERS: Mapping[str, str] = {"jv": "jw", "fil": "tl"}
-# Norwegian without more is Bokmål, as CLDR has it too, and zlm is Malay next to its standard (zsm), as MMS names it.
+# Unspecified Norwegian is Bokmål, as in CLDR; zlm is Malay apart from its standard (zsm), as in MMS.
 _SAME: Mapping[str, str] = {"nb": "no", "zlm": "ms"}
-# Macrolanguages whose members share one written standard. Those of Chinese, Malay or Latvian do not; of these CLDR has
-# the one member that is meant by the macrolanguage's name, such as Mandarin.
+# Macrolanguages whose members share one written standard. Those of Chinese, Malay or Latvian do not; for these CLDR has
+# the one member that the macrolanguage's name usually means, such as Mandarin.
 _ONE_STANDARD = ("ar", "fa", "mg", "ps", "sq", "sw", "yi")
-# Where Chinese without more is Cantonese.
+# Territories in which unspecified Chinese is Cantonese.
 _CANTONESE = ("HK", "MO")
 _CODE = re.compile(r"[a-z]{2,3}", re.IGNORECASE)
-# How the name begins that CLDR's data gives to a code that nobody has.
+# Prefix of the name that CLDR's data give to an unassigned code.
 _UNKNOWN = "Unknown"
 # A code with script, region or more: zh-Hant-TW, es_419, cmn_hans_cn, azj-script_latin.
 _TAG = re.compile(r"[a-z]{2,3}[-_].+", re.IGNORECASE)
-# What follows a tag and is no part of it: the encoding and the modifier of a locale, or a remark.
+# Text after a tag that is not part of it: the encoding and the modifier of a locale, or a remark.
 _LOCALE_TAIL, _REMARK = re.compile(r"[.@].*", re.DOTALL), re.compile(r"[ (].*", re.DOTALL)
 # A name with a region or a script: Portuguese (Brazil), Chinese (Simplified).
 _QUALIFIED = re.compile(r"([^()]+)\(([^()]+)\)")
-# Names that CLDR has not, or has in English for another language.
+# Names that CLDR does not have, or has in English for another language.
 _OTHER_NAMES: Mapping[str, str] = {"bahasa melayu": "ms", "bahasa indonesia": "id", "kihindi": "hi", "bokmal": "no"}
-# Ways to write Mandarin in Latin letters; all other variants of Chinese may be other languages (zh-minnan).
+# Romanizations of Mandarin; all other variants of Chinese may be other languages (zh-minnan).
 _OF_MANDARIN = frozenset({"pinyin", "tongyong", "wadegile"})
 
 
 @cache
 def code_or_name(language: str) -> str:
-    """The code of a language given by code or name: `Serbian`, `srpski`, `srp_Cyrl`, `sr-RS` → `sr`.
+    """Returns the code of a language given by code or name: `Serbian`, `srpski`, `srp_Cyrl`, `sr-RS` → `sr`.
 
-    That of ISO 639-1 where there is one. Deprecated codes have become those of today, and a macrolanguage stands for
-    the member that it usually means. Of what names no language, what is given, in lower case.
+    The code is from ISO 639-1 if that has one. Deprecated codes are replaced by today's, and a macrolanguage by the
+    member that it usually means. Returns a text that names no language in lower case.
     """
     text = language.strip()
     tag = _by_name(text) if _CODE.fullmatch(text) is None else _by_code(text)
@@ -79,20 +79,20 @@ def code_or_name(language: str) -> str:
 
 
 def whisper_code(language: str) -> str | None:
-    """The code of a language (see `code_or_name`) in Whisper's token of it; None: no Whisper has one."""
+    """Returns the code of a language (see `code_or_name`) in Whisper's token for it; None if no Whisper has one."""
     code = code_or_name(language)
     code = _WHISPERS.get(code, code)
     return code if code in LANGUAGES else None
 
 
 def no_token(language: str) -> str:
-    """A sentence: Whisper has no token for a language; which one that is, or what may have been meant."""
+    """Returns a sentence that Whisper has no token for a language, with its name or a similar one that may be meant."""
     said = f"Whisper has no token for {language!r}"
     code = code_or_name(language)
     name = langcodes.Language.get(code).language_name() if _CODE.fullmatch(code) else _UNKNOWN
     if not name.startswith(_UNKNOWN):
         return f"{said}." if name.lower() == language.lower() else f"{said} ({name})."
-    # Deutch is nearer to Deutsch than to Dutch.
+    # Deutch is more similar to Deutsch than to Dutch.
     known = {**{name: name for name in LANGUAGES.values()}, **{own: LANGUAGES[to] for own, to in _own_names().items()}}
     near = difflib.get_close_matches(language.lower(), known, n=1, cutoff=0.8)
     if near:
@@ -108,7 +108,7 @@ def _by_code(text: str) -> langcodes.Language | None:
 
 
 def _by_tag(text: str) -> langcodes.Language | None:
-    """The language of a tag, without the subtags at its end that are none; for Chinese they may say which one it is."""
+    """Returns the language of a tag, ignoring invalid subtags at its end; not for Chinese, where they may matter."""
     tag, remarks = _LOCALE_TAIL.sub("", text), _REMARK.search(text)
     subtags = [part for part in re.split(r"[-_]", _REMARK.sub("", tag)) if part]
     for length in range(len(subtags), 0, -1):
@@ -120,9 +120,9 @@ def _by_tag(text: str) -> langcodes.Language | None:
 
 
 def _by_name(text: str) -> langcodes.Language | None:
-    """The language of its own name, of an English one, else of one in any; all of it has to match.
+    """Returns the language with this complete name, in the language itself, in English, or else in any language.
 
-    A name may have a region or a script in brackets, and those of Whisper's languages may be without accents.
+    A name may have a region or a script in brackets, and those of Whisper's languages may lack accents.
     """
     name = normalize_name(text)
     known = _OTHER_NAMES.get(name) or _own_names().get(name)
@@ -141,7 +141,7 @@ def _by_name(text: str) -> langcodes.Language | None:
 
 @cache
 def _own_names() -> Mapping[str, str]:
-    """Whisper's codes by the languages' own names; of those in Latin letters, without accents, too."""
+    """Returns Whisper's codes by the languages' own names; names in Latin letters are also listed without accents."""
     own: dict[str, str] = {}
     for code in LANGUAGES:
         name = normalize_name(langcodes.Language.get(code).autonym())
@@ -156,6 +156,6 @@ def _without_accents(name: str) -> str:
 
 @cache
 def _names(language: str, of: str = "language") -> Mapping[str, list[bytes]]:
-    """Codes of languages, or of territories or scripts, by their names in a language; `und`: in all."""
+    """Returns codes of languages, territories or scripts by their names in a language; `und`: in all languages."""
     names: Mapping[str, list[bytes]] = load_trie(data_filename(f"trie/{language}/name_to_{of}.marisa"))
     return names

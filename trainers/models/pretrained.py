@@ -1,4 +1,4 @@
-"""Opening what describes pretrained weights: what cannot be opened, and what may pass."""
+"""Opens the description of pretrained weights, and classifies errors as permanent or temporary."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 NAME_OR_PATH = "model.name_or_path"
 _PROCESSORS = {EXTRACTOR: ("feature extractor", EXTRACTOR_FILES), TOKENIZER: ("tokenizer", TOKENIZER_FILES)}
-# Of a config.json: where it came from, what it was loaded with, and what loading switches off.
+# Fields of a config.json about its origin, the way it was loaded, and what loading switches off.
 _NOT_ARCHITECTURE = (
     *("_name_or_path", "transformers_version", "dtype", "torch_dtype"),
     *("layerdrop", "apply_spec_augment"),
@@ -24,10 +24,10 @@ _NOT_ARCHITECTURE = (
 
 
 def open_named(field: str, name: str | None, call: Callable[[], T], what: str = "a model") -> T:
-    """Calls what reads files of the weights that a field names.
+    """Calls a function that reads files of the weights that a field names.
 
     Raises:
-        ConfigError: they cannot be opened.
+        ConfigError: the files cannot be opened.
         StorageError: the Hub, the network or the disk does not respond.
     """
     try:
@@ -39,7 +39,7 @@ def open_named(field: str, name: str | None, call: Callable[[], T], what: str = 
         raise StorageError(f"{error}; a new model needs none: {new}") from error
     except (RayscribeError, ImportError, MemoryError):
         raise
-    # What transformers, tokenizers, safetensors and torch raise for a file of other content is of any kind.
+    # transformers, tokenizers, safetensors and torch raise any exception for a file of other content.
     except Exception as error:
         raise ConfigError(
             f"{field}: {name} cannot be opened: {reason_of(error)}; give a folder with {what}, or a Hub id that this "
@@ -48,29 +48,29 @@ def open_named(field: str, name: str | None, call: Callable[[], T], what: str = 
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file of a model cannot be read, in one line."""
+    """Returns one line on why a model's file cannot be read."""
     if isinstance(error, UnpicklingError):
-        # torch's own text advises to run what the pickle asks for.
+        # torch's own message recommends to run the pickle's code.
         return "its pickle holds more than tensors, or is damaged, and what else it holds is never run"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Of a list of problems, the first.
+    # The first of a list of problems.
     text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
     return text if isinstance(error, OSError | ValueError) and text else f"{type(error).__name__}: {text}"
 
 
 def open_pretrained(model: ModelPart, call: Callable[[], T]) -> T:
-    """Calls what reads files of pretrained weights; errors as of `open_named`."""
+    """Calls a function that reads files of pretrained weights; raises as `open_named`."""
     return open_named(NAME_OR_PATH, model.name_or_path, call)
 
 
 def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
-    """What a class of transformers makes of the config's pretrained weights; errors as of `open_named`."""
+    """Returns what `from_pretrained` of a transformers class makes of the weights; raises as `open_named`."""
     name, revision = str(model.name_or_path), model.revision or "main"
     return open_pretrained(model, lambda: kind.from_pretrained(name, revision=revision, **options))
 
 
 def refuse_other_architecture(config: Any, model: ModelPart) -> None:
-    """Refuses, with a ConfigError, the config.json of a checkpoint of another model than the config's weights."""
+    """Raises ConfigError if a checkpoint's config.json is that of another model than the config's weights."""
     if _architecture(config.to_dict()) != _architecture(from_pretrained(model, AutoConfig).to_dict()):
         raise ConfigError(
             f"run.resume: the checkpoint's model is of another architecture or size than {model.name_or_path}: "
@@ -79,7 +79,7 @@ def refuse_other_architecture(config: Any, model: ModelPart) -> None:
 
 
 def refuse_other_sizes(found: Any, wanted: Any, names: Sequence[str], problem: str) -> None:
-    """Refuses, with a ConfigError, the config.json of a checkpoint with other values than wanted of some names."""
+    """Raises ConfigError if a checkpoint's config.json has other values than wanted for some names."""
     sizes = {name: (getattr(found, name, None), getattr(wanted, name, None)) for name in names}
     if other := ", ".join(f"{name} {size}, not {asked}" for name, (size, asked) in sizes.items() if size != asked):
         raise ConfigError(
@@ -89,7 +89,7 @@ def refuse_other_sizes(found: Any, wanted: Any, names: Sequence[str], problem: s
 
 
 def _architecture(content: dict[str, Any]) -> dict[str, Any]:
-    """A config, and those in it, without `_NOT_ARCHITECTURE`."""
+    """Returns a config, with nested ones, without `_NOT_ARCHITECTURE`."""
     return {
         name: _architecture(value) if isinstance(value, dict) else value
         for name, value in content.items()
@@ -98,13 +98,13 @@ def _architecture(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_without_processor(model: ModelPart, *, tokenizer: bool = True) -> None:
-    """Refuses, with a ConfigError, weights in a folder without the files of a feature extractor, or of a tokenizer."""
+    """Raises ConfigError for weights in a folder without the files of a feature extractor, or of a tokenizer."""
     for field in (EXTRACTOR, TOKENIZER) if tokenizer else (EXTRACTOR,):
         refuse_without_files(Path(str(model.name_or_path)), field, f"{NAME_OR_PATH}: {model.name_or_path}")
 
 
 def refuse_without_files(folder: Path, field: str, origin: str) -> None:
-    """Refuses, with a ConfigError, a folder without the files of what a field names; transformers may open it empty."""
+    """Raises ConfigError for a folder without a field's files; transformers may open an empty one instead."""
     what, patterns = _PROCESSORS[field]
     if folder.is_dir() and not any(path.is_file() for pattern in patterns for path in folder.glob(pattern)):
         raise ConfigError(
@@ -114,6 +114,6 @@ def refuse_without_files(folder: Path, field: str, origin: str) -> None:
 
 
 def network_options(model: ModelPart) -> dict[str, Any]:
-    """Keyword arguments of `from_pretrained`: the type of weights, and `attn_implementation` where one is asked for."""
+    """Returns arguments of `from_pretrained`: the type of weights, and `attn_implementation` if configured."""
     chosen = {} if model.attn_implementation is None else {"attn_implementation": model.attn_implementation}
     return {"dtype": model.dtype, **chosen}

@@ -1,4 +1,4 @@
-"""The processor of a run: a pretrained one, or one learned from its training text and kept in its folder."""
+"""The processor of a run: a pretrained one, or one learned from its training text and stored in its folder."""
 
 import json
 import tempfile
@@ -25,9 +25,9 @@ def resolve_processor(
     texts: Sequence[str],
     origin: tuple[Storage, Checkpoint] | None = None,
 ) -> Any:
-    """Opens the processor; one of the run's own is learned or taken over once, and written there for all ranks.
+    """Opens the processor; a run's own is learned or copied once, and written to its folder for all ranks.
 
-    A new run may begin with the checkpoint in `origin`, which is in the folder before it.
+    A new run may start from the checkpoint `origin`, given with its storage.
     """
     written = folder.storage.exists(f"{PROCESSOR}/config.json")
     if origin is None and not written and not family.learns_processor(model):
@@ -47,7 +47,7 @@ def resolve_processor(
 
 
 def fetch_processor(storage: Storage, prefix: str, local: Path) -> None:
-    """Copies a run's own processor here; a ResumeError, if a file is missing or changed."""
+    """Downloads a run's own processor; raises ResumeError if a file is missing or changed."""
     storage.download_folder(prefix, local)
     try:
         sums = dict(json.loads((local / _SUMS).read_bytes()))

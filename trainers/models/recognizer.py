@@ -1,4 +1,4 @@
-"""What training and scoring ask of a model, whatever its family."""
+"""The interface of models for training and scoring, common to all families."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +18,22 @@ from trainers.distributed.session import Session
 from trainers.models.label_codec import LabelCodec, Limits
 
 IGNORED_LABEL = -100
-# From the label ids of each utterance, -100 among them kept, and the number of samples of its clip: `labels`, -100
-# where the model is to predict nothing, and what else it is given next to `Features.inputs`, such as a prompt's tokens.
+# From the label ids of each utterance, which may include -100, and its number of samples: `labels`, with -100 where
+# the model must not predict, and its inputs other than `Features.inputs`, such as the tokens of a prompt.
 LabelCollator = Callable[[Sequence[Sequence[int]], Sequence[int]], dict[str, torch.Tensor]]
 
 
 class Searcher(Protocol):
-    """What searches a model's outputs, with what it has loaded; only its family calls more of it.
+    """Searches a model's outputs, with the files that it has loaded; only its family calls other methods.
 
     Attributes:
-        warning: What it cannot find; None: nothing.
+        warning: What it cannot find; None if there is no limit.
     """
 
     warning: str | None
 
     def describe(self) -> dict[str, Any]:
-        """What decides its hypotheses apart from the setting, for the record of a score."""
+        """Returns what determines the hypotheses apart from the setting, for the record of a score."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Search:
     """A search of a model's outputs.
 
     Attributes:
-        searcher: Searches, with what it has loaded.
-        settings: The first makes the hypothesis, by each of the others there is one more.
-        chosen_on: Key of the prepared set on which the first was chosen. None: it was given.
+        searcher: The loaded `Searcher`.
+        settings: The first makes the hypothesis, each of the others a further one.
+        chosen_on: Key of the prepared set on which the first setting was chosen. None: it was given.
     """
 
     searcher: Any
@@ -53,15 +53,15 @@ class Search:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How hypotheses are generated.
+    """The way in which hypotheses are generated.
 
     Attributes:
         part: The config's decode part, of the recognizer's family.
-        nbest: Hypotheses that are given of each utterance, at most as many as the beams of `part`. None: only the best.
+        nbest: Number of hypotheses for each utterance, at most the beams of `part`. None: only the best.
         autocast: Lower precision of the computation, or None for float32.
-        as_written: Whether hypotheses are compared as they are written, so that no text may be suppressed.
-        search: How outputs are searched. None: hypotheses are made without.
-        word_times: Whether the time of each word is given, by a model that `Recognizer.gives_word_times`.
+        as_written: True if hypotheses are compared as written, so that no text may be suppressed.
+        search: The search of outputs. None: hypotheses are made without a search.
+        word_times: True to return the time of each word, with a model that `Recognizer.gives_word_times`.
     """
 
     part: Any
@@ -72,25 +72,25 @@ class Decoding:
     word_times: bool = False
 
     def describe(self) -> dict[str, Any]:
-        """What stands as `decoding` in the record of a score."""
+        """Returns the value of `decoding` in the record of a score."""
         if self.search is not None:
             return {**self.search.searcher.describe(), **self.search.settings[0].to_json_dict()}
         described: dict[str, Any] = self.part.describe()
         return described
 
     def precision(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Within it, a model on this device computes in the precision of `autocast`."""
+        """Returns a context in which a model on this device computes in the precision of `autocast`."""
         return computing_in(self.autocast, device)
 
 
 def computing_in(autocast: torch.dtype | None, device: torch.device) -> AbstractContextManager[Any]:
-    """Within it, a model on this device computes in a lower precision; None: in that of its weights."""
+    """Returns a context in which a model on this device computes in a lower precision; None: in that of its weights."""
     return torch.autocast(device.type, autocast) if autocast is not None else nullcontext()
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One hypothesis of several.
+    """One of several hypotheses.
 
     Attributes:
         text: The hypothesis.
@@ -102,7 +102,7 @@ class Alternative:
 
 
 class Word(NamedTuple):
-    """A word of a hypothesis, and when it is spoken. Seconds from the clip's beginning."""
+    """A word of a hypothesis, with its times. Seconds from the clip's beginning."""
 
     text: str
     start_s: float
@@ -116,14 +116,14 @@ class Recognition:
     Attributes:
         text: The hypothesis.
         loss: Cross-entropy summed over the utterance's labels, in nats. None: see `Recognizer.scores_loss`.
-        avg_logprob: Mean over the hypothesis's generated tokens, its end token among them unless it was cut off at the
+        avg_logprob: Mean over the hypothesis's generated tokens, including its end token unless it was cut off at the
             maximal length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
             before generation suppresses any. Prompt tokens (start, language, task) are given, not generated.
-            Of a model that gives each frame an output, a mean over outputs, as its family says.
-        nbest: Where it was asked for, several hypotheses, the best by its own score first.
-        greedy: With the hypothesis of a search of outputs, the one without, for comparison.
-        by_other_settings: The hypotheses by the other settings of `Search`.
-        words: Where it was asked for, the words of the hypothesis in their order.
+            For a model with an output for each frame, a mean over outputs, as defined by its family.
+        nbest: If requested, several hypotheses, ordered by the model's own score, the best first.
+        greedy: With the hypothesis of a search of outputs, the hypothesis without the search, for comparison.
+        by_other_settings: The hypotheses with the other settings of `Search`.
+        words: If requested, the words of the hypothesis, in order.
     """
 
     text: str
@@ -139,8 +139,8 @@ class Target(NamedTuple):
     """The target of a forward pass.
 
     Attributes:
-        labels: int64 (B, L), -100 is ignored; a row of nothing else is of a filler, and costs nothing.
-        lengths: See `features.LENGTHS`. None: the model's input is of one length.
+        labels: int64 (B, L), -100 is ignored; a row of -100 only is a filler, whose loss is 0.
+        lengths: See `features.LENGTHS`. None: the model's inputs have the same length.
         smoothing: Label smoothing, 0 for none.
     """
 
@@ -150,33 +150,33 @@ class Target(NamedTuple):
 
 
 class BaseWeights(Protocol):
-    """The weights that a run began with, where its checkpoints must name them."""
+    """The weights at the start of a run, if its checkpoints must name them."""
 
     @property
     def is_own(self) -> bool:
-        """Whether only this run has them."""
+        """True if only this run has the weights."""
 
     def write(self, folder: Path, file: str) -> None:
-        """Writes into a checkpoint which weights they are."""
+        """Writes the reference to the weights into a checkpoint."""
 
 
 class TrainedAdapter(Protocol):
-    """What is trained inside a network in place of its weights."""
+    """An adapter that is trained inside a network in place of its weights."""
 
     def save(self, folder: Path) -> None:
-        """Writes it, and of the network what is not weights."""
+        """Writes the adapter, and the network's files except weights."""
 
     def load(self, folder: Path) -> None:
-        """Takes the content of a checkpoint."""
+        """Loads the adapter of a checkpoint."""
 
 
 class Regularizer(Protocol):
-    """A further term of the loss, over a sample of each step's utterances, of the network's own forward pass.
+    """An additional term of the loss, over a sample of each step's utterances, computed with a forward pass.
 
     Attributes:
-        name: What its mean, without the weight, is logged under.
-        weight: What the term is multiplied by before it is added to the loss.
-        fraction: Of each step's utterances that are in the sample, at least one.
+        name: Name under which its mean is logged, without the weight.
+        weight: Factor of the term in the loss.
+        fraction: Fraction of each step's utterances in the sample, at least one utterance.
     """
 
     name: str
@@ -184,20 +184,20 @@ class Regularizer(Protocol):
     fraction: float
 
     def of(self, clips: Sequence[torch.Tensor], shares: torch.Tensor) -> AbstractContextManager[None]:
-        """Within it, a forward pass gives the term as the `loss` of its output.
+        """Returns a context in which the network's forward pass has the term as the `loss` of its output.
 
         Args:
-            clips: Those of the pass that are in the sample, int16 samples of each (T_i,), as of `Features.inputs`.
-            shares: What each counts of the step's term, float32 (B,); they add to 1 over all ranks and passes.
+            clips: The clips of the pass that are in the sample, int16 samples of each (T_i,), as for `Features.inputs`.
+            shares: Weight of each in the step's term, float32 (B,); the sum over all ranks and passes is 1.
         """
 
 
 def label_loss(
     logits: torch.Tensor, labels: torch.Tensor, count: torch.Tensor | int | None, smoothing: float = 0.0
 ) -> torch.Tensor:
-    """Cross-entropy of logits (B, L, V), summed over labels (B, L) other than -100, and divided by `count`.
+    """Returns the cross-entropy of logits (B, L, V), summed over labels (B, L) other than -100, divided by `count`.
 
-    That is the number of labels of the global batch, over all ranks and forward passes; None: of this one.
+    `count`: the number of labels in the global batch, over all ranks and forward passes; None: in this batch.
     """
     total = torch.nn.functional.cross_entropy(
         logits.float().flatten(0, 1),
@@ -216,13 +216,13 @@ class Recognizer(ABC):
     Attributes:
         model: A transformers model, not wrapped.
         processor: Its processor.
-        codec: How it writes transcripts: its family.
-        notes: What was changed of the weights' own settings and matters to the result, a line each.
-        adapter: What is trained inside the model in place of its weights. None: they are themselves.
-        regularizer: A further term of the loss. None: there is none.
-        base: The weights that the run began with. None: nothing depends on them.
-        scores_loss: Whether `recognize` gives the loss of the labels too, for which a model that generates runs once
-            more. Where it does not, scores have no loss.
+        codec: The encoding of transcripts: its family.
+        notes: Changes to the weights' own settings that affect the result, one line each.
+        adapter: The adapter that is trained in place of the model's weights. None: the weights are trained.
+        regularizer: An additional term of the loss, or None.
+        base: The weights at the start of the run, if checkpoints must name them, else None.
+        scores_loss: True if `recognize` also returns the loss of the labels, for which a generative model runs once
+            more. If False, scores have no loss.
     """
 
     scores_loss: ClassVar[bool] = True
@@ -237,12 +237,12 @@ class Recognizer(ABC):
 
     @property
     def limits(self) -> Limits:
-        """What it can take in and give out."""
+        """The limits of its input and output."""
         return self.codec.limits(self.model.config, self.processor)
 
     @property
     def gives_word_times(self) -> bool:
-        """Whether it knows when each word of a hypothesis is spoken."""
+        """True if the model knows the time of each word in a hypothesis."""
         return False
 
     def encode_labels(self, texts: Sequence[str]) -> list[list[int]]:
@@ -251,39 +251,39 @@ class Recognizer(ABC):
 
     @abstractmethod
     def new_features(self) -> Features:
-        """Computes the model's inputs from samples."""
+        """Returns a new module that computes the model's inputs from samples."""
 
     def in_type_of_weights(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Inputs of `Features.inputs` with their floating-point values in the type of the model's weights."""
+        """Returns inputs of `Features.inputs` with floating-point values in the type of the model's weights."""
         dtype = self.model.dtype
         return {name: value.to(dtype) if value.is_floating_point() else value for name, value in inputs.items()}
 
     @property
     @abstractmethod
     def collate_labels(self) -> LabelCollator:
-        """Makes inputs of labels; can be pickled, for it goes to the processes that read clips."""
+        """Collates labels into inputs; must be picklable, since it is sent to the processes that read clips."""
 
     def cost(self, padded_s: float, label_tokens: IntArray) -> FloatArray:
-        """What utterances cost of `training.max_batch_duration_s`, which bounds a batch's memory, shape (N,).
+        """Returns costs in units of `training.max_batch_duration_s`, which limits a batch's memory, shape (N,).
 
-        By default the seconds that they are padded to. Where memory grows with the labels, too, it is the seconds that
-        would take as much of it without any; a batch costs what its costliest utterance does, for each of its own.
+        By default the padded seconds. If memory also grows with the labels, the seconds that would require as much
+        memory without labels. Each utterance in a batch costs as much as the costliest.
 
         Args:
-            padded_s: Seconds that they are padded to; the cost grows with it.
-            label_tokens: Tokens of each one's labels, shape (N,).
+            padded_s: Seconds to which the utterances are padded; the cost grows with it.
+            label_tokens: Number of label tokens of each utterance, shape (N,).
         """
         return np.full(len(label_tokens), padded_s)
 
     def open_search(
         self, part: Any, storage_options: StorageOptions, session: Session
     ) -> AbstractContextManager[Searcher]:
-        """Loads a search of the model's outputs, whose files are there within it. Every rank calls it.
+        """Returns a context with a loaded search of the model's outputs, and its files. Every rank must call it.
 
         Args:
-            part: The config's decode part, which asks for one by its settings.
-            storage_options: Of the buckets that files are in.
-            session: This rank.
+            part: The config's decode part, whose settings require a search.
+            storage_options: Options of access to the files' buckets.
+            session: This rank's session.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -292,27 +292,27 @@ class Recognizer(ABC):
         raise NotImplementedError(f"{type(self).__name__}: its family has no search of outputs")
 
     def new_regularizer(self, part: Any, autocast: torch.dtype | None) -> Regularizer | None:
-        """What keeps the model near the weights that it has now, where its part of the config `is_regularized`.
+        """Returns a term that keeps the model near its present weights, if its config `is_regularized`, else None.
 
         `autocast` is the lower precision of training, or None for float32.
         """
         return None
 
     def with_input_length(self, inputs: Mapping[str, torch.Tensor]) -> AbstractContextManager[None]:
-        """Within it, the model takes inputs of exactly the length of these, see `Features.inputs`."""
+        """Returns a context in which the model takes inputs of exactly this length, see `Features.inputs`."""
         return nullcontext()
 
     def counted_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """What the loss of a global batch is divided by: the number of all but -100 in what this gives of labels."""
+        """Returns labels whose number, except -100, is the divisor of a global batch's loss."""
         return labels
 
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """The loss summed over utterances, divided by what is counted in the global batch; by default `label_loss`.
+        """Returns the loss summed over utterances, divided by the global batch's count; by default `label_loss`.
 
         Args:
-            outputs: What the model gave.
-            target: What it should have given.
-            count: See `counted`, over all ranks and forward passes. None: of this batch.
+            outputs: The model's outputs.
+            target: The target of the forward pass.
+            count: Number of `counted_labels`, over all ranks and forward passes. None: in this batch.
         """
         return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
@@ -323,7 +323,7 @@ class Recognizer(ABC):
         """Generates a hypothesis for each utterance, without gradients.
 
         Args:
-            inputs: Of `Features.inputs`, on the model's device.
+            inputs: Result of `Features.inputs`, on the model's device.
             labels: Label ids of each utterance.
-            decoding: How.
+            decoding: The kind of decoding.
         """

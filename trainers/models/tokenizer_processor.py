@@ -1,4 +1,4 @@
-"""What families whose processors are an extractor and a tokenizer of any kind have in common. Loads no torch."""
+"""Functions shared by families whose processors are an extractor and a tokenizer of any kind. Loads no torch."""
 
 import hashlib
 import tempfile
@@ -11,12 +11,12 @@ from transformers import AutoFeatureExtractor
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
 
-# Tokens that a message names.
+# Maximum number of tokens named in a message.
 NAMED = 10
 
 
 def tokenizer_fingerprint(tokenizer: Any, surroundings: str) -> str:
-    """Hash of what a tokenizer saves, and of what else its label ids depend on: 16 hexadecimal digits."""
+    """Returns a hash of a tokenizer's files, and of what else its label ids depend on: 16 hexadecimal digits."""
     content = hashlib.sha256(surroundings.encode())
     with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
         tokenizer.save_pretrained(folder)
@@ -26,16 +26,16 @@ def tokenizer_fingerprint(tokenizer: Any, surroundings: str) -> str:
 
 
 def split_processor(folder: Path) -> None:
-    """Has the extractor of a saved processor in a file of its own.
+    """Saves the extractor of a saved processor in its own file.
 
-    So transformers before version 5 reads it, and converters that were made for that; newer versions do, too.
+    transformers before version 5 requires that, and so do converters made for it; newer versions read it, too.
     """
     AutoFeatureExtractor.from_pretrained(folder).save_pretrained(folder)
     (folder / "processor_config.json").unlink(missing_ok=True)
 
 
 def refuse_other_rate(extractor: Any, origin: str) -> None:
-    """Refuses, with a ConfigError, an extractor of another sampling rate than that of stored clips."""
+    """Raises ConfigError for an extractor whose sampling rate is not that of stored clips."""
     if extractor.sampling_rate != SAMPLING_RATE_HZ:
         raise ConfigError(
             f"{origin}: its feature extractor takes {extractor.sampling_rate} Hz, and Rayscribe stores clips at "
@@ -46,19 +46,19 @@ def refuse_other_rate(extractor: Any, origin: str) -> None:
 def refuse_tokens_beyond(
     tokenizer: Any, outputs: int, always: Iterable[int | None], origin: str, *, ignored: str | None = None
 ) -> None:
-    """Refuses a tokenizer that may give labels which a model has no output for.
+    """Raises ConfigError for a tokenizer that may produce labels for which a model has no output.
 
-    Such a label is read from beyond the outputs by a CTC loss, and ends the process in a cross-entropy.
+    For such a label, a CTC loss reads beyond the outputs, and a cross-entropy ends the process.
 
     Args:
         tokenizer: A transformers tokenizer.
-        outputs: How many the model has.
-        always: Ids that stand in labels, or behind them, whatever the text is; others of special tokens do not.
-        origin: Where both came from, for the message.
-        ignored: How tokens begin that no text gives, though they are not special.
+        outputs: The model's number of outputs.
+        always: Ids that labels or their padding have for any text; other special tokens are not in labels.
+        origin: Source of both, for the message.
+        ignored: Prefix of tokens that no text produces, although they are not special.
 
     Raises:
-        ConfigError: names the tokens.
+        ConfigError: there are such tokens; the message names them.
     """
     used = {number for number in always if number is not None}
     special = set(tokenizer.all_special_ids) - used

@@ -1,4 +1,4 @@
-"""Where runs and data are stored: a folder or a bucket behind one interface (`base.Storage`).
+"""Storage of runs and data: a folder or a bucket behind one interface (`base.Storage`).
 
 This package is the only user of boto3, obstore and pyarrow's filesystems; it needs no torch.
 """

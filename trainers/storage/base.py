@@ -23,7 +23,7 @@ _HASHED_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Entry:
-    """One file that is stored, by its key below the root; `etag` is a bucket's mark of its content, "" in a folder."""
+    """A stored file, by its key below the root; `etag` is a bucket's identifier of its content, "" in a folder."""
 
     key: str
     size_bytes: int
@@ -41,26 +41,26 @@ class Storage(ABC):
 
     @abstractmethod
     def url(self, key: str = "") -> str:
-        """The absolute path, or URL, of `key`, or of the root."""
+        """Returns the absolute path, or URL, of `key`, or of the root."""
 
     @abstractmethod
     def sub(self, prefix: str) -> "Storage":
-        """The storage whose root is the folder `prefix` of this one."""
+        """Returns the storage whose root is the folder `prefix` of this one."""
 
     @abstractmethod
     def read_bytes(self, key: str) -> bytes:
-        """The content of `key`."""
+        """Returns the content of `key`."""
 
     def read_one_of_many(self, key: str) -> bytes:
-        """Like read_bytes, with less computing where many small files are read by several threads."""
+        """Returns the content of `key` like read_bytes, but computes less if threads read many small files."""
         return self.read_bytes(key)
 
     @abstractmethod
     def read_part(self, key: str, start: int, most: int) -> bytes:
-        """At most `most` bytes of `key` from byte `start` on; b"" beyond its end."""
+        """Returns at most `most` bytes of `key` from byte `start` on; b"" beyond its end."""
 
     def read_small(self, key: str, most: int) -> bytes:
-        """The content of a file that has at most `most` bytes, however large another writer has made it."""
+        """Returns the content of a file of at most `most` bytes; a larger one, from another writer, is not read."""
         content = self.read_part(key, 0, most + 1)
         if len(content) > most:
             raise StorageError(f"{self.url(key)} has more than {most} bytes, so it is not what was written there")
@@ -68,48 +68,48 @@ class Storage(ABC):
 
     @abstractmethod
     def write_bytes(self, key: str, data: bytes) -> None:
-        """Makes `data` the content of `key`: at any time a reader gets all of the old content or all of the new."""
+        """Replaces the content of `key` by `data`, atomically: a reader gets either the old or the new content."""
 
     @abstractmethod
     def append_line(self, key: str, line: str) -> None:
-        """Adds `line` and a line feed to `key`, which need not be there yet.
+        """Appends `line` and a line feed to `key`, which need not exist.
 
-        For one writer at a time: in a bucket the object is read and written again, so with two writers one line
-        would be lost. A line that a crash cut short stays a line of its own.
+        For one writer at a time: in a bucket the object is read and rewritten, so with two writers one line would be
+        lost. An incomplete line from a crash remains a separate line.
         """
 
     def exists(self, key: str) -> bool:
-        """Whether a file has this key; a folder does not count."""
+        """Returns True if there is a file with this key; a folder does not count."""
         return self.entry(key) is not None
 
     @abstractmethod
     def entry(self, key: str) -> Entry | None:
-        """Size and time of `key`; None where there is no such file."""
+        """Returns size and time of `key`; None if there is no such file."""
 
     @abstractmethod
     def list_files(self, prefix: str = "") -> list[Entry]:
-        """All files below the folder `prefix`, at any depth, sorted by key; keys are relative to the root."""
+        """Returns all files below the folder `prefix`, at any depth, sorted by key; keys are relative to the root."""
 
     def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
-        """Those of the files `keys` that are there, by key; None where a bucket may not be listed."""
+        """Returns the existing files among `keys`, by key; None for a bucket that may not be listed."""
         return {key: entry for key in keys if (entry := self.entry(key)) is not None}
 
     @abstractmethod
     def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:
-        """The keys of the folders right below `prefix` that have a file somewhere in them, sorted.
+        """Returns the keys of the folders directly below `prefix` that contain a file at any depth, sorted.
 
-        Names that do not begin with `start` are not looked at.
+        Only names that begin with `start` are examined.
         """
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Deletes one file; one that is not there is no error."""
+        """Deletes one file, if it exists."""
 
     def delete_tree(self, prefix: str, *, first: str | None = None) -> None:
-        """Deletes the folder `prefix`, never the root, with all that is in it; one that is not there is no error.
+        """Deletes the folder `prefix`, if it exists, with all its content; never the root.
 
-        `first` is deleted before all others, such as a manifest, so that a deletion cut short leaves nothing that looks
-        complete.
+        `first`, such as a manifest, is deleted before all others, so that an interrupted deletion leaves nothing that
+        looks complete.
         """
         folder = clean_key(prefix)
         if first is not None:
@@ -118,36 +118,36 @@ class Storage(ABC):
 
     @abstractmethod
     def _delete_all(self, folder: str) -> None:
-        """Deletes what is below the clean key `folder`, in any order."""
+        """Deletes everything below the clean key `folder`, in any order."""
 
     @abstractmethod
     def create_exclusive(self, key: str, data: bytes) -> bool:
-        """Writes `data` unless `key` is there already; of callers that race, exactly one gets True.
+        """Writes `data` unless `key` exists; of concurrent callers, exactly one gets True.
 
-        The file is never visible half-written.
+        The file is never visible incomplete.
         """
 
     @abstractmethod
     def copy_file(self, source: str, target: str) -> None:
-        """Makes the file `source` visible under `target` too, complete at any time; no byte is sent through here.
+        """Makes the file `source` available as `target`, too, atomically, and without a download or upload.
 
-        In a folder it is a hard link, which takes no space: neither file may be written in place from then on. In a
-        bucket the service copies.
+        In a folder, this makes a hard link, which takes no space: neither file may be changed in place afterwards. In a
+        bucket, the service copies.
         """
 
     @abstractmethod
     def upload_file(self, local: Path, key: str) -> None:
-        """Stores the file `local` under `key`, which is visible only when it is complete."""
+        """Uploads the file `local` to `key`, which is visible only when complete."""
 
     @abstractmethod
     def download_file(self, key: str, local: Path) -> None:
-        """Copies `key` to the file `local`, which is visible only when it is complete; its folder is made."""
+        """Downloads `key` to the file `local`, which is visible only when complete; makes its folder."""
 
     def upload_folder(self, local: Path, prefix: str, *, last: str | None = None) -> None:
-        """Stores all files below `local` under `prefix`, several at a time; links to files are followed.
+        """Uploads all files below `local` to `prefix`, several in parallel; links to files are followed.
 
-        Files that are there already and not in `local` stay. `last`, such as MANIFEST.json, is stored after all others.
-        An older one is deleted before anything is written, so where it is visible, so is all of the folder.
+        Existing files that are not in `local` are kept. `last`, such as MANIFEST.json, is uploaded after all others. An
+        existing one is deleted before anything is written, so that it is visible only if the folder is complete.
         """
         keys = _files_below(local)
         if last is not None and last not in keys:
@@ -160,16 +160,16 @@ class Storage(ABC):
             target.upload_file(local / last, last)
 
     def download_folder(self, prefix: str, local: Path) -> None:
-        """Copies all files below `prefix` into the folder `local`, several at a time."""
+        """Downloads all files below `prefix` into the folder `local`, several in parallel."""
         source = self.sub(prefix)
-        # A bucket may hold keys like a/../../b from other tools: cleaned before any becomes a path here.
+        # A bucket may have keys such as a/../../b from other tools: keys are cleaned before any becomes a local path.
         keys = [clean_key(entry.key) for entry in source.list_files()]
         if not keys:
             raise StorageError(f"cannot download {source.url()}: no file is there; check the name of the folder")
         in_parallel(lambda key: source.download_file(key, local / key), keys)
 
     def check_writable(self) -> None:
-        """Writes, reads, lists and deletes a small file, to find within seconds what would stop a run."""
+        """Writes, reads, lists and deletes a small file, to find errors within seconds that would stop a run."""
         storage = self._for_probe()
         folder = f".rayscribe-probe-{uuid4().hex}"
         try:
@@ -181,19 +181,19 @@ class Storage(ABC):
         storage.delete_tree(folder)
 
     def _for_probe(self) -> "Storage":
-        """The same storage with shorter timeouts."""
+        """Returns this storage with shorter timeouts."""
         return self
 
     @abstractmethod
     def for_pyarrow(self) -> tuple[str, Any]:
-        """What Ray's RunConfig takes as (storage_path, storage_filesystem); no filesystem for a folder."""
+        """Returns (storage_path, storage_filesystem) for Ray's RunConfig; no filesystem for a folder."""
 
 
 def clean_key(key: str) -> str:
-    """Returns `key`, less one closing slash, if it is a relative POSIX path that stays below the root.
+    """Returns `key`, without one trailing slash, if it is a relative POSIX path that stays below the root.
 
     Raises:
-        StorageError: It is empty or absolute, or has an empty, "." or ".." part, or a name no file may have.
+        StorageError: It is empty or absolute, or has an empty, "." or ".." part, or a name that no file may have.
     """
     cleaned = key.removesuffix("/")
     parts = cleaned.split("/")
@@ -209,15 +209,15 @@ def clean_key(key: str) -> str:
 
 
 def clean_prefix(prefix: str) -> str:
-    """Like clean_key, for a folder, where "" is the root."""
+    """Cleans the key of a folder like clean_key; "" is the root."""
     return clean_key(prefix) if prefix else ""
 
 
 def with_line(content_so_far: bytes, line: str) -> bytes:
-    """The bytes that add `line` to a file that ends with `content_so_far`.
+    """Returns the bytes to append `line` to a file that ends with `content_so_far`.
 
     Raises:
-        StorageError: `line` has a line feed in it.
+        StorageError: `line` contains a line feed.
     """
     if "\n" in line:
         raise StorageError(f"cannot append {line[:80]!r}: it is more than one line; append each by itself")
@@ -227,17 +227,17 @@ def with_line(content_so_far: bytes, line: str) -> bytes:
 
 
 def in_parallel(action: Callable[[T], None], items: Iterable[T]) -> None:
-    """Does `action` for each item, a few at a time; after a failure no new one starts, and it is raised."""
+    """Calls `action` for each item, a few in parallel; after an error no new call starts, and it is raised."""
     with ThreadPoolExecutor(_PARALLEL_FILES) as pool:
-        # What has not started is cancelled where this ends early.
+        # Calls that have not started are canceled if this ends early.
         for _ in pool.map(action, items):
             pass
 
 
 def sha256_of(path: str | Path) -> str:
-    """The SHA-256 of a local file, as 64 hexadecimal digits, read in blocks.
+    """Returns the SHA-256 of a local file, as 64 hexadecimal digits; reads in blocks.
 
-    Of small files, hashlib.file_digest takes half of its time to clear its buffer.
+    For small files, hashlib.file_digest takes half of its time to clear its buffer.
 
     Raises:
         StorageError: The file cannot be read.

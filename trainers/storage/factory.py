@@ -1,4 +1,4 @@
-"""open_storage: the storage that a text in a config names; try_out: whether it can be used from here."""
+"""open_storage opens the storage that a config names; try_out checks that it can be used from this machine."""
 
 import os
 import re
@@ -24,7 +24,7 @@ from trainers.storage.bucket import checked_endpoint
 from trainers.storage.local_folder import LocalStorage
 from trainers.storage.retry import RetryPolicy
 
-# What all services accept together; each has narrower rules of its own and reports them itself.
+# Common to all services; each has narrower rules and reports violations itself.
 _BUCKET = re.compile(r"[a-zA-Z0-9.\-_$]{1,255}")
 _WANTED = (
     "give an absolute folder such as /mnt/runs, or s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"
@@ -38,13 +38,13 @@ def open_storage(
     retry: RetryPolicy | None = None,
     confined: bool = False,
 ) -> Storage:
-    """Opens the absolute folder, or the URL of a bucket or a prefix in one, that `root` names, without accessing it.
+    """Opens the absolute folder, or the URL of a bucket or a prefix in a bucket, in `root`, without accessing it.
 
-    A bucket's server is resolved here, so that a storage sent to another process is the same there; credentials are
-    each process's own. For `confined` see LocalStorage.
+    A bucket's server is resolved here, so that it is the same after the storage is sent to another process; credentials
+    are each process's own. For `confined` see LocalStorage.
 
     Raises:
-        StorageError: `root` or the server is neither of these.
+        StorageError: `root` or the server is not valid.
     """
     policy = retry or RetryPolicy()
     if (scheme := next(filter(root.startswith, URL_SCHEMES), None)) is not None:
@@ -53,7 +53,7 @@ def open_storage(
         raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
     folder = PurePosixPath(root)
     if not folder.is_absolute():
-        # Workers run in folders of Ray's own, so a relative path would be another folder on each.
+        # Workers run in Ray's own folders, so a relative path would be another folder on each.
         raise StorageError(f"storage root {root!r} is not absolute: {_WANTED}")
     if ".." in folder.parts or "\0" in root:
         raise StorageError(f"storage root {root!r} has '..' or a NUL in it: {_WANTED}")
@@ -61,7 +61,7 @@ def open_storage(
 
 
 def _open_s3(bucket: str, prefix: str, policy: RetryPolicy, options: StorageOptions) -> Storage:
-    # Only here, as below: boto3 takes half a second to load, and most commands of a client need none of it.
+    # Imported lazily, as below: boto3 takes half a second to load, and most commands of a client do not need it.
     from trainers.storage.s3 import S3Storage, connection_to  # noqa: PLC0415
 
     access = options.s3_access(bucket)
@@ -87,10 +87,10 @@ def _open_azure(bucket: str, prefix: str, policy: RetryPolicy, options: StorageO
 
 
 def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS) -> None:
-    """Finds within seconds whether a storage can be written, read and listed; leaves nothing there.
+    """Checks within seconds that a storage can be written, read and listed; leaves nothing there.
 
     Raises:
-        StorageError: it cannot.
+        StorageError: the storage cannot be used.
     """
     folders = [] if root.startswith(URL_SCHEMES) else [Path(root), *Path(root).parents]
     made = [path for path in folders if not os.path.lexists(path)]
@@ -103,7 +103,7 @@ def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS
 
 
 def tried_out(field: str, root: str, storage_options: StorageOptions, *, elsewhere: bool) -> Finding:
-    """What `try_out` finds of a config's field; a folder of other machines is not made here."""
+    """Returns the result of `try_out` for a config's field; does not make a folder that other machines have."""
     try:
         if elsewhere:
             refuse_other_machines(root)
@@ -114,7 +114,7 @@ def tried_out(field: str, root: str, storage_options: StorageOptions, *, elsewhe
 
 
 def refuse_other_machines(root: str) -> None:
-    """Refuses, with a StorageError, a folder that only the machines of a job have."""
+    """Raises StorageError for a folder that only the machines of a job have."""
     if not is_url(root) and not Path(root).is_dir():
         raise StorageError(f"{root} is a folder that this machine does not have")
 

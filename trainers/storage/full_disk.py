@@ -1,4 +1,4 @@
-"""Names the host whose disk is full: the error of a write says neither which host that is nor what to do."""
+"""Adds the host and a fix to the errors of writes to a full disk, which have neither."""
 
 import contextlib
 import errno
@@ -11,19 +11,19 @@ from pathlib import Path
 
 from trainers.errors import FullDiskError, RayscribeError
 
-# Of Linux, of safetensors, and of a quota.
+# Messages of Linux, of safetensors, and of a quota.
 TEXTS = ("No space left on device", "StorageFull", "Disk quota exceeded")
-# Of torch and of paths: what DataLoaders share is in memory, not on a disk.
+# Messages of torch, and paths: DataLoaders share data in memory, not on a disk.
 SHARED_MEMORY_TEXTS = ("/dev/shm", "memory(shm)", "</torch_")
 NUMBERS = {errno.ENOSPC, errno.EDQUOT}
 FIX = "free space on it, or have Ray keep its files on a larger disk (ray start --temp-dir, and TMPDIR)"
-# torch's writer does not say why a write has failed.
+# torch's writer does not report why a write has failed.
 WRITER_TEXT, NEARLY_FULL_BYTES = "PytorchStreamWriter failed", 2**24
 
 
 @contextlib.contextmanager
 def naming_full_disk() -> Iterator[None]:
-    """Converts errors of a write to a full disk of this host; leaves all others as they are.
+    """Returns a context that converts errors of writes to a full disk of this host; others are unchanged.
 
     Raises:
         FullDiskError: instead of the error of Python, torch or safetensors.
@@ -44,14 +44,14 @@ def naming_full_disk() -> Iterator[None]:
 
 
 def _disk_of(error: Exception) -> tuple[str, int | None]:
-    """The folder that was written to, or that of temporary files where the error names none; what its disk has left.
+    """Returns the folder of a write, or else the temporary folder; and the free space on its disk.
 
-    A full disk may be why there is no usable folder of temporary files; then nothing is left to measure.
+    On a full disk there may be no usable temporary folder; then the free space is unknown.
     """
-    # Of a copy or a move, the second is the target.
+    # For a copy or a move, the second is the target.
     named = (error.filename2 or error.filename) if isinstance(error, OSError) else None
     try:
-        # It may also be the number of an open file.
+        # The name may also be a file descriptor.
         folder = str(Path(named).absolute().parent) if isinstance(named, str | os.PathLike) else tempfile.gettempdir()
         return folder, shutil.disk_usage(folder).free
     except OSError:
@@ -59,12 +59,12 @@ def _disk_of(error: Exception) -> tuple[str, int | None]:
 
 
 def full_disk(detail: str) -> str:
-    """Names the disk of this host, with what shows that it is full."""
+    """Returns a text that a disk of this host is full, with `detail` as evidence."""
     return f"a disk of host {socket.gethostname()} is full ({detail})"
 
 
 def is_full_disk(error: BaseException, free_bytes: int | None) -> bool:
-    """Whether an error of a write says that the disk is full; where it says nothing, `free_bytes` decides if known."""
+    """Returns True if an error of a write means a full disk; if its text is not clear, depends on `free_bytes`."""
     text = str(error)
     if any(item in text for item in SHARED_MEMORY_TEXTS):
         return False
@@ -73,7 +73,7 @@ def is_full_disk(error: BaseException, free_bytes: int | None) -> bool:
 
 
 def refuse_full(folder: Path, size_bytes: int, name: str) -> None:
-    """Refuses, with a FullDiskError, what a disk has no room for."""
+    """Raises FullDiskError if a disk has no room for `size_bytes`."""
     free_bytes = shutil.disk_usage(folder).free
     if size_bytes > free_bytes:
         raise FullDiskError(

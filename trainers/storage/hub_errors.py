@@ -1,6 +1,6 @@
-"""What errors of the Hugging Face Hub, and of the network or disk on the way to its files, mean; imports nothing of it.
+"""Explains errors of the Hugging Face Hub, and of network or disk when reading it; does not import its library.
 
-The libraries that read the Hub wrap these errors several times, so all causes of an error are looked at.
+The libraries that read the Hub wrap these errors several times, so all causes of an error are examined.
 """
 
 import errno
@@ -16,24 +16,24 @@ from trainers.storage.retry import TRANSIENT_STATUSES, Explanation, RetryPolicy
 
 T = TypeVar("T")
 
-# huggingface_hub tries each request several times itself, for some 20 seconds.
+# huggingface_hub itself retries each request several times, for some 20 seconds.
 HUB_RETRIES = RetryPolicy(attempts=3, first_delay_s=5.0)
 TRANSIENT_ERRNOS = {errno.EIO, errno.ESTALE, errno.EAGAIN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}
-# httpx's base of what happens between two hosts, and what huggingface_hub raises in offline mode.
+# httpx's base class of network errors, and huggingface_hub's error in offline mode.
 TRANSPORT, OFFLINE = "TransportError", "OfflineModeIsEnabled"
-# The module of huggingface_hub that tells of requests that failed, and how it does.
+# huggingface_hub's logger of failed requests, and the pattern of its messages.
 _RETRIES_OF = "huggingface_hub.utils._http"
 _RETRY = re.compile(r"thrown while requesting|^Retrying in |^Rate limited\. Waiting ")
 _FIX = "try again later, or give a folder that has the files"
 
 
 def read_from_hub(call: Callable[[], T], what: str) -> T:
-    """Calls a function that reads `what` from the Hub, again after transient errors of the Hub, network or disk.
+    """Calls a function that reads `what` from the Hub, with retries after transient errors of Hub, network or disk.
 
-    One line says that it is asked again.
+    Prints one line about the retries.
 
     Raises:
-        StorageError: such an error at the last try. Any other error is raised as it is.
+        StorageError: a transient error at the last attempt. Any other error is raised unchanged.
     """
     with one_line_of_retries(what):
         return HUB_RETRIES.run(call, action="read", url=what, explain=explain_hub_error)
@@ -41,7 +41,7 @@ def read_from_hub(call: Callable[[], T], what: str) -> T:
 
 @contextmanager
 def one_line_of_retries(what: str) -> Iterator[None]:
-    """Within it, huggingface_hub's two lines for each request that failed are one of ours, the first time."""
+    """Returns a context that replaces huggingface_hub's two lines for each failed request by one line, once."""
     told = False
 
     def is_other(record: logging.LogRecord) -> bool:
@@ -62,7 +62,7 @@ def one_line_of_retries(what: str) -> Iterator[None]:
 
 
 def explain_hub_error(error: BaseException) -> Explanation | None:
-    """The transient cause of an error; None for a permanent one, such as a name that the Hub does not know."""
+    """Returns the transient cause of an error; None for a permanent error, such as a name unknown to the Hub."""
     for item in _chain(error):
         status = getattr(getattr(item, "response", None), "status_code", None)
         names = {kind.__name__ for kind in type(item).__mro__}
@@ -78,7 +78,7 @@ def explain_hub_error(error: BaseException) -> Explanation | None:
 
 
 def is_offline(error: BaseException) -> bool:
-    """Whether an error says that huggingface_hub was told to ask nobody (HF_HUB_OFFLINE)."""
+    """Returns True if an error is due to huggingface_hub's offline mode (HF_HUB_OFFLINE)."""
     return any(kind.__name__ == OFFLINE for item in _chain(error) for kind in type(item).__mro__)
 
 

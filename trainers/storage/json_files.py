@@ -1,4 +1,4 @@
-"""JSON as every reader takes it: Python's own has NaN and infinities, which JSON does not know."""
+"""Writes JSON that every reader accepts: unlike Python's own, without NaN and infinities."""
 
 import json
 import math
@@ -9,10 +9,10 @@ from trainers.errors import ScoringError
 
 
 def to_json(content: Any, what: str, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
-    """Renders content as JSON, as `json.dumps` does.
+    """Returns content as JSON, like `json.dumps`.
 
     Raises:
-        ScoringError: a number in it is not finite; names its field, and with `what` its file or title.
+        ScoringError: a number is not finite; the message has its field, and `what` as its file or title.
     """
     try:
         return json.dumps(content, indent=indent, default=default, ensure_ascii=False, allow_nan=False)
@@ -27,17 +27,17 @@ def to_json(content: Any, what: str, *, indent: int | None = None, default: Call
 
 
 def to_jsonl(rows: Iterable[Mapping[str, Any]], what: str) -> str:
-    """Renders one line of JSON a row; ScoringError as `to_json`."""
+    """Returns one line of JSON per row; raises ScoringError as `to_json`."""
     return "".join(f"{to_json(row, what)}\n" for row in rows)
 
 
 def finite(value: Any) -> Any:
-    """The value; None for a number that is not finite."""
+    """Returns the value, or None for a number that is not finite."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _not_finite(content: Any, name: str) -> tuple[str, float] | None:
-    """Name and value of the first number that is not finite."""
+    """Returns name and value of the first number that is not finite."""
     if isinstance(content, float):
         return None if math.isfinite(content) else (name, content)
     items: Iterable[tuple[str, Any]] = ()

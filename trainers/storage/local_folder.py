@@ -1,4 +1,4 @@
-"""Storage in a folder: a local disk, or one that all nodes mount."""
+"""Storage in a folder: on a local disk, or on a file system that all nodes mount."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ from trainers.storage.retry import Explanation, RetryPolicy
 
 T = TypeVar("T")
 
-# The errors of a network file system while its server restarts.
+# Errors of a network file system while its server restarts.
 _TRANSIENT = {errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN}
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK}
 _ONCE = RetryPolicy(attempts=1)
@@ -29,7 +29,7 @@ _ONCE = RetryPolicy(attempts=1)
 class LocalStorage(Storage):
     """A folder, made with its first file. A new file is written under another name next to the final one, then renamed.
 
-    `retry` is for transient errors of network file systems. Where it is `confined`, links that lead out of the root are
+    `retry` is for transient errors of network file systems. If `confined`, links that lead out of the root are
     refused: for a reader with more rights than the writers.
     """
 
@@ -64,7 +64,7 @@ class LocalStorage(Storage):
                 file.seek(max(0, file.tell() - 1))
                 file.write(with_line(file.read(1), line))
 
-        # Once only: whether a failed append left its line is not known.
+        # Not retried: it is not known whether a failed append has written its line.
         self._run("append to", self._path(key), append, _ONCE)
 
     def entry(self, key: str) -> Entry | None:
@@ -88,7 +88,7 @@ class LocalStorage(Storage):
                 children = [child for child in folder.iterdir() if child.name.startswith(start) and child.is_dir()]
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            # A file that a killed writer left half-written counts: what is listed is what cleaning up finds.
+            # An incomplete file of a killed writer counts: cleanup must find all listed folders.
             filled = (child for child in children if any(names for _, names in self._walk(child)))
             return sorted(child.relative_to(self.root).as_posix() for child in filled)
 
@@ -104,7 +104,7 @@ class LocalStorage(Storage):
         def create(path: Path) -> bool:
             with _part_next_to(path) as part:
                 _write_synced(part, data)
-                # Again of the same part, whose number of links shows that an earlier try succeeded.
+                # Retried with the same part, whose number of links shows that an earlier attempt succeeded.
                 return self._run("create", path, lambda path: _link(part, path))
 
         return self._run("create", self._path(key), create)
@@ -115,7 +115,7 @@ class LocalStorage(Storage):
         def link(new: Path) -> None:
             with _part_next_to(new) as part:
                 os.link(old, part)
-                # Where both are names of one file already, this does nothing.
+                # Does nothing if both are names of the same file already.
                 part.replace(new)
 
         self._run(f"link {old} to", self._path(target), link)
@@ -125,7 +125,7 @@ class LocalStorage(Storage):
 
     def download_file(self, key: str, local: Path) -> None:
         def copy(path: Path) -> None:
-            # The disk of this host is another than the storage's.
+            # The disk of this host is not that of the storage.
             with naming_full_disk():
                 _copy(path, local)
 
@@ -141,7 +141,7 @@ class LocalStorage(Storage):
         return self._inside(Path(self.root) / clean_prefix(prefix))
 
     def _inside(self, path: Path) -> Path:
-        # Not pathlib's resolve, which raises RuntimeError for links in a circle; to open one is an OSError.
+        # Not pathlib's resolve, which raises RuntimeError for circular links; opening one is an OSError.
         if self.confined and (link := _link_of_another(Path(self.root))) is not None:
             raise StorageError(f"{link} is a link that another user has made: not followed")
         if self.confined and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.root)):
@@ -149,10 +149,10 @@ class LocalStorage(Storage):
         return path
 
     def _walk(self, folder: Path) -> Iterator[tuple[str, list[str]]]:
-        """The path of each folder from this one on, and the names of its files."""
+        """Yields the path of each folder, from this one on, and the names of its files."""
 
         def refuse(error: OSError) -> None:
-            # Another process may delete a folder while this one walks.
+            # Another process may delete a folder during the walk.
             if not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
 
@@ -175,7 +175,7 @@ class LocalStorage(Storage):
 
 
 def _read(path: Path, start: int = 0, most: int = -1) -> bytes:
-    """Reads a file; a pipe in its place, whose other end may never be opened, is an error at once."""
+    """Reads a file; raises OSError at once for a pipe in its place, whose other end may never be opened."""
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not S_ISREG(os.fstat(number).st_mode):
         os.close(number)
@@ -186,14 +186,14 @@ def _read(path: Path, start: int = 0, most: int = -1) -> bytes:
 
 
 def _link_of_another(path: Path) -> Path | None:
-    """The first link on a path that belongs neither to this user nor to the administrator. None: there is none."""
+    """Returns the first link in a path that belongs to neither this user nor root; None if there is none."""
     links = (part for part in (*reversed(path.parents), path) if part.is_symlink())
     return next((link for link in links if link.lstat().st_uid not in (0, os.getuid())), None)
 
 
 @contextmanager
 def _part_next_to(path: Path) -> Iterator[Path]:
-    """Gives the name of a new file in the folder of `path`; what is left under it is deleted on leaving."""
+    """Yields the name of a new file in the folder of `path`; the file is deleted at exit if it still exists."""
     part = path.parent / f".{uuid4().hex}{PART_SUFFIX}"
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -230,7 +230,7 @@ def _link(part: Path, path: Path) -> bool:
     try:
         os.link(part, path)
     except FileExistsError:
-        # NFS may report "exists" for a link that it has just made, when its response was lost; the count shows it.
+        # NFS may report "exists" for a link that it has just made, if its response was lost; the count shows it.
         return part.stat().st_nlink > 1
     except OSError as error:
         if error.errno in _NO_LINKS:
@@ -245,7 +245,7 @@ def _link(part: Path, path: Path) -> bool:
 def _explain(error: BaseException) -> Explanation | None:
     if not isinstance(error, OSError):
         return None
-    # Of a copy, the second is the target.
+    # For a copy, the second is the target.
     named = error.filename2 or error.filename
     cause = f"{error.strerror or error} ({named})" if named else str(error)
     permission = f"permission is denied to user id {os.getuid()}: give it read and write access"

@@ -1,4 +1,4 @@
-"""Folders of temporary files that the processes of one user share on a node, and that are closed to all others."""
+"""Temporary folders that are shared by the processes of one user on a node, and closed to other users."""
 
 import contextlib
 import fcntl
@@ -14,10 +14,10 @@ FOR_OTHERS = 0o077
 
 
 def own_temporary_folder(purpose: str) -> Path:
-    """Makes or finds this user's folder for a purpose, whose name everybody on the machine can guess.
+    """Makes or finds this user's folder for a purpose, whose name can be guessed by other users.
 
     Raises:
-        StorageError: somebody else has made it, who could put in or replace what is read there; or there is no room.
+        StorageError: another user has made the folder, and could replace files in it; or there is no room.
     """
     path = Path(tempfile.gettempdir()) / f"rayscribe-{purpose}-{os.getuid()}"
     try:
@@ -38,10 +38,10 @@ def own_temporary_folder(purpose: str) -> Path:
 
 
 def make_once(path: Path, make: Callable[[Path], None]) -> Path:
-    """The file or folder at a path, made by `make` under the name that it is given, where there is none.
+    """Returns the path of a file or folder; if it does not exist, calls `make` with a temporary name, and renames it.
 
-    It is there only when it is complete; others that ask for it wait. A part of it may be there that a killed process
-    has left.
+    It exists only when complete; other processes wait for it. A killed process may leave a partial file under the
+    temporary name.
     """
     if not path.exists():
         with locked(path):
@@ -54,7 +54,7 @@ def make_once(path: Path, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other threads and processes of the node from what is at a path; the system frees the lock of a dead one."""
+    """Locks a path for other threads and processes of the node; the system releases the lock of a dead process."""
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

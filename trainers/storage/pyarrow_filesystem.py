@@ -1,6 +1,6 @@
-"""A bucket as a pyarrow filesystem, which is what Ray writes its own small files to.
+"""A bucket as a pyarrow filesystem, to which Ray writes its own small files.
 
-pyarrow's own filesystems of buckets know neither AWS's profiles nor the retries and errors of `Storage`, and pickle
+pyarrow's own filesystems of buckets support neither AWS's profiles nor the retries and errors of `Storage`, and pickle
 credentials.
 """
 
@@ -16,12 +16,12 @@ from trainers.storage.base import Entry, Storage
 
 
 def filesystem_of(storage: Storage, root: str) -> fs.FileSystem:
-    """The filesystem in which `root/key` is the file `key` of a storage; it can be pickled, as the storage can."""
+    """Returns the filesystem in which `root/key` is the file `key` of a storage; it can be pickled like the storage."""
     return fs.PyFileSystem(_Handler(storage, root))
 
 
 class _Upload(io.BytesIO):
-    """A file that is stored when it is closed."""
+    """A file that is uploaded when it is closed."""
 
     def __init__(self, storage: Storage, key: str):
         super().__init__()
@@ -35,7 +35,7 @@ class _Upload(io.BytesIO):
 
 @dataclass(frozen=True)
 class _Handler(fs.FileSystemHandler):  # type: ignore[misc]
-    """What pyarrow calls; folders exist where a file is in them. Files are read and written in one piece."""
+    """Implements pyarrow's calls; folders exist if they contain a file. Files are read and written at once."""
 
     storage: Storage
     root: str
@@ -66,7 +66,7 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]
         return [*folders, *(self._file(entry) for entry in shown)]
 
     def create_dir(self, path: str, recursive: bool) -> None:
-        """Does nothing: a folder is there with its first file."""
+        """Does nothing: a folder exists with its first file."""
 
     def delete_dir(self, path: str) -> None:
         self.storage.delete_tree(self._key(path))

@@ -1,4 +1,4 @@
-"""Retry what may pass, fail at once on what will not, and report which it was."""
+"""Retries transient errors, raises permanent ones at once, and reports the kind of error."""
 
 import random
 import time
@@ -10,15 +10,15 @@ from trainers.errors import StorageError
 
 T = TypeVar("T")
 
-# Of HTTP: what a service says that is busy, restarts or was not reached.
+# HTTP statuses of a service that is busy, restarts or was not reached.
 TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What an exception means to the person who has to fix it.
+    """The meaning of an exception for the person who has to fix it.
 
-    A transient one may not come again a moment later. `kind` is raised in its place.
+    A transient error may not occur again later. `kind` is raised in its place.
     """
 
     cause: str
@@ -29,10 +29,10 @@ class Explanation:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often a call is tried, and with which pauses; by the defaults an error has about 20 seconds to pass.
+    """Number of attempts of a call, and pauses between them; by default, retries take about 20 seconds.
 
-    Each pause is twice as long as the one before. `part_attempts` are tries of each part of a large S3 file within one
-    attempt, so that one lost part does not send the complete file again; their pauses are botocore's own.
+    Each pause is twice as long as the one before. `part_attempts` are attempts of each part of a large S3 file within
+    one attempt, so that one lost part does not send the complete file again; their pauses are botocore's own.
     """
 
     attempts: int = 6
@@ -41,9 +41,9 @@ class RetryPolicy:
     max_delay_s: float = 20.0
 
     def delay_s(self, attempt: int) -> float:
-        """The pause after try number `attempt` (from 1): exponential, with jitter down to its half."""
+        """Returns the pause after attempt number `attempt` (from 1): exponential, with jitter down to half of it."""
         longest_s: float = min(self.max_delay_s, self.first_delay_s * 2.0 ** (attempt - 1))
-        # Jitter, because all ranks meet the same error at once and would all retry at once.
+        # Jitter, because all ranks get the same error at once and would all retry at once.
         return longest_s * random.uniform(0.5, 1.0)
 
     def run(
@@ -54,10 +54,10 @@ class RetryPolicy:
         url: str,
         explain: Callable[[BaseException], Explanation | None],
     ) -> T:
-        """Calls `call`, which is safe to do twice, again after each transient error, until the attempts are used up.
+        """Calls `call`, which must be idempotent, and again after each transient error, until attempts are used up.
 
-        `action` (such as "read") and `url` are verb and object of the error message. An exception that `explain` does
-        not know is raised as it is.
+        `action` (such as "read") and `url` are verb and object of the error message. An exception unknown to `explain`
+        is raised unchanged.
 
         Raises:
             StorageError: A permanent error, or a transient one at the last attempt.
@@ -77,6 +77,6 @@ class RetryPolicy:
             attempt += 1
 
 
-# Of the file by which a storage is tried out: some three seconds. A busy service that refuses a call in five would end
-# every fifth start with two tries.
+# For the probe of a storage: some three seconds. With two attempts, a busy service that refuses a fifth of the calls
+# would end every fifth start.
 PROBE_RETRY = RetryPolicy(attempts=5, part_attempts=1, first_delay_s=0.2)

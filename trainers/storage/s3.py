@@ -37,9 +37,9 @@ _CONNECTIONS: "dict[tuple[Any, ...], S3Connection]" = {}
 
 
 class S3Connection:
-    """Clients for one endpoint, made when first used and anew in every process; made by `connection_to`.
+    """Clients for one endpoint, made on first use in every process; made by `connection_to`.
 
-    Pickled, it is how the endpoint is reached and two timeouts: sockets do not travel, and credentials must not.
+    Pickled as the options of access and two timeouts: sockets cannot be pickled, and credentials must not be.
     """
 
     def __init__(self, access: S3Access, connect_timeout_s: float, read_timeout_s: float) -> None:
@@ -53,11 +53,11 @@ class S3Connection:
         return connection_to, (self.access, *self._timeouts_s)
 
     def client(self, attempts: int = 1) -> Any:
-        """A boto3 client for S3 that tries each request `attempts` times; threads may share it."""
+        """Returns a boto3 client for S3 with `attempts` attempts of each request; threads may share it."""
         return self._own(attempts, lambda: self._new_client(attempts))
 
     def reader(self, bucket: str, make: Callable[[], Callable[[str], bytes] | None]) -> Callable[[str], bytes] | None:
-        """What reads objects of a bucket in this process, by `make` where there is nothing yet; None: boto3 does."""
+        """Returns the reader of a bucket's objects in this process, made by `make` on first use; None: use boto3."""
         read: Callable[[str], bytes] | None = self._own(bucket, make)
         return read
 
@@ -65,9 +65,9 @@ class S3Connection:
         self._made[os.getpid(), bucket] = None
 
     def _own(self, key: int | str, make: Callable[[], Any]) -> Any:
-        # The process is in the key because a forked one must not use its parent's sockets.
+        # The process is in the key because a forked process must not use its parent's sockets.
         process = os.getpid()
-        # Nor may it wait for a lock that a thread of its parent holds.
+        # Nor may it wait for a lock held by a thread of its parent.
         with self._locks.setdefault(process, threading.Lock()):
             if (process, key) not in self._made:
                 self._made[process, key] = make()
@@ -83,7 +83,7 @@ class S3Connection:
             signature_version=botocore.UNSIGNED if self.access.anonymous else None,
         )
         if self.access.endpoint_url:
-            # Not every service has a host name for each bucket, nor accepts the checksums that AWS requires.
+            # Not every service has a host name for each bucket, or accepts the checksums that AWS requires.
             other = Config(
                 s3={"addressing_style": "path"},
                 request_checksum_calculation="when_required",
@@ -94,22 +94,22 @@ class S3Connection:
         return self._session().client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
 
     def _session(self) -> boto3.session.Session:
-        # One of its own: boto3's default session may not be used by two threads at once.
+        # A new session, since two threads must not use boto3's default session at once.
         return boto3.session.Session(profile_name=self.access.profile)
 
     def region(self) -> str | None:
-        """The region; with an endpoint never None, since services ignore it."""
+        """The region; never None with an endpoint, since other services ignore it."""
         found = self.access.region or os.environ.get("AWS_REGION") or self._session().region_name
         return found or ("us-east-1" if self.access.endpoint_url else None)
 
 
 def connection_to(access: S3Access, connect_timeout_s: float = 10.0, read_timeout_s: float = 60.0) -> S3Connection:
-    """This process's connection to an endpoint with the credentials of now; connects to nothing yet.
+    """Returns this process's connection to an endpoint with the present credentials; connects on first use.
 
-    A new client costs 130 ms of computing, and may ask the cloud's metadata service for credentials; one that is
-    there costs neither. Without an endpoint it is AWS, or what AWS's config file says.
+    A new client takes 130 ms of computation, and may request credentials from the cloud's metadata service; an existing
+    one takes neither. Without an endpoint it is AWS's, or that in AWS's config file.
     """
-    # Secrets may be resolved later than the first storage is opened.
+    # Secrets may be resolved after the first storage is opened.
     credentials = frozenset(item for item in os.environ.items() if item[0].startswith("AWS_"))
     key = (access, connect_timeout_s, read_timeout_s, credentials)
     return _CONNECTIONS.setdefault(key, S3Connection(access, connect_timeout_s, read_timeout_s))
@@ -117,7 +117,7 @@ def connection_to(access: S3Access, connect_timeout_s: float = 10.0, read_timeou
 
 @dataclass(frozen=True)
 class S3Storage(BucketStorage):
-    """Objects of an S3 bucket. What `sub` makes shares the connection."""
+    """Objects of an S3 bucket. Storages made by `sub` share the connection."""
 
     scheme = S3_SCHEME
 
@@ -127,7 +127,7 @@ class S3Storage(BucketStorage):
         return self._read(key)
 
     def read_one_of_many(self, key: str) -> bytes:
-        """See Storage. obstore computes a fifth of what boto3 does; what only boto3 can read, boto3 reads."""
+        """See Storage. obstore computes a fifth of what boto3 does; boto3 reads what only it can read."""
         name = self._object(key)
         failed = False
         try:
@@ -135,7 +135,7 @@ class S3Storage(BucketStorage):
             if read is not None:
                 return read(name)
         except Exception as error:
-            # Whatever it was, boto3 decides, and its errors are the ones that users know.
+            # For any error, boto3 tries again, since users know its errors.
             failed = not isinstance(error, FileNotFoundError)
         data = self.read_bytes(key)
         if failed:
@@ -143,7 +143,7 @@ class S3Storage(BucketStorage):
         return data
 
     def _new_reader(self) -> Callable[[str], bytes] | None:
-        # Only here: most processes read no recordings.
+        # Imported lazily: most processes read no recordings.
         from trainers.storage.s3_reader import reader_of  # noqa: PLC0415
 
         region = self.connection.region() or self._region_of_bucket()
@@ -163,7 +163,7 @@ class S3Storage(BucketStorage):
             if start and "ContentRange" not in response:
                 raise StorageError(f"cannot read a part of {self.url(key)}: the service sends no ranges of objects")
             with closing(response["Body"]) as body:
-                # A service that knows no ranges sends all, which is not read. Only a complete read checks the length.
+                # A service without ranges sends everything, which is not read. Only a complete read checks the length.
                 complete = most is None or response.get("ContentLength", most + 1) <= most
                 data: bytes = body.read() if complete else body.read(most)
             return data
@@ -189,13 +189,13 @@ class S3Storage(BucketStorage):
         return self._retry("list", self.url(clean_prefix(prefix)), entries)
 
     def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
-        """See Storage. A bucket is listed from the first of the keys to the last: a thousand objects a request."""
+        """See Storage. Lists a bucket from the first of the keys to the last: a thousand objects per request."""
         names = {self._object(key) for key in keys}
         if not names:
             return {}
-        # Strings have the order in which a bucket is listed, that of UTF-8.
+        # Strings are ordered like a bucket's listing, by UTF-8.
         first, last = min(names), max(names)
-        # A prefix in S3 is one of characters. A listing starts behind a name: less one character, before `first`.
+        # A prefix in S3 is made of characters. A listing starts after a name: `first` less one character precedes it.
         prefix = os.path.commonprefix([first, last])  # noqa: RUF071
 
         def entries() -> dict[str, Entry] | None:
@@ -237,7 +237,7 @@ class S3Storage(BucketStorage):
             except ClientError as error:
                 if error_code(error) not in ("PreconditionFailed", "412"):
                     raise
-                # It may exist because an earlier try succeeded and only its response was lost.
+                # The object may exist because an earlier attempt succeeded and only its response was lost.
                 head = self._head(name)
                 return head is not None and head["Metadata"].get(CREATOR) == creator
             return True
@@ -266,7 +266,7 @@ class S3Storage(BucketStorage):
         return replace(self, connection=connection, retry=PROBE_RETRY)
 
     def _region_of_bucket(self) -> str:
-        # Only here: most buckets are in a region that is known.
+        # Imported lazily: for most buckets the region is known.
         from pyarrow import fs  # noqa: PLC0415
 
         try:
@@ -284,7 +284,7 @@ class S3Storage(BucketStorage):
 
     @property
     def _client_of_parts(self) -> Any:
-        """For files that may be sent in parts, each of which is tried several times."""
+        """The client for files that may be sent in parts, each of which is retried."""
         return self.connection.client(self.retry.part_attempts)
 
     def _pages(self, **options: str) -> Iterable[dict[str, Any]]:
@@ -297,7 +297,7 @@ class S3Storage(BucketStorage):
         return Entry(self._key(item["Key"]), item["Size"], item["LastModified"].timestamp(), item["ETag"])
 
     def _head(self, name: str) -> dict[str, Any] | None:
-        """What is known of an object without its content; None if there is no such object."""
+        """Returns an object's metadata; None if there is no such object."""
         try:
             head: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=name)
         except ClientError as error:

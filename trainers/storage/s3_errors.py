@@ -1,4 +1,4 @@
-"""What the errors of boto3 mean, and how to fix them."""
+"""Explains the errors of boto3, and how to fix them."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from trainers.storage.retry import TRANSIENT_STATUSES, Explanation
 # so its code is the HTTP status.
 _TRANSIENT_CODES = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "RequestTimeout"}
 _TRANSIENT_CODES |= {"IncompleteBody", "InternalError", "ServiceUnavailable"}
-# Two conditional writes at once.
+# Two conditional writes at the same time.
 _TRANSIENT_CODES |= {"ConditionalRequestConflict", "OperationAborted"}
 
 _SET_KEYS = (
@@ -57,7 +57,7 @@ _SERVICE_ERRORS = (
         {"AccessDenied", "AllAccessDisabled", "AccountProblem"},
         Explanation("permission denied ({code})", _ALLOW, kind=NoAccessError),
     ),
-    # Of a HEAD request, which does not tell wrong keys from those that may not.
+    # For a HEAD request, which does not distinguish wrong keys from missing permissions.
     (
         {"403"},
         Explanation(
@@ -76,7 +76,7 @@ _NO_CREDENTIALS = (
 )
 _BROKEN = (boto.HTTPClientError, boto.IncompleteReadError, boto.ResponseStreamingError, RetriesExceededError)
 _NO_CONNECTION = "cannot connect to endpoint {endpoint} ({message})"
-# The first that fits.
+# The first that matches.
 _CLIENT_ERRORS = (
     (
         boto.ProfileNotFound,
@@ -115,9 +115,9 @@ _CLIENT_ERRORS = (
 
 
 def explain_s3_error(error: BaseException, *, bucket: str, endpoint: str) -> Explanation | None:
-    """What an exception of a call to a bucket means; None if it comes neither from boto3 nor the operating system."""
+    """Returns the meaning of an exception from a call to a bucket; None if it is from neither boto3 nor the system."""
     if isinstance(error, S3UploadFailedError) and isinstance(error.__context__, ClientError):
-        # boto3 turns what S3 responded into text; the response itself is in the context.
+        # boto3 converts S3's response into text; the response itself is in the context.
         error = error.__context__
     if isinstance(error, ClientError):
         return _explain_response(error, bucket, endpoint)
@@ -152,5 +152,5 @@ def _filled_in(explanation: Explanation, **names: str) -> Explanation:
 
 
 def error_code(error: ClientError) -> str:
-    """S3's name of the error, or the HTTP status where the response had no body."""
+    """Returns S3's name of the error, or the HTTP status if the response had no body."""
     return error.response.get("Error", {}).get("Code", "no code")

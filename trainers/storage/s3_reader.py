@@ -1,7 +1,7 @@
-"""Small objects of S3, read by obstore: one request each, in threads that do not hold the interpreter.
+"""Reads small objects of S3 with obstore: one request each, in threads that release the interpreter's lock.
 
-From loopback, obstore computes 0.19 to 0.23 ms an object. pyarrow's filesystem, which asks for the size first, computes
-0.53 ms, and boto3 more than a millisecond. Loading this file takes 40 ms.
+From loopback, obstore computes 0.19 to 0.23 ms per object. pyarrow's filesystem, which requests the size first,
+computes 0.53 ms, and boto3 more than a millisecond. Loading this module takes 40 ms.
 """
 
 import os
@@ -20,26 +20,26 @@ from trainers.storage.objects.forked_client import is_forked
 from trainers.storage.retry import RetryPolicy
 
 _CONNECT_TIMEOUT = timedelta(seconds=10)
-# Without a byte. All of an object may take longer, on a slow line.
+# Without a byte received. A complete object may take longer, on a slow connection.
 _READ_TIMEOUT = timedelta(seconds=60)
 _TIMEOUT = timedelta(minutes=10)
-# From the first try to the beginning of the last.
+# From the first attempt to the beginning of the last.
 _RETRY_TIMEOUT = timedelta(minutes=3)
-# boto3 gives credentials that are good for at least ten minutes; obstore asks again five minutes before these are over.
+# boto3 returns credentials valid for at least ten minutes; obstore requests new ones five minutes before they expire.
 _CREDENTIALS_TTL = timedelta(minutes=10)
-# Of AWS, those whose hosts are named as in `_aws_url`.
+# Partitions of AWS whose hosts are named as in `_aws_url`.
 _PARTITIONS = ("aws", "aws-us-gov")
 
 
 def reader_of(bucket: str, access: S3Access, retry: RetryPolicy) -> Callable[[str], bytes] | None:
-    """What reads the object of a name; None where it would not read as boto3 does, and in a forked process.
+    """Returns a function that reads an object by name; None if it would not read like boto3, and in a forked process.
 
-    It raises FileNotFoundError where there is no such object, and obstore's own errors, ValueError or OSError.
+    The function raises FileNotFoundError if there is no such object, and obstore's own errors, ValueError or OSError.
 
     Args:
         bucket: The bucket's name.
-        access: How it is reached, with its region; a service other than AWS has buckets in the path of its URLs.
-        retry: How often a request is tried, and with which pauses.
+        access: Options of access, with the region; services other than AWS have buckets in the path of their URLs.
+        retry: Attempts of a request, and the pauses between them.
 
     Raises:
         ValueError: boto3 finds no credentials.
@@ -58,7 +58,8 @@ def reader_of(bucket: str, access: S3Access, retry: RetryPolicy) -> Callable[[st
         return None
     store = S3Store(
         bucket,
-        # The name of the endpoint that wins over all variables; "virtual hosted" says that it includes the bucket.
+        # The option for the endpoint that takes precedence over all variables; "virtual hosted": it includes the
+        # bucket.
         config={
             "aws_endpoint_url_s3": url,
             "virtual_hosted_style_request": True,
@@ -96,17 +97,17 @@ def _read(store: S3Store, name: str) -> bytes:
 
 def _aws_url(bucket: str, region: str) -> str:
     host = f"s3.{region}.amazonaws.com"
-    # The certificate is for one label before the host's name.
+    # The certificate is valid for one label before the host's name.
     return f"https://{host}/{bucket}" if "." in bucket else f"https://{bucket}.{host}"
 
 
 def _has_certificates(settings: botocore.session.Session) -> bool:
-    """Whether boto3 trusts certificates of the user's and no others; obstore would trust the system's as well."""
+    """Returns True if boto3 trusts only the user's certificates; obstore would trust the system's as well."""
     return bool(settings.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE"))
 
 
 def _has_address(settings: botocore.session.Session) -> bool:
-    """Whether AWS's variables or config name another service, or other addresses of AWS."""
+    """Returns True if AWS's variables or config name another service, or other hosts of AWS."""
     profile, s3 = settings.get_scoped_config(), settings.get_config_variable("s3") or {}
     return any(
         (

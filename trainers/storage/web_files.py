@@ -1,4 +1,4 @@
-"""Files of web servers: read complete or in ranges, or downloaded in as many parts as it takes."""
+"""Files on web servers: read completely or in ranges, or downloaded with resumption."""
 
 import os
 import re
@@ -19,18 +19,18 @@ from trainers.storage.retry import TRANSIENT_STATUSES, Explanation, RetryPolicy
 
 T = TypeVar("T")
 
-# Seconds: to connect, and without a byte.
+# Seconds without a byte received, and to connect.
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _CONNECTIONS = httpx.Limits(max_connections=32, max_keepalive_connections=32)
 _MAX_REDIRECTS = 10
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _RETRY = RetryPolicy()
-# Of a recording or a manifest, which are read at once.
+# Maximum size of a recording or a manifest, which are read at once.
 MOST_BYTES = 2**31
 
 
 class _ResponseError(Exception):
-    """A response that is not what was asked for, or is not to be trusted."""
+    """A response that does not match the request, or cannot be trusted."""
 
     def __init__(self, explanation: Explanation):
         super().__init__(explanation.cause)
@@ -50,7 +50,7 @@ _CUT = Explanation("the connection failed (other bytes than asked for)", "check 
 
 @dataclass(frozen=True)
 class WebVersion:
-    """What a server says of a file's content; "" for what it does not say, None for its size."""
+    """A server's description of a file's content; "" for missing values, None for a missing size."""
 
     etag: str
     modified: str
@@ -64,33 +64,33 @@ class WebVersion:
 
     @property
     def mark(self) -> str:
-        """What changes with the content."""
+        """An identifier that changes with the content."""
         return self.etag or self.modified
 
     @property
     def validator(self) -> str:
-        """What asks for the rest of the same content; a weak ETag does not."""
+        """The validator for requesting the rest of the same content; a weak ETag is not valid for this."""
         return self.modified if self.etag.startswith("W/") else self.mark
 
 
 def read_web_file(url: str) -> bytes:
-    """The content of a file.
+    """Returns the content of a file.
 
     Raises:
-        FileNotFoundError: there is none at the URL.
-        NoAccessError: its server refuses it.
-        StorageError: it cannot be read.
+        FileNotFoundError: there is no file at the URL.
+        NoAccessError: the server refuses access.
+        StorageError: the file cannot be read.
     """
     return _run(url, lambda: _get(url))
 
 
 def read_web_range(url: str, start: int, length: int) -> bytes:
-    """Bytes of a file from `start` on; fewer than `length` only at its end. Raises as `read_web_file`."""
+    """Returns bytes of a file from `start` on; fewer than `length` only at its end. Raises as `read_web_file`."""
     return _run(url, lambda: _get_range(url, start, length)) if length else b""
 
 
 def describe_web_file(url: str) -> Entry:
-    """Size of a file, and what its server marks its content by: its ETag, or when it was changed. Raises as above."""
+    """Returns size of a file, and ETag or modification time of its content. Raises as `read_web_file`."""
 
     def read() -> Entry:
         with _client().stream("GET", url, headers={"Range": "bytes=0-0"}) as response:
@@ -110,22 +110,22 @@ def download_web_file(
     hashed: bool = False,
     known: WebVersion | None = None,
 ) -> WebVersion | None:
-    """Downloads a file; one that is cut off goes on where it was cut.
+    """Downloads a file; an interrupted download is resumed.
 
     Args:
         url: Its URL.
-        target: Is made, and only there when it is complete; its folder is there.
-        name: What messages name. None: the URL without its password.
-        tls_only: Follow no redirect to a URL that is not of https.
-        hashed: A hash of the content is compared with later, so that its server need not say how long it is.
-        known: Of an earlier download: where the server surely has the same, nothing is downloaded.
+        target: Path of the new file, which exists only when complete, in an existing folder.
+        name: Name in messages. None: the URL without its password.
+        tls_only: Follow only redirects to https URLs.
+        hashed: True if a hash of the content is checked later, so that the server need not send its length.
+        known: Version of an earlier download: if the server certainly has the same, nothing is downloaded.
 
     Returns:
-        What the server says of it; None where it is what is known.
+        The file's version; None if it is `known`.
 
     Raises:
-        ConfigError: a redirect is not of https.
-        FullDiskError: the disk has no room for it.
+        ConfigError: a redirect is not to an https URL.
+        FullDiskError: the disk has no room for the file.
         FileNotFoundError, NoAccessError, StorageError: as `read_web_file`.
     """
     part, versions = target.with_name(f".{target.name}.part"), list[WebVersion]()
@@ -152,7 +152,7 @@ def _download(
     *,
     hashed: bool,
 ) -> bool:
-    """Downloads what is missing; gives whether it is what is known. `versions` ends with that of the part."""
+    """Downloads the missing rest; returns True if the file is `known`. The last of `versions` is that of the part."""
     before = versions[-1] if versions and part.exists() else None
     done = part.stat().st_size if before is not None and before.validator else 0
     headers = {"Range": f"bytes={done}-", "If-Range": before.validator} if before is not None and done else {}
@@ -174,7 +174,7 @@ def _download(
         versions.append(version)
         refuse_full(part.parent, (version.size_bytes or 0) - done, name)
         with naming_full_disk(), part.open("ab" if done else "wb") as file:
-            # As they are stored, whatever encoding is said of them.
+            # Raw bytes as stored, whatever their declared encoding.
             for block in response.iter_raw():
                 file.write(block)
     if version.size_bytes is not None and part.stat().st_size != version.size_bytes:
@@ -188,7 +188,7 @@ def _new_client(on_request: Callable[[httpx.Request], None] | None = None) -> ht
         limits=_CONNECTIONS,
         follow_redirects=True,
         max_redirects=_MAX_REDIRECTS,
-        # Bytes as they are stored: a server's compression would change sizes and ranges.
+        # Requests bytes as stored: a server's compression would change sizes and ranges.
         headers={"Accept-Encoding": "identity"},
         event_hooks={"request": [on_request] if on_request is not None else []},
     )
@@ -199,7 +199,7 @@ def _client() -> httpx.Client:
     return _new_client()
 
 
-# A forked process would read from its parent's connections what that one is sent.
+# Otherwise a forked process would read responses to its parent from shared connections.
 os.register_at_fork(after_in_child=_client.cache_clear)
 
 
@@ -229,14 +229,14 @@ def _get_range(url: str, start: int, length: int) -> bytes:
             return b""
         response.raise_for_status()
         given = _range_of(response)
-        # Of a server that sends all, nothing is read.
+        # If a server sends everything, nothing is read.
         if response.status_code != httpx.codes.PARTIAL_CONTENT or given is None:
             raise _ResponseError(_NO_RANGE)
         first, last, size = given
         wanted = min(length, size - start)
         if first != start or last - start + 1 != wanted:
             raise _ResponseError(_CUT)
-        # As they are stored, whatever encoding is said of them.
+        # Raw bytes as stored, whatever their declared encoding.
         data = b"".join(response.iter_raw())
     if len(data) != wanted:
         raise _ResponseError(_CUT)
@@ -249,7 +249,7 @@ def _refuse_without_length(response: httpx.Response) -> None:
 
 
 def _range_of(response: httpx.Response) -> tuple[int, int, int] | None:
-    """First and last place of the bytes that a response has of a file, and the file's size; None: not said."""
+    """Returns first and last position of the bytes in a response, and the file's size; None if not given."""
     found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     return (int(found[1]), int(found[2]), int(found[3])) if found is not None else None
 

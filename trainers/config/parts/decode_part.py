@@ -23,7 +23,7 @@ class Setting(Protocol):
 
 
 class DecodePart(Part):
-    """How hypotheses are generated; a family without its own fields generates one hypothesis of each utterance."""
+    """Generation of hypotheses; a family without its own fields generates one hypothesis of each utterance."""
 
     # Module and class of the family's `models.family.Decoder`.
     decoder: ClassVar[str | None] = None
@@ -59,7 +59,7 @@ class DecodePart(Part):
 
 
 class GenerationPart(DecodePart):
-    """How a model with a decoder generates hypotheses, token by token."""
+    """Generation of hypotheses by a model with a decoder, token by token."""
 
     ranking: ClassVar[tuple[str, ...]] = ("max_length", "num_beams")
 

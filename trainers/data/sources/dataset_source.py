@@ -1,8 +1,8 @@
-"""Data source `dataset:`: what `datasets.load_dataset` opens, from the Hub or a folder, and what `save_to_disk` wrote.
+"""Data source `dataset:`: data sets that `datasets.load_dataset` opens, from the Hub or a folder, or saved to disk.
 
-`datasets` says which files a split has. The driver reads their tables as it reads manifests, and each node the
-recordings of its rows: from Parquet and Arrow files by file and row, else by their paths. What `datasets` itself would
-decode is refused.
+`datasets` lists the files of a split. The driver reads their tables as it reads manifests, and each node the recordings
+of its rows: from Parquet and Arrow files by file and row, otherwise by path. Data that `datasets` itself would decode
+is refused.
 """
 
 import re
@@ -36,7 +36,7 @@ from trainers.errors import DataError
 from trainers.storage import Storage, sha256_of
 from trainers.storage.hub_errors import read_from_hub
 
-# Archives of which `datasets` takes out recordings, to decode them.
+# Archives from which `datasets` extracts recordings, to decode them.
 _PACKED = (".zip", ".tar.gz", ".tgz")
 
 
@@ -80,7 +80,7 @@ class DatasetSource(DataSource):
         return name
 
     def _load(self, split: str, name: str, files: SourceFiles) -> SourceSplit:
-        # The client side imports this module's neighbors; `datasets` alone takes two seconds.
+        # Imported lazily: the client side imports neighbors of this module, and `datasets` alone takes two seconds.
         import datasets  # noqa: PLC0415
 
         part = self._part
@@ -113,7 +113,7 @@ class DatasetSource(DataSource):
         return replace(source, origin=f"{part.name} {name}")
 
     def _split_of_tables(self, split: str, spec: str, builder: Any, files: SourceFiles) -> SourceSplit:
-        """Rows that only name their recordings, and are text."""
+        """Returns a split of rows in text files, which only name their recordings."""
         rules = TableRules.of(self.data, split)
         read = {each: read_listed(builder, each, rules, files) for each in dict.fromkeys(_named_in(spec))}
         pieces = _pieces(spec, {each: len(manifest.table) for each, manifest in read.items()})
@@ -128,18 +128,18 @@ class DatasetSource(DataSource):
         return self._source_of(joined, split, builder, files)
 
     def _source_of(self, manifest: Manifest, split: str, builder: Any, files: SourceFiles) -> SourceSplit:
-        """The split of rows that only name their recordings."""
+        """Returns a split of rows that only name their recordings."""
         if is_hub_url(builder.base_path):
             refuse_outside(manifest.table["audio"].to_pylist(), builder.base_path, manifest.location)
         kind = self.data.fingerprint or "auto"
-        # The revision is a part of the URLs of a data set on the Hub.
+        # The URLs of a data set on the Hub include the revision.
         kind = "manifest" if kind == "auto" and is_hub_url(manifest.location) else kind
         return source_of_rows(manifest, split, FIELD, self.data, resolve_kind(kind, manifest.location), files)
 
     def _split_of_files(
         self, split: str, parts: Sequence[row_file.RowRange], builder: Any, identity: str, files: SourceFiles
     ) -> SourceSplit:
-        """Rows of files that nodes read rows of, which hold recordings or only name them."""
+        """Returns a split of rows in files that nodes read by row, and that contain recordings or only name them."""
         row_format, audio = _row_format(builder), self.data.audio_column_name
         assert row_format is not None
         rules, files_read = TableRules.of(self.data, split), [file for file, _, _ in parts]
@@ -180,7 +180,7 @@ class DatasetSource(DataSource):
         *,
         only_names: bool,
     ) -> tuple[pa.Table, list[str]]:
-        """Ranges of rows of files, by the rules of all tables, and what to warn of; ids count where some are twice."""
+        """Returns ranges of rows of files, by the rules for all tables, and warnings; numbers rows if ids repeat."""
         audio, warnings = rules.audio_column_name, list[str]()
 
         def columns_of(schema: pa.Schema) -> list[str]:
@@ -205,7 +205,7 @@ class DatasetSource(DataSource):
         return _renumbered(table, pc.binary_join_element_wise(self._name_of(split), numbers, "-")), warnings
 
     def _refuse_schema(self, file: row_file.RowFile, rules: TableRules) -> None:
-        """Refuses a file without recordings, or in which a column that is read is there twice; with a DataError."""
+        """Raises DataError for a file without recordings, or with two columns of a name that is read."""
         audio = rules.audio_column_name
         require_column(file.url, file.schema.names, audio, "data.audio_column_name")
         row_file.refuse_repeated(file, rules.wanted)
@@ -217,7 +217,7 @@ class DatasetSource(DataSource):
 
 
 def _refuse_mixed(files_read: Sequence[row_file.RowFile], audio: str) -> None:
-    """Refuses files of which only some have a column of paths; with a DataError that names two."""
+    """Raises DataError, which names two files, if only some of the files have a column of paths."""
     names_only = [row_file.paths_of(audio, file.schema) == (audio,) for file in files_read]
     if len(set(names_only)) > 1:
         other = files_read[names_only.index(not names_only[0])]
@@ -228,7 +228,7 @@ def _refuse_mixed(files_read: Sequence[row_file.RowFile], audio: str) -> None:
 
 
 def _row_format(builder: Any) -> RowFormat | None:
-    """The format of the files of which nodes read rows; None of others."""
+    """Returns the row format of files that nodes read by row; None for others."""
     from datasets.packaged_modules.arrow.arrow import Arrow  # noqa: PLC0415
     from datasets.packaged_modules.parquet.parquet import Parquet  # noqa: PLC0415
 
@@ -236,7 +236,7 @@ def _row_format(builder: Any) -> RowFormat | None:
 
 
 def _unread(builder: Any, split: str) -> str:
-    """Why files that hold more than the paths of recordings are not read, and what to do; "" of others."""
+    """Returns why files with more than the paths of recordings are not read, and the fix; "" for others."""
     from datasets.packaged_modules.audiofolder.audiofolder import AudioFolder  # noqa: PLC0415
     from datasets.packaged_modules.csv.csv import Csv  # noqa: PLC0415
     from datasets.packaged_modules.json.json import Json  # noqa: PLC0415
@@ -257,15 +257,15 @@ def _unread(builder: Any, split: str) -> str:
 
 
 def _files_of(builder: Any, name: str, column: str) -> Mapping[str, Sequence[str]]:
-    """The files of each split; of a folder that `save_to_disk` wrote those that it names, in their order.
+    """Returns the files of each split; for a folder that `save_to_disk` wrote, the listed files in their order.
 
     Raises:
-        DataError: a folder has tables that would be left out, see `refuse_passed_over`.
+        DataError: a folder has tables that would be ignored, see `refuse_passed_over`.
     """
     folder = Path(name)
     if saved := saved_files(folder.resolve()):
         return saved
-    # Tables next to the recordings of an audio folder have names of their own.
+    # Tables next to the recordings of an audio folder have other names.
     if builder.name != "audiofolder" and folder.is_dir():
         read = (str(file) for files in builder.config.data_files.values() for file in files)
         refuse_passed_over(folder.expanduser().resolve().as_posix(), read, column)
@@ -273,19 +273,19 @@ def _files_of(builder: Any, name: str, column: str) -> Mapping[str, Sequence[str
 
 
 def _parts_of(spec: str, listed: Mapping[str, Sequence[str]], row_format: RowFormat) -> list[row_file.RowRange]:
-    """The rows of files that a split such as `train[:50%]+validation` means."""
+    """Returns the rows of files that a split such as `train[:50%]+validation` selects."""
     files = {each: row_file.describe_files(row_format, listed[each]) for each in dict.fromkeys(_named_in(spec))}
     lengths = {each: sum(file.rows for file in of_split) for each, of_split in files.items()}
     return [part for piece, first, end in _pieces(spec, lengths) for part in row_file.cut(files[piece], first, end)]
 
 
 def _renumbered(table: pa.Table, ids: pa.ChunkedArray | pa.Array) -> pa.Table:
-    """A table of ROW_SCHEMA with other ids, whose rows are counted."""
+    """Returns a table of ROW_SCHEMA with other ids and new row numbers."""
     return with_all_offsets(with_columns(table, id=ids, row=pa.array(np.arange(len(table)))))
 
 
 def _pieces(spec: str, lengths: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """What such a split means: a split, the first of its rows, and the one behind the last; none is empty."""
+    """Returns what a split expression selects: split, first row and end for each piece; no piece is empty."""
     import datasets  # noqa: PLC0415
 
     absolute = datasets.ReadInstruction.from_spec(spec).to_absolute(lengths)
@@ -300,8 +300,8 @@ def _named_in(spec: str) -> list[str]:
 
 
 def _first_of(name: str, count: int) -> str:
-    """The first clips of each part of a split: `train[10%:]+validation` → `train[:16]+validation[:16]`."""
-    # What stands for every split takes no limit.
+    """Limits each part of a split to its first clips: `train[10%:]+validation` → `train[:16]+validation[:16]`."""
+    # `all`, which stands for every split, takes no limit.
     return "+".join(part if part == "all" else f"{part}[:{count}]" for part in _named_in(name))
 
 

@@ -1,11 +1,11 @@
-"""A small spoken corpus made on the spot, so that a first training needs no download.
+"""A small synthetic speech corpus, so that a first training needs no download.
 
 espeak-ng speaks short sequences of English command words. Training, validation and test have no speaker and
-no word sequence in common, so a score on the test split says that the model learned words.
+no word sequence in common, so a good score on the test split shows that the model learned words.
 
-The library is GPL-3 and comes with the optional extra `demo`. It is loaded only in a process of its own:
-its sound generator carries state from one utterance to the next that neither a seed nor a new start clears,
-so that only a fresh process that speaks the complete plan in order gives the same bytes every time.
+The library is GPL-3 and comes with the optional extra `demo`. It is loaded only in a separate process: its sound
+generator carries state from one utterance to the next that neither a seed nor reinitialization clears, so only a new
+process that speaks the complete plan in order gives the same bytes every time.
 """
 
 import csv
@@ -45,7 +45,7 @@ WORDS = (
     "one", "two", "three", "four", "five", "six", "seven",
 )
 ACCENTS = ("en", "en-us", "en-gb-scotland", "en-gb-x-rp")
-# Variants of espeak-ng that speak clearly. Each is a speaker of its own: pitch, formants, timing.
+# Variants of espeak-ng that speak clearly. Each is a different speaker: pitch, formants, timing.
 SPEAKERS = {
     "train": (
         "m1", "m2", "m3", "m5", "m7", "m8", "f1", "f2", "f3", "f5", "steph", "Annie", "Gene", "belinda",
@@ -67,21 +67,21 @@ POS_CHARACTER = 1
 CHARS_UTF8 = 1
 PARAMETER_RATE = 1
 PARAMETER_PITCH = 3
-# Words a minute, as espeak-ng counts them; pitches, on its scale from 0 to 99, where 50 is the speaker's own.
+# Words per minute, as espeak-ng counts them; pitches, on its scale from 0 to 99, where 50 is the speaker's own.
 SPEEDS_WPM, PITCHES = (130, 170), (35, 65)
 SYNTH_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
-SAMPLING_RATE_HZ = 22050  # what espeak-ng gives; preparing resamples
-SILENCE_LEVEL = 0.02  # of a clip's peak: what is quieter at its ends is cut off
-MARGIN_S = 0.03  # kept around the speech, so that soft consonants survive the cut
+SAMPLING_RATE_HZ = 22050  # espeak-ng's rate; preparation resamples
+SILENCE_LEVEL = 0.02  # relative to a clip's peak: lower levels at its ends are trimmed
+MARGIN_S = 0.03  # kept around the speech, so that soft consonants are not trimmed
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What the corpus holds. The same options give the same bytes.
+    """Options of the corpus. The same options give the same bytes.
 
     Attributes:
-        max_words: Most words in an utterance, all different.
+        max_words: Maximum number of words in an utterance, all different.
         seed: Chooses words, speakers, speeds and pitches.
     """
 
@@ -95,7 +95,7 @@ class DemoOptions:
     def __post_init__(self) -> None:
         held_out = self.validation_utterances + self.test_utterances
         sequences = sum(math.perm(len(WORDS), n) for n in range(self.min_words, self.max_words + 1))
-        # Each held-out utterance takes a word sequence for itself; training needs some, too.
+        # Each held-out utterance has a word sequence of its own; training needs some, too.
         if 2 * held_out > sequences:
             raise DataError(
                 f"validation_utterances + test_utterances is {held_out}, more than half of the {sequences} "
@@ -109,7 +109,7 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class DemoUtterance:
-    """One clip to be spoken: in espeak-ng's language `accent` ("en-us"), by its voice variant `speaker`."""
+    """One clip to synthesize: in espeak-ng's language `accent` ("en-us"), by its voice variant `speaker`."""
 
     id: str
     split: str
@@ -121,18 +121,18 @@ class DemoUtterance:
 
     @property
     def voice(self) -> str:
-        """The name that espeak-ng knows, for example "en-us+m3"."""
+        """The voice's name in espeak-ng, for example "en-us+m3"."""
         return f"{self.accent}+{self.speaker}"
 
 
 def plan_corpus(options: DemoOptions) -> list[DemoUtterance]:
-    """Decides every clip of the corpus; the same options give the same plan.
+    """Plans every clip of the corpus; the same options give the same plan.
 
     Word sequences of the test and validation splits occur once in the corpus; those of the training
     split may repeat within it.
 
     Returns:
-        Training first, then validation, then test.
+        The clips of training, then validation, then test.
     """
     rng = random.Random(options.seed)
     held_out: set[str] = set()
@@ -159,15 +159,15 @@ def plan_corpus(options: DemoOptions) -> list[DemoUtterance]:
 
 
 def corpus_key(options: DemoOptions) -> str:
-    """Hash of everything that is spoken and how, so that other voices are another corpus."""
+    """Returns a hash of everything that is spoken and how, so that other voices are another corpus."""
     return hashlib.sha256(f"{FORMAT_VERSION} {plan_corpus(options)}".encode()).hexdigest()[:16]
 
 
 def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
-    """Makes the corpus in a folder, or finds it made: `clips/*.wav`, and the CSV manifests by split that it returns.
+    """Makes the corpus in a folder, unless it exists: `clips/*.wav`, and the CSV manifests by split that it returns.
 
-    The folder, which is named after the options, appears complete or not at all, so that several processes may ask for
-    it at once: each makes its own copy, the first to finish is kept, and all get the same paths.
+    The folder, which is named after the options, appears complete or not at all, so that several processes may call
+    this at once: each makes its own copy, the first to finish is kept, and all return the same paths.
 
     Raises:
         DataError: If espeak-ng is missing or fails.
@@ -180,7 +180,7 @@ def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
             _write_in_fresh_process(unfinished, options)
             unfinished.rename(folder)
         except OSError:
-            # Another process was first: a folder with content cannot be renamed over. Its corpus is the same.
+            # Another process finished first: a non-empty folder cannot be replaced. Its corpus is the same.
             if not _is_made(folder):
                 raise
         finally:
@@ -189,21 +189,21 @@ def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
 
 
 def _is_made(folder: Path) -> bool:
-    """Whether the folder has a corpus; one that was emptied, as of what is temporary, has none."""
+    """Returns True if the folder has a corpus; a folder that was emptied, as temporary files may be, has none."""
     return folder.is_dir() and any(folder.iterdir())
 
 
 def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.int16]]:
-    """Speaks utterances in order, silence trimmed from their ends.
+    """Synthesizes utterances in order, with silence trimmed at their ends.
 
-    Call it once in a process and from one thread only. The samples depend on all that the process spoke
+    Call this once per process and from one thread only. The samples depend on everything that the process synthesized
     before, which is why `make_demo_corpus` starts a process for each corpus.
 
     Yields:
         Samples of shape (T,) at `SAMPLING_RATE_HZ`.
 
     Raises:
-        DataError: If espeak-ng does not start, or does not know a voice.
+        DataError: If espeak-ng does not start, or does not have a voice.
     """
     library = ctypes.CDLL(espeakng_loader.get_library_path())
     data_path = os.fsencode(espeakng_loader.get_data_path())
@@ -213,7 +213,7 @@ def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.i
             f"espeak-ng started with {rate_hz} Hz, not {SAMPLING_RATE_HZ} (-1: it did not start): "
             "reinstall it with pip install --force-reinstall espeakng-loader"
         )
-    # Left alone, the library seeds its noise from the clock.
+    # By default, the library seeds its noise from the clock.
     library.espeak_ng_SetRandSeed(ctypes.c_long(1))
     pieces: list[bytes] = []
 
@@ -222,7 +222,7 @@ def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.i
             pieces.append(ctypes.string_at(samples, 2 * count))
         return 0
 
-    # The library keeps only the address: this name keeps the callback alive.
+    # The library keeps only the address: this variable keeps the callback alive.
     callback = SYNTH_CALLBACK(collect)
     library.espeak_SetSynthCallback(callback)
     for utterance in utterances:
@@ -232,7 +232,7 @@ def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.i
 
 
 def write_corpus(folder: Path, options: DemoOptions) -> None:
-    """Speaks the complete plan into a new folder, in this process."""
+    """Synthesizes the complete plan into a new folder, in this process."""
     (folder / "clips").mkdir(parents=True)
     plan = plan_corpus(options)
     rows: dict[str, list[tuple[str, str, str, str, float]]] = {split: [] for split in SPLITS}
@@ -258,7 +258,7 @@ def _new_sequence(rng: random.Random, options: DemoOptions, taken: set[str]) -> 
 def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
     command = [sys.executable, "-P", "-m", __name__]
     command += [str(folder.absolute()), json.dumps(asdict(options))]
-    # The child must find this package wherever the parent found it: installed, or in a job's working folder.
+    # The child must find this package where the parent found it: installed, or in a job's working folder.
     import_paths = [str(Path(__file__).resolve().parents[__name__.count(".")]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, import_paths))}
     # Captured, because espeak-ng may write to the standard streams.
@@ -271,7 +271,7 @@ def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
 def _speak(library: ctypes.CDLL, utterance: DemoUtterance) -> None:
     status = library.espeak_SetVoiceByName(utterance.voice.encode())
     if status != 0:
-        # espeak-ng would go on with the voice before, and the manifest would name a wrong speaker.
+        # espeak-ng would continue with the previous voice, and the manifest would name a wrong speaker.
         raise DataError(f"espeak-ng does not know the voice {utterance.voice!r} (status {status})")
     library.espeak_SetParameter(PARAMETER_RATE, utterance.speed_wpm, 0)
     library.espeak_SetParameter(PARAMETER_PITCH, utterance.pitch, 0)

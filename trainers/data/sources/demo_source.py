@@ -1,4 +1,4 @@
-"""Data source `demo:`: a corpus that is spoken on the driver and travels to the nodes with the rows."""
+"""Data source `demo:`: a corpus that is synthesized on the driver and sent to the nodes with the rows."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -25,7 +25,7 @@ class DemoSource(DataSource):
     listing_requires_job = "data.demo is synthesized where the job runs; there is no manifest to read"
 
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
-        """What it is synthesized from decides the fingerprint."""
+        """Opens a split; its fingerprint is that of the plan and the library, not of the recordings."""
         manifest = self._manifests[split]
         table = read_manifest(str(manifest), manifest.read_bytes())
         recordings = [Path(path).read_bytes() for path in table["audio"].to_pylist()]

@@ -1,4 +1,4 @@
-"""What decides whether recordings are prepared again: their contents, or where they are, and what marks them there."""
+"""Fingerprints that decide whether recordings are prepared again: of their contents, or of location and metadata."""
 
 import hashlib
 import io
@@ -22,24 +22,24 @@ from trainers.storage import Storage, open_storage, sha256_of
 T = TypeVar("T")
 
 FingerprintKind = Literal["auto", "content", "metadata", "listing", "manifest"]
-# A request each: of more recordings, a part says whether they were replaced.
+# One request each: for more recordings, a sample is checked for replacements.
 MOST_ASKED_FOR = 10_000
 # Folder next to the prepared sets.
 FOLDER = "recordings"
 _PARALLEL_READS = 16
-# More threads would wait for each other. Each is given so many recordings at once: a hand-over takes as long as one.
+# More threads would wait for each other. Each gets this many recordings at once: a hand-over takes as long as one.
 _PARALLEL_HASHES, _HASHED_AT_ONCE = 4, 64
-# Columns of what is known of contents.
+# Columns of the table of known contents.
 _CONTENTS = ("audio", "size_bytes", "modified_ns", "changed_ns", "sha256")
-# A thousand a request, at each start.
+# A thousand per request, at each start.
 MOST_LISTED = 200_000
-# Ray unpacks the same package into another folder in each of its sessions; the same recordings may be shipped in
-# several packages.
+# Ray unpacks the same package into another folder in each of its sessions; several packages may have the same
+# recordings.
 _UNPACKED = re.compile(rf"^/.*/working_dir_files/(?=_ray_pkg_)(?:[^/]+/(?={SHIPPED}/))?")
 
 
 def resolve_kind(kind: FingerprintKind, manifest: str) -> FingerprintKind:
-    """What `auto` means for a manifest: `listing` in a bucket, since asking it for each key is a choice."""
+    """Resolves `auto` for a manifest: to `listing` in a bucket, since requesting each key must be chosen explicitly."""
     if kind != "auto":
         return kind
     return "listing" if is_url(manifest) else "content"
@@ -52,13 +52,13 @@ def fingerprint_recordings(
     storage_options: StorageOptions,
     fingerprint_cache: Storage | None,
 ) -> list[Any]:
-    """What of each recording is in the fingerprint; None for one that is not there or not asked for.
+    """Returns the part of the fingerprint for each recording; None if it does not exist or is not examined.
 
-    `content`: its SHA-256; `metadata`: its size and time of change; `listing`: of one in a bucket its size and ETag;
-    `manifest`: nothing. `fingerprint_cache` keeps hashes of contents by size and times, so that they are read once.
+    `content`: its SHA-256; `metadata`: its size and modification time; `listing`: in a bucket, its size and ETag;
+    `manifest`: nothing. `fingerprint_cache` stores hashes of contents by size and times, so that files are read once.
 
     Raises:
-        ConfigError: contents of recordings in a bucket are asked for.
+        ConfigError: contents of recordings in a bucket are requested.
     """
     if kind == "manifest":
         return []
@@ -78,7 +78,7 @@ def fingerprint_recordings(
 
 
 def hash_of(*parts: object) -> str:
-    """Hash of bytes, and of values as JSON."""
+    """Returns a hash of bytes, and of values as JSON."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part if isinstance(part, bytes) else json.dumps(part, default=str).encode())
@@ -87,7 +87,7 @@ def hash_of(*parts: object) -> str:
 
 
 def hash_of_places(paths: Sequence[str], fingerprints: Sequence[Any]) -> str:
-    """Hash of where the recordings of a manifest are, and of the fingerprint of each."""
+    """Returns a hash of the locations of a manifest's recordings, and the fingerprint of each."""
     digest = hashlib.sha256()
     for path, each in zip(paths, fingerprints or [None] * len(paths), strict=True):
         digest.update(json.dumps([_UNPACKED.sub("", path), each]).encode() + b"\n")
@@ -97,10 +97,10 @@ def hash_of_places(paths: Sequence[str], fingerprints: Sequence[Any]) -> str:
 def file_stats(
     paths: Sequence[str], manifest: str, storage_options: StorageOptions
 ) -> list[tuple[int, float | str] | None]:
-    """Size and time of change of each recording.
+    """Returns size and modification time of each recording.
 
-    None for one that is not there; and of those in a bucket for one that does not lie below its manifest, or is not in
-    the sample that is asked for.
+    None if it does not exist; also, in a bucket, if it is not below its manifest, or not in the sample of recordings
+    that are requested.
     """
     storage = open_storage(manifest.rpartition("/")[0], storage_options) if is_url(manifest) else None
     of_servers = _of_servers(paths, storage_options)
@@ -125,9 +125,9 @@ def file_stats(
 
 
 def marks_of_files(paths: Sequence[str], storage_options: StorageOptions) -> list[Any]:
-    """What changes when a file does, without reading it: its size, with its times or its ETag.
+    """Returns what changes when a file does, without reading the file: its size, with its times or its ETag.
 
-    None for one that is not there, or that `listing` does not ask for.
+    None if it does not exist, or is not examined for `listing`.
     """
     here = (path for path in paths if not is_remote(path))
     found = _asked(here, lambda path: _mark(path, storage_options) if Path(path).is_file() else None)
@@ -136,14 +136,14 @@ def marks_of_files(paths: Sequence[str], storage_options: StorageOptions) -> lis
 
 
 def store_fingerprints(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> None:
-    """Stores those of a prepared set's recordings, so that a later start can say which of them have changed."""
+    """Stores the fingerprints of a prepared set's recordings, so that a later start can report which have changed."""
     if not fingerprints or cache.exists(name := _stored_name(key)):
         return
     cache.write_bytes(name, _parquet(pa.table({"audio": list(fingerprints), "mark": list(fingerprints.values())})))
 
 
 def changed_since(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> list[str]:
-    """Recordings that have other fingerprints than those of a prepared set; none where those were not stored."""
+    """Returns recordings whose fingerprints differ from those of a prepared set; empty if those were not stored."""
     if not cache.exists(name := _stored_name(key)):
         return []
     table = pq.read_table(io.BytesIO(cache.read_bytes(name)))
@@ -152,10 +152,10 @@ def changed_since(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> 
 
 
 def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple[int, str] | None]:
-    """Size and ETag of each recording in a bucket, from one listing of each bucket.
+    """Returns size and ETag of each recording in a bucket, from one listing of each bucket.
 
-    None for what is not there, for files, where listing is not allowed, and for all of more than MOST_LISTED. Web
-    servers and the Hub are asked for each file.
+    None for missing ones, for local files, if listing is not allowed, and for all if there are more than MOST_LISTED.
+    Files on web servers and the Hub are requested one by one.
     """
     keys: dict[str, dict[str, str]] = {}
     for path in dict.fromkeys(paths):
@@ -169,7 +169,7 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
             try:
                 entries = open_storage(bucket, storage_options).list_some(set(of_bucket.values())) or {}
             except NoAccessError:
-                # Its recordings are quarantined where they are read.
+                # These recordings are quarantined when they are read.
                 entries = {}
             for path, key in of_bucket.items():
                 if (entry := entries.get(key)) is not None:
@@ -178,7 +178,7 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
 
 
 def _of_servers(paths: Sequence[str], storage_options: StorageOptions) -> dict[str, tuple[int, str]]:
-    """Size and mark of files on web servers and the Hub, each asked for; of none where they are more than a bound."""
+    """Returns size and ETag of files on web servers and the Hub, one request each; empty beyond a limit."""
     names = {path for path in paths if is_remote(path) and not is_url(path)}
     asked = _asked(names, lambda path: _mark(path, storage_options)) if len(names) <= MOST_ASKED_FOR else {}
     return {path: found for path, found in asked.items() if found is not None}
@@ -193,7 +193,7 @@ def _mark(path: str, storage_options: StorageOptions) -> tuple[int, str] | None:
 
 
 def _asked(paths: Iterable[str], ask: Callable[[str], T]) -> dict[str, T]:
-    """What is said of each path, several asked at a time."""
+    """Returns the result of `ask` for each path, several in parallel."""
     names = list(dict.fromkeys(paths))
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         return dict(zip(names, pool.map(ask, names), strict=True))
@@ -211,7 +211,7 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
     def digest_of(path: str) -> str | None:
         try:
             status = Path(path).stat()
-            # A copy may bring the time of its content with it; the time at which the file was changed is the system's.
+            # A copy may keep the modification time of its content; the system sets the change time.
             stamp = (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             found = known.get(stamp) or sha256_of(path)
         except (OSError, StorageError):
@@ -235,7 +235,7 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
 
 
 def _asked_for(paths: Sequence[str], below: str) -> dict[str, str]:
-    """Keys of the recordings that a bucket is asked for, each by itself: all, or evenly spread ones of very many."""
+    """Returns the keys of the recordings to request one by one: all, or an evenly spaced sample of very many."""
     keys = {path: path.removeprefix(below) for path in paths if path.startswith(below)}
     valid = [path for path, key in keys.items() if _is_key(key)]
     step = max(1, math.ceil(len(valid) / MOST_ASKED_FOR))

@@ -1,4 +1,4 @@
-"""The table of data sources, and the source of a config."""
+"""The table of data sources, and the data source of a config."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,7 +13,7 @@ from trainers.errors import ConfigError
 from trainers.plugins import with_plugins
 from trainers.storage import Storage
 
-# Entry points of other distributions: `name = module:class`, which a config names as data.source.name.
+# Entry points of other distributions: `name = module:class`, which a config selects with data.source.name.
 GROUP = "rayscribe.sources"
 
 SOURCES: Mapping[str, Callable[[DataPart, StorageOptions], DataSource]] = {
@@ -25,14 +25,14 @@ SOURCES: Mapping[str, Callable[[DataPart, StorageOptions], DataSource]] = {
 
 
 def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
-    """The data source of a config; reads nothing yet.
+    """Returns the data source of a config; reads nothing yet.
 
     Args:
         data: The config's data part.
-        storage_options: How buckets are reached.
+        storage_options: Options of access to buckets.
 
     Raises:
-        ConfigError: there is no such source, or its options are wrong.
+        ConfigError: the source is unknown, or its options are wrong.
     """
     table = with_plugins(GROUP, SOURCES)
     if data.source_name not in table:
@@ -50,16 +50,16 @@ def open_sources(
     splits: tuple[str, ...] = SPLITS,
     fingerprint_cache: Storage | None = None,
 ) -> list[SourceSplit]:
-    """Opens the configured data source; gives those of the splits that it has.
+    """Opens the configured data source; returns the requested splits that it has.
 
     Args:
         data: The config's data part.
-        storage_options: How buckets are reached.
-        splits: Those that are wanted.
-        fingerprint_cache: The cache of prepared sets, where fingerprints of recordings are kept, too. None: nowhere.
+        storage_options: Options of access to buckets.
+        splits: The requested splits.
+        fingerprint_cache: The cache of prepared sets, which also stores fingerprints of recordings. None: not cached.
 
     Raises:
-        ConfigError: there is no such source.
+        ConfigError: the source is unknown.
         DataError: a manifest is missing or wrong, or a data set cannot be opened.
         StorageError: a bucket cannot be read.
     """

@@ -1,4 +1,4 @@
-"""Files at paths of this node, in buckets and on web servers, read alike."""
+"""Reads files by path on this node, in buckets and on web servers in the same way."""
 
 import os
 import re
@@ -12,28 +12,28 @@ from trainers.errors import NoAccessError, StorageError
 from trainers.storage import Entry, Storage, open_storage
 from trainers.storage.web_files import describe_web_file, read_web_file, read_web_range
 
-# What `read_start` gives: enough for the counts of an ARPA file, and for the header of a binary.
+# Result size of `read_start`: enough for the counts in an ARPA file, and for the header of a binary.
 START_BYTES = 64 * 1024
 _UNPACKED = re.compile(r"/.*(/working_dir_files/_ray_pkg_[^/]+)(?=/)")
 
 
 def on_this_node(path: str) -> str:
-    """A path; one into a job's package, which each node unpacks below a temporary folder of its own, as it is here."""
+    """Returns a path; for one in a job's package, which each node unpacks elsewhere, its path on this node."""
     found = _UNPACKED.match(path)
     if found is None:
         return path
-    # Ray puts the folder of its job's package there, in each process.
+    # Ray adds the folder of its job's package to the variable in each process.
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return next((folder for folder in folders if folder.endswith(found[1])), found[0]) + path[found.end() :]
 
 
 def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
-    """The bytes of a file at an absolute path or URL; for `one_of_many` see Storage.
+    """Returns the content of a file at an absolute path or URL; for `one_of_many` see Storage.
 
     Raises:
-        FileNotFoundError: there is no such file or object.
-        NoAccessError: there is no such bucket, or it may not be read.
-        StorageError: the bucket or the server cannot be read.
+        FileNotFoundError: the file or object does not exist.
+        NoAccessError: the bucket does not exist, or access is denied.
+        StorageError: the bucket or the server is not available.
     """
     if is_web_url(location):
         return read_web_file(location)
@@ -49,7 +49,7 @@ def read_location(location: str, storage_options: StorageOptions, *, one_of_many
 
 
 def read_range(location: str, start: int, length: int, storage_options: StorageOptions) -> bytes:
-    """Bytes of a file from `start` on, fewer than `length` only at its end; errors as of `read_location`."""
+    """Returns bytes of a file from `start` on, fewer than `length` only at its end; raises as `read_location`."""
     if is_web_url(location):
         return read_web_range(location, start, length)
     if is_hub_url(location):
@@ -66,16 +66,16 @@ def read_range(location: str, start: int, length: int, storage_options: StorageO
 
 
 def describe(location: str, storage_options: StorageOptions) -> Entry:
-    """Size of a file, and what changes with its content: an ETag, or when it was changed; errors as `read_location`."""
+    """Returns a file's size, and an ETag or times that change with its content; raises as `read_location`."""
     if is_web_url(location):
         return describe_web_file(location)
     if is_hub_url(location):
         with open_url(location) as file:
-            # Its files are kept by the hash of their content.
+            # Files on the Hub are stored by the hash of their content.
             return Entry(location, file.size, 0.0, str(file.details.get("blob_id", "")))
     if not is_url(location):
         status = Path(on_this_node(location)).stat()
-        # A copy may bring its time with it; the second one is the system's.
+        # A copy may keep its modification time; the system sets the change time.
         return Entry(location, status.st_size, status.st_mtime, f"{status.st_mtime_ns} {status.st_ctime_ns}")
     storage, name = _opened(location, storage_options)
     entry = storage.entry(name)
@@ -86,7 +86,7 @@ def describe(location: str, storage_options: StorageOptions) -> Entry:
 
 
 def is_file(location: str, storage_options: StorageOptions) -> bool:
-    """Whether there is a file at a location; raises StorageError where that cannot be known."""
+    """Returns True if there is a file at a location; raises StorageError if that cannot be determined."""
     if not is_remote(location):
         return Path(on_this_node(location)).is_file()
     try:
@@ -97,18 +97,18 @@ def is_file(location: str, storage_options: StorageOptions) -> bool:
 
 
 def open_url(url: str) -> Any:
-    """Opens a path, or a URL that fsspec knows, for reading bytes. Raises OSError: it cannot be read."""
-    # It comes with `datasets`, which is not there where only a client runs.
+    """Opens a path, or a URL that fsspec supports, for reading bytes. Raises OSError if it cannot be read."""
+    # Installed with `datasets`, which a client alone does not have.
     import fsspec  # noqa: PLC0415
 
     return fsspec.open(on_this_node(url), "rb").open()
 
 
 def hub_files(folder: str) -> list[str]:
-    """All files below a folder of a repository of the Hub, as paths from it, sorted; none where there is no folder.
+    """Returns all files below a folder of a repository on the Hub, as relative paths, sorted; empty if it is missing.
 
     Raises:
-        OSError: there is no such repository, or the Hub cannot be read.
+        OSError: the repository does not exist, or the Hub is not available.
     """
     import fsspec  # noqa: PLC0415
 
@@ -118,18 +118,18 @@ def hub_files(folder: str) -> list[str]:
 
 
 def reason_of(error: OSError) -> str:
-    """Why a file could not be read, for the message of whoever named it."""
+    """Returns why a file could not be read, for a message that names the file."""
     return "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror or error)
 
 
 def read_start(location: str, storage_options: StorageOptions) -> bytes:
-    """The first bytes of a file; errors as of `read_location`."""
+    """Returns the first bytes of a file; raises as `read_location`."""
     return read_range(location, 0, START_BYTES, storage_options)
 
 
 def _opened(url: str, storage_options: StorageOptions) -> tuple[Storage, str]:
     folder, _, name = url.rpartition("/")
-    if not name or folder.endswith(":/"):  # A folder, or a bucket.
+    if not name or folder.endswith(":/"):  # A folder or a bucket.
         raise FileNotFoundError(url)
     return open_storage(folder, storage_options), name
 
@@ -147,12 +147,12 @@ def _existing(storage: Storage, name: str, read: Callable[[], bytes], storage_op
 
 
 def _require_bucket(url: str, storage_options: StorageOptions) -> None:
-    """Raises NoBucketError where there is none, which a response about one object may not tell."""
+    """Raises NoBucketError if the bucket does not exist, which an error about one object may not tell."""
     scheme, _, path = url.partition("://")
     _list_beginning(f"{scheme}://{path.partition('/')[0]}", storage_options)
 
 
 @lru_cache(64)
 def _list_beginning(bucket: str, storage_options: StorageOptions) -> None:
-    """Once for a bucket, from its first name to one before almost all; where it may not be listed, it is there."""
+    """Lists very few names of a bucket, once per bucket; a bucket that may not be listed does exist."""
     open_storage(bucket, storage_options).list_some({"!"})

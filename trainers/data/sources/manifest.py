@@ -1,4 +1,4 @@
-"""Tables of recordings and transcripts, of whatever format and named by whatever field, into one Arrow table."""
+"""Reads tables of recordings and transcripts, of several formats, into one Arrow table."""
 
 import difflib
 import posixpath
@@ -33,18 +33,18 @@ from trainers.data.sources.manifest_fields import (
 )
 from trainers.errors import AudioError, DataError
 
-# Columns that are read where they exist.
+# Columns that are read if they exist.
 _OPTIONAL = ("id", "speaker", "duration", "language", "offset")
 
 _CHUNK_ROWS = 65_536
 # A name that no column has.
 _NO_COLUMN = "\0"
 
-# Offset and duration are rounded, each by itself.
+# Offset and duration are rounded separately.
 _SEGMENT_SLACK_S = 0.25
 
 _OR_IGNORE = "take the column out, or name it in data.ignore_columns where recordings were cut already"
-# What the two columns that must be there are called elsewhere.
+# Other names of the two required columns.
 _USUAL_NAMES = {
     "data.audio_column_name": AUDIO_COLUMNS,
     "data.text_column_name": TEXT_COLUMNS,
@@ -53,9 +53,9 @@ _USUAL_NAMES = {
 
 @dataclass(frozen=True)
 class TableRules:
-    """Which columns of tables are read: the fields of the data part of the same names.
+    """The columns of tables that are read: the fields of the data part of the same names.
 
-    `text_column_name` is None where recordings have no transcripts; `slice_columns` are taken where they exist, see
+    `text_column_name` is None if recordings have no transcripts; `slice_columns` are read if they exist, see
     `data_source.SLICE`.
     """
 
@@ -67,7 +67,7 @@ class TableRules:
 
     @classmethod
     def of(cls, data: DataPart, split: str) -> Self:
-        """Those of a split of a config."""
+        """Returns the rules for a split of a config."""
         return cls(
             data.audio_column_name,
             data.text_column_name,
@@ -78,31 +78,31 @@ class TableRules:
 
     @classmethod
     def of_recordings(cls, data: DataPart) -> Self:
-        """Those of recordings without transcripts."""
+        """Returns the rules for recordings without transcripts."""
         return cls(data.audio_column_name, None, use_languages=False, ignore_columns=data.ignore_columns)
 
     @property
     def ignored_of_wanted(self) -> set[str]:
-        """Columns that would be read, and are ignored."""
+        """Columns that are ignored, but would be read otherwise."""
         return {*_OPTIONAL, *self.slice_columns}.intersection(self.ignore_columns)
 
     @property
     def wanted(self) -> list[str]:
-        """Columns whose values a `ParsedTable` gives, in this order."""
+        """Columns whose values a `ParsedTable` has, in this order."""
         names = [self.audio_column_name, self.text_column_name or _NO_COLUMN, *_OPTIONAL, *self.slice_columns]
         return [_NO_COLUMN if name in self.ignore_columns else name for name in names]
 
 
 @dataclass(frozen=True)
 class ParsedTable:
-    """A table of recordings, of any format.
+    """A table of recordings, in any format.
 
     Attributes:
-        location: Its path or URL; relative paths of recordings count from its folder.
+        location: Its path or URL; relative paths of recordings are relative to its folder.
         columns: Names of all its columns.
-        rows: The values of `TableRules.wanted`, each with its number.
-        unit: What the numbers count.
-        holds_recordings: Whether recordings are in the table itself, so that their paths are only names.
+        rows: The values of the columns `TableRules.wanted`, each row with its number.
+        unit: The unit of the numbers, such as "line".
+        holds_recordings: True if recordings are in the table itself, so that their paths are only names.
     """
 
     location: str
@@ -114,15 +114,15 @@ class ParsedTable:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Rows that were read.
+    """The rows that were read.
 
     Attributes:
-        location: The file that stands for all in messages; recordings in a bucket lie below its folder.
-        content: What decides what the rows are.
-        table: Of ROW_SCHEMA and slices; recordings may lie in archives, see `archive_path`.
-        columns: Those of recordings and of transcripts.
-        warnings: What a user should know of the rows.
-        problems: Why rows have no recording, by id.
+        location: The file that represents all files in messages; recordings in a bucket are below its folder.
+        content: Bytes that determine the rows.
+        table: Columns of ROW_SCHEMA and slices; recordings may be in archives, see `archive_path`.
+        columns: Names of the columns of recordings and of transcripts.
+        warnings: Messages to the user about the rows.
+        problems: Reasons why rows have no recording, by id.
     """
 
     location: str
@@ -152,19 +152,20 @@ def parse_table(
 ) -> ParsedTable:
     """Parses a table of text.
 
-    CSV is RFC 4180 (quotes doubled inside quotes). TSV knows no quotes: a transcript may start with one. JSON
-    is one object a line; a .json may be a list of them. Text is UTF-8, with or without a byte order mark.
+    CSV is RFC 4180 (quotes are doubled inside quotes). TSV has no quoting: a transcript may start with a quote. JSON
+    has one object per line; a .json may be a list of objects. Text is UTF-8, with or without a byte order mark.
 
     Args:
-        location: The table's path or URL: its extension (.csv, .tsv, .jsonl, .ndjson, .json) says what it is. A
-            relative location counts from the working folder.
-        content: The table's bytes.
-        rules: Which columns are read.
-        quoting: Whether quotes stand around the fields of a .csv.
-        delimiter: What separates the columns of a .csv. None: what its header says.
+        location: The table's path or URL: its extension (.csv, .tsv, .jsonl, .ndjson, .json) determines the format. A
+            relative location is relative to the working folder.
+        content: The table's content.
+        rules: The columns to read.
+        quoting: "csv" if quotes enclose the fields of a .csv.
+        delimiter: Delimiter of the columns of a .csv. None: derived from its header.
 
     Raises:
-        DataError: it cannot be parsed; the text names the line and the fix. That of a row may be raised on the way.
+        DataError: the table cannot be parsed; the message names the line and the fix. Errors in rows are raised in
+            iteration.
     """
     text, suffix = decode(location, content), posixpath.splitext(location)[1].lower()
     if suffix in (".csv", ".tsv"):
@@ -178,28 +179,27 @@ def parse_table(
 def join_tables(
     tables: Sequence[ParsedTable], rules: TableRules, warn: Callable[[str], None] = lambda _: None
 ) -> pa.Table:
-    """The rows of tables, each of which is checked.
+    """Checks and joins the rows of tables.
 
-    Besides audio and transcript, the columns `id`, `speaker`, `duration` (seconds), `language` and `offset` (seconds)
-    are taken where they exist, and slices, no others; those that say in another way which part of a recording is meant
-    are refused. Names are told apart by case: a `Language` is refused, too, and of a `Speaker` there is a warning.
-    Empty transcripts are kept.
+    Besides audio and transcript, only the columns `id`, `speaker`, `duration` (seconds), `language` and `offset`
+    (seconds), and slices, are read if they exist. Other columns that select a part of a recording are refused. Names
+    are case-sensitive: the column `Language` is refused, and `Speaker` causes a warning. Empty transcripts are kept.
 
-    Where a row has an `offset`, rows are segments, as in NeMo: `duration` seconds from `offset` on, which is 0 where it
-    is left out; without a duration, all from there.
+    If a row has an `offset`, rows are segments, as in NeMo: `duration` seconds from `offset`, which is 0 if left out;
+    without a duration, everything from the offset.
 
     Args:
-        tables: At least one.
-        rules: Which columns were read.
-        warn: Called with a line for each column that is not read and has the name of one that is, in another case.
+        tables: One or more tables.
+        rules: The columns that were read.
+        warn: Called with a line for each column that is not read but has the name of one that is, in another case.
 
     Returns:
         A table of ROW_SCHEMA and slices, in the order of the tables: `row` counts from 0; `id` is the column `id`, or
-        else the audio path as written, with #2, #3 added when it comes again; `audio` is an absolute path or URL;
-        `offset_s` is null where the rows are complete recordings.
+            else the audio path as given, with #2, #3 added to repeated ones; `audio` is an absolute path or URL;
+            `offset_s` is null if the rows are complete recordings.
 
     Raises:
-        DataError: the tables cannot be used; the text names the line and the fix.
+        DataError: the tables cannot be used; the message names the line and the fix.
     """
     chunks, all_have_ids = [], True
     for table in tables:
@@ -224,10 +224,10 @@ def join_tables(
 
 
 def segment(samples: np.ndarray, rate_hz: int, offset_s: float, duration_s: float | None) -> np.ndarray:
-    """The samples of a segment of a complete recording (T,); without a duration, all from `offset_s` on.
+    """Returns the samples of a segment of a complete recording (T,); without a duration, all from `offset_s` on.
 
     Returns:
-        Samples (S,), S > 0. Segments that follow each other share no sample and miss none.
+        Samples (S,), S > 0. Consecutive segments share no sample and miss none.
 
     Raises:
         AudioError: the recording ends before the segment does, or the segment is empty.
@@ -243,10 +243,10 @@ def segment(samples: np.ndarray, rate_hz: int, offset_s: float, duration_s: floa
 
 
 def _tell_misspelled(location: str, columns: Collection[str], rules: TableRules, warn: Callable[[str], None]) -> None:
-    """Tells of columns that have the name of one that is read, but for case and spaces.
+    """Warns of columns whose names differ from those that are read only in case and spaces.
 
     Raises:
-        DataError: the clips' languages would be lost, which decide what is trained.
+        DataError: the column has the clips' languages, which change the training.
     """
     wanted = rules.wanted
     by_folded = {name.casefold(): name for name in wanted}
@@ -263,7 +263,7 @@ def _tell_misspelled(location: str, columns: Collection[str], rules: TableRules,
 
 
 def require_column(location: str, columns: Collection[str], name: str, field: str) -> None:
-    """Refuses a table without a column that a field of the config names, with a DataError that knows a near one."""
+    """Raises DataError, which suggests a similar name, for a table without a column that a config field names."""
     if name in columns:
         return
     if not columns:
@@ -278,7 +278,7 @@ def require_column(location: str, columns: Collection[str], name: str, field: st
 
 
 def _chunk_table(table: ParsedTable, chunk: list[Row], rules: TableRules, *, has_ids: bool) -> pa.Table:
-    """Check some rows and make a table of them, without `row`; audio paths stand in for ids not given."""
+    """Checks some rows and returns a table of them, without `row`; audio paths replace missing ids."""
     numbers, values = zip(*chunk, strict=True)
     paths, texts, ids, speakers, durations, languages, offsets, *slices = zip(*values, strict=True)
     required = [] if table.holds_recordings else [(rules.audio_column_name, paths)]
@@ -317,7 +317,7 @@ def _seconds(table: ParsedTable, numbers: Sequence[int], name: str, values: Sequ
 
 
 def ids_of_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Names that are all different: the paths, with #2, #3 added when one comes again."""
+    """Returns unique names: the paths, with #2, #3 added to repeated ones."""
     if pc.count_distinct(paths).as_py() == len(paths):
         return paths
     taken = set(paths.to_pylist())
@@ -327,7 +327,7 @@ def ids_of_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
         times[path] += 1
         name = path
         if times[path] > 1:
-            # A path may itself be written like a numbered id.
+            # A path may itself look like a numbered id.
             while (name := f"{path}#{times[path]}") in taken:
                 times[path] += 1
             taken.add(name)

@@ -1,4 +1,4 @@
-"""What manifests of all formats have in common: encodings, delimited rows, refused columns, values of fields."""
+"""Functions shared by manifests of all formats: encodings, delimited rows, refused columns, values of fields."""
 
 import codecs
 import csv
@@ -22,7 +22,7 @@ from trainers.errors import DataError
 
 _MAX_NAMED = 5
 UTF_8 = "utf-8"
-# How compressed files begin: what they are, and what to do.
+# Magic bytes of compressed files, with their format and what to do.
 _COMPRESSED = {
     rb"\x1f\x8b": "is compressed (gzip): unpack it with gunzip",
     rb"BZh[1-9]1AY&SY": "is compressed (bzip2): unpack it with bunzip2",
@@ -31,17 +31,17 @@ _COMPRESSED = {
     rb"PK\x03\x04": "is a zip, as spreadsheets are (.xlsx): unpack it, or save it as CSV",
 }
 
-# What Hugging Face, NeMo, Common Voice, SpeechBrain and DeepSpeech call the column of recordings.
+# Names of the column of recordings in Hugging Face, NeMo, Common Voice, SpeechBrain and DeepSpeech.
 AUDIO_COLUMNS = ("path", "audio", "audio_filepath", "file", "file_name", "wav", "wav_filename")
-# The same of the column of transcripts.
+# Names of the column of transcripts in these.
 TEXT_COLUMNS = ("text", "sentence", "transcript", "transcription", "wrd", "normalized_text")
-# Endings of recordings, in any case.
+# Extensions of recordings, in any case.
 _LOSSLESS = ("aif", "aifc", "aiff", "au", "caf", "flac", "sph", "wav")
 AUDIO_ENDINGS = (*_LOSSLESS, "aac", "amr", "m4a", "mka", "mp3", "mp4", "oga", "ogg", "opus", "webm", "wma")
-# What stands for the corpus's folder in SpeechBrain's manifests, and the slashes behind it.
+# Placeholder for the corpus's folder in SpeechBrain's manifests, with the slashes after it.
 DATA_ROOT = re.compile(r"(?:\$\{data_root\}|\$data_root\b|\{data_root\})(/*)")
 
-# Columns that say in another way which part of a recording is meant: left unread, each row would be all of it.
+# Columns that select a part of a recording in other ways: if not read, each row would be the complete recording.
 _GAP = r"[\s_.()\[\]-]*"
 _OF = f"((audio|clip|file|recording|seg|segment|speech|t|time|timestamp|utt|utterance|wav){_GAP})?"
 _UNIT = f"({_GAP}(s|ms|secs?|seconds?|millis|milliseconds?|samples?|frames?))?{_GAP}"
@@ -49,10 +49,10 @@ _BOUNDS = "offset|onset|start|begin|stop|end|[tx]min|[tx]max"
 _CHANNEL = re.compile(rf"{_OF}channel({_GAP}(selector|id|index|number))?", re.IGNORECASE)
 _BOUND = re.compile(rf"{_OF}({_BOUNDS})({_GAP}(times?|timestamp))?{_UNIT}", re.IGNORECASE)
 _LENGTH = re.compile(rf"{_OF}(dur|duration|length|len){_UNIT}", re.IGNORECASE)
-# Halves of surrogate pairs and zeros, which neither a file nor a table stores.
+# Halves of surrogate pairs and zeros, which neither a file nor a table can store.
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
-# What Excel writes into the first line of a .csv, to say what separates its columns.
+# Excel's first line of a .csv, which declares the delimiter.
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _DIGITS = re.compile(r"\d+")
@@ -60,18 +60,18 @@ _QUERY = re.compile(r"[?#].*", re.DOTALL)
 _RECORDING = "a recording"
 _UNQUOTED = "if the file has no quotes around fields, set data.quoting to none"
 
-# One row: the line it ends on, and its values under the columns asked for, "" where there is none.
+# One row: the line on which it ends, and its values in the requested columns, "" for missing ones.
 Row = tuple[int, Sequence[str]]
 
-# A cell is as long as it is in JSON: Python's bound of 131,072 characters is for readers that stream.
+# A cell may be as long as in JSON: Python's limit of 131,072 characters is meant for streaming readers.
 csv.field_size_limit(2**31 - 1)
 
 
 def in_utf_8(location: str, content: bytes, encoding: str) -> bytes:
-    """A text of another encoding in UTF-8; one in UTF-8 as it is, whatever bytes it has, and so what is compressed.
+    """Converts a text in another encoding to UTF-8; returns text in UTF-8, valid or not, and compressed data unchanged.
 
     Raises:
-        DataError: it is of another encoding; names byte and line.
+        DataError: the text is not in this encoding; the message names byte and line.
     """
     if codecs.lookup(encoding).name == UTF_8 or _compression_of(content):
         return content
@@ -86,12 +86,12 @@ def in_utf_8(location: str, content: bytes, encoding: str) -> bytes:
 
 
 def misread_texts(texts: Iterable[str], encoding: str) -> list[tuple[str, str]]:
-    """Texts that are UTF-8 and were read in a single-byte encoding, such as `Ä‡` for `ć`; each with what it says."""
+    """Returns UTF-8 texts that were read in a single-byte encoding, such as `Ä‡` for `ć`; each with the right text."""
     if codecs.lookup(encoding).name.startswith("utf") or len(bytes(range(256)).decode(encoding, "replace")) != 256:
         return []
     found = []
     for text in texts:
-        # Such bytes are hardly ever those of a text in another encoding.
+        # Bytes of a text in another encoding are hardly ever valid UTF-8.
         with suppress(UnicodeError):
             if not text.isascii() and not (meant := text.encode(encoding).decode()).isascii():
                 found.append((text, meant))
@@ -99,10 +99,10 @@ def misread_texts(texts: Iterable[str], encoding: str) -> list[tuple[str, str]]:
 
 
 def decode(location: str, content: bytes) -> str:
-    """The text of a file in UTF-8, with or without a byte order mark.
+    """Returns the text of a file in UTF-8, with or without a byte order mark.
 
     Raises:
-        DataError: it has zeros, is compressed, or is not UTF-8; names byte and line.
+        DataError: the file has zeros, is compressed, or is not UTF-8; the message names byte and line.
     """
     if compression := _compression_of(content):
         raise DataError(f"{location}: {compression}")
@@ -113,23 +113,23 @@ def decode(location: str, content: bytes) -> str:
     if wrong < 0:
         return text
     line = content.count(b"\n", 0, wrong) + 1
-    # UTF-16 without a mark and blocks that a disk has lost have zeros, which are UTF-8.
+    # UTF-16 without a byte order mark, and blocks lost by a disk, have zeros, which are valid UTF-8.
     what = "is not UTF-8" if content[wrong] else "is zero, which no text has"
     meant = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "what it is"
     raise DataError(f"{location}: byte {wrong} (line {line}) {what}: save it as UTF-8, or set data.encoding to {meant}")
 
 
 def _compression_of(content: bytes) -> str:
-    """What a compressed file is, and what to do; "" of others."""
+    """Returns the format of a compressed file and what to do; "" for other files."""
     return next((what for start, what in _COMPRESSED.items() if re.match(start, content)), "")
 
 
 def separator_of(text: str, others: str = ";") -> str:
-    """What separates the columns of a .csv: spreadsheets write semicolons where the decimal mark is a comma.
+    """Returns the delimiter of a .csv: spreadsheets write semicolons where the decimal mark is a comma.
 
     Args:
-        text: What it holds; Excel's first line `sep=;` counts.
-        others: What may separate the columns of a header without a comma.
+        text: Its content; Excel's first line `sep=;` is used.
+        others: Possible delimiters in a header without a comma.
     """
     header = _first_line(text)
     if declared := _SEPARATOR_LINE.fullmatch(header):
@@ -142,7 +142,7 @@ def _first_line(text: str) -> str:
 
 
 def content_as_read(location: str, content: bytes, quoting: Quoting) -> bytes:
-    """What decides the rows of a file: its bytes, and of a .csv whether quotes are a part of its texts."""
+    """Returns bytes that determine the rows of a file: its content and, for a .csv, if quotes are part of its texts."""
     depends = quoting == "none" and location.lower().endswith(".csv") and b'"' in content
     return content + b"\0quoting: none" if depends else content
 
@@ -157,20 +157,20 @@ def delimited_rows(
     skip_spaces: bool = False,
     unquoted: str = _UNQUOTED,
 ) -> tuple[Collection[str], Iterator[Row]]:
-    """The columns of CSV or TSV with a header, and its rows.
+    """Returns the columns of CSV or TSV with a header, and an iterator of its rows.
 
     Args:
-        location: The file in messages; what is named .tsv knows no quotes.
-        text: What it holds.
-        delimiter: What separates its columns.
-        wanted: Columns whose values are given, in this order; the first tells rows apart, such as by their recordings.
-        quoting: Whether quotes stand around fields, or are a part of them.
-        skip_spaces: Whether spaces behind a comma belong to no field.
-        unquoted: What to do with a file without quotes around its fields.
+        location: The file in messages; a .tsv has no quoting.
+        text: Its content.
+        delimiter: Delimiter of the columns.
+        wanted: Columns whose values are returned, in this order; the first identifies rows, such as their recordings.
+        quoting: "csv" if quotes enclose fields, "none" if they are part of them.
+        skip_spaces: True if spaces after a comma are ignored.
+        unquoted: The fix for a file without quotes around its fields.
 
     Raises:
-        DataError: a wanted column is there twice; or on the way, a line has more or fewer fields than the header, or a
-            quote is not closed, or closed by a quote of another row.
+        DataError: a wanted column occurs twice; or, in iteration, a line has more or fewer fields than the header, or a
+            quote is not closed, or is closed by a quote of another row.
     """
     file = io.StringIO(text, newline="")
     if quoting == "none" or location.lower().endswith(".tsv"):
@@ -193,7 +193,7 @@ def delimited_rows(
 def _checked_rows(
     location: str, reader: Any, delimiter: str, header: Sequence[str], wanted: Sequence[str], unquoted: str
 ) -> Iterator[Row]:
-    """The rows below a header that a reader of Python's `csv` has read; errors as of `delimited_rows`."""
+    """Yields the rows below a header, from a reader of Python's `csv`; raises as `delimited_rows`."""
     width, before = len(header), reader.line_num
     places = [header.index(name) if name in header else width for name in wanted]
     pick = itemgetter(*places)
@@ -208,7 +208,7 @@ def _checked_rows(
                 fix = "take tabs out of the fields" if delimiter == "\t" else f"quote a field that holds {delimiter!r}"
                 line = f"line {reader.line_num} has {len(fields)} fields where the header has {width}"
                 raise DataError(f"{location}: {line}: {fix}")
-            fields.append("")  # What columns that are not there point to.
+            fields.append("")  # For columns that do not exist.
             yield reader.line_num, pick(fields)
     except csv.Error as error:
         line = f"line {before + 1}" + (f" to {reader.line_num}" if reader.line_num > before + 1 else "")
@@ -219,24 +219,24 @@ def _checked_rows(
 def refuse_swallowed_rows(
     location: str, fields: Sequence[str], column: int, delimiter: str, line: int, fix: str = _UNQUOTED
 ) -> None:
-    """Refuses a field of several lines that look like rows: quotes in the texts of two rows were taken for its own.
+    """Raises DataError for a field with lines that look like rows: stray quotes in two rows enclose other rows.
 
     Args:
         location: The file in messages.
-        fields: Those of a row.
-        column: The place of the field that names the row's recording, or the row.
-        delimiter: What separates fields.
-        line: That on which the row begins.
-        fix: What to do with a file without quoting.
+        fields: The fields of a row.
+        column: Index of the field that names the row's recording, or the row.
+        delimiter: Delimiter of fields.
+        line: The line on which the row begins.
+        fix: The fix for a file without quoting.
 
     Raises:
-        DataError: there is one; names the lines of both quotes, and the fix.
+        DataError: there is such a field; the message names the lines of both quotes, and the fix.
     """
     own = fields[column].strip() if column < len(fields) else ""
     for number, field in enumerate(fields):
         within = _LINE_END.split(field)
         for each, text in enumerate(within if own and len(within) > 1 else ()):
-            # Before its first line there are other fields of its row, and others behind its last one.
+            # Other fields of its row precede its first line, and others follow its last.
             before, behind = 0 if each else number, 0 if each < len(within) - 1 else len(fields) - number - 1
             place, values = column - before, text.split(delimiter)
             is_complete = before + len(values) + behind == len(fields)
@@ -249,37 +249,37 @@ def refuse_swallowed_rows(
 
 
 def _is_row(values: Sequence[str], place: int, own: str, *, is_complete: bool) -> bool:
-    """Whether values look like a row's, of whose table another row's recording is `own`."""
+    """Returns True if values look like a row, in a table in which `own` is another row's recording."""
     name = values[place].strip()
     if _shape(name) in (_shape(own), _RECORDING):
         return True
-    # Names without an ending have nothing in common but that they are no prose, which has spaces behind its commas.
+    # Names without an extension have in common only that they are not prose, which has spaces after its commas.
     is_prose = any(value.startswith(" ") for value in values) or " " in name
     return is_complete and not _ending(own) and not is_prose and 2 * len(name) >= len(own)
 
 
 def _shape(name: str) -> str:
-    """What names of recordings have in common: their ending; of other names all but numbers."""
+    """Returns what names of recordings have in common: their extension; for other names, all but numbers."""
     ending = _ending(name)
     return _RECORDING if ending in AUDIO_ENDINGS else _DIGITS.sub("0", ending or name)
 
 
 def _ending(name: str) -> str:
-    """The ending of a file's name, or of a URL without what is asked of its server; "" of what is no name of a file."""
+    """Returns the extension in a file name, or in a URL without its query; "" if the text is not a file name."""
     ending = posixpath.splitext(_QUERY.sub("", name))[1].lower().removeprefix(".")
     return ending if ending.isalnum() and not ending.isdigit() else ""
 
 
 def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:
-    """The keys of JSON lines, and their rows; of the wanted ones, the first two must be text.
+    """Returns the keys of JSON lines, and their rows; the first two wanted values must be strings.
 
     Raises:
-        DataError: a line is no JSON object, or a value is wrong.
+        DataError: a line is not a JSON object, or a value is wrong.
     """
     keys: dict[str, None] = {}
     rows: list[Row] = []
     must_be_text = set(wanted[:2])
-    # Only escapes give characters that UTF-8 has not, and zeros.
+    # Only escapes produce zeros, and characters that UTF-8 cannot encode.
     has_escapes = "\\u" in text
     for line, record in json_objects(location, text):
         keys |= dict.fromkeys(record)
@@ -294,10 +294,10 @@ def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collecti
 
 
 def json_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of JSON lines, or of the list in a .json, each with its line, from 1 on.
+    """Yields the objects of JSON lines, or of the list in a .json, each with its line, from 1.
 
     Raises:
-        DataError: a line is no JSON object.
+        DataError: a line is not a JSON object.
     """
     if location.lower().endswith(".json") and text.lstrip().startswith("["):
         yield from _listed_objects(location, text)
@@ -326,7 +326,7 @@ def _listed_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, A
 
 
 def usual_column(columns: Iterable[str], usual: Iterable[str]) -> str | None:
-    """The column that has the first of the usual names, whatever its case, spaces, dashes and underscores are."""
+    """Returns the column with the first of the usual names, ignoring case, spaces, dashes and underscores."""
     by_folded = {_folded_name(name): name for name in reversed([*columns])}
     return next((by_folded[name] for name in map(_folded_name, usual) if name in by_folded), None)
 
@@ -336,10 +336,10 @@ def _folded_name(name: str) -> str:
 
 
 def refuse_missing_header(location: str, columns: Collection[str]) -> None:
-    """Refuses a table whose first line names a recording.
+    """Raises DataError for a table whose first line names a recording.
 
     Raises:
-        DataError: it does.
+        DataError: the first line is not a header.
     """
     endings = [posixpath.splitext(name.strip())[1].lower().removeprefix(".") for name in columns]
     if location.lower().endswith((".csv", ".tsv")) and not set(endings).isdisjoint(AUDIO_ENDINGS):
@@ -349,10 +349,10 @@ def refuse_missing_header(location: str, columns: Collection[str]) -> None:
 def refuse_unread(
     location: str, columns: Collection[str], read: Collection[str | None], fix_else: str = "take the column out"
 ) -> None:
-    """Refuses columns next to those that are read which say that a row is a part of its recording.
+    """Raises DataError for further columns which show that a row is a part of its recording.
 
     Raises:
-        DataError: there is one; names it and the fix.
+        DataError: there is such a column; the message names it and the fix.
     """
     of_segments = [_BOUND, _LENGTH] if "offset" in columns and "duration" not in columns else [_BOUND]
     for name in dict.fromkeys(columns):
@@ -371,10 +371,10 @@ def refuse_unread(
 
 
 def text_of_json(name: str, value: Any, *, must_be_text: bool) -> str:
-    """A value of a JSON object as a field of CSV would have it, "" of null.
+    """Returns a value of a JSON object in the form of a CSV field; "" for null.
 
     Raises:
-        ValueError: it is a list, an object or a boolean, or a number where there must be text; names the fix.
+        ValueError: a list, an object or a boolean, or a number where text is required; the message names the fix.
     """
     if isinstance(value, str):
         return value
@@ -386,10 +386,10 @@ def text_of_json(name: str, value: Any, *, must_be_text: bool) -> str:
 
 
 def require_text(names: Sequence[str], values: Sequence[str]) -> None:
-    """Refuses values with characters that escapes of JSON can write, and no table can hold.
+    """Raises ValueError for values with characters that JSON can escape, but no table can store.
 
     Raises:
-        ValueError: there is one; names it and the fix.
+        ValueError: there is such a value; the message names it and the fix.
     """
     for name, value in zip(names, values, strict=True):
         if _NO_TEXT.search(value):
@@ -397,10 +397,10 @@ def require_text(names: Sequence[str], values: Sequence[str]) -> None:
 
 
 def to_seconds(value: str) -> float:
-    """A number of seconds, from 0 on.
+    """Parses a number of seconds, at least 0.
 
     Raises:
-        ValueError: it is another text; names the fix.
+        ValueError: the text is not such a number; the message names the fix.
     """
     try:
         number = float(value)
@@ -421,7 +421,7 @@ def base_of(location: str) -> tuple[str, str]:
 
 
 def absolute(base: tuple[str, str], path: str) -> str:
-    """Joins a path to the manifest's folder; absolute paths and URLs stay as they are."""
+    """Joins a path to the manifest's folder; absolute paths and URLs are unchanged."""
     if path.startswith("/") or "://" in path:
         return path
     root, folder = base
@@ -431,10 +431,10 @@ def absolute(base: tuple[str, str], path: str) -> str:
 
 
 def checked_ids(location: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The ids, each of which occurs once.
+    """Returns the ids, after checking that each occurs once.
 
     Raises:
-        DataError: some occur more than once; counts them, and names the first.
+        DataError: some occur more than once; the message has their number, and the first ones.
     """
     if pc.count_distinct(ids).as_py() != len(ids):
         repeated = [name for name, count in Counter(ids.to_pylist()).items() if count > 1]
@@ -445,5 +445,5 @@ def checked_ids(location: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def examples(names: Sequence[str]) -> str:
-    """The first names of many, as messages have them."""
+    """Returns the first names of many, for messages."""
     return ", ".join(map(repr, names[:_MAX_NAMED])) + (" and others" if len(names) > _MAX_NAMED else "")

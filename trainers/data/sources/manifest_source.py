@@ -1,4 +1,4 @@
-"""Data source of manifests, in our format and others: tables of recordings, which are files in folders or buckets."""
+"""Data source of manifests, in Rayscribe's format and others: tables of recordings in folders or buckets."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage
 from trainers.storage.json_files import to_jsonl
 
-# Recordings of a manifest that stand for all where it is asked whether a node can read them.
+# Number of recordings with which a node's access to those of a manifest is checked.
 _EXAMPLES = 4
 # Columns of ROW_SCHEMA by those of manifests.
 _WRITTEN = {"id": "id", "speaker": "speaker", "language": "language", "offset": "offset_s", "duration": "duration_s"}
@@ -68,7 +68,7 @@ class ManifestSource(DataSource):
                 raise NotHereError(f"data.{split}: {path}: no such file; {_fix(f'data.{split}')}")
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
-        # Their recordings are looked at when they are prepared.
+        # Fingerprints of the recordings are not needed until they are prepared.
         plain = ManifestSource(self.data.model_copy(update={"fingerprint": "manifest"}), self.storage_options)
         manifests: dict[str, Any] = {"path_prefix": {}, "encoding": UTF_8}
         for split in self.splits:
@@ -80,7 +80,7 @@ class ManifestSource(DataSource):
 
 
 def as_written(row: Mapping[str, Any], data: DataPart) -> dict[str, Any]:
-    """A row of ROW_SCHEMA as a manifest of JSON lines has it, in the columns that a data part names."""
+    """Returns a row of ROW_SCHEMA as a JSON lines manifest has it, in the columns that a data part names."""
     known = {column: row[name] for column, name in _WRITTEN.items() if row[name] is not None}
     slices = {name.removeprefix(SLICE): value for name, value in row.items() if name.startswith(SLICE) and value}
     return {**slices, **known, data.audio_column_name: row["audio"], data.text_column_name: row["text"]}
@@ -93,9 +93,9 @@ def open_mixed_sources(
     storage_options: StorageOptions,
     fingerprint_cache: Storage | None = None,
 ) -> list[SourceSplit]:
-    """Opens manifests of recordings that are mixed into clips, fingerprinted as training data is.
+    """Opens manifests of recordings to mix into clips, fingerprinted like training data.
 
-    Locations are by the config's field that names them, which stands in place of a split's name.
+    `locations` are by the config's field that names them, which is used instead of a split's name.
 
     Raises:
         DataError: a manifest is missing or wrong.
@@ -106,7 +106,7 @@ def open_mixed_sources(
     for name, location in locations.items():
         manifest = open_manifest(name, location, TableRules.of_recordings(data), files)
         kind = fingerprint.resolve_kind(data.fingerprint or "auto", location)
-        # `content` is asked for of training data, which may be files where these are objects.
+        # `content` applies to training data, which may be local while these recordings are in a bucket.
         kind = "listing" if kind == "content" and is_url(location) else kind
         sources.append(_fingerprinted(manifest, name, kind, files))
     print_warnings(sources)
@@ -116,7 +116,7 @@ def open_mixed_sources(
 def locate_mixed(
     field: str, location: str, data: DataPart, storage_options: StorageOptions, cache: Storage | None
 ) -> LocatedRows:
-    """Finds the recordings of such a manifest; errors as of `open_mixed_sources`."""
+    """Locates the recordings of a manifest as in `open_mixed_sources`, with the same errors."""
     files = SourceFiles(storage_options, cache, data.encoding, data.quoting)
     return files.locate(open_manifest(field, location, TableRules.of_recordings(data), files).table, {})
 
@@ -124,7 +124,7 @@ def locate_mixed(
 def source_of_rows(
     manifest: Manifest, split: str, field: str, data: DataPart, kind: FingerprintKind, files: SourceFiles
 ) -> SourceSplit:
-    """The split of a config that a table of rows is, which a field names; fingerprinted in a way that is no `auto`.
+    """Returns the split of a table of rows, which a config's field names; `kind` must not be `auto`.
 
     Raises:
         StorageError: a bucket cannot be read.
@@ -136,18 +136,18 @@ def source_of_rows(
 
 
 def open_manifest(field: str, location: str, rules: TableRules, files: SourceFiles) -> Manifest:
-    """Opens the manifest at an absolute path or URL, or in an archive, which a field of the config names.
+    """Opens the manifest that a config's field names, at an absolute path or URL, or in an archive.
 
     Raises:
-        NotHereError: it is missing, or a file that cannot be read.
-        DataError: it is wrong.
-        StorageError: the bucket or the server cannot be read.
+        NotHereError: the manifest is missing, or cannot be read on this machine.
+        DataError: the manifest is wrong.
+        StorageError: the bucket or the server is not available.
     """
     if is_archive(location) and files.is_archive_file(location):
         raise DataError(
             f"{field}: {location}: it is an archive: name the manifest in it, {location}/train.csv, or webdataset:"
         )
-    # Signed URLs have secrets behind a question mark, and no file's ending there.
+    # Signed URLs have secrets in their query, and no file extension there.
     shown = without_password(location) if is_web_url(location) else location
     fix = _fix(field)
     try:
@@ -155,7 +155,7 @@ def open_manifest(field: str, location: str, rules: TableRules, files: SourceFil
     except NotHereError as error:
         raise NotHereError(f"{field}: {error}; {fix}") from None
     if content is None:
-        # A bucket is the same from everywhere.
+        # A bucket is the same from every machine.
         kind = DataError if is_remote(location) else NotHereError
         raise kind(f"{field}: {shown}: no such file; {fix}")
     return manifest_of_tables(field, [(shown, content)], rules, files.quoting)
@@ -168,10 +168,10 @@ def manifest_of_tables(
     quoting: Quoting,
     delimiter: str | None = None,
 ) -> Manifest:
-    """The rows of tables, each a location and a content, which a field of the config names.
+    """Returns the rows of tables, each a location and a content, which a config's field names.
 
     Raises:
-        DataError: one is wrong.
+        DataError: a table is wrong.
     """
     warnings: list[str] = []
     try:
@@ -182,7 +182,7 @@ def manifest_of_tables(
     location = contents[0][0]
     refuse_unsupported(table, f"{field}: {location}")
     read = [content_as_read(*each, quoting) for each in contents]
-    # Of one table it is what it was before there could be several.
+    # For a single table unchanged, so that earlier fingerprints remain valid.
     content = read[0] if len(read) == 1 else hash_of(*read).encode()
     if ignored := [name for each in tables for name in each.columns if name in rules.ignored_of_wanted]:
         content += f"\0ignored: {ignored}".encode()
@@ -203,7 +203,7 @@ def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles
 
 
 def _with_misread(manifest: Manifest, field: str, encoding: str) -> Manifest:
-    """The manifest with a warning of texts whose encoding is another one than was said."""
+    """Returns the manifest with a warning about texts that are not in the configured encoding."""
     texts = manifest.table["text"].to_pylist() if encoding != UTF_8 else []
     if not (misread := misread_texts(texts, encoding)):
         return manifest
@@ -216,7 +216,7 @@ def _with_misread(manifest: Manifest, field: str, encoding: str) -> Manifest:
 
 
 def _with_prefixes(manifest: Manifest, field: str, prefixes: Mapping[str, str]) -> Manifest:
-    """The manifest with other beginnings of its recordings' paths."""
+    """Returns the manifest with prefixes of its recordings' paths replaced."""
     if not prefixes:
         return manifest
     table, unused = with_prefixes(manifest.table, prefixes)
@@ -225,7 +225,7 @@ def _with_prefixes(manifest: Manifest, field: str, prefixes: Mapping[str, str]) 
 
 
 def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
-    """The source with the languages of its clips; sets that were prepared without them have another fingerprint."""
+    """Returns the source with its clips' languages; its fingerprint then differs from that of a set without them."""
     languages = source.table["language"]
     if languages.null_count == len(languages):
         return source
@@ -242,7 +242,7 @@ def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: 
     note = note if kind == "metadata" and is_url(location) and len(fingerprints) > fingerprint.MOST_ASKED_FOR else ""
     if kind == "listing" and not known:
         note = "its bucket is not listed: where recordings are decides whether it is prepared again, not their contents"
-    # Contents are the same recordings in any folder.
+    # Recordings with the same contents are the same in any folder.
     is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)
     recordings = fingerprints if is_content else fingerprint.hash_of_places(rows.files, fingerprints)
     are_segments = manifest.table["offset_s"].null_count == 0
@@ -260,7 +260,7 @@ def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: 
 
 
 def refuse_unsupported(table: pa.Table, where: str) -> None:
-    """Refuses recordings at URLs that no storage opens: they would all be counted as files that are not there."""
+    """Raises DataError for recordings at URLs that no storage opens, which would all be reported as missing files."""
     urls = pc.filter(table["audio"], pc.match_substring(table["audio"], "://")).to_pylist()
     for url in urls:
         if problem := unreadable_url(url):

@@ -19,13 +19,13 @@ from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.errors import AudioError, RayscribeError
 from trainers.storage import Storage
 
-# Column of the number of each row's member.
+# Column with the number of each row's member.
 _MEMBER = "member"
 
 
 @dataclass(frozen=True)
 class MixReader:
-    """Reads the recordings of the rows of several members, each by its own reader."""
+    """Reads the recordings of rows of several members, each with the member's reader."""
 
     readers: Sequence[RecordingReader]
 
@@ -43,7 +43,7 @@ class MixSource(DataSource):
         storage_options: StorageOptions,
         source_of: Callable[[DataPart, StorageOptions], DataSource],
     ):
-        """See `DataSource`; `source_of` gives the data source of each member."""
+        """See `DataSource`; `source_of` returns the data source of each member."""
         super().__init__(data, storage_options)
         self._source_of = source_of
 
@@ -76,7 +76,7 @@ class MixSource(DataSource):
             if split in source.splits:
                 with _named(member.name):
                     opened = source.open(split, fingerprint_cache)
-                # By this name it is prepared.
+                # The name under which it is prepared.
                 own = replace(opened, split=f"{split} ({member.name})")
                 members.append(SourceMember(member.name, member.language, own))
         return _joined(split, members)
@@ -98,7 +98,7 @@ class MixSource(DataSource):
 
 @contextmanager
 def _named(member: str) -> Iterator[None]:
-    """Names the member in its errors."""
+    """Adds the member's name to its errors."""
     try:
         yield
     except RayscribeError as error:
@@ -127,7 +127,7 @@ def _joined(split: str, members: Sequence[SourceMember]) -> SourceSplit:
 
 
 def _table_of(number: int, member: SourceMember) -> pa.Table:
-    """The rows of a member, with its number, its name in their ids and its language where they have none."""
+    """Returns a member's rows, with its number, its name in their ids and its language if they have none."""
     table = member.source.table
     named = {"id": pc.binary_join_element_wise(member.name, table["id"], "/")}
     if member.language is not None:

@@ -1,4 +1,4 @@
-"""Prefixes of recordings' paths that are others where the job runs: manifests travel, and their paths do not."""
+"""Replaces prefixes of recordings' paths that differ on the machines that run the job."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from trainers.data.sources.data_source import with_columns
 
 
 def with_prefixes(table: pa.Table, prefixes: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
-    """A table of ROW_SCHEMA with other beginnings of paths, and the prefixes that begin none; see `prefix_of`."""
+    """Returns a table of ROW_SCHEMA with replaced prefixes, and the prefixes that match no path; see `prefix_of`."""
     used: set[str] = set()
 
     def replaced(path: str) -> str:
@@ -23,5 +23,5 @@ def with_prefixes(table: pa.Table, prefixes: Mapping[str, str]) -> tuple[pa.Tabl
 
 
 def prefix_of(path: str, prefixes: Mapping[str, str]) -> str | None:
-    """The prefix of a path that is replaced, once: of several that begin it, the longest. None: none does."""
+    """Returns the longest prefix that matches a path, which is replaced once; None if none matches."""
     return max(filter(path.startswith, prefixes), key=len, default=None)

@@ -1,4 +1,4 @@
-"""What reads recordings where their rows are prepared: a picklable object that travels to the nodes with the rows."""
+"""Readers of recordings: picklable objects that are sent to the nodes with the rows."""
 
 import errno
 import unicodedata
@@ -18,9 +18,9 @@ from trainers.errors import AudioError, NoAccessError, StorageError
 # Values of a row by column.
 Row = Mapping[str, Any]
 
-# Recordings of a bucket that are fetched at once, and held until it is their turn to be decoded.
+# Recordings in a bucket that are downloaded at once, and kept until they are decoded.
 FETCHED_AHEAD = 16
-# Of a path that names no file today or tomorrow: a file in place of a folder, links in a circle, too long a name.
+# Errors of paths that can never name a file: a file in place of a folder, circular links, too long a name.
 _NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
 
@@ -28,7 +28,7 @@ class RecordingReader(Protocol):
     """Reads the recordings of rows; picklable."""
 
     def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
-        """Gives the recording of each row, or why there is none, in the order of the rows.
+        """Yields the recording of each row, or the error, in the order of the rows.
 
         Raises:
             DataError: a file of many recordings is damaged.
@@ -38,7 +38,7 @@ class RecordingReader(Protocol):
 
 @dataclass(frozen=True)
 class Reading:
-    """How one recording is read, when it is its turn; from another machine, ahead of it."""
+    """Reads one recording; a remote one is read ahead of its turn."""
 
     read: Callable[[], bytes]
     remote: bool
@@ -46,20 +46,20 @@ class Reading:
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads recordings from files of their own, which the column `audio` names: in folders, buckets, or on the Hub.
+    """Reads recordings from separate files, which the column `audio` names: in folders, buckets, or on the Hub.
 
     Attributes:
-        storage_options: How buckets are reached.
+        storage_options: Options of access to buckets.
     """
 
     storage_options: StorageOptions
 
     def read(self, rows: Sequence[Row]) -> Iterator[bytes | AudioError]:
-        """See `RecordingReader`; those that are not on this node are fetched ahead, several at a time."""
+        """See `RecordingReader`; recordings on other machines are downloaded ahead, several in parallel."""
         return results_in_order(map(self.reading, rows))
 
     def read_missing(self, recordings: Iterable[tuple[Row, bytes | None]]) -> Iterator[bytes | AudioError]:
-        """Gives recordings of which some are known, and reads those that are None."""
+        """Yields recordings, of which some are given; reads those that are None."""
         return results_in_order(
             self.reading(row) if known is None else Reading(partial(_as_it_is, known), remote=False)
             for row, known in recordings
@@ -72,11 +72,11 @@ class FileReader:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Takes recordings from the rows themselves, which bring them to the nodes; reads files where a row has none.
+    """Takes recordings from the rows themselves, which are sent to the nodes; reads files for rows without one.
 
     Attributes:
         column: Column of the recordings.
-        files: Reads the others.
+        files: Reads the other recordings.
     """
 
     column: str
@@ -87,7 +87,7 @@ class RowReader:
 
 
 def results_in_order(readings: Iterable[Reading]) -> Iterator[bytes | AudioError]:
-    """Gives recordings in their order; those of buckets and servers are fetched ahead, several at a time."""
+    """Yields recordings in order; those in buckets and on servers are downloaded ahead, several in parallel."""
     with ThreadPoolExecutor(FETCHED_AHEAD, thread_name_prefix="recordings") as pool:
         ahead: deque[Callable[[], bytes]] = deque()
         for reading in readings:
@@ -124,19 +124,19 @@ def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
     except OSError as error:
         if error.errno in _NO_FILE:
             raise AudioError(f"no such file ({str(error.strerror).lower()})") from None
-        # A transient error, such as a file server that restarts, is not a property of the recording.
+        # A transient error, such as the restart of a file server, is not a property of the recording.
         raise StorageError(
             f"{location}: cannot be read: {error.strerror or error}; prepare again when it can"
         ) from error
 
 
 def without_location(error: NoAccessError) -> str:
-    """Why something cannot be read, without its name, so that it is the same of all in one bucket."""
+    """Returns why a file cannot be read, without its name, so that the text is the same for all in a bucket."""
     return str(error).partition(": ")[2]
 
 
 def _with_another_spelling(location: str) -> str:
-    """Of a path that looks like a file's that is there, how they differ: archives made on a Mac have names in NFD."""
+    """Returns how a path differs from that of a similar existing file: archives made on a Mac have names in NFD."""
     folder, _, name = location.rpartition("/")
     others = {f"in Unicode's {form}": unicodedata.normalize(form, location) for form in ("NFC", "NFD")}
     others["without spaces around it"] = f"{folder}/{name.strip()}"

@@ -1,1 +1,1 @@
-"""Adaptation: which of a model's weights are trained, and adapters next to them."""
+"""Adaptation: selection of the trained weights, and adapters."""

@@ -1,7 +1,7 @@
-"""The weights that an adapter is trained on: a pretrained model's by its name, or a run's own, stored once.
+"""The base weights of an adapter: a pretrained model's, by name, or the run's own, stored once.
 
-A run's own are new ones, or those of a checkpoint that it begins with. They are the folder `base-<hash>` next to the
-checkpoints, written before the first of them, and never again.
+A run's own base weights are new ones, or those of the checkpoint that it starts from. They are in the folder
+`base-<hash>` next to the checkpoints, which is written once, before the first checkpoint.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from trainers.storage import Storage
 
 @dataclass(frozen=True)
 class BaseWeightsReference:
-    """Which weights an adapter is trained on: of a pretrained model's name and revision, or of the run's own folder.
+    """Identifies the base weights of an adapter: by a pretrained model's name and revision, or the run's own folder.
 
     Attributes:
         sha256: Hash of the weights, see `fingerprint`.
-        folder: Next to the checkpoints.
-        seed: Seed of what transformers draws for weights that the pretrained files lack. None: not known.
-        dtype: Type that they have in memory, to which those of the files may have been rounded.
+        folder: Name of the run's own folder, next to the checkpoints.
+        seed: Seed of weights that transformers initializes, since the pretrained files lack them. None: not known.
+        dtype: Their type in memory, to which the files' weights may have been rounded.
     """
 
     sha256: str
@@ -56,10 +56,10 @@ class BaseWeightsReference:
 
     @classmethod
     def of_checkpoint(cls, folder: Path, file: str = BASE) -> "BaseWeightsReference":
-        """What a checkpoint was trained on (`BASE` of an adapter's), or what its run began with (`ORIGINAL`).
+        """Reads the base weights of a checkpoint's adapter (`BASE`), or the initial weights of its run (`ORIGINAL`).
 
         Raises:
-            DamagedError: it does not say so.
+            DamagedError: the checkpoint does not have the file.
         """
         if not (folder / file).is_file():
             raise DamagedError(
@@ -72,7 +72,7 @@ class BaseWeightsReference:
         (folder / file).write_text(json.dumps(asdict(self), indent=1))
 
     def check(self, network: Any) -> None:
-        """Refuses other weights than the run began with, with a DamagedError."""
+        """Raises DamagedError if a network does not have these weights."""
         if fingerprint(network) != self.sha256:
             raise DamagedError(
                 f"{self.name_or_path or self.folder}: holds other weights than the run began with: put those "
@@ -80,15 +80,15 @@ class BaseWeightsReference:
             )
 
     def open(self, config: PretrainedConfig, network_class: Any, checkpoint: Path) -> Any:
-        """Opens the weights as a network of a checkpoint's config. The run's own weights are next to its folder.
+        """Opens the weights as a network with a checkpoint's config. A run's own weights are next to the checkpoint.
 
         Raises:
-            ConfigError: they cannot be opened.
-            DamagedError: they have changed.
+            ConfigError: the weights cannot be opened.
+            DamagedError: the weights have changed.
         """
         name = self.name_or_path or str(checkpoint.parent / str(self.folder))
         part = ModelPart(name_or_path=name, revision=self.revision)
-        # A head for another vocabulary comes with the adapter.
+        # The adapter includes a head for another vocabulary.
         options = {"config": config, "dtype": self.dtype, "ignore_mismatched_sizes": True}
         with torch.random.fork_rng(devices=[]):
             if self.seed is not None:
@@ -99,7 +99,7 @@ class BaseWeightsReference:
 
 
 def store_own(base: BaseWeightsReference, network: Any, checkpoints: Storage, staging: Path) -> None:
-    """Writes the run's own weights next to the checkpoints, unless they are there, and into the staging folder."""
+    """Writes the run's own weights to the staging folder and, unless they exist, next to the checkpoints."""
     assert base.folder is not None
     network.save_pretrained(staging / base.folder)
     if not checkpoints.exists(f"{base.folder}/config.json"):
@@ -107,7 +107,7 @@ def store_own(base: BaseWeightsReference, network: Any, checkpoints: Storage, st
 
 
 def fingerprint(network: Any) -> str:
-    """SHA-256 of names, shapes and content of a network's weights, without the heads that a run makes anew."""
+    """Returns the SHA-256 of names, shapes and values of a network's weights, without heads, which a run may create."""
     skipped = tuple(f"{name}." for name in heads(network))
     return hash_of((name, weight) for name, weight in network.named_parameters() if not name.startswith(skipped))
 
@@ -117,10 +117,10 @@ def _type_of(network: Any) -> str:
 
 
 def hash_of(weights: Iterable[tuple[str, Any]]) -> str:
-    """SHA-256 of names, shapes and content of weights on the CPU, in any order."""
+    """Returns the SHA-256 of names, shapes and values of weights on the CPU, in any order."""
     digest = hashlib.sha256()
     for name, weight in sorted(weights):
         digest.update(f"{name} {tuple(weight.shape)}".encode())
-        # As bytes: numpy has no bfloat16.
+        # As bytes, since numpy has no bfloat16.
         digest.update(weight.detach().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

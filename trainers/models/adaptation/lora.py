@@ -1,4 +1,4 @@
-"""LoRA by peft: an adapter next to a network's weights, stored without them, and merged into them in the end."""
+"""LoRA by peft: an adapter on a network's weights, stored without them, and merged into them at the end."""
 
 import shutil
 from pathlib import Path
@@ -17,23 +17,23 @@ from trainers.models.adaptation.trained_weights import heads, target_modules
 from trainers.models.families import family_of_folder
 from trainers.run_folder.checkpoints import BASE, TRAINING_STATE
 
-# peft's own names.
+# peft's file names.
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Where a merged model keeps what it was merged from; in the model's own folder, transformers would load it once more.
+# Folder of the adapter in a merged model; in the model's own folder, transformers would apply the adapter again.
 ADAPTER = "adapter"
 
 
 class Adapter:
-    """Low-rank weights inside a network, which stays the object that it was."""
+    """Low-rank weights inside a network, which remains the same object."""
 
     def __init__(self, peft: PeftModel, base: BaseWeightsReference):
         self._peft, self._base = peft, base
 
     @classmethod
     def added(cls, network: Any, part: AdaptPart, seed: int, base: BaseWeightsReference) -> "Adapter":
-        """Puts a new adapter into a network and freezes all else, but for an output layer of its own.
+        """Adds a new adapter to a network and freezes everything else, except for a separate output layer.
 
-        What is trained is float32, whatever type the network's other weights have.
+        Trained weights are float32, whatever the type of the network's other weights.
 
         Raises:
             ConfigError: `target_modules` does not fit the network.
@@ -47,7 +47,7 @@ class Adapter:
         )
         if network.dtype != torch.float32:
             for name in heads(network):
-                # Adapters of such a network peft makes float32 by itself.
+                # peft makes the adapters of such a network float32 by itself.
                 head = network.get_submodule(name).float()
                 head.register_forward_pre_hook(lambda _, given: tuple(each.float() for each in given))
         set_seed(seed)
@@ -57,11 +57,11 @@ class Adapter:
 
     @classmethod
     def opened(cls, folder: Path) -> "Adapter":
-        """Opens a checkpoint: its adapter in the weights that it was trained on.
+        """Opens a checkpoint: the base weights with its adapter.
 
         Raises:
-            ConfigError: these weights cannot be opened.
-            DamagedError: they have changed, or the adapter has other weights than its config says.
+            ConfigError: the base weights cannot be opened.
+            DamagedError: the base weights have changed, or the adapter's weights do not match its config.
         """
         base = BaseWeightsReference.of_checkpoint(folder)
         config = AutoConfig.from_pretrained(folder)
@@ -81,36 +81,36 @@ class Adapter:
         self._base.write(folder)
 
     def load(self, folder: Path) -> None:
-        """Loads the adapter of a checkpoint; a DamagedError, if that has other weights than this one."""
+        """Loads the adapter of a checkpoint; raises DamagedError if its weights have other names than this one's."""
         weights = load_file(folder / ADAPTER_WEIGHTS)
         if set(weights) != set(self._weights()):
             raise DamagedError(f"{folder / ADAPTER_WEIGHTS}: holds other weights than its config says; name another")
         set_peft_model_state_dict(self._peft, weights)
 
     def merged(self) -> Any:
-        """The network with the adapter added to its weights; nothing of the adapter is left.
+        """Returns the network with the adapter merged into its weights, and removed.
 
-        They are added in float32 and rounded to the type of the base, so that the model is as large as the base is.
+        Merged in float32 and rounded to the type of the base, so that the model has the size of the base.
         """
         return self._peft.merge_and_unload()
 
     def _weights(self) -> dict[str, Any]:
-        # Without "auto", which asks the Hub whether the vocabulary has grown.
+        # Not "auto", which requests the vocabulary's size from the Hub.
         weights = get_peft_model_state_dict(self._peft, save_embedding_layers=False)
         return {name: weight.contiguous() for name, weight in weights.items()}
 
 
 def holds_adapter(folder: Path) -> bool:
-    """Whether a checkpoint is an adapter's, which holds no weights of the network."""
+    """Returns True if a checkpoint is an adapter's, without the weights of the network."""
     return (folder / ADAPTER_CONFIG).is_file()
 
 
 def merge_folder(folder: Path) -> Path:
-    """A checkpoint as a folder that `from_pretrained` opens: itself, or for an adapter's one next to it.
+    """Returns a folder that `from_pretrained` opens: the checkpoint, or for an adapter's, a merged one next to it.
 
     Raises:
-        ConfigError: the weights that it was trained on cannot be opened.
-        DamagedError: they have changed.
+        ConfigError: the base weights cannot be opened.
+        DamagedError: the base weights have changed.
     """
     if not holds_adapter(folder):
         return folder
@@ -126,12 +126,12 @@ def merge_folder(folder: Path) -> Path:
 
 
 def merged_name(folder: Path) -> Path:
-    """Where `merge_folder` writes an adapter's model."""
+    """Returns the path where `merge_folder` writes an adapter's model."""
     return folder.with_name(f"{folder.name}-merged")
 
 
 def merge_once_a_node(folder: Path, session: Session) -> Path:
-    """The same for all ranks; the first of each node merges. Every rank calls it."""
+    """Runs `merge_folder` on the first rank of each node, and returns its result on all. Every rank must call it."""
     if not holds_adapter(folder):
         return folder
     with session.failing_together("merging the adapter into the weights"):

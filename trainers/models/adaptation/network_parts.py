@@ -1,4 +1,4 @@
-"""The parts of a network by name: its family says which modules are which, and every weight is of exactly one part."""
+"""The parts of a network by name: its family assigns modules to parts, and every weight is in exactly one part."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ Parts = Mapping[str, Sequence[str]]
 
 
 def check_parts(network: Any, parts: Parts) -> None:
-    """Refuses parts that do not divide up a network's weights.
+    """Raises ConfigError if parts are not a partition of a network's weights.
 
     Raises:
-        ConfigError: names a part that is none of `NAMES`, a module without weights, or weights of no part or of two.
+        ConfigError: names an unknown part, a module without weights, or a weight in no part or in two.
     """
     kind = f"the network {type(network).__name__} ({network.config.model_type})"
     if unknown := [name for name in parts if name not in NAMES]:
@@ -34,17 +34,17 @@ def check_parts(network: Any, parts: Parts) -> None:
 
 
 def encoder_decoder_parts(network: Any) -> dict[str, list[str]]:
-    """Of a network with `get_encoder()` and `get_decoder()`; an output layer of its own is the decoder's."""
+    """Returns the parts of a network with `get_encoder()` and `get_decoder()`; the decoder has the output layer."""
     encoder, decoder = (_name_of(network, side) for side in (network.get_encoder(), network.get_decoder()))
     layer = network.get_output_embeddings()
     output = _name_of(network, layer) if layer is not None else decoder
-    # One that shares the embeddings' weights has none of its own.
+    # An output layer that shares the embeddings' weights has none of its own.
     has_own = any(is_below(name, output) and not is_below(name, decoder) for name, _ in network.named_parameters())
     return {ENCODER: [encoder], DECODER: [decoder, output] if has_own else [decoder]}
 
 
 def is_below(name: str, module: str) -> bool:
-    """Whether a weight or a module is a module, or within it."""
+    """Returns True if a weight or a module is in a module, or is that module."""
     return name == module or name.startswith(f"{module}.")
 
 

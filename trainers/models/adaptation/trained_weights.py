@@ -1,4 +1,4 @@
-"""Which weights of a network a method trains, by the parts that its family names."""
+"""Selects the weights of a network that a method trains, by the parts that its family names."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -23,30 +23,30 @@ from trainers.models.adaptation.network_parts import (
 from trainers.models.families import family_of_type
 from trainers.models.family import Family
 
-# What decoders name the modules of their cross-attention, their norms included.
+# Names of the modules of decoders' cross-attention, including their norms.
 CROSS_ATTENTION = re.compile(r"(encoder_attn|crossattention|cross_attn)")
-# What encoders and decoders name their list of layers.
+# Names of encoders' and decoders' list of layers.
 _LAYERS = ("layers", "layer", "h", "block")
-# What attentions name their projections: Whisper, wav2vec2 and others; Moonshine; wav2vec2-BERT; BERT as a decoder.
+# Names of attentions' projections: Whisper, wav2vec2 and others; Moonshine; wav2vec2-BERT; BERT as a decoder.
 ATTENTION = (
     *("q_proj", "k_proj", "v_proj", "out_proj", "o_proj"),
     *("linear_q", "linear_k", "linear_v", "linear_out"),
     *("query", "key", "value"),
 )
-# Attentions that compute with the weights of their projections, not by calling them: an adapter there has no effect.
+# Attentions that use their projections' weights without calling them, so that adapters there have no effect.
 NOT_CALLED = {"wavlm": ("q_proj", "k_proj", "v_proj", "out_proj")}
 INSTEAD = ("intermediate_dense", "output_dense")
 
 
 def train_only(network: Any, part: AdaptPart) -> None:
-    """Freezes every weight of a network that the method does not train; one that is frozen already stays so."""
+    """Freezes every weight of a network that the method does not train; weights that are frozen already stay so."""
     names = trained_names(network, part)
     for name, weight in network.named_parameters():
         weight.requires_grad_(weight.requires_grad and name in names)
 
 
 def trained_names(network: Any, part: AdaptPart) -> frozenset[str]:
-    """Names of the weights that a method trains, as in `network.named_parameters()`; none for lora.
+    """Returns the names of the weights that a method trains, as in `network.named_parameters()`; empty for lora.
 
     Raises:
         ConfigError: the network has no such weights.
@@ -74,10 +74,10 @@ def trained_names(network: Any, part: AdaptPart) -> frozenset[str]:
 
 
 def parts_of(network: Any) -> Parts:
-    """The parts of a network, by its family.
+    """Returns the parts of a network, by its family.
 
     Raises:
-        ConfigError: they do not divide up its weights.
+        ConfigError: the parts are not a partition of its weights.
     """
     parts = family_of_type(network.config.model_type).parts(network)
     check_parts(network, parts)
@@ -85,13 +85,13 @@ def parts_of(network: Any) -> Parts:
 
 
 def count(network: Any) -> tuple[int, int]:
-    """How many weights of a network are trained, and how many it has."""
+    """Returns the number of trained weights of a network, and of all its weights."""
     weights = list(network.parameters())
     return sum(item.numel() for item in weights if item.requires_grad), sum(item.numel() for item in weights)
 
 
 def heads(network: Any) -> Sequence[str]:
-    """Names of the modules that are an output layer of its own, which every method trains: a run may make it anew."""
+    """Returns the names of separate output layers, which every method trains: a run may create them."""
     return parts_of(network).get(HEAD, ())
 
 
@@ -113,7 +113,7 @@ def _decoder_without_cross_attention(network: Any, parts: Parts) -> list[str]:
 
 
 def _last_layers(network: Any, parts: Parts, n: int) -> list[str]:
-    # The first module of a part has its layers.
+    # The first module of a part has the layers.
     sides = [module for name in (ENCODER, DECODER, LANGUAGE_MODEL) for module in parts.get(name, ())[:1]]
     found = [_layers(network, side) for side in sides]
     if too_short := [f"{name} has {length}" for name, length in found if length < n]:
@@ -130,16 +130,16 @@ def _layers(network: Any, side: str) -> tuple[str, int]:
 
 
 def stacks(network: Any) -> Iterator[tuple[str, torch.nn.ModuleList]]:
-    """Names and lists of the layers of encoders and decoders."""
+    """Yields names and lists of the layers of encoders and decoders."""
     for name, module in network.named_modules():
         steps = name.split(".")
-        # Within layers there are lists, too.
+        # Within layers there are lists of other modules.
         if isinstance(module, torch.nn.ModuleList) and steps[-1] in _LAYERS and not any(map(str.isdigit, steps)):
             yield name, module
 
 
 def target_modules(network: Any, wanted: Sequence[str] | None) -> list[str]:
-    """Ends of the names of the linear layers that get an adapter; by default all projections of every attention.
+    """Returns suffixes of the names of linear layers that get an adapter; by default, all projections of attentions.
 
     Raises:
         ConfigError: a name matches no linear layer, or one whose adapter would have no effect or could not be merged.
@@ -174,7 +174,7 @@ def target_modules(network: Any, wanted: Sequence[str] | None) -> list[str]:
 
 
 def linear_layers(network: Any) -> Iterator[str]:
-    """Names of the network's linear layers."""
+    """Returns the names of the network's linear layers."""
     return (name for name, module in network.named_modules() if isinstance(module, torch.nn.Linear))
 
 
@@ -187,13 +187,13 @@ def _last_steps(layers: Sequence[str]) -> str:
 
 
 def skeleton(config: PretrainedConfig, family: Family[Any]) -> Any:
-    """The network of a config with weights that have shapes and no content: it takes no memory and no download."""
+    """Returns the network of a config with weights that have shapes but no values: without memory or download."""
     with torch.device("meta"):
         return family.auto_class(config).from_config(config)
 
 
 def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> str:
-    """What a method trains of the config's model, for a person.
+    """Returns a description of what a method trains of the config's model.
 
     Raises:
         ConfigError: the model has no such weights, or cannot be opened.

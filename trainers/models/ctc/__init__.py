@@ -1,1 +1,1 @@
-"""The CTC family: encoders with an output for every frame."""
+"""The CTC family: encoders with an output for each frame."""

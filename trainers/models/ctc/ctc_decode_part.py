@@ -1,4 +1,4 @@
-"""What the config says of decoding a CTC model: how its outputs become its scored hypotheses. Imports no torch."""
+"""The decode part of a CTC model's config: how its outputs become hypotheses. Imports no torch."""
 
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -8,17 +8,17 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.part import Location, ModelLocation, Positive, PositiveFloat, rule
 
-# What says nothing while the first is not set.
+# Fields that have no effect unless the field that is the key is set.
 _FIELDS_OF = {"lm": ("lm_weight", "lm_unit"), "rescoring_model": ("rescoring_weight",)}
 
 
 class Weights(NamedTuple):
-    """What the parts of a hypothesis's score weigh, next to the acoustic one's 1; all of them are natural logarithms.
+    """Weights of the parts of a hypothesis's score, relative to the acoustic score; scores are natural logarithms.
 
     Attributes:
-        lm: Of the n-gram language model.
+        lm: Weight of the n-gram language model.
         word: Added for each word.
-        rescoring: Of the model that scores the hypotheses of the beam again.
+        rescoring: Weight of the model that rescores the hypotheses of the beam.
     """
 
     lm: float = 0.0
@@ -27,7 +27,7 @@ class Weights(NamedTuple):
 
     @property
     def order(self) -> tuple[float, ...]:
-        """The least weights first."""
+        """Sorts settings by weight, the least first."""
         return self.lm, self.rescoring, abs(self.word), self.word
 
     def to_json_dict(self) -> dict[str, float]:
@@ -51,9 +51,9 @@ NotNegativeChoices = Annotated[
 
 
 class CtcDecodePart(DecodePart):
-    """How a CTC model is decoded for its final scores; scores while training goes on are of the best path.
+    """Decoding of a CTC model for final scores; scores during training use the best path.
 
-    Where a weight has several values, the best on the validation set is chosen, and never by another set.
+    If a weight has several values, the best on the validation set is chosen, never by another set.
     """
 
     decoder: ClassVar[str | None] = f"{__package__}.decoding.beam_decoder:BeamDecoder"
@@ -120,7 +120,7 @@ class CtcDecodePart(DecodePart):
 
     @property
     def settings(self) -> list[Weights]:
-        """Every combination of weights to choose from, those of what there is; without anything of them, zeros."""
+        """Every combination of weights to choose from; 0 for parts that are not configured."""
         if self.method == "greedy":
             return []
         return [

@@ -1,4 +1,4 @@
-"""The CTC family: processors with a vocabulary of the training text or of pretrained weights, labels and limits."""
+"""The CTC family: processors with a vocabulary from the training text or pretrained weights, labels and limits."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from trainers.models.tokenizer_processor import (
     tokenizer_fingerprint,
 )
 
-# Characters that a message names.
+# Maximum number of characters named in a message.
 NAMED = 10
 SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_dim")
 
 
 class CtcFamily(Family[CtcPart]):
-    """Models that give each of their frames a label; the processor is a Wav2Vec2Processor or Wav2Vec2BertProcessor."""
+    """Models with a label for each frame; the processor is a Wav2Vec2Processor or Wav2Vec2BertProcessor."""
 
     name = "ctc"
     model_types: tuple[str, ...] = (
@@ -58,7 +58,7 @@ class CtcFamily(Family[CtcPart]):
         return {ENCODER: [network.base_model_prefix], HEAD: ["lm_head"]}
 
     def learns_processor(self, model: CtcPart) -> bool:
-        """Pretrained weights keep their own vocabulary only where they have an output layer for it."""
+        """Returns True unless pretrained weights keep their own vocabulary, by default if they have an output layer."""
         if model.init == "scratch" or model.vocabulary_file is not None or model.vocabulary in ("characters", "bpe"):
             return True
         return model.vocabulary != "own" and not _has_head(model)
@@ -67,7 +67,7 @@ class CtcFamily(Family[CtcPart]):
         return self.learns_processor(model) or not _has_head(model)
 
     def new_processor(self, texts: Sequence[str], model: CtcPart) -> Any:
-        """The feature extractor is the pretrained weights' own, where there are any."""
+        """Makes a processor, whose feature extractor is that of the pretrained weights, if there are any."""
         extractor = new_extractor(model) if model.init == "scratch" else _open_extractor(model)
         return processor_of(extractor, new_tokenizer(texts, model))
 
@@ -76,7 +76,7 @@ class CtcFamily(Family[CtcPart]):
         config = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
         tokens = for_tokenizer(processor.tokenizer)
         if config.model_type == "unispeech-sat":
-            # Its class refuses null, and CTC uses neither start nor end (seen with transformers 5.23).
+            # The tokenizer's class refuses null, and CTC uses neither start nor end (seen with transformers 5.23).
             tokens = {name: value for name, value in tokens.items() if value is not None}
         config.update({**tokens, **regularization(model)})
         processor.save_pretrained(folder)
@@ -119,7 +119,7 @@ class CtcFamily(Family[CtcPart]):
         return ids
 
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
-        """Characters that the vocabulary does not have, and no hypothesis."""
+        """Returns a message about characters outside the vocabulary, and thus in no hypothesis; None if none."""
         unknown, count, total = unknown_characters(processor.tokenizer, texts)
         if not unknown:
             return None
@@ -145,7 +145,7 @@ def _read_config(model: CtcPart) -> Any:
 
 
 def _has_head(model: CtcPart) -> bool:
-    """Whether pretrained weights were saved with an output layer for labels."""
+    """Returns True if pretrained weights were saved with an output layer for labels."""
     return any(name.endswith("ForCTC") for name in _read_config(model).architectures or ())
 
 

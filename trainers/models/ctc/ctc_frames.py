@@ -1,4 +1,4 @@
-"""The limits of a CTC model, how many outputs it gives, and whether padding moves them: by its config alone."""
+"""The limits of a CTC model, its number of outputs, and the effect of padding on them, from its config alone."""
 
 import sys
 from typing import Any
@@ -8,14 +8,14 @@ from trainers.models.label_codec import Limits
 
 # Attention over 6,000 frames of 20 ms.
 CONTEXT_S = 120.0
-# Of SeamlessM4TFeatureExtractor: two mel frames are one input of the model.
+# In SeamlessM4TFeatureExtractor, two mel frames are one input of the model.
 MEL_INPUT = Convolution(kernel=2, stride=2)
-# Its window slides from a length on at which it gives no frame: of less it fails.
+# With this many samples the extractor has no frame; with fewer it fails.
 MEL_LEAST_SAMPLES = MEL_WINDOW.kernel - MEL_WINDOW.stride
 
 
 def limits_of(config: Any) -> Limits:
-    """The limits of a model of this config."""
+    """Returns the limits of a model with this config."""
     return Limits(
         context_s=CONTEXT_S,
         label_tokens=sys.maxsize,
@@ -25,13 +25,13 @@ def limits_of(config: Any) -> Limits:
         full_context=False,
         padding_affects_output=padding_affects_output(config),
         has_bins=has_bins(config),
-        # Of one that is too short for an output, convolutions over samples are not run: its hypothesis is empty.
+        # Clips too short for an output have empty hypotheses without running the convolutions over samples.
         least_samples=MEL_LEAST_SAMPLES if has_bins(config) else 1,
     )
 
 
 def frame_count(config: Any) -> FrameCount:
-    """The layers along time, from samples to outputs, as the model's `_get_feat_extract_output_lengths` counts."""
+    """Returns the layers along time, from samples to outputs, as in the model's `_get_feat_extract_output_lengths`."""
     adapters = config.num_adapter_layers if getattr(config, "add_adapter", False) else 0
     if has_bins(config):
         kernel = config.adapter_kernel_size
@@ -44,14 +44,14 @@ def frame_count(config: Any) -> FrameCount:
 
 
 def has_bins(config: Any) -> bool:
-    """Whether a model is given mel frames, not samples."""
+    """Returns True if a model's input is mel frames, not samples."""
     return bool(config.model_type == "wav2vec2-bert")
 
 
 def padding_affects_output(config: Any) -> bool:
-    """Whether outputs of a clip depend on the padding behind it, in spite of an attention mask.
+    """Returns True if the outputs of a clip depend on the padding after it, despite an attention mask.
 
-    A group norm in the first layer averages over padding, too; several layers of convolutions for positions
-    (data2vec-audio) carry it forward.
+    A group norm in the first layer averages over padding, too; several layers of positional convolutions
+    (data2vec-audio) propagate it.
     """
     return getattr(config, "feat_extract_norm", None) == "group" or config.model_type == "data2vec-audio"

@@ -1,4 +1,4 @@
-"""What the config says of a CTC model. Imports no torch."""
+"""The model part of a CTC model's config. Imports no torch."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -9,13 +9,13 @@ from trainers.config.parts.model_part import Dropout, NewModelPart
 from trainers.config.parts.part import Positive, refuse_url, rule
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 
-# It is read where the recipe is.
+# The file is read together with the recipe.
 VocabularyFile = Annotated[str, AfterValidator(lambda file: refuse_url(file, "a file on a disk: copy it there"))]
 CtcArchitecture = Literal["wav2vec2", "hubert", "wavlm", "wav2vec2-bert", "data2vec-audio"]
 
 
 class CtcPart(NewModelPart):
-    """A CTC model: pretrained weights, or sizes of a new one."""
+    """A CTC model: pretrained weights, or the sizes of a new one."""
 
     implementation: ClassVar[str] = f"{__package__}.ctc_family:CtcFamily"
     decode_part: ClassVar[type[DecodePart]] = CtcDecodePart

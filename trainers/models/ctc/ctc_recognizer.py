@@ -1,4 +1,4 @@
-"""A CTC model as Rayscribe trains and scores it: an exact loss of unpadded frames, and its best path."""
+"""A CTC model for training and scoring: an exact loss over unpadded frames, and the best path."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -59,12 +59,12 @@ class CtcRecognizer(Recognizer):
         seed: int,
         weights: Path | None,
     ) -> "CtcRecognizer":
-        """An output layer for another vocabulary begins anew, by the seed."""
+        """Loads the model; an output layer for another vocabulary is initialized from the seed."""
         set_seed(seed)
         options = network_options(model)
         config = AutoConfig.from_pretrained(description) if description is not None else None
         if config is None:
-            # A tokenizer that weights without a head are given is opened as their own.
+            # A given tokenizer for weights without a head is opened as their own.
             new_head = model.tokenizer_name is not None or model.vocabulary == "own"
             options |= regularization(model)
             network = weights_from_pretrained(model, AutoModelForCTC, new_head=new_head, **options)
@@ -91,18 +91,18 @@ class CtcRecognizer(Recognizer):
         return True
 
     def counted_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Utterances where each counts alike, else labels."""
+        """Returns one label per utterance if the loss weights utterances equally, else all labels."""
         return labels[:, :1] if self.model.config.ctc_loss_reduction == "mean" else labels
 
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
-        """By `ctc_loss_reduction`, over the frames of each clip without its padding."""
+        """Returns the loss by `ctc_loss_reduction`, over the frames of each clip without its padding."""
         labels = target.labels
         logprobs = outputs.logits.float().log_softmax(dim=-1)
         losses = self._losses(logprobs, labels, target.lengths, zero_infinity=self.model.config.ctc_zero_infinity)
         sizes = labels.ne(IGNORED_LABEL).sum(dim=-1)
         if self.model.config.ctc_loss_reduction == "mean":
             losses = losses / sizes.clamp(min=1)
-        # A filler's best path would be all blanks, and has a cost.
+        # The best path of a filler row would be all blanks, and has a cost.
         total = losses.masked_fill(sizes == 0, 0.0).sum()
         return total / (self.counted_labels(labels).ne(IGNORED_LABEL).sum() if count is None else count)
 
@@ -110,9 +110,9 @@ class CtcRecognizer(Recognizer):
     def recognize(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], decoding: Decoding
     ) -> list[Recognition]:
-        """Takes the best path, or searches.
+        """Returns the best path of each clip, or the result of a search.
 
-        `avg_logprob` is a mean over the clip's outputs: of ln p(symbol) along the best path; of a beam search, of
+        `avg_logprob` is a mean over the clip's outputs: of ln p(symbol) along the best path; for a beam search, of
         ln p(labels | utterance), summed over the alignments that the beam has kept, without language models.
         """
         device, audible = self.model.device, self._frames(inputs[LENGTHS]) > 0
@@ -132,11 +132,11 @@ class CtcRecognizer(Recognizer):
         return [self._with_words(*each) for each in zip(found, own, strict=True)] if decoding.word_times else found
 
     def _with_words(self, item: Recognition, logprobs: torch.Tensor) -> Recognition:
-        """The same with the times of its words, by the likeliest alignment to the clip's own outputs, (T, V)."""
+        """Adds the times of words, by the most likely alignment to the clip's unpadded outputs, (T, V)."""
         frames = self.limits.frames
         assert frames is not None, "it gives an output for each of them"
         words = item.text.split()
-        # The tokens of each word, a space before it among them, are those that it adds.
+        # The tokens of each word are those that it adds, including a space before it.
         lengths = [len(ids) for ids in self.encode_labels([" ".join(words[:end]) for end in range(len(words) + 1)])]
         (labels,) = self.encode_labels([" ".join(words)])
         spans = align(logprobs.cpu().numpy(), labels, self.model.config.pad_token_id)
@@ -155,7 +155,7 @@ class CtcRecognizer(Recognizer):
     def _among(
         self, inputs: Mapping[str, torch.Tensor], labels: Sequence[Sequence[int]], audible: torch.Tensor, how: Decoding
     ) -> list[Recognition]:
-        """The same where clips are too short for one output: they have the empty hypothesis, and cost nothing."""
+        """Recognizes a batch with clips too short for an output, which get the empty hypothesis and a loss of 0."""
         rows = torch.nonzero(audible).flatten().tolist()
         others = ("",) * (len(how.search.settings) - 1) if how.search is not None else ()
         best_path = None if how.search is None else ""
@@ -171,7 +171,7 @@ class CtcRecognizer(Recognizer):
     @contextmanager
     def open_search(self, part: CtcDecodePart, storage_options: StorageOptions, session: Session) -> Iterator[Searcher]:
         try:
-            # Only now: it needs an optional package.
+            # Imported lazily: requires an optional package.
             from trainers.models.ctc.decoding.beam_search import BeamSearch  # noqa: PLC0415
         except ImportError as error:
             raise ConfigError(f"{BEAM_SEARCH.problem}: {error}") from error
@@ -188,9 +188,9 @@ class CtcRecognizer(Recognizer):
     def _losses(
         self, logprobs: torch.Tensor, labels: torch.Tensor, lengths: torch.Tensor | None, *, zero_infinity: bool
     ) -> torch.Tensor:
-        """The negative log-likelihood of each utterance's labels (B, L) by outputs (B, T, V), nats, (B,)."""
+        """Returns the negative log-likelihood of each utterance's labels (B, L) given outputs (B, T, V), nats, (B,)."""
         mask = labels.ne(IGNORED_LABEL)
-        # cuDNN's loss is not deterministic, and bounded in length.
+        # cuDNN's loss is not deterministic, and limits lengths.
         with torch.backends.cudnn.flags(enabled=False):
             return torch.nn.functional.ctc_loss(
                 logprobs.transpose(0, 1),
@@ -204,7 +204,7 @@ class CtcRecognizer(Recognizer):
 
 
 def _searched(logprobs: torch.Tensor, best_path: Recognition, search: Search, nbest: int | None) -> Recognition:
-    """The best of a beam search of the clip's own outputs, (T, V), with the best path and its loss."""
+    """Returns the best result of a beam search of unpadded outputs, (T, V), with the best path and its loss."""
     ranked = search.searcher.search(logprobs.cpu().numpy(), search.settings)
     found = [Alternative(each.text, each.acoustic / len(logprobs)) for each in ranked[0]]
     return Recognition(
@@ -218,20 +218,20 @@ def _searched(logprobs: torch.Tensor, best_path: Recognition, search: Search, nb
 
 
 def pad_labels(labels: Sequence[Sequence[int]], samples: Sequence[int] = ()) -> dict[str, torch.Tensor]:
-    """int64 labels (B, L), at least one wide, -100 behind each; a `LabelCollator`."""
-    # One row more is one wide.
+    """Returns int64 labels (B, L), L at least 1, padded with -100; a `LabelCollator`."""
+    # The additional row has length 1.
     return {"labels": padded([*labels, [IGNORED_LABEL]])[:-1]}
 
 
 def align(logprobs: npt.NDArray[np.float32], labels: Sequence[int], blank: int) -> list[tuple[int, int]]:
-    """The outputs of each label, from the first to behind the last, by Viterbi's algorithm over labels and blanks.
+    """Returns first output and end of each label, by Viterbi's algorithm over labels and blanks.
 
-    Of the labels that the best path comes to, the likeliest path is the best path itself.
+    For the labels of the best path, the result is the best path itself.
 
     Args:
         logprobs: Log-softmax of one utterance's outputs, (T, V).
-        labels: What they are to come to, L of them. Where T is too short for them, they share the outputs evenly.
-        blank: The label of nothing.
+        labels: The L labels to align. If T is too short for them, outputs are divided evenly among them.
+        blank: The blank label.
     """
     outputs, count = len(logprobs), len(labels)
     # Blank, label, blank, …, label, blank: the states of Graves et al. (2006), section 4.1.
@@ -263,18 +263,18 @@ def align(logprobs: npt.NDArray[np.float32], labels: Sequence[int], blank: int) 
 
 
 class SampleConvolution(torch.nn.Conv1d):
-    """A Conv1d without padding, groups and dilation; anywhere but in float32 on a CPU it is the plain one.
+    """A Conv1d without padding, groups and dilation; the plain implementation except in float32 on a CPU.
 
-    Between two convolutions a model that normalizes each frame transposes twice for its layer norm, and oneDNN wants
-    channels first: a fifth of a training step of wav2vec2 is copies from one layout to the other, and a tenth a GELU
-    whose gradient comes in another layout than its input. Here all stays in the layout of the layer norm, with channels
-    last: a convolution is the sum of one matrix product for each `stride` of its taps, whose left side is a view of the
-    input. Nothing is copied, and the numbers are those of `torch.nn.Conv1d` up to rounding.
+    Between two convolutions, a model that normalizes each frame transposes twice for its layer norm, and oneDNN
+    requires channels first: a fifth of a training step of wav2vec2 is copies between the layouts, and a tenth a GELU
+    whose gradient has another layout than its input. This class keeps the layout of the layer norm, with channels last:
+    a convolution is the sum of one matrix product for each `stride` of its taps, whose left side is a view of the
+    input. Nothing is copied, and results are those of `torch.nn.Conv1d` up to rounding.
     """
 
     @classmethod
     def of(cls, convolution: torch.nn.Conv1d) -> "SampleConvolution":
-        """The same with the same parameters."""
+        """Returns an equivalent convolution that shares the parameters."""
         sizes: Any = {
             name: getattr(convolution, name) for name in ("in_channels", "out_channels", "kernel_size", "stride")
         }
@@ -283,7 +283,7 @@ class SampleConvolution(torch.nn.Conv1d):
         return made
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Gives (B, out channels, frames), a view with channels last, of inputs (B, channels, T)."""
+        """Returns (B, out channels, frames), a view with channels last, for inputs (B, channels, T)."""
         is_plain = inputs.device.type != "cpu" or inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
         if is_plain:
             return super().forward(inputs)
@@ -295,7 +295,7 @@ class SampleConvolution(torch.nn.Conv1d):
 
 
 def with_sample_convolutions(network: Any) -> None:
-    """Exchanges a network's convolutions over samples where a layer norm follows each."""
+    """Replaces a network's convolutions over samples that are followed by a layer norm."""
     for layer in getattr(getattr(network.base_model, "feature_extractor", None), "conv_layers", ()):
         is_plain = not isinstance(layer.conv, SampleConvolution)
         if is_plain and isinstance(getattr(layer, "layer_norm", None), torch.nn.LayerNorm):
@@ -340,13 +340,13 @@ class _Product(torch.autograd.Function):
 
 
 def _by_stride(weight: torch.Tensor, stride: int) -> Iterator[torch.Tensor]:
-    """Each `stride` of the taps of a weight (O, C, K): (taps × C, O)."""
+    """Yields each `stride` of the taps of a weight (O, C, K): (taps × C, O)."""
     for part in weight.permute(2, 1, 0).contiguous().split(stride):
         yield part.reshape(-1, len(weight))
 
 
 def _views(inputs: torch.Tensor, weight: torch.Tensor, stride: int, frames: int) -> Iterator[torch.Tensor]:
-    """What each `stride` of the taps sees of inputs (B, T, C): (B, frames, taps × C), whose rows do not overlap."""
+    """Yields the inputs (B, T, C) of each `stride` of the taps: (B, frames, taps × C), whose rows do not overlap."""
     clips, length, channels = inputs.shape
     for first in range(0, weight.shape[2], stride):
         taps = min(stride, weight.shape[2] - first)

@@ -1,4 +1,4 @@
-"""Vocabulary, feature extractor and config of a CTC model, made from the training text and the config's sizes."""
+"""Makes vocabulary, feature extractor and config of a CTC model from the training text and the config's sizes."""
 
 import json
 import tempfile
@@ -22,19 +22,19 @@ from transformers import (
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_part import CtcPart
 
-# Of the first layers, as in the released models: one output in 320 samples.
+# First layers as in the released models: one output per 320 samples.
 CONV_KERNELS, CONV_STRIDES = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
-# Frames around each that tell it its place: of a new model, whose utterances are short, fewer than the released 128.
+# Kernel of positional convolutions, frames: smaller than the released models' 128, since utterances are short.
 POSITION_KERNEL, POSITION_GROUPS = 32, 4
 # data2vec-audio has several such layers.
 POSITION_LAYERS = 5
 
 
 def new_tokenizer(texts: Sequence[str], model: CtcPart) -> Any:
-    """The tokenizer of a config: its vocabulary given, or learned from the transcripts of the training set.
+    """Returns the tokenizer of a config: its vocabulary is given, or learned from the training set's transcripts.
 
     Raises:
-        ConfigError: a given vocabulary cannot be read, or lacks a special token; a special token is in the text.
+        ConfigError: a given vocabulary cannot be read, or lacks a special token; or a special token is in the text.
     """
     for name in ("word_delimiter_token", "unk_token", "pad_token"):
         token = getattr(model, name)
@@ -99,7 +99,7 @@ def _learn_bpe(texts: Iterable[str], model: CtcPart) -> PreTrainedTokenizerFast:
 
 
 def new_extractor(model: CtcPart) -> Any:
-    """The feature extractor of a new model: normalized samples, or the log-mel features of wav2vec2-bert."""
+    """Returns the feature extractor of a new model: normalized samples, or the log-mel features of wav2vec2-bert."""
     if model.architecture == "wav2vec2-bert":
         return SeamlessM4TFeatureExtractor()
     masked = model.architecture == "data2vec-audio" or model.feat_extract_norm == "layer"
@@ -107,13 +107,13 @@ def new_extractor(model: CtcPart) -> Any:
 
 
 def processor_of(extractor: Any, tokenizer: Any) -> Any:
-    """The two as one."""
+    """Returns the processor with this feature extractor and tokenizer."""
     kind = Wav2Vec2BertProcessor if isinstance(extractor, SeamlessM4TFeatureExtractor) else Wav2Vec2Processor
     return kind(feature_extractor=extractor, tokenizer=tokenizer)
 
 
 def new_config(model: CtcPart, tokenizer: Any) -> Any:
-    """The config of a new model, from sizes."""
+    """Returns the config of a new model, from sizes."""
     sizes = {
         "hidden_size": model.d_model,
         "num_hidden_layers": model.encoder_layers,
@@ -143,7 +143,7 @@ def new_config(model: CtcPart, tokenizer: Any) -> Any:
 
 
 def for_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """What a model's config says of its tokenizer."""
+    """Returns the options of a model's config for its tokenizer."""
     return {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -156,7 +156,7 @@ DROPOUTS = ("hidden_dropout", "activation_dropout", "attention_dropout", "feat_p
 
 
 def regularization(model: CtcPart) -> dict[str, Any]:
-    """What the config's model part changes of a model's own config."""
+    """Returns the model part's changes to a model's own config."""
     dropouts = {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
     return {
         **(dict.fromkeys(DROPOUTS, 0.0) if model.init == "scratch" else {}),
@@ -169,7 +169,7 @@ def regularization(model: CtcPart) -> dict[str, Any]:
 
 
 def refuse_other_vocabulary(tokenizer: Any, model: CtcPart) -> None:
-    """Refuses, with a ConfigError, another vocabulary than that of the checkpoint which a run begins with."""
+    """Raises ConfigError if the config's vocabulary differs from that of the checkpoint from which a run starts."""
     is_bpe = not isinstance(tokenizer, Wav2Vec2CTCTokenizer)
     other = []
     if model.vocabulary_file is not None and _given(model) != tokenizer.get_vocab():
@@ -184,9 +184,9 @@ def refuse_other_vocabulary(tokenizer: Any, model: CtcPart) -> None:
 
 
 def unknown_characters(tokenizer: Any, texts: Iterable[str]) -> tuple[list[str], int, int]:
-    """What of texts a vocabulary of characters does not have, the most frequent first; one of bytes has all.
+    """Returns the characters of texts that are not in a vocabulary, most frequent first; none for BPE of bytes.
 
-    Also how many of the texts' characters are such, and how many there are.
+    Also returns their number of occurrences, and the total number of characters.
     """
     if not isinstance(tokenizer, Wav2Vec2CTCTokenizer):
         return [], 0, 0

@@ -1,4 +1,4 @@
-"""The family of encoder-decoder models other than Whisper: processors, labels and limits, all of pretrained weights."""
+"""The family of encoder-decoder models other than Whisper, whose processors, labels and limits are pretrained."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from trainers.models.pretrained import (
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.tokenizer_processor import refuse_other_rate, refuse_tokens_beyond, tokenizer_fingerprint
 
-# Attention over the outputs of two minutes.
+# Limits attention to the outputs of two minutes.
 CONTEXT_S = 120.0
-# Most label tokens of a decoder whose config names no number of positions.
+# Maximum number of label tokens for a decoder whose config has no number of positions.
 LABEL_TOKENS = 1024
-# The layers over samples of MoonshineEncoder, which no config names.
+# The layers over samples of MoonshineEncoder, which are not in any config.
 MOONSHINE_LAYERS = (Convolution(127, 64), Convolution(7, 3), Convolution(3, 2))
 POSITIONS = ("max_target_positions", "max_position_embeddings", "n_positions")
 
@@ -41,10 +41,10 @@ class Seq2SeqProcessor:
     """Feature extractor and tokenizer, and the decoder's tokens around a text.
 
     Attributes:
-        start_id: The decoder's start token, which it is given and which stands in no label.
-        end_id: Ends each label.
-        pad_id: Stands behind shorter labels.
-        language_id: The token of the language, the first of each label, which every hypothesis is made to begin with.
+        start_id: The decoder's start token, which is given, and is in no label.
+        end_id: Last token of each label.
+        pad_id: Padding of shorter labels.
+        language_id: The token of the language, the first of each label, with which hypotheses are forced to begin.
             None: the tokenizer has no such tokens.
     """
 
@@ -61,10 +61,10 @@ class Seq2SeqProcessor:
 
 
 def processor_of(name_or_path: str | Path, revision: str, config: Any, language: str | None = None) -> Seq2SeqProcessor:
-    """Opens a processor whose labels are in a language, by default that which the tokenizer was saved with.
+    """Opens a processor with labels in a language, by default that with which the tokenizer was saved.
 
     Raises:
-        ConfigError: it does not fit the model, or has no token for the language.
+        ConfigError: the processor does not match the model, or has no token for the language.
     """
     extractor = AutoFeatureExtractor.from_pretrained(name_or_path, revision=revision)
     refuse_other_rate(extractor, str(name_or_path))
@@ -78,9 +78,9 @@ def processor_of(name_or_path: str | Path, revision: str, config: Any, language:
 
 
 def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
-    """Has a tokenizer with tokens of languages (multilingual Speech2Text) begin labels with the language's.
+    """Makes a tokenizer with language tokens (multilingual Speech2Text) begin labels with the language's token.
 
-    Gives the token's id; None for a tokenizer without such tokens, which writes any language.
+    Returns the token's id; None for a tokenizer without such tokens, which can write any language.
     """
     if getattr(tokenizer, "lang_codes", None) is None:
         return None
@@ -94,14 +94,14 @@ def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> i
 
 
 def token_of(tokenizer: Any, language: str) -> str | None:
-    """The code by which a tokenizer has a language, itself before others of it; None: it has no token for it."""
+    """Returns a tokenizer's code for a language, preferring the given one; None if it has no token for the language."""
     if language in tokenizer.lang_code_to_id:
         return language
     return next((own for own in tokenizer.lang_code_to_id if code_or_name(own) == code_or_name(language)), None)
 
 
 def _id_of(config: Any, name: str, origin: str) -> int:
-    """A token of the decoder, which a composed model's config has on top or in its decoder's part."""
+    """Returns a token id of the decoder, which a composed model's config has at the top or in its decoder part."""
     found = getattr(config, name, None)
     if found is None:
         found = getattr(getattr(config, "decoder", None), name, None)
@@ -111,7 +111,7 @@ def _id_of(config: Any, name: str, origin: str) -> int:
 
 
 def limits_of(config: Any, processor: Any) -> Limits:
-    """The limits of a model of this config; padding is taken to move outputs, as it does of some."""
+    """Returns the limits of a model with this config; padding is assumed to change outputs, as in some models."""
     decoder = getattr(config, "decoder", config)
     found = (getattr(decoder, name, None) for name in POSITIONS)
     tokens = next((int(size) for size in found if size), LABEL_TOKENS)
@@ -128,9 +128,9 @@ def limits_of(config: Any, processor: Any) -> Limits:
 
 
 def _least_samples(config: Any, extractor: Any) -> int:
-    """Samples of the shortest clip that an encoder gives an output for."""
+    """Returns the number of samples of the shortest clip that has an output."""
     if extractor.model_input_names[0] == "input_features":
-        # The variance over frames, by which they are divided, needs two.
+        # The variance over frames, used in normalization, requires two.
         return MEL_WINDOW.kernel + MEL_WINDOW.stride
     if config.model_type == "moonshine":
         return FrameCount(MOONSHINE_LAYERS).least_samples
@@ -140,7 +140,7 @@ def _least_samples(config: Any, extractor: Any) -> int:
 
 
 class Seq2SeqFamily(Family[Seq2SeqPart]):
-    """Models of AutoModelForSpeechSeq2Seq that need no more than their inputs."""
+    """Models of AutoModelForSpeechSeq2Seq that need no inputs besides the usual ones."""
 
     name = "seq2seq"
     model_types: tuple[str, ...] = ("speech_to_text", "speech-encoder-decoder", "moonshine")
@@ -173,13 +173,13 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         return limits_of(config, processor)
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
-        """Label ids of each text: the tokenizer's own without the decoder's start token, and one end token."""
+        """Returns the tokenizer's label ids of each text, without the decoder's start token, and with one end token."""
         encoded = processor.tokenizer(list(texts)).input_ids if texts else []
         inner = [list(ids[1:] if ids and ids[0] == processor.start_id else ids) for ids in encoded]
         return [ids if ids and ids[-1] == processor.end_id else [*ids, processor.end_id] for ids in inner]
 
     def labels_fingerprint(self, processor: Any) -> str:
-        """What the tokenizer saves, and the tokens around a text."""
+        """Returns a hash of the tokenizer's files and the tokens around a text."""
         tokens = (processor.start_id, processor.end_id, version("transformers"), version("tokenizers"))
         return tokenizer_fingerprint(processor.tokenizer, repr(tokens))
 

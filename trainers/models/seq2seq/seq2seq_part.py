@@ -1,4 +1,4 @@
-"""What the config says of an encoder-decoder model other than Whisper. Imports no torch."""
+"""The model part of the config of an encoder-decoder model other than Whisper. Imports no torch."""
 
 from typing import ClassVar, Self
 
@@ -11,7 +11,7 @@ from trainers.config.parts.part import rule
 
 
 class Seq2SeqPart(ModelPart):
-    """An encoder-decoder model other than Whisper, which begins with weights."""
+    """An encoder-decoder model other than Whisper, which starts from pretrained weights."""
 
     implementation: ClassVar[str] = f"{__package__}.seq2seq_family:Seq2SeqFamily"
     decode_part: ClassVar[type[DecodePart]] = GenerationPart

@@ -1,4 +1,4 @@
-"""An encoder-decoder model as Rayscribe trains and scores it, where transformers' own `generate` does all of it."""
+"""An encoder-decoder model for training and scoring, decoded by transformers' own `generate`."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -20,13 +20,13 @@ from trainers.models.sources.loaded_weights import weights_from_pretrained
 
 
 class FirstTokens(LogitsProcessor):
-    """Begins each hypothesis with a token of its own; `forced_bos_token_id` is one for a batch."""
+    """Forces a first token for each hypothesis; `forced_bos_token_id` forces the same token for a complete batch."""
 
     def __init__(self, tokens: torch.Tensor):
         self._tokens = tokens
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Gives the scores (B × beams, V), at the first step with 0 for the row's token, else minus infinity."""
+        """Returns the scores (B × beams, V), at the first step 0 for the row's token and minus infinity for others."""
         if input_ids.shape[1] > 1:
             return scores
         first = torch.full_like(scores, -torch.inf)
@@ -46,14 +46,14 @@ class Seq2SeqRecognizer(Recognizer):
         seed: int,
         weights: Path | None,
     ) -> "Seq2SeqRecognizer":
-        """A description says nothing that the weights, those of a checkpoint or the config's, do not say."""
+        """Loads the weights of a checkpoint or the config's; the description has nothing in addition."""
         options = network_options(model)
         if weights is not None:
             network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
         else:
             network = _released(model, options)
         if processor.language_id is not None:
-            # The exported model writes the language by itself, in a pipeline too.
+            # The exported model then begins with the language by itself, in a pipeline, too.
             network.generation_config.forced_bos_token_id = processor.language_id
         return cls(network, processor, codec)
 
@@ -94,17 +94,17 @@ class Seq2SeqRecognizer(Recognizer):
         ]
 
     def _languages(self, labels: Sequence[Sequence[int]], num_beams: int) -> list[LogitsProcessor]:
-        """What has `generate` begin each hypothesis with the language that its labels begin with."""
+        """Returns processors with which `generate` begins each hypothesis with its labels' language."""
         if self.processor.language_id is None:
             return []
         return [FirstTokens(torch.tensor([ids[0] for ids in labels]).repeat_interleave(num_beams))]
 
     def _alternatives(self, given: Mapping[str, torch.Tensor], tokens: torch.Tensor, most: int) -> list[Alternative]:
-        """Hypotheses of their tokens, (R, T) and padded."""
+        """Returns the hypotheses of padded tokens, (R, T)."""
         rows = [without_end(row, {self.processor.pad_id, self.processor.end_id}) for row in tokens.tolist()]
         texts = self.processor.tokenizer.batch_decode(rows, skip_special_tokens=True)
         ended = [row if len(row) == most else [*row, self.processor.end_id] for row in rows]
-        # The token of a language is given.
+        # The language's token is given, not generated.
         first = 0 if self.processor.language_id is None else 1
         sums = row_losses(self.model, given, self.collate_labels(ended, ()), first)
         return [
@@ -116,7 +116,7 @@ class Seq2SeqRecognizer(Recognizer):
 def _released(model: Seq2SeqPart, options: Mapping[str, Any]) -> Any:
     network = weights_from_pretrained(model, AutoModelForSpeechSeq2Seq, **options)
     for config in (network.config, getattr(network.config, "encoder", None)):
-        # Of a wav2vec2 encoder: what no field of the config asks for.
+        # Settings of a wav2vec2 encoder that no field of the config has.
         for name_of, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):
             if hasattr(config, name_of):
                 setattr(config, name_of, off)

@@ -1,1 +1,1 @@
-"""Sources of models: from what a recipe names to a folder of this node that transformers opens."""
+"""Sources of models: resolves the names in a recipe to local folders that transformers opens."""

@@ -1,6 +1,6 @@
-"""Archives of a model folder, zip or tar, from anywhere: nothing in them is trusted, neither names nor sizes.
+"""Unpacks zip or tar archives of a model folder from anywhere, without trust in their names and sizes.
 
-Only the files that a model is opened from are written, each under its own last name in one folder.
+Only the files needed to open a model are written, each under its base name in one folder.
 """
 
 import bz2
@@ -26,20 +26,20 @@ from trainers.models.sources.model_files import CONFIG, description_files, is_zi
 from trainers.storage.full_disk import naming_full_disk, refuse_full
 
 MAX_MEMBERS = 10_000
-# All members together: the largest recognizers have a tenth of it.
+# Limit of all members together: ten times the size of the largest recognizers.
 MAX_BYTES = 100 * 2**30
-# One file next to the weights, which is read into memory: the largest tokenizers have a tenth of it.
+# Limit of one file apart from weights, which is read into memory: ten times the size of the largest tokenizers.
 MAX_DESCRIPTION_BYTES = 2**28
-# Of what is read at once, such as a tar's extended headers, which are held in memory.
+# Limit of a single read, such as a tar's extended headers, which are kept in memory.
 MAX_READ_BYTES = 2**24
 _CHUNK_BYTES = 2**20
-# The record at the end of a zip, which its comment follows.
+# The record at the end of a zip, which is followed by the zip's comment.
 _END_OF_ZIP, _END_OF_ZIP_BYTES = b"PK\5\6", 22
-# Its number of members, and what stands there where a longer record has the number.
+# Offset of the number of members, and its value if a longer record has the number.
 _COUNT_OFFSET, _COUNTED_ELSEWHERE = 10, 0xFFFF
-# In front of each member's content: a header, its name and what extends it, whose lengths are in the header.
+# Before each member's content: a header, its name and extra fields, whose lengths are in the header.
 _HEADER_BYTES, _LENGTHS_OFFSET = 30, 26
-# Behind it, where a bit says so: its checksum and sizes, with a signature or without.
+# After the content, if this bit is set: checksum and sizes, with or without a signature.
 _HAS_DESCRIPTOR, _DESCRIPTORS_BYTES = 0x08, (12, 16, 20, 24)
 _NO_GAP: tuple[int, ...] = (0,)
 _COMPRESSIONS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
@@ -47,7 +47,7 @@ _COMPRESSIONS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"BZh", lambda file: JoinedStreams.opened(file, bz2.BZ2Decompressor)),
     (b"\xfd7zXZ\x00", lambda file: JoinedStreams.opened(file, lzma.LZMADecompressor)),
 )
-# What reading a file that is none of its kind, or is cut, raises.
+# Exceptions from reading a truncated file, or one of another format.
 _UNREADABLE = (
     *(zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError),
     *(RuntimeError, NotImplementedError, ValueError, LookupError, struct.error),
@@ -56,7 +56,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Member:
-    """A file in an archive: its path there, the size that it claims, and what opens it."""
+    """A file in an archive: its path there, the size that it claims, and a function that opens it."""
 
     path: PurePosixPath
     size_bytes: int
@@ -64,7 +64,7 @@ class Member:
 
 
 def is_archive(file: Path) -> bool:
-    """Whether a file is a zip or a tar, by its content."""
+    """Returns True if a file is a zip or a tar, by its content."""
     if is_zip(file):
         return True
     try:
@@ -75,7 +75,7 @@ def is_archive(file: Path) -> bool:
 
 
 def is_checkpoint(file: Path) -> bool:
-    """Whether a file is what `torch.save` writes, by its content: a zip with a pickle in it."""
+    """Returns True if a file was written by `torch.save`, by its content: a zip with a pickle in it."""
     if not is_zip(file):
         return False
     try:
@@ -87,12 +87,12 @@ def is_checkpoint(file: Path) -> bool:
 
 
 def unpack_model(file: Path, target: Path, origin: str, *, allow_pickle: bool) -> None:
-    """Writes the files of the one model in an archive into a folder.
+    """Writes the files of the single model in an archive into a folder.
 
     Raises:
-        ConfigError: a member is no plain file below the archive's root, or claims too much; there is no model in it, or
-            more than one; or its weights are pickled, which is not allowed.
-        StorageError: it is cut or damaged, or the disk has no room for it.
+        ConfigError: a member is not a regular file below the archive's root, or claims too large a size; there is no
+            model, or more than one; or the weights are pickled, which is not allowed.
+        StorageError: the archive is cut or damaged, or the disk has no room for the files.
     """
     try:
         with _members(file, origin) as members:
@@ -106,7 +106,7 @@ def unpack_model(file: Path, target: Path, origin: str, *, allow_pickle: bool) -
 
 
 def _chosen(members: list[Member], origin: str, *, allow_pickle: bool) -> list[Member]:
-    """The members that a model is opened from."""
+    """Returns the members needed to open the model."""
     homes = sorted(
         {member.path.parent for member in members if member.path.name == CONFIG}, key=lambda each: each.parts
     )
@@ -123,7 +123,7 @@ def _chosen(members: list[Member], origin: str, *, allow_pickle: bool) -> list[M
             f"than {MAX_DESCRIPTION_BYTES}: make an archive of the model folder alone"
         )
     names = {*described, *weight_files(inside, origin, allow_pickle=allow_pickle)}
-    # In the order of the archive: going back in a compressed one means reading it again.
+    # In the order of the archive: seeking back in a compressed one means reading it again.
     return [member for name, member in inside.items() if name in names]
 
 
@@ -147,9 +147,9 @@ def _members(file: Path, origin: str) -> Iterator[list[Member]]:
 
 
 def _check_zip(archive: zipfile.ZipFile) -> None:
-    """Raises BadZipFile: a member has another name or checksum than the directory says, or more is there than these.
+    """Raises BadZipFile if a member's name or checksum differs from the directory's, or the zip has other data.
 
-    All are read: one whose name was damaged in the directory would be taken for none of a model's.
+    All members are read: one whose name was damaged in the directory would not be recognized as a file of a model.
     """
     if (name := archive.testzip()) is not None:
         raise zipfile.BadZipFile(f"Bad CRC-32 or name of {name}")
@@ -158,7 +158,7 @@ def _check_zip(archive: zipfile.ZipFile) -> None:
     end = archive.fp.read(_END_OF_ZIP_BYTES)
     if not end.startswith(_END_OF_ZIP):
         raise zipfile.BadZipFile("something is behind the zip")
-    # A wrong length in the directory has it read over entries.
+    # With a wrong length, the directory would be read without some entries.
     (count,) = struct.unpack_from("<H", end, _COUNT_OFFSET)
     if count not in (len(archive.infolist()), _COUNTED_ELSEWHERE):
         raise zipfile.BadZipFile(f"{len(archive.infolist())} of {count} members are in its directory")
@@ -174,7 +174,7 @@ def _check_zip(archive: zipfile.ZipFile) -> None:
 
 
 def _checked(members: Iterator[Member], origin: str) -> Iterator[Member]:
-    """The members, each refused before anything behind it is read."""
+    """Yields the members, each checked before anything after it is read."""
     seen, total = set(), 0
     for number, member in enumerate(members, start=1):
         total += member.size_bytes
@@ -190,7 +190,7 @@ def _checked(members: Iterator[Member], origin: str) -> Iterator[Member]:
 
 
 def _path(name: str, origin: str) -> PurePosixPath:
-    """The path of a member, which is to stay below where it is unpacked."""
+    """Returns the path of a member; raises ConfigError if it leads out of the target folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in name.partition("/")[0]:
         raise ConfigError(f"{origin}: holds {name!r}, a path outside of the archive: make it again, from the folder")
@@ -218,7 +218,8 @@ def _of_tar(archive: tarfile.TarFile, origin: str) -> Iterator[Member]:
             _refuse_special(item.name, origin)
         if item.isreg():
             yield Member(path, item.size, partial(_content, archive, item))
-    # A tar that is cut between two members looks complete but for its end; there is the checksum of a compression, too.
+    # A tar that is cut between two members looks complete except for its end; this also checks a compression's
+    # checksum.
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
     if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
@@ -235,7 +236,7 @@ def _content(archive: tarfile.TarFile, item: tarfile.TarInfo) -> IO[bytes]:
 
 
 class _BoundedReads:
-    """A file that gives nobody more than MAX_READ_BYTES at once, whatever an archive in it claims."""
+    """A file that limits each read to MAX_READ_BYTES, whatever size an archive in it claims."""
 
     def __init__(self, file: Any):
         self._file = file

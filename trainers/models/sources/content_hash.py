@@ -1,4 +1,4 @@
-"""What a model is, byte for byte, so that two starts know whether they have the same. Loads no heavy library."""
+"""Identifies a model by its bytes, so that two starts can tell if they have the same. Loads no heavy library."""
 
 from fnmatch import fnmatch
 
@@ -16,16 +16,16 @@ from trainers.models.sources.model_files import (
 )
 from trainers.storage import open_storage, sha256_of
 
-# All that may be opened of a folder; an adapter's files, and what names the weights that it goes with, among them.
+# All files in a folder that may be opened, including an adapter's and the reference to its base weights.
 _OPENED = (*DESCRIPTION, "*.safetensors", *PICKLED_WEIGHTS)
 
 
 def contents_of(config: TrainConfig, model: str) -> dict[str, str]:
-    """What the model and the files that it is decoded with are now, see `content_of`, by name.
+    """Returns the present content of the model and of the files for its decoding, see `content_of`, by name.
 
     Raises:
-        ConfigError: something is not there.
-        StorageError: it cannot be read.
+        ConfigError: the model or a file is missing.
+        StorageError: the model or a file cannot be read.
     """
     part, options = config.decode, config.run.storage_options
     named = {name: getattr(part, name) for name in (*part.files, *part.models)}
@@ -39,14 +39,14 @@ def contents_of(config: TrainConfig, model: str) -> dict[str, str]:
 
 
 def content_of(field: str, location: str, storage_options: StorageOptions, revision: str | None = None) -> str:
-    """Identifies the content of a model, or of one file: it is another wherever a byte that is opened is another.
+    """Returns an identifier of the content of a model, or a file, which differs if any byte that is opened differs.
 
-    Of this machine's files it is the SHA-256 of every byte. Of a bucket's it is that of their names, sizes and ETags,
-    which a bucket gives each content anew, so that nothing is downloaded. Of a Hub id it is the commit.
+    For local files, it is the SHA-256 of every byte. For files in a bucket, it is that of their names, sizes and ETags,
+    since ETags change with the content, so that nothing is downloaded. For a Hub id, it is the commit.
 
     Raises:
-        ConfigError: there is no such thing; begins with `field`.
-        StorageError: it cannot be read.
+        ConfigError: the location does not exist; the message begins with `field`.
+        StorageError: the location cannot be read.
     """
     if is_url(location):
         file = file_at(location, storage_options)

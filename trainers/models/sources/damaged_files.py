@@ -1,4 +1,4 @@
-"""Files of a model as a cut download or an incomplete copy leaves them, found without reading their tensors."""
+"""Finds damaged files of a model, from truncated downloads or incomplete copies, without reading their tensors."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from trainers.models.sources.model_files import CONFIG, EXTRACTOR_FILES, INDEXES
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _POINTER_FIX = "fetch what it stands for (git lfs pull, or hf download)"
 _COPY = "copy the complete file again"
-# JSON without which a model is opened as another one, and others that transformers reads.
+# JSON files without which a model is opened as another one, and others that transformers reads.
 _WITH_CONTENT = (CONFIG, "tokenizer.json", "vocab.json", *EXTRACTOR_FILES)
 _OBJECTS = (
     *_WITH_CONTENT,
@@ -22,23 +22,23 @@ _OBJECTS = (
     *("generation_config.json", *INDEXES),
 )
 _TEXTS = ("merges.txt", "vocab.txt")
-# Code of its own is asked for by any of these.
+# Files that may request custom code.
 _WITH_CODE = (CONFIG, "tokenizer_config.json", *EXTRACTOR_FILES)
-# How fields of a config.json end that are probabilities; only a forward pass would find another number.
+# Suffixes of fields in a config.json that are probabilities; only a forward pass would find an invalid number.
 _PROBABILITIES = ("dropout", "pdrop", "dropout_prob", "layerdrop")
-# The format's own limit is 100 MB; the length is the header's first eight bytes, in little-endian order.
+# The format's own limit is 100 MB; the first eight bytes are the header's length, in little-endian order.
 _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 100_000_000
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of a file of weights: its shape, and its type as safetensors calls it, e.g. F32."""
+    """A tensor in a file of weights: its shape, and its type by safetensors' name, e.g. F32."""
 
     shape: tuple[int, ...]
     dtype: str
 
 
 def refuse_damaged_description(folder: Path, origin: str) -> None:
-    """Refuses, with a ConfigError, what is next to the weights where it is damaged or a pointer, or asks for code."""
+    """Raises ConfigError if a file next to the weights is damaged, a pointer, or requests custom code."""
     for name in description_files(names_in(folder)):
         if name not in (*_OBJECTS, *_TEXTS) and not name.endswith(".model"):
             continue
@@ -48,7 +48,7 @@ def refuse_damaged_description(folder: Path, origin: str) -> None:
             continue
         try:
             found = json.loads(content)
-        # Of brackets in one another, thousands deep.
+        # RecursionError: brackets nested thousands deep.
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{start} is cut or damaged ({error}): {_COPY}") from None
         lacks_content = not isinstance(found, dict) or (name in _WITH_CONTENT and not found)
@@ -61,7 +61,7 @@ def refuse_damaged_description(folder: Path, origin: str) -> None:
 
 
 def _refuse_config(content: Mapping[str, Any], start: str) -> None:
-    """Refuses a config.json whose classes are no names, whose dropout is no probability, or with quantized weights."""
+    """Raises ConfigError for a config.json with classes that are no names, invalid dropout, or quantized weights."""
     classes = content.get("architectures")
     if classes is not None and not (isinstance(classes, list) and all(isinstance(each, str) for each in classes)):
         raise ConfigError(f"{start} has architectures {json.dumps(classes)[:40]}, which is no list of names: {_COPY}")
@@ -78,7 +78,7 @@ def _refuse_config(content: Mapping[str, Any], start: str) -> None:
 
 
 def refuse_code(content: Mapping[str, Any], start: str) -> None:
-    """Refuses, with a ConfigError, a JSON file of a model that asks for code next to it."""
+    """Raises ConfigError for a model's JSON file that requests custom code next to it."""
     if "auto_map" in content:
         kind = f"has model_type {content['model_type']!r}, and " if "model_type" in content else ""
         raise ConfigError(
@@ -89,11 +89,11 @@ def refuse_code(content: Mapping[str, Any], start: str) -> None:
 
 
 def tensors_of_file(file: Path, origin: str) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file, by name; a ConfigError, if it is empty, a pointer, cut or damaged."""
+    """Returns the tensors of a safetensors file, by name; raises ConfigError if it is empty, a pointer or damaged."""
     with file.open("rb") as opened:
         _refuse_pointer(f"{origin}: {file.name}", opened.read(len(_POINTER)), file.stat().st_size)
     try:
-        # Numpy's view reads no tensor and needs no torch.
+        # numpy's framework reads no tensor and needs no torch.
         with safe_open(file, framework="np") as content:
             slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118
             return {name: StoredTensor(tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()}
@@ -104,12 +104,12 @@ def tensors_of_file(file: Path, origin: str) -> dict[str, StoredTensor]:
 def tensors_of_remote(
     name: str, size_bytes: int, read: Callable[[int, int], bytes], origin: str
 ) -> dict[str, StoredTensor]:
-    """The same of a file elsewhere, of which only the header is read: `read` gives bytes from a first one, so many."""
+    """Returns the tensors of a remote file, reading only its header: `read` takes first byte and number of bytes."""
     start = read(0, max(_LENGTH_BYTES, len(_POINTER)))
     _refuse_pointer(f"{origin}: {name}", start, size_bytes)
     length = int.from_bytes(start[:_LENGTH_BYTES], "little")
     header = read(0, min(_LENGTH_BYTES + length, size_bytes)) if length <= _MOST_HEADER_BYTES else start
-    # As long as the file, and without its content, which safetensors compares the header with.
+    # A sparse file of the same length, since safetensors compares the header with it.
     with NamedTemporaryFile(prefix="rayscribe-header-") as sparse:
         sparse.write(header)
         sparse.truncate(size_bytes)

@@ -1,4 +1,4 @@
-"""Models on the Hugging Face Hub: which commit a revision is, and its files in the cache that all of the node share."""
+"""Models on the Hugging Face Hub: resolves revisions to commits, and opens files in the node's shared cache."""
 
 from http import HTTPStatus
 from pathlib import Path
@@ -17,28 +17,28 @@ from trainers.models.sources.model_files import (
 )
 from trainers.storage.hub_errors import explain_hub_error, is_offline
 
-# The card is fetched for its license.
+# The model card is downloaded for its license.
 CARD = "README.md"
 _DESCRIPTION = (*DESCRIPTION, CARD)
 
 
 class HubVersion(NamedTuple):
-    """A commit, and the names of the files at its top."""
+    """A commit, and the names of its top-level files."""
 
     commit: str
     names: tuple[str, ...]
 
 
 def version_of(field: str, name: str, revision: str | None) -> HubVersion:
-    """The commit that a revision is now; the node has its description then.
+    """Returns the present commit of a revision, and downloads its description to the node.
 
-    Where the Hub does not respond, it is that of the node's cache, with the files that are there.
+    If the Hub does not respond, returns the commit in the node's cache, with the files there.
 
     Raises:
-        ConfigError: there is no such repository or revision.
-        StorageError: the Hub does not respond, and the cache does not have it.
+        ConfigError: the repository or the revision does not exist.
+        StorageError: the Hub does not respond, and the commit is not in the cache.
     """
-    # It takes a fifth of a second to import, and most configs name no Hub id.
+    # Imported lazily: takes a fifth of a second, and most configs have no Hub id.
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
 
     def ask() -> HubVersion:
@@ -55,27 +55,27 @@ def version_of(field: str, name: str, revision: str | None) -> HubVersion:
 
 
 def folder_of(pin: SourcePin, *, weights: bool, allow_pickle: bool, cached: bool) -> Path:
-    """The files of a commit in the node's cache, downloaded where it lacks them.
+    """Returns the folder of a commit's files in the node's cache, after downloading missing ones.
 
-    huggingface_hub has others of the node wait for who downloads a file, compares its size, and renames it when it is
-    complete. Where they are `cached`, nobody is asked.
+    huggingface_hub locks a file during its download, compares its size, and renames it when complete. If the files are
+    `cached`, no request is sent.
 
     Raises:
-        ConfigError: it has no weights, or only pickled ones, which are not allowed.
-        StorageError: it is not complete, or the Hub does not respond, and the cache does not have it.
+        ConfigError: the commit has no weights, or only pickled ones, which are not allowed.
+        StorageError: the commit is incomplete, or the Hub does not respond, and the commit is not in the cache.
     """
     folder = cached_folder(pin, weights=weights) if cached else None
-    # A rank may have another cache than the first of its node.
+    # A rank may have another cache than the first rank of its node.
     if folder is None:
         folder = _downloaded(pin, weights=weights, allow_pickle=allow_pickle)
     return folder
 
 
 def tensors_on_hub(pin: SourcePin, file: str) -> dict[str, StoredTensor]:
-    """The tensors of a file of a commit, by name, for which its header is downloaded.
+    """Returns the tensors of a commit's file, by name, from its header, which is downloaded.
 
     Raises:
-        ConfigError: it is damaged.
+        ConfigError: the file is damaged.
         StorageError: the Hub does not respond.
     """
     from huggingface_hub import constants, get_hf_file_metadata, get_session, hf_hub_url  # noqa: PLC0415
@@ -91,7 +91,7 @@ def tensors_on_hub(pin: SourcePin, file: str) -> dict[str, StoredTensor]:
             if response.is_error:
                 response.read()
             hf_raise_for_status(response)
-            # A mirror may know no ranges, and begin to send all of the weights.
+            # A mirror may ignore ranges, and begin to send the complete file.
             skipped = 0 if response.status_code == HTTPStatus.PARTIAL_CONTENT else start
             for piece in response.iter_bytes():
                 content += piece
@@ -124,10 +124,10 @@ def _downloaded(pin: SourcePin, *, weights: bool, allow_pickle: bool) -> Path:
 
 
 def cached_folder(pin: SourcePin, *, weights: bool = False) -> Path | None:
-    """What the node has of a commit; None: nothing."""
+    """Returns the folder of a commit in the node's cache; None if there is none."""
     from huggingface_hub import snapshot_download  # noqa: PLC0415
 
-    # Of all files it would ask whether each is there.
+    # For all files, huggingface_hub would request the list.
     wanted = [*DESCRIPTION, *(SAFE_WEIGHTS if weights else ())]
     try:
         return Path(snapshot_download(pin.address, revision=pin.revision, allow_patterns=wanted, local_files_only=True))

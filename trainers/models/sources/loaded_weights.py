@@ -1,6 +1,6 @@
-"""Pretrained weights as a network, none of whose weights is left to chance: what does not fit is refused by name.
+"""Loads pretrained weights into a network, and refuses any that do not match: none may be random by accident.
 
-transformers fills what a file lacks with random values, drops what it does not know, and says so in a log alone.
+transformers initializes missing weights randomly, drops unknown ones, and only logs it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,22 +28,23 @@ from trainers.models.sources.source_reader import SourceReader, tensors_in
 _FIX = "copy the complete files of the weights again, or name others"
 _TOO_COARSE = "holds whole numbers, or floating-point ones of fewer than 16 bits, and weights have more"
 _NAMED = 3
-# What SpecAugment puts in place of masked frames: no hypothesis depends on it, and released wav2vec2 models lack it.
+# The embedding of masked frames in SpecAugment: no hypothesis depends on it, and released wav2vec2 models lack it.
 _MASK = "masked_spec_embed"
-# What is computed, and older versions of transformers saved, or who saved all of a network's state.
+# Computed tensors that older versions of transformers saved, or that are in a saved state of the complete network.
 _COMPUTED = ("position_ids", "embed_positions.weights")
-# Types of weights, as safetensors calls them.
+# Types of weights, by safetensors' names.
 _FLOATS = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64"}
 
 
 def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = False, **options: Any) -> Any:
-    """The network that a class of transformers makes of the config's pretrained weights.
+    """Returns the network that a class of transformers makes of the config's pretrained weights.
 
-    Of safetensors, unless the config allows pickles. A CTC model's head may be missing, or of another size, where it is
+    Loads safetensors, unless the config allows pickles. A CTC model's head may be missing, or of another size, if it is
     a `new_head`.
 
     Raises:
-        ConfigError: they cannot be opened, or a tensor is missing, unexpected, of another shape, or no weights.
+        ConfigError: the weights cannot be opened, or a tensor is missing, unexpected, of another shape, or not a
+            weight.
         StorageError: the Hub, the network or the disk does not respond.
     """
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
@@ -52,10 +53,10 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
     if folder.is_dir():
         found = tensors_in(folder, origin, allow_pickle=model.allow_pickle)
         tensors = found if found is not None else _pickled_tensors(folder, origin) or {}
-    # With None transformers takes what there is.
+    # With None, transformers loads any format.
     network, info = from_pretrained(model, kind, use_safetensors=None if model.allow_pickle else True, **options)
     _refuse_other_tensors(network, info, origin, new_head=new_head)
-    # Transformers has taken them as they are.
+    # transformers has loaded them without conversion.
     no_weights = {*info["unexpected_keys"], *(name for name, _ in network.named_buffers())}
     if new_head:
         no_weights |= {name for name in tensors if name.startswith(_prefixes(network))}
@@ -64,7 +65,7 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
     for name, weight in network.named_parameters():
         if not torch.isfinite(weight).all():
             raise ConfigError(f"{origin}: {name} holds values that are no finite numbers: {_FIX}")
-        # As a download leaves a file that was as long as the complete one from the start.
+        # A truncated download may have the length of the complete file.
         if weight.dim() > 1 and not weight.any():
             raise ConfigError(f"{origin}: {name} holds nothing but zeros: {_FIX}")
     return network
@@ -73,14 +74,15 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
 def refuse_other_weights(
     config: TrainConfig, model: ModelPart, family: Family[Any], opened: OpenedModel, *, scored: bool = False
 ) -> None:
-    """Refuses pretrained weights that are not those of the network that their config describes.
+    """Refuses pretrained weights that do not match the network of their config.
 
-    Where they are only `scored`, none of their parts is new. Only the headers of their files are read, wherever they
-    are; of pickled ones, only those that this node has.
+    If they are `scored` only, no part of them is new. Reads only the headers of their files, wherever they are; of
+    pickled files, only those on this node.
 
     Raises:
-        ConfigError: a tensor is missing, unexpected, or of another shape or type, or a file is damaged; by name.
-        StorageError: a source is not complete, or cannot be read.
+        ConfigError: a tensor, which is named, is missing, unexpected, or of another shape or type; or a file is
+            damaged.
+        StorageError: a source is incomplete, or cannot be read.
     """
     reader = SourceReader.of(config)
     for pin in opened.pins.values():
@@ -102,7 +104,7 @@ def _refuse_other_weights(
     *,
     new_head: bool,
 ) -> None:
-    """Has transformers load tensors without content into the network of their config, and refuses what it notes."""
+    """Loads tensors without values into the network of their config with transformers, and refuses any mismatch."""
     config: Any = from_pretrained(part, AutoConfig)
     auto_class = {ENCODER: AutoModel, DECODER: AutoModelForCausalLM}.get(pin.field, family.auto_class(config))
     options: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True, "device_map": "meta"}
@@ -117,7 +119,7 @@ def _refuse_other_weights(
         with torch.device("meta"):
             made: Any = auto_class.from_config(config)
             state = {name: torch.empty(each.shape) for name, each in tensors.items() if name not in whole}
-        # Transformers would take quantized weights for weights as they are; masks and positions are no weights.
+        # transformers would load quantized weights without conversion; masks and positions are not weights.
         buffers.update({name for name, _ in made.named_buffers()} & whole)
         for name in buffers:
             state[name] = torch.empty(tensors[name].shape, dtype=torch.uint8, device="meta")
@@ -127,7 +129,7 @@ def _refuse_other_weights(
         network, info = open_named(f"model.{pin.field}", pin.text, load)
     info["unexpected_keys"] = [*info["unexpected_keys"], *sorted(whole - buffers)]
     if pin.field != WEIGHTS:
-        # Of another model's encoder or decoder: its other parts are left out, and the attention between both is new.
+        # For another model's encoder or decoder: its other parts are dropped, and the attention between the two is new.
         new = [name for name in info["missing_keys"] if pin.field == DECODER and CROSS_ATTENTION.search(name)]
         info |= {"unexpected_keys": [], "missing_keys": [*set(info["missing_keys"]) - {*new}]}
     quantized = [f"{name} ({tensors[name].dtype})" for name in whole]
@@ -136,7 +138,7 @@ def _refuse_other_weights(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A block in which transformers neither draws bars nor reports what is looked at here."""
+    """Returns a context in which transformers shows neither progress bars nor the mismatches that are checked here."""
     verbosity, had_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -151,9 +153,9 @@ def _quiet() -> Iterator[None]:
 def _refuse_other_tensors(
     network: Any, info: Mapping[str, Any], origin: str, *, new_head: bool, quantized: Sequence[str] = ()
 ) -> None:
-    """Refuses what transformers notes of loading, but for a `new_head`, and those of the class that was saved.
+    """Raises ConfigError for the mismatches that transformers reports, except in a `new_head` or a dropped head.
 
-    `quantized` are those that it was not given, which may be what is missing.
+    `quantized` tensors were not passed to transformers, and may be the missing ones.
     """
     other_heads = new_head or type(network).__name__ not in (network.config.architectures or ())
     head = _prefixes(network) if new_head else ()
@@ -177,7 +179,7 @@ def _refuse_other_tensors(
 
 
 def _is_of_another_head(network: Any, name: str) -> bool:
-    """Whether a tensor is outside of a CTC model's base model, whose weights may be saved with its name or without."""
+    """Returns True for a tensor outside a CTC model's base model, whose weights may or may not have its prefix."""
     if network.config.is_encoder_decoder:
         return False
     base = network.base_model_prefix
@@ -192,24 +194,24 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _prefixes(network: Any) -> tuple[str, ...]:
-    """How the names of tensors of the output layers begin."""
+    """Returns prefixes of the names of tensors in the output layers."""
     return tuple(f"{name}." for name in heads(network))
 
 
 def _whole(tensors: Mapping[str, StoredTensor]) -> set[str]:
-    """Names of tensors, not single numbers, of no type that weights have."""
+    """Returns the names of tensors, other than scalars, whose type is not one of weights."""
     return {name for name, each in tensors.items() if each.shape and each.dtype not in _FLOATS.values()}
 
 
 def _pickled_tensors(folder: Path, origin: str) -> dict[str, StoredTensor] | None:
-    """The tensors of pickles in a folder, by name; None: they are not on this node."""
+    """Returns the tensors of pickles in a folder, by name; None if the files are not on this node."""
     found: dict[str, StoredTensor] = {}
     for name in names_in(folder):
         if not any(fnmatch(name, each) for each in PICKLED_WEIGHTS):
             continue
         try:
             content = torch.load(folder / name, map_location="meta", weights_only=True)
-        # What torch raises depends on where it is cut.
+        # The exception that torch raises depends on where the file is cut.
         except Exception as error:
             raise ConfigError(f"{origin}: {name}: {reason_of(error)}: {_FIX}") from error
         if not isinstance(content, dict) or not all(isinstance(each, torch.Tensor) for each in content.values()):

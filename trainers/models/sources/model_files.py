@@ -1,4 +1,4 @@
-"""Which files of a model are opened, weights in safetensors unless a recipe allows more; and pins of sources."""
+"""Selects the files of a model to open, weights in safetensors unless a recipe allows pickles; and pins of sources."""
 
 import hashlib
 import json
@@ -19,16 +19,16 @@ from trainers.storage import Entry, open_storage, sha256_of
 CONFIG = "config.json"
 # Config, processor and generation config, and the index of weights in several files.
 DESCRIPTION = ("*.json", "*.txt", "*.model", "*.jinja")
-# One of each is needed to open a feature extractor, and a tokenizer.
+# A feature extractor, and a tokenizer, each need one of these files.
 EXTRACTOR_FILES = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")
 SAFE_WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model-*-of-*.bin")
 INDEXES = SAFE_INDEX, PICKLED_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
-# Of an adapter by peft, which transformers would add to the weights next to it.
+# Files of an adapter by peft, which transformers would apply to the weights next to them.
 _ADAPTER = "adapter_*"
 _ADAPTERS = ("adapter_config.json", "adapter_model.*")
-# Endings of files that run code when they are opened, or may.
+# Suffixes of files that run code when they are opened, or may.
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle", ".joblib")
 _FIX = "convert them (model.save_pretrained writes safetensors), or, if you trust who made them, "
 ALLOW = "set model.allow_pickle: true"
@@ -40,16 +40,16 @@ def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 
 
 def description_files(names: Iterable[str]) -> list[str]:
-    """Names of what is next to the weights, and needed to open them."""
+    """Returns the names of the files, other than weights, that are needed to open a model."""
     return [name for name in _matching(names, DESCRIPTION) if not fnmatch(name, _ADAPTER)]
 
 
 def weight_files(names: Iterable[str], origin: str, *, allow_pickle: bool) -> list[str]:
-    """Names of the weights among the files of a folder, as transformers opens them: one file before several.
+    """Returns the names of the weights among a folder's files, as transformers opens them: one file before several.
 
     Raises:
-        ConfigError: there are none, or only pickled ones, which are not allowed; several without their index; or an
-            adapter's.
+        ConfigError: there are none, or only pickled ones, which are not allowed; there are several without an index;
+            or they are an adapter's.
     """
     found = list(names)
     refuse_unopened(found, origin, allow_pickle=allow_pickle)
@@ -67,7 +67,7 @@ def weight_files(names: Iterable[str], origin: str, *, allow_pickle: bool) -> li
 
 
 def refuse_unopened(names: Iterable[str], origin: str, *, allow_pickle: bool) -> None:
-    """Refuses, with a ConfigError, files among which there is an adapter, or weights only as pickles."""
+    """Raises ConfigError if files include an adapter, or weights only as pickles that are not allowed."""
     found = list(names)
     if adapters := _matching(found, _ADAPTERS):
         other = _matching(found, (*SAFE_WEIGHTS, *PICKLED_WEIGHTS))
@@ -88,12 +88,12 @@ def refuse_unopened(names: Iterable[str], origin: str, *, allow_pickle: bool) ->
 
 
 def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
-    """Refuses names among which a file of weights is missing that an index names, and an index of files elsewhere.
+    """Refuses files among which one is missing that an index of weights names, and an index of files elsewhere.
 
-    The index is in `folder`. Pickled weights are checked where they are there, too, see `refuse_damaged_zip`.
+    The index is in `folder`. Also checks pickled weights, if they are in the folder, see `refuse_damaged_zip`.
 
     Raises:
-        StorageError: it is not complete, or damaged.
+        StorageError: the model is incomplete or damaged.
         ConfigError: the index cannot be read.
     """
     present = [*names]
@@ -107,20 +107,20 @@ def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
             raise StorageError(f"{origin}: {missing[0]}, which {index} names, is missing: copy the complete folder")
     if not _matching(present, SAFE_WEIGHTS):
         for name in _matching(present, PICKLED_WEIGHTS):
-            # Of a bucket or the Hub, only what describes the model may be on this node.
+            # For a bucket or the Hub, only the description may be on this node.
             if not (folder / name).is_file():
                 continue
             refuse_damaged_zip(folder / name, f"{origin}: {name}")
 
 
 def indexed_files(folder: Path, files: list[str], origin: str) -> list[str]:
-    """Of safetensors in several files those that their index names; transformers opens no others."""
+    """Returns those of several safetensors files that their index names; transformers opens no others."""
     named = _indexed(folder, SAFE_INDEX, origin) if files != [SAFE_WEIGHTS[0]] else {*files}
     return [name for name in files if name in named]
 
 
 def _indexed(folder: Path, index: str, origin: str) -> set[str]:
-    """The files that an index names, which transformers takes with metadata only."""
+    """Returns the files that an index names; raises ConfigError for an index without metadata, as transformers does."""
     try:
         content = json.loads((folder / index).read_bytes())
         shards = {str(name) for name in content["weight_map"].values()}
@@ -134,19 +134,19 @@ def _indexed(folder: Path, index: str, origin: str) -> set[str]:
 
 
 def is_zip(file: Path) -> bool:
-    """Whether a file is a zip; a tar whose last file is one is none, though it ends as one does."""
+    """Returns True if a file is a zip; False for a tar that ends like a zip since its last file is one."""
     with file.open("rb") as opened:
         return opened.read(2) == b"PK" and zipfile.is_zipfile(opened)
 
 
 def refuse_damaged_zip(file: Path, origin: str) -> None:
-    """Refuses, with a StorageError, a file of torch's whose checksums are wrong: torch itself does not compare them."""
+    """Raises StorageError for a file of torch with wrong checksums, which torch itself does not check."""
     if not is_zip(file):
         return
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
-    # A zip of torch's is not compressed: whatever else is raised is damage, too.
+    # torch's zip files are not compressed, so any other exception means damage, too.
     except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, struct.error, zlib.error) as error:
         raise StorageError(f"{origin}: is cut or damaged ({error}): copy it again") from error
     if damaged is not None:
@@ -154,24 +154,24 @@ def refuse_damaged_zip(file: Path, origin: str) -> None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Names of the files right in a folder; links to files are files."""
+    """Returns the names of the files in a folder, without subfolders; links to files count as files."""
     return sorted(each.name for each in folder.iterdir() if each.is_file())
 
 
 def hash_of_folder(folder: Path, names: Iterable[str]) -> str:
-    """SHA-256 of the names and the content of files; errors as of `sha256_of`."""
+    """Returns the SHA-256 of the names and the content of files; raises as `sha256_of`."""
     return _hash(f"{name} {sha256_of(folder / name)}" for name in sorted(names))
 
 
 def hash_of_listing(entries: Iterable[Entry]) -> str:
-    """SHA-256 of names, sizes and ETags of files in a bucket."""
+    """Returns the SHA-256 of names, sizes and ETags of files in a bucket."""
     return _hash(f"{entry.key} {entry.size_bytes} {entry.etag}" for entry in sorted(entries, key=lambda each: each.key))
 
 
 def file_at(url: str, storage_options: StorageOptions) -> Entry | None:
-    """The object that a URL of a bucket names; None: it is a folder, or there is nothing."""
+    """Returns the object at the URL of a bucket; None for a folder, or if there is none."""
     parent, _, name = url.rstrip("/").rpartition("/")
-    # A bucket's root is no file.
+    # A bucket's root is not a file.
     return open_storage(parent, storage_options).entry(name) if parent.rstrip("/").count("/") > 1 else None
 
 
@@ -183,22 +183,22 @@ def _hash(lines: Iterable[str]) -> str:
 WEIGHTS = "name_or_path"
 TOKENIZER, EXTRACTOR, ENCODER, DECODER = "tokenizer_name", "feature_extractor_name", "encoder", "decoder"
 FIELDS = (WEIGHTS, TOKENIZER, EXTRACTOR, ENCODER, DECODER)
-# Those whose source holds weights.
+# Fields whose source has weights.
 WITH_WEIGHTS = (WEIGHTS, ENCODER, DECODER)
 
 
 @dataclass(frozen=True)
 class SourcePin:
-    """A source, resolved.
+    """A resolved source.
 
     Attributes:
-        field: The one that names it.
-        text: As messages and records show it.
-        kind: HUB, PATH, STORAGE or HTTPS; a run is where its model is.
-        is_file: Whether it is a file, such as an archive, and no folder of files.
-        revision: The commit on the Hub. None: elsewhere.
-        sha256: Of a file; of a folder's files by name; of a bucket's by name, size and ETag. None: not known, or a
-            commit says it.
+        field: The config's field that names it.
+        text: Its text in messages and records.
+        kind: HUB, PATH, STORAGE or HTTPS; a run is resolved to the location of its model.
+        is_file: True for a file, such as an archive; False for a folder.
+        revision: The commit on the Hub. None: not on the Hub.
+        sha256: Of a file's content; of a folder's files and names; of a bucket's names, sizes and ETags. None: not
+            known, or identified by a commit.
     """
 
     field: str
@@ -215,15 +215,15 @@ class SourcePin:
 
     @property
     def name(self) -> str:
-        """`model.name_or_path: s3://bucket/model`, as messages begin."""
+        """The beginning of messages, e.g. `model.name_or_path: s3://bucket/model`."""
         return f"model.{self.field}: {self.text}"
 
     @property
     def record(self) -> dict[str, Any]:
-        """For the run's record."""
+        """Returns the entry for the run's record."""
         return {"source": self.text, "revision": self.revision, "sha256": self.sha256}
 
     def differs_from(self, known: Mapping[str, Any]) -> bool:
-        """Whether the same source is known with other content."""
+        """Returns True if the record of the same source has other content."""
         pairs = ((known.get("revision"), self.revision), (known.get("sha256"), self.sha256))
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)

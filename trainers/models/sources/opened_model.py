@@ -1,4 +1,4 @@
-"""The model of a config as one folder of this node, whatever places its parts come from."""
+"""Opens the model of a config as one folder on this node, whatever the locations of its parts are."""
 
 import hashlib
 import json
@@ -32,23 +32,23 @@ from trainers.models.sources.model_files import (
 from trainers.models.sources.source_reader import SourceReader, made_once
 
 if TYPE_CHECKING:
-    # It loads torch, which a family does without.
+    # Loads torch, which a family does not need.
     from trainers.distributed.session import Session
 
 Model = TypeVar("Model", bound=ModelPart)
 Pins = Mapping[str, SourcePin]
 
-# What of a model is neither its weights nor its processor.
+# Files of a model other than its weights and its processor.
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
 
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """Where this node has the files that a config's model part names.
+    """The local files that a config's model part names.
 
     Attributes:
-        folder: With all of them. None: new weights, which begin with none.
+        folder: The folder with all of the files. None: the model has new weights.
     """
 
     folder: Path | None = None
@@ -56,20 +56,20 @@ class OpenedModel:
 
     @property
     def is_own(self) -> bool:
-        """Whether the weights cannot be named to others: they are neither a folder's nor a repository's of the Hub."""
+        """True if the weights cannot be named to others: they are neither a folder nor a repository on the Hub."""
         weights = self.pins.get(WEIGHTS)
         if self.folder is None:
             return False
         return len(self.pins) > 1 or weights is None or weights.is_file or weights.kind not in _NAMED
 
     def applied_to(self, model: Model) -> Model:
-        """The model part with the folder in place of the sources."""
+        """Returns the model part with the folder in place of the sources."""
         if self.folder is None:
             return model
         return model.model_copy(update={"name_or_path": str(self.folder), "revision": None})
 
     def named_in(self, model: Model) -> Model:
-        """The model part with the commit that its revision is."""
+        """Returns the model part with its revision replaced by the commit."""
         weights = self.pins.get(WEIGHTS)
         if weights is None:
             return model
@@ -77,7 +77,7 @@ class OpenedModel:
 
     @contextmanager
     def named_in_errors(self) -> Iterator[None]:
-        """A block whose errors name the sources instead of the folder."""
+        """Returns a context whose errors name the sources instead of the folder."""
         try:
             yield
         except RayscribeError as error:
@@ -92,7 +92,7 @@ _NAMED = (SourceKind.PATH, SourceKind.HUB)
 
 
 def with_model(config: TrainConfig, name_or_path: str) -> TrainConfig:
-    """The config with other weights, of which nothing but their source is known."""
+    """Returns the config with other weights, without any other fields of the model part."""
     part = config.model
     revision = part.revision if name_or_path == part.name_or_path else None
     named = ModelPart(name_or_path=name_or_path, revision=revision, allow_pickle=part.allow_pickle)
@@ -102,13 +102,13 @@ def with_model(config: TrainConfig, name_or_path: str) -> TrainConfig:
 def pin_sources(
     config: TrainConfig, known: Mapping[str, Any] | None = None, *, hashed: bool = False
 ) -> dict[str, SourcePin]:
-    """What each source of a config's model is now, by its field; none of new weights.
+    """Returns the present state of each source of a config's model, by field; empty for new weights.
 
-    `known` is the record of the sources that the run began with, by the same fields. With `hashed`, folders of this
-    node are read to know their content.
+    `known` is the record of the sources at the start of the run, by the same fields. With `hashed`, local folders are
+    hashed, too.
 
     Raises:
-        ConfigError: a source is not there, or its weights are pickled, which is not allowed.
+        ConfigError: a source does not exist, or its weights are pickled, which is not allowed.
         StorageError: the Hub, a server, the network or a disk does not respond.
     """
     model, reader = config.model, SourceReader.of(config)
@@ -127,13 +127,13 @@ def pin_sources(
 
 
 def open_sources(config: TrainConfig, pins: Pins, *, weights: bool, cached: bool = False) -> OpenedModel:
-    """Has the files of sources on this node, in one folder; without `weights` only what describes the model.
+    """Makes the files of sources available in one local folder; without `weights`, only the model's description.
 
-    `cached` says that another process of the node has done so.
+    With `cached`, another process of the node has done this already.
 
     Raises:
-        ConfigError: a source is no model, or not what it was when it was pinned; or the parts do not go together.
-        StorageError: a source is not complete; or the Hub, a server, the network or a disk does not respond.
+        ConfigError: a source is not a model, or has changed since it was pinned; or the parts do not match.
+        StorageError: a source is incomplete; or the Hub, a server, the network or a disk does not respond.
     """
     reader = SourceReader.of(config)
     folders = {name: reader.folder(pin, weights=weights, cached=cached) for name, pin in pins.items()}
@@ -156,7 +156,7 @@ def open_sources(config: TrainConfig, pins: Pins, *, weights: bool, cached: bool
 
 
 def open_once_a_node(config: TrainConfig, pins: Pins, session: "Session") -> OpenedModel:
-    """The same with weights on every rank; the first of each node downloads. Every rank calls it."""
+    """Opens the sources with weights on every rank; the first rank of each node downloads. Every rank must call it."""
     opened = None
     with session.failing_together("downloading the model"):
         if session.local_rank == 0:
@@ -165,14 +165,14 @@ def open_once_a_node(config: TrainConfig, pins: Pins, session: "Session") -> Ope
 
 
 def _is_converted(folder: Path, pin: SourcePin) -> bool:
-    """Whether a folder is of a checkpoint of OpenAI's Whisper, which has no tokens."""
+    """Returns True for the folder of a converted checkpoint of OpenAI's Whisper, which has no tokens."""
     if not pin.is_file or any((folder / name).exists() for name in (_GENERATION, *_TOKENIZERS)):
         return False
     return bool(json.loads((folder / _CONFIG).read_bytes()).get("model_type") == "whisper")
 
 
 def _refuse_without_tokenizer(folder: Path, pin: SourcePin) -> None:
-    # Only now: it takes torch, as the conversion has.
+    # Imported lazily: loads torch, which the conversion has loaded already.
     from trainers.models.whisper.openai_checkpoint import tokenizer_for  # noqa: PLC0415
 
     raise ConfigError(
@@ -182,12 +182,12 @@ def _refuse_without_tokenizer(folder: Path, pin: SourcePin) -> None:
 
 
 def _compose(folders: Mapping[str, Path], pins: Pins, target: Path, *, weights: bool, seed: int) -> None:
-    """Writes one folder of several sources, in which weights are links to where they are."""
+    """Writes one folder from several sources, in which weights are links."""
     base = folders.get(WEIGHTS)
     tokenizer = _open(AutoTokenizer, (TOKENIZER, DECODER, WEIGHTS), folders, pins)
     extractor = _open(AutoFeatureExtractor, (EXTRACTOR, ENCODER, WEIGHTS), folders, pins)
     if base is None:
-        # Only now: most models are of one source.
+        # Imported lazily: most models have a single source.
         from trainers.models.seq2seq.warm_start import join  # noqa: PLC0415
 
         def make() -> None:
@@ -207,9 +207,9 @@ def _compose(folders: Mapping[str, Path], pins: Pins, target: Path, *, weights: 
 
 
 def _fit_outputs(folder: Path, tokenizer: Any) -> None:
-    """Has an encoder without an output layer, which a CTC model begins with, get one for the tokenizer.
+    """Configures an encoder without an output layer, from which a CTC model starts, to get one for the tokenizer.
 
-    An output layer that is there stays, and a tokenizer that does not fit it is refused when it is opened.
+    An existing output layer is unchanged, and a tokenizer that does not match it is refused when it is opened.
     """
     content = json.loads((folder / _CONFIG).read_bytes())
     ctc = MODEL_FOR_CTC_MAPPING_NAMES.get(content.get("model_type"))
@@ -220,18 +220,18 @@ def _fit_outputs(folder: Path, tokenizer: Any) -> None:
 
 
 def _take_over(base: Path, target: Path, origin: str, *, weights: bool) -> None:
-    """Copies what is no processor's of a folder; weights become links."""
+    """Copies a folder's files except those of a processor; weights become links."""
     names = names_in(base)
     for name in (_CONFIG, _GENERATION, *INDEXES):
         if name in names:
             shutil.copyfile(base / name, target / name)
-    # Whether they may be pickled was said when the folder was opened.
+    # Pickled weights have been refused, unless allowed, when the folder was opened.
     for name in weight_files(names, origin, allow_pickle=True) if weights else ():
         (target / name).symlink_to((base / name).absolute())
 
 
 def _open(kind: Any, fields: tuple[str, ...], folders: Mapping[str, Path], pins: Pins) -> Any:
-    """What a class of transformers makes of the first of the fields that is given."""
+    """Opens the first given of the fields with a class of transformers."""
     name = next(each for each in fields if each in folders)
     folder = folders[name]
     refuse_without_files(folder, fields[0], pins[name].name)

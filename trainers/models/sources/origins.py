@@ -1,4 +1,4 @@
-"""Where a model's weights come from, as its card says it to others: ids of the Hub and licenses, and no path."""
+"""The origin of a model's weights for its model card: ids on the Hub and licenses, but no paths."""
 
 import json
 import re
@@ -17,18 +17,18 @@ from trainers.models.sources.model_files import CONFIG, SourcePin
 from trainers.storage import open_storage
 
 _MOST_BYTES = 2**22
-# An id of the Hub and no path: OWNER/NAME, where the name is none that trainers give to folders.
+# OWNER/NAME, where NAME does not look like a trainer's folder.
 _ID = re.compile(r"\w[\w.-]*/(?!checkpoint)\w[\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What may be told of a source of weights.
+    """Public facts about a source of weights.
 
     Attributes:
-        name: For a person.
-        base_model: Its id on the Hub, or that of the model that it was trained from. None: not known.
-        license: As its card has it. None: not known.
+        name: Its name for people.
+        base_model: Its id on the Hub, or that of its base model. None: not known.
+        license: The license in its card. None: not known.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Origin:
 
 
 def origin_of(pin: SourcePin, storage_options: StorageOptions) -> Origin:
-    """Reads what a source's own card and config say; what cannot be read is not known."""
+    """Reads a source's own card and config; values that cannot be read are None."""
     if pin.kind is SourceKind.HTTPS:
         return Origin(pin.text)
     if pin.kind is SourceKind.HUB:
@@ -53,7 +53,7 @@ def origin_of(pin: SourcePin, storage_options: StorageOptions) -> Origin:
 
 
 def _content(url: str, key: str, storage_options: StorageOptions) -> str:
-    """A small file; empty where it is not there, or cannot be read."""
+    """Returns the content of a small file; "" if it does not exist or cannot be read."""
     try:
         return open_storage(url, storage_options).read_small(key, _MOST_BYTES).decode()
     except (RayscribeError, OSError, ValueError):
@@ -61,17 +61,17 @@ def _content(url: str, key: str, storage_options: StorageOptions) -> str:
 
 
 def _card(content: str) -> Mapping[str, Any]:
-    """The metadata of a model card."""
+    """Returns the metadata in a model card."""
     try:
         data: Any = ModelCard(content, ignore_metadata_errors=True).data if content else None
         return data.to_dict() if data is not None else {}
-    # Anybody may have written it.
+    # The card may have any content.
     except Exception:
         return {}
 
 
 def _name_in(content: str) -> Any:
-    """What transformers had loaded the config from that it saved."""
+    """Returns the name from which transformers loaded a config before saving it."""
     try:
         return json.loads(content or "{}").get("_name_or_path")
     except (ValueError, AttributeError):
@@ -79,7 +79,7 @@ def _name_in(content: str) -> Any:
 
 
 def _id_in(value: Any) -> str | None:
-    """An id of the Hub, of one or several."""
+    """Returns an id on the Hub, the first if there are several; None for any other value."""
     first = value[0] if isinstance(value, list) and value else value
     is_id = isinstance(first, str) and _ID.fullmatch(first) is not None and not Path(first).exists()
     return str(first) if is_id else None

@@ -1,4 +1,4 @@
-"""The best model of a run, by its journal."""
+"""Finds the best model of a run, from its journal."""
 
 from trainers.config.parts.model_source import RUN
 from trainers.config.storage_location import StorageOptions, in_home, is_url, unsupported_url
@@ -10,9 +10,9 @@ from trainers.storage import open_storage
 
 
 def model_in(address: str, storage_options: StorageOptions) -> str | None:
-    """The folder or URL of the model in a run folder, or in a folder of a model; None: it has none.
+    """Returns the folder or URL of the model in a run folder, or in a folder of a model; None if there is none.
 
-    That of a run is the one that its journal names, and not the copy at the root that people see.
+    A run's model is the one that its journal names, not the copy at the root of the run folder.
     """
     state = Journal(RunFolder(open_storage(address, storage_options))).read()
     home = address if state.finished is None else f"{address}/{state.finished.outputs}"
@@ -23,12 +23,12 @@ def model_in(address: str, storage_options: StorageOptions) -> str | None:
 
 
 def find_model(model: str, storage_options: StorageOptions, argument: str = "--model") -> str:
-    """The folder or URL that holds the model of a run, or the text itself where it is one, or a Hub id.
+    """Returns the folder or URL of a run's model, or the text itself if it is a model's folder or URL, or a Hub id.
 
-    A run's is the one that its journal names, not the copy at the root that people see. Messages begin with `argument`.
+    A run's model is the one that its journal names, not the copy at its root. Messages begin with `argument`.
 
     Raises:
-        ConfigError: a folder or URL was given that holds no model.
+        ConfigError: the folder or URL has no model.
     """
     if problem := unsupported_url(model):
         raise ConfigError(f"{argument} {model}: {problem}")
@@ -45,7 +45,7 @@ def find_model(model: str, storage_options: StorageOptions, argument: str = "--m
 
 
 def _why_none(address: str, storage_options: StorageOptions) -> str:
-    """Why there is no model in a folder, and what may be named."""
+    """Returns why there is no model in a folder, and what to name instead."""
     state = Journal(RunFolder(open_storage(address, storage_options))).read()
     if state.number == 0 or state.finished is not None:
         return f"holds no config.json, nor a {layout.MODEL}/ folder; give a run folder, or a folder with a model"
@@ -58,11 +58,11 @@ def _why_none(address: str, storage_options: StorageOptions) -> str:
 
 
 def model_of_run(field: str, name: str, storage_path: str, storage_options: StorageOptions) -> str:
-    """The folder or URL of the model of another run of the same storage.
+    """Returns the folder or URL of the model of another run in the same storage.
 
     Raises:
-        ConfigError: there is no such run, or it has no model yet.
-        StorageError: the storage cannot be read.
+        ConfigError: the run does not exist, or has no model yet.
+        StorageError: the storage is not available.
     """
     url = f"{storage_path}/{name}"
     state = Journal(RunFolder(open_storage(url, storage_options))).read()

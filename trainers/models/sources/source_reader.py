@@ -1,4 +1,4 @@
-"""Reads sources of models: what each is now, and its files in a folder of this node, fetched by one process."""
+"""Reads sources of models: resolves their present content, and downloads their files once per node."""
 
 import json
 import os
@@ -41,20 +41,20 @@ from trainers.storage import Entry, Storage, open_storage, sha256_of
 from trainers.storage.full_disk import naming_full_disk, refuse_full
 from trainers.storage.web_files import WebVersion, download_web_file
 
-# In the folder that it is unpacked to, until that is done.
+# Name of a download in its target folder, until it is unpacked.
 _DOWNLOAD = ".download"
 _KNOWN = "known.json"
-# By the names of files, what reads the tensors of each.
+# Functions that read the tensors of files, by file name.
 _TensorFiles = Mapping[str, Callable[[], dict[str, StoredTensor]]]
 
 
 @dataclass(frozen=True)
 class SourceReader:
-    """Reads sources for one config.
+    """Reads the sources of one config.
 
     Attributes:
-        storage_path: Where other runs are.
-        storage_options: Of all buckets.
+        storage_path: Storage of other runs.
+        storage_options: Options of access to all buckets.
     """
 
     storage_path: str
@@ -66,20 +66,20 @@ class SourceReader:
         return cls(storage_path_of(config), config.run.storage_options, config.model.allow_pickle)
 
     def pin(self, field: str, source: ModelSource, known: Mapping[str, Any] | None = None) -> SourcePin:
-        """What a source is now; a revision of the Hub is the commit that a run began with, where that is `known`.
+        """Returns the present state of a source; a revision on the Hub is resolved to the commit in `known`, if given.
 
-        A file at an https:// URL without a hash is downloaded to know it. The content of a folder of this node is not
-        read, see `hashed`.
+        A file at an https:// URL without a hash is downloaded to compute it. The content of a local folder is not read,
+        see `hashed`.
 
         Raises:
-            ConfigError: it is not there, or its weights are pickled, which is not allowed.
+            ConfigError: the source does not exist, or its weights are pickled, which is not allowed.
             StorageError: the Hub, the server, the network or the disk does not respond.
         """
         pin = SourcePin(field, source.text, source.kind, source.address, source.revision, source.sha256)
         if source.kind is SourceKind.RUN:
             address = model_of_run(f"model.{field}", source.address, self.storage_path, self.storage_options)
             pin = replace(pin, kind=SourceKind.STORAGE if is_url(address) else SourceKind.PATH, address=address)
-        # A relative path.
+        # A relative path that was parsed as a Hub id.
         elif source.kind is SourceKind.HUB and Path(source.text).exists():
             pin = replace(pin, kind=SourceKind.PATH, address=source.text, revision=None)
         if pin.kind is SourceKind.HUB:
@@ -96,7 +96,7 @@ class SourceReader:
         return pin
 
     def hashed(self, pin: SourcePin) -> SourcePin:
-        """The same with the hash of the content, also of a folder of this node; errors as of `pin`."""
+        """Returns the pin with the hash of its content, also for a local folder; raises as `pin`."""
         path = Path(pin.address)
         if pin.kind is not SourceKind.PATH or pin.is_file or not path.is_dir():
             return pin
@@ -106,15 +106,15 @@ class SourceReader:
         return replace(pin, sha256=hash_of_folder(path, names))
 
     def folder(self, pin: SourcePin, *, weights: bool, cached: bool = False) -> Path:
-        """The folder of this node with the files of a source, which other processes of it wait for.
+        """Returns the local folder with the files of a source; other processes of the node wait for the download.
 
-        Without `weights`, what is large may be left out. `cached` says that the node has it already. A folder that is
-        not there is named by who opens it.
+        Without `weights`, large files may be left out. With `cached`, the node has the files already. A missing local
+        folder is reported when it is opened.
 
         Raises:
-            ConfigError: it is no model, a file of it is damaged, or its weights are pickled, which is not allowed; or
-                what is there is another than was pinned.
-            StorageError: it is not complete; or the Hub, the server, the network or the disk does not respond.
+            ConfigError: the source is not a model, one of its files is damaged, its weights are pickled, which is not
+                allowed, or it has changed since it was pinned.
+            StorageError: the source is incomplete; or the Hub, the server, the network or the disk does not respond.
         """
         weights = weights and pin.has_weights
         folder = self._fetched(pin, weights=weights, cached=cached)
@@ -125,9 +125,9 @@ class SourceReader:
         return folder
 
     def tensors(self, pin: SourcePin) -> dict[str, StoredTensor] | None:
-        """The tensors of a source with weights, by name, for which only headers are read; None: they are pickled.
+        """Returns the tensors of a source with weights, by name, reading only headers; None if they are pickled.
 
-        Errors as of `folder`.
+        Raises as `folder`.
         """
         folder, at = self._fetched(pin, weights=False, cached=False), pin.name
         files = {name: partial(tensors_of_file, folder / name, at) for name in names_in(folder)}
@@ -167,7 +167,7 @@ class SourceReader:
         return replace(pin, sha256=hash_of_listing(self._objects(pin, weights=True)))
 
     def _objects(self, pin: SourcePin, *, weights: bool) -> list[Entry]:
-        """What is opened of a folder in a bucket."""
+        """Returns the files to open in a bucket's folder."""
         entries = {entry.key: entry for entry in self._storage(pin).list_files() if "/" not in entry.key}
         if pin.has_weights:
             refuse_unopened(entries, pin.name, allow_pickle=self.allow_pickle)
@@ -185,7 +185,7 @@ class SourceReader:
         return open_storage(pin.address, self.storage_options)
 
     def _downloaded(self, pin: SourcePin) -> str:
-        """The SHA-256 of a file at a URL, which is unpacked where the node did not have it."""
+        """Returns the SHA-256 of a file at a URL; downloads and unpacks the file unless the node has it."""
         cache = NodeCache(pin.address, "", "models")
         with cache.locked(_KNOWN):
             known = KnownDownload.read(cache.folder / _KNOWN)
@@ -221,7 +221,7 @@ class SourceReader:
 
     def _open_file(self, file: Path, folder: Path, origin: str) -> None:
         if is_checkpoint(file):
-            # Only now: it takes torch.
+            # Imported lazily: loads torch.
             from trainers.models.whisper.openai_checkpoint import convert  # noqa: PLC0415
 
             refuse_damaged_zip(file, origin)
@@ -234,7 +234,7 @@ class SourceReader:
     def _fetch_entries(
         self, pin: SourcePin, storage: Storage, listing: Callable[[], Sequence[Entry]], targets: Mapping[str, Path]
     ) -> None:
-        """Downloads objects that are, before and after it, those that were pinned."""
+        """Downloads objects; checks before and after the download that they have not changed since they were pinned."""
         entries = self._unchanged(pin, listing)
         sizes = {key: entries[key].size_bytes for key in targets}
         refuse_full(next(iter(targets.values())).parent, sum(sizes.values()), pin.name)
@@ -253,7 +253,7 @@ class SourceReader:
 
 
 def tensors_in(folder: Path, origin: str, *, allow_pickle: bool) -> dict[str, StoredTensor] | None:
-    """The tensors of the weights in a folder of this node, by name; None: they are pickled. Errors as of `folder`."""
+    """Returns the tensors of the weights in a local folder, by name; None if they are pickled. Raises as `folder`."""
     files = {name: partial(tensors_of_file, folder / name, origin) for name in names_in(folder)}
     return _tensors_of(files, folder, origin, allow_pickle=allow_pickle)
 
@@ -261,7 +261,7 @@ def tensors_in(folder: Path, origin: str, *, allow_pickle: bool) -> dict[str, St
 def _tensors_of(
     files: _TensorFiles, folder: Path, origin: str, *, allow_pickle: bool
 ) -> dict[str, StoredTensor] | None:
-    """The tensors of the weights among files; their index is in a folder of this node."""
+    """Returns the tensors of the weights among files, whose index is in a local folder."""
     chosen = weight_files(files, origin, allow_pickle=allow_pickle)
     refuse_incomplete(folder, files, origin)
     if not chosen[0].endswith(".safetensors"):
@@ -271,7 +271,7 @@ def _tensors_of(
 
 
 def made_once(url: str, key: str, name: str, make: Callable[[Path], None]) -> Path:
-    """A folder of this node's models, made by `make` where the node has none."""
+    """Returns a folder in this node's cache of models, made by `make` if it does not exist."""
     cache = NodeCache(url, key, "models")
 
     def make_anew(part: Path) -> None:
@@ -284,14 +284,14 @@ def made_once(url: str, key: str, name: str, make: Callable[[Path], None]) -> Pa
             raise
 
     path = cache.once(name, make_anew)
-    # What nobody has used for days is removed.
+    # Folders that are not used for days are removed.
     os.utime(path)
     return path
 
 
 @dataclass(frozen=True)
 class KnownDownload:
-    """A file that was downloaded from a URL before: what the server said of it, and its SHA-256."""
+    """An earlier download from a URL: the server's description of the file, and its SHA-256."""
 
     version: WebVersion
     sha256: str
@@ -316,18 +316,18 @@ def download(
     """Downloads a file, see `download_web_file`.
 
     Args:
-        url: Of https.
-        target: Is made; its folder is there.
-        origin: What messages name, since the URL may hold a secret.
-        sha256: Of the file. None: what the server says of its length has to do.
-        known: Of an earlier download: where the server still has the same, nothing is downloaded.
+        url: An https URL.
+        target: Path of the new file, in an existing folder.
+        origin: Name of the file in messages, since the URL may contain a secret.
+        sha256: Expected SHA-256 of the file. None: only its length, from the server, is checked.
+        known: An earlier download: if the server's file is unchanged, nothing is downloaded.
 
     Returns:
-        What was downloaded; None where it is what is known.
+        The download; None if the file is that of `known`.
 
     Raises:
-        ConfigError: there is no such file, it is not served over TLS, or it has another SHA-256.
-        StorageError: the server or the network does not respond, or the disk has no room for it.
+        ConfigError: the file does not exist, is not served over TLS, or has another SHA-256.
+        StorageError: the server or the network does not respond, or the disk has no room for the file.
     """
     before = known.version if known is not None else None
     try:

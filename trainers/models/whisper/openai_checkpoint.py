@@ -1,6 +1,6 @@
-"""OpenAI's own checkpoints of Whisper (`tiny.pt`, …), converted to a model folder of transformers.
+"""Converts OpenAI's own checkpoints of Whisper (`tiny.pt`, …) to model folders of transformers.
 
-Such a file holds `dims`, the sizes (whisper/model.py:ModelDimensions), and `model_state_dict`, the weights by the names
+Such a file has `dims`, the sizes (whisper/model.py:ModelDimensions), and `model_state_dict`, the weights by the names
 of OpenAI's modules. It is read with `torch.load(weights_only=True)`, which builds tensors and plain containers only.
 """
 
@@ -26,7 +26,7 @@ SIZES = (
     *("n_mels", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
     *("n_vocab", "n_text_ctx", "n_text_state", "n_text_head", "n_text_layer"),
 )
-# Outputs of the released models; each with who has its tokenizer, and the tokens that are no speech.
+# Numbers of outputs of the released models; below, a model with the tokenizer of each, and its non-speech tokens.
 ENGLISH, MULTILINGUAL, LARGE_V3 = 51_864, 51_865, 51_866
 TOKENIZERS = {
     ENGLISH: "openai/whisper-tiny.en",
@@ -39,7 +39,7 @@ NO_SPEECH = {
     LARGE_V3: NON_SPEECH_TOKENS_MULTI,
 }
 CONTROLS = (START, *(f"<|{task}|>" for task in TASKS), "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
-# The names of OpenAI's modules, and those of transformers', part by part.
+# Names of OpenAI's modules and of transformers' modules, part by part.
 _RENAMED = (
     (r"^", "model."),
     (r"\.blocks\.", ".layers."),
@@ -63,11 +63,11 @@ _OUTPUTS = "proj_out.weight"
 
 
 def convert(file: Path, folder: Path, origin: str, *, allow_pickle: bool) -> None:
-    """Writes config, weights and feature extractor of a checkpoint into a folder; a checkpoint has no tokenizer.
+    """Writes config, weights and feature extractor of a checkpoint to a folder; a checkpoint has no tokenizer.
 
     Raises:
-        ConfigError: pickles are not allowed, or it is none of OpenAI's Whisper.
-        StorageError: it is cut or damaged.
+        ConfigError: pickles are not allowed, or the file is not a checkpoint of OpenAI's Whisper.
+        StorageError: the file is cut or damaged.
     """
     if not allow_pickle:
         raise ConfigError(
@@ -79,7 +79,7 @@ def convert(file: Path, folder: Path, origin: str, *, allow_pickle: bool) -> Non
     with torch.device("meta"):
         network = WhisperForConditionalGeneration(config)
     renamed = {_renamed(name): weight.float() for name, weight in weights.items()}
-    # Whisper's outputs are its embeddings of tokens.
+    # Whisper's output layer shares the token embeddings.
     expected = {name: weight.shape for name, weight in network.state_dict().items() if name != _OUTPUTS}
     found = {name: weight.shape for name, weight in renamed.items()}
     if wrong := sorted(name for name in expected | found if expected.get(name) != found.get(name)):
@@ -87,7 +87,7 @@ def convert(file: Path, folder: Path, origin: str, *, allow_pickle: bool) -> Non
     network.load_state_dict(renamed, strict=False, assign=True)
     network.tie_weights()
     network.save_pretrained(folder)
-    # It has no tokenizer, so that what it generates with is not known yet.
+    # The tokens of its generation config are not known without a tokenizer.
     (folder / "generation_config.json").unlink(missing_ok=True)
     WhisperFeatureExtractor(
         feature_size=dims["n_mels"], sampling_rate=SAMPLING_RATE_HZ, chunk_length=CONTEXT_S
@@ -99,7 +99,7 @@ def _read(file: Path, origin: str) -> tuple[dict[str, int], Mapping[str, torch.T
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, EOFError, zipfile.BadZipFile) as error:
         raise StorageError(f"{origin}: is cut or damaged ({error}): copy it again") from error
-    # What torch raises depends on where it is cut, and what is not tensors and containers is refused.
+    # The exception that torch raises depends on where the file is cut; content other than tensors is refused, too.
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise ConfigError(f"{origin}: holds more than weights, or is damaged: {reason}") from error
@@ -126,9 +126,9 @@ def _renamed(name: str) -> str:
 
 
 def config_of(dims: Mapping[str, int]) -> WhisperConfig:
-    """The config of transformers for OpenAI's sizes; feed-forward layers are four times as wide (whisper/model.py).
+    """Returns transformers' config for OpenAI's sizes; feed-forward layers are four times as wide (whisper/model.py).
 
-    Its special tokens are not a checkpoint's, see `add_tokens`.
+    A checkpoint does not have the special tokens, see `add_tokens`.
     """
     return WhisperConfig(
         vocab_size=dims["n_vocab"],
@@ -147,12 +147,12 @@ def config_of(dims: Mapping[str, int]) -> WhisperConfig:
 
 
 def tokenizer_for(folder: Path) -> str:
-    """Who has the tokenizer of a converted checkpoint."""
+    """Returns the name of a model with the tokenizer of a converted checkpoint."""
     return TOKENIZERS.get(WhisperConfig.from_pretrained(folder).vocab_size, "<the one that it was trained with>")
 
 
 def add_tokens(folder: Path, tokenizer: Any) -> None:
-    """Gives a converted checkpoint the special tokens of a tokenizer, and a generation config with them."""
+    """Adds the special tokens of a tokenizer, and a generation config with them, to a converted checkpoint."""
     token_id, known = tokenizer.convert_tokens_to_ids, tokenizer.get_vocab()
     config = WhisperConfig.from_pretrained(folder)
     end, start = tokenizer.eos_token_id, token_id(START)

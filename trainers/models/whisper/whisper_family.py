@@ -40,13 +40,13 @@ SIZES = (
     *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
     *("num_mel_bins", "max_source_positions", "max_target_positions", "vocab_size"),
 )
-# Increased when `encode_labels` gives other ids for the same tokenizer, so that labels that are kept are not used.
+# Increased when `encode_labels` returns other ids for the same tokenizer, so that stored labels are not reused.
 LABELS_VERSION = 1
 
 
 # Tokenizer and generation config must agree on these, and often do not in published weights.
 def check_tokens(opened: OpenModel) -> Iterator[Finding]:
-    """Checks the special tokens that every label begins with."""
+    """Checks the special tokens at the beginning of every label."""
     part: WhisperPart = opened.part
     wanted = [START, NO_TIMESTAMPS]
     if part.token_language is not None and (
@@ -65,7 +65,7 @@ def check_tokens(opened: OpenModel) -> Iterator[Finding]:
 
 
 def check_start_token(opened: OpenModel) -> Iterator[Finding]:
-    """Compares the token that the decoder starts with: in training, in generation, in the tokenizer."""
+    """Compares the decoder's start token in training, in generation and in the tokenizer."""
     part: WhisperPart = opened.part
     if part.init == "scratch":
         yield ok("a new model starts with the tokenizer's own token")
@@ -86,7 +86,7 @@ def check_start_token(opened: OpenModel) -> Iterator[Finding]:
 
 
 def check_generation(opened: OpenModel) -> Iterator[Finding]:
-    """Checks what generation needs for the language and task of the config, and reports what it ignores."""
+    """Checks what generation needs for the language and task of the config, and reports ignored settings."""
     part: WhisperPart = opened.part
     if part.init == "scratch":
         yield ok("a new model's generation config is made of the recipe")
@@ -97,7 +97,7 @@ def check_generation(opened: OpenModel) -> Iterator[Finding]:
     yield from (warning(f"{part.name_or_path}: {note}") for note in notes)
     for file, content in configs.items():
         if ids := getattr(content, "forced_decoder_ids", None):
-            # In every released model.
+            # Present in every released model.
             yield ok(f"{file} has outdated forced_decoder_ids {ids}, which are ignored: model.language and task count")
     if getattr(configs["config.json"], "suppress_tokens", None) == []:
         yield warning(
@@ -158,7 +158,7 @@ class WhisperFamily(Family[WhisperPart]):
         generation.save_pretrained(folder)
 
     def open_processor(self, model: WhisperPart, description: Path | None) -> WhisperProcessor:
-        """The tokenizer's prefix is the language and task of the config."""
+        """Opens the processor, whose tokenizer has the config's language and task as prefix."""
         if description is not None:
             return WhisperProcessor.from_pretrained(description)
         refuse_without_processor(model)
@@ -175,7 +175,7 @@ class WhisperFamily(Family[WhisperPart]):
         if language is not None:
             _set_prefix(processor.tokenizer, language, str(model.name_or_path))
         used = self.encode_labels(processor, [""])[0]
-        # No text gives the tokens of times and of tasks.
+        # No text contains the tokens of timestamps and tasks.
         outputs = _read_config(model).vocab_size
         origin = f"model.name_or_path: {model.name_or_path}"
         refuse_tokens_beyond(processor.tokenizer, outputs, used, origin, ignored="<|")
@@ -187,7 +187,7 @@ class WhisperFamily(Family[WhisperPart]):
         return super().model_config(model, processor)
 
     def limits(self, config: Any, processor: Any) -> Limits:
-        """Of an empty label the end token, its last, is generated."""
+        """Returns the limits; at least the end token of a label is generated."""
         prefix_tokens = len(self.encode_labels(processor, [""])[0]) - 1
         context_s, positions = float(processor.feature_extractor.chunk_length), int(config.max_target_positions)
         return Limits(context_s, positions, prefix_tokens, new_tokens=max(1, positions - PROMPT_TOKENS))
@@ -203,14 +203,14 @@ class WhisperFamily(Family[WhisperPart]):
         return found
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
-        """Label ids of each text: language, task and no-timestamps tokens, the text, the end token.
+        """Returns the label ids of each text: language, task and no-timestamps tokens, the text, the end token.
 
-        The decoder's start token is not among them, since the model puts it before the labels itself
-        (transformers#29973: left in place, it is trained twice).
+        The decoder's start token is not included, since the model adds it before the labels itself (transformers#29973:
+        otherwise it is trained twice).
         """
         tokenizer = processor.tokenizer
         start = tokenizer.convert_tokens_to_ids(START)
-        # What calling the tokenizer does, three times as fast: it would also list masks and places in the text.
+        # Same result as calling the tokenizer, three times as fast: a call also computes masks and offsets.
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
@@ -218,7 +218,7 @@ class WhisperFamily(Family[WhisperPart]):
         return [ids[1:] if ids and ids[0] == start else ids for ids in encoded]
 
     def labels_fingerprint(self, processor: Any) -> str:
-        """The tokenizer with its prefix, without what a call to it leaves behind."""
+        """Returns a hash of the tokenizer with its prefix, without the state that calls leave in it."""
         tokenizer = json.loads(processor.tokenizer.backend_tokenizer.to_str())
         tokenizer |= {"truncation": None, "padding": None}
         content = json.dumps([LABELS_VERSION, version("tokenizers"), tokenizer], sort_keys=True)
@@ -228,7 +228,7 @@ class WhisperFamily(Family[WhisperPart]):
         return language_code(language)
 
     def language_prefix(self, processor: Any, language: str | None) -> list[int]:
-        """Language, task and no-timestamps tokens; a new model has a token for each language of Whisper."""
+        """Returns the language, task and no-timestamps tokens; a new model has tokens for all languages of Whisper."""
         if language is None:
             return self.encode_labels(processor, [""])[0][:-1]
         code = whisper_code(language)
@@ -248,8 +248,8 @@ class WhisperFamily(Family[WhisperPart]):
 
     def export_processor(self, folder: Path) -> None:
         split_processor(folder)
-        # Before version 5 transformers knows neither merges as pairs, nor special tokens that only tokenizer.json marks
-        # as such (tried with 4.44).
+        # transformers before version 5 reads neither merges as pairs, nor special tokens that only tokenizer.json marks
+        # as such (tested with 4.44).
         tokenizer = AutoTokenizer.from_pretrained(folder)
         tokenizer.backend_tokenizer.model.save(str(folder))
         files = ("tokenizer.json", "tokenizer_config.json")
@@ -270,7 +270,7 @@ def _read_config(model: WhisperPart) -> Any:
 
 
 def _refuse_other_tokenizer(tokenizer: Any, origin: str) -> None:
-    """Refuses, with a ConfigError, one without the tokens around each text, which stand in files of their own, too."""
+    """Raises ConfigError for a tokenizer without the tokens around each text, which are also in separate files."""
     known = tokenizer.get_vocab()
     if lacked := [token for token in (START, NO_TIMESTAMPS) if token not in known]:
         raise ConfigError(
@@ -287,7 +287,7 @@ def _set_prefix(tokenizer: Any, language: tuple[str, str], origin: str) -> None:
     if f"<|{code}|>" not in tokenizer.get_vocab():
         fix = "name weights that have one, or say in model.borrowed_language whose token it shall be given"
         raise ConfigError(f"model.language: {_lacks(code, origin)}: {fix}")
-    # transformers counts to a token from the first.
+    # transformers computes a language's token from the position of the first one.
     if f"<|{code}|>" not in prefix:
         raise ConfigError(f"model.language: {origin} does not have <|{code}|> in its place; its prefix is {prefix}")
 

@@ -1,7 +1,7 @@
-"""How a Whisper model generates: its generation config, made to agree with its tokenizer and with the run's config.
+"""The generation config of a Whisper model, made consistent with its tokenizer and with the run's config.
 
-Published weights often come with a generation config that is outdated, asks for timestamps, or names no language, and
-then score garbage, or fail at the first score. What the tokenizer knows is corrected, and reported.
+Published weights often have a generation config that is outdated, requests timestamps, or names no language, so that
+hypotheses are wrong, or scoring fails. What the tokenizer determines is corrected, and reported.
 """
 
 from collections.abc import Iterator
@@ -13,23 +13,23 @@ from trainers.models.language_names import LANGUAGES
 from trainers.models.whisper.whisper_part import WhisperPart, language_code
 from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, TASKS
 
-# Start, language, task and no-timestamps stand before the first token that is generated.
+# Start, language, task and no-timestamps tokens precede the first generated token.
 PROMPT_TOKENS = 4
 
 
 def is_multilingual(generation: Any) -> bool:
-    """Whether the model of a generation config knows languages."""
+    """Returns True if the model of a generation config has languages."""
     return bool(getattr(generation, "is_multilingual", True))
 
 
 def language_of(generation: Any, model: WhisperPart) -> tuple[str, str] | None:
-    """Code of the language, and the task, that a model is to transcribe: the config's, else the weights' own.
+    """Returns language code and task for transcription: the config's, else the weights' own.
 
-    The same rule for weights of a folder, of a bucket and of the Hub. None: an English-only model.
+    The same rule applies to weights in a folder, in a bucket and on the Hub. None: an English-only model.
 
     Raises:
-        ConfigError: there is neither, so that the model would guess the language of each clip; or it knows only
-            English, and another language is asked for.
+        ConfigError: neither has a language, so the model would guess that of each clip; or it knows only English,
+            and another language is requested.
     """
     if not is_multilingual(generation):
         if model.token_language is not None and language_code(model.token_language) != "en":
@@ -45,14 +45,14 @@ def language_of(generation: Any, model: WhisperPart) -> tuple[str, str] | None:
         raise ConfigError(
             f"model.language is missing: {model.name_or_path} is multilingual (--set model.language=English)"
         )
-    # As `English`, `en` or `<|en|>`.
+    # The value may be `English`, `en` or `<|en|>`.
     return language_code(str(own).strip("<|>")), getattr(generation, "task", None) or model.task
 
 
 def resolve_generation(generation: Any, tokenizer: Any, language: tuple[str, str] | None) -> list[str]:
-    """Makes a generation config agree with the tokenizer, and transcribe one language (`language_of`) by itself.
+    """Makes a generation config consistent with the tokenizer, and sets the language (`language_of`) to transcribe.
 
-    Gives what was changed and matters to the result, a line each.
+    Returns a line for each change that affects the result.
     """
     wanted = _wanted(generation, tokenizer)
     used = {f"<|{language[0]}|>", language[1]} if language is not None else set()
@@ -73,9 +73,9 @@ def resolve_generation(generation: Any, tokenizer: Any, language: tuple[str, str
 
 @contextmanager
 def allowing_text(generation: Any, tokenizer: Any) -> Iterator[None]:
-    """Within it, no text is forbidden.
+    """Returns a context in which no text is suppressed.
 
-    Whisper's released weights suppress quotes, brackets and the like, which are errors where texts are compared as
+    Whisper's released weights suppress quotes, brackets and the like, which causes errors if texts are compared as
     written.
     """
     suppressed = getattr(generation, "suppress_tokens", None)
@@ -89,14 +89,14 @@ def allowing_text(generation: Any, tokenizer: Any) -> Iterator[None]:
 
 
 def suppressed_tokens(model: Any, tokenizer: Any, *, as_written: bool) -> list[int]:
-    """Token ids that a model never generates: what its generation config suppresses, and timestamps.
+    """Returns the token ids that a model never generates: those suppressed by its generation config, and timestamps.
 
-    Where texts are compared `as_written`, no text is among them.
+    If texts are compared `as_written`, no text is suppressed.
     """
     generation = model.generation_config
     with allowing_text(generation, tokenizer) if as_written else nullcontext():
         suppressed = {*(generation.suppress_tokens or ())}
-    # They end the vocabulary.
+    # Timestamps are the last tokens of the vocabulary.
     return sorted(suppressed | {*range(generation.no_timestamps_token_id + 1, model.config.vocab_size)})
 
 
@@ -113,5 +113,5 @@ def _wanted(generation: Any, tokenizer: Any) -> dict[str, Any]:
 def _agrees(found: Any, wanted: Any, used: set[str]) -> bool:
     if not isinstance(wanted, dict):
         return bool(found == wanted)
-    # A table may have less than the tokenizer, whose languages need not all be trained.
+    # A table may have fewer languages than the tokenizer, since not all need be trained.
     return isinstance(found, dict) and found.items() <= wanted.items() and used & set(wanted) <= set(found)

@@ -1,4 +1,4 @@
-"""What the config says of a Whisper. Imports no torch."""
+"""The model part of a Whisper's config. Imports no torch."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -34,13 +34,13 @@ RELEASED = {
     "large-v3": 1550e6,
     "large-v3-turbo": 809e6,
 }
-# Of the released models, tiny's.
+# The smallest width of the released models, that of tiny.
 LEAST_WIDTH = 384
 MATCHED_FRACTION = 0.1
 
 
 class WhisperPart(NewModelPart):
-    """A Whisper: released weights, or sizes of a new one."""
+    """A Whisper: released weights, or the sizes of a new one."""
 
     implementation: ClassVar[str] = f"{__package__}.whisper_family:WhisperFamily"
     decode_part: ClassVar[type[DecodePart]] = GenerationPart
@@ -121,7 +121,7 @@ class WhisperPart(NewModelPart):
 
     @property
     def _is_surely_whisper(self) -> bool:
-        """Weights whose family the recipe does not name may be of another."""
+        """Returns False for weights of unknown family, which the recipe does not name."""
         if self.init == "scratch" or self.family == "whisper" or self.name_or_path in self.released.values():
             return True
         with suppress(OSError, ValueError):
@@ -131,7 +131,7 @@ class WhisperPart(NewModelPart):
 
     @property
     def size(self) -> SizeEstimate:
-        """Of released weights by their name."""
+        """The size of released weights, by name, or of new ones."""
         if self.init == "pretrained":
             _, prefix, size = str(self.name_or_path).rstrip("/").rpartition("whisper-")
             return SizeEstimate(RELEASED.get(size, 0.0) if prefix else 0.0, LEAST_WIDTH)
@@ -146,10 +146,10 @@ class WhisperPart(NewModelPart):
 
 
 def language_code(language: str) -> str:
-    """Whisper's code of a language given by name or code, see `code_or_name`: `Serbian`, `sr-RS` → `sr`.
+    """Returns Whisper's code of a language given by name or code, see `code_or_name`: `Serbian`, `sr-RS` → `sr`.
 
     Raises:
-        ConfigError: Whisper has no token for it.
+        ConfigError: Whisper has no token for the language.
     """
     if (code := whisper_code(language)) is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A Whisper model as Rayscribe trains and scores it: padded labels, loss, and input of any even length."""
+"""A Whisper model for training and scoring: padded labels, loss, and inputs of any even length."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ class WhisperRecognizer(Recognizer):
             config = WhisperConfig.from_pretrained(description, **network_options(model))
             network: Any = WhisperForConditionalGeneration(config)
             if weights is not None:
-                # Into a new network: from_pretrained forgets that the encoder's positions are not trained.
+                # Into a new network: from_pretrained makes the encoder's positions trainable.
                 loaded = WhisperForConditionalGeneration.from_pretrained(weights, config=config, dtype=model.dtype)
                 network.to(dtype=loaded.dtype).load_state_dict(loaded.state_dict())
             network.generation_config = GenerationConfig.from_pretrained(description)
@@ -68,7 +68,7 @@ class WhisperRecognizer(Recognizer):
         network = weights_from_pretrained(model, WhisperForConditionalGeneration, **options)
         generation = network.generation_config
         notes = resolve_generation(generation, processor.tokenizer, language_of(generation, model))
-        # Where outdated ones were, they would rule over the language.
+        # Outdated ones would override the language.
         if hasattr(network.config, "forced_decoder_ids"):
             network.config.forced_decoder_ids = None
         return cls(network, processor, codec, tuple(notes))
@@ -102,7 +102,7 @@ class WhisperRecognizer(Recognizer):
         most = self.limits.new_tokens
         assert most is not None, "it generates"
         with self.with_input_length(inputs), decoding.precision(model.device), text:
-            # Once, for the loss and for the hypothesis: the encoder is most of the work.
+            # Once for both the loss and the hypothesis: the encoder is most of the work.
             encoded = model.get_encoder()(inputs["input_features"])
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
             given = {"encoder_outputs": encoded, "past_key_values": cache}
@@ -117,11 +117,12 @@ class WhisperRecognizer(Recognizer):
             }
             is_greedy = decoding.part.num_beams == 1
             with recorder.listening(model.get_output_embeddings()) if is_greedy else nullcontext():
-                # Each call has an output of its own: a beam search repeats the clips in the one that it is given.
+                # Each call needs its own output object: a beam search repeats the clips in its argument.
                 output = BaseModelOutput(encoded.last_hidden_state)
                 known: dict[str, Any] = {}
                 if is_greedy and "cache_implementation" not in options:
-                    # What of the encoder's output the pass before has projected: a tenth of a generation's work.
+                    # Reuses the projections of the encoder's output from the pass before: a tenth of a generation's
+                    # work.
                     known["past_key_values"] = EncoderDecoderCache(DynamicCache(), cache.cross_attention_cache)
                 tokens = model.generate(encoder_outputs=output, **options, **known)
             prompts = recorder.prompts[:: decoding.part.num_beams]
@@ -144,23 +145,23 @@ class WhisperRecognizer(Recognizer):
         ]
 
     def _languages(self, labels: Sequence[Sequence[int]]) -> dict[str, list[str]]:
-        """What has `generate` begin each hypothesis with the language that its labels begin with."""
+        """Returns options with which `generate` begins each hypothesis with its labels' language."""
         generation = self.model.generation_config
         if not is_multilingual(generation):
             return {}
         firsts = [ids[0] for ids in labels]
         tokens: list[str] = self.processor.tokenizer.convert_ids_to_tokens(firsts)
-        # Its table may have less languages than the tokenizer, and than the model is trained on.
+        # The table may have fewer languages than the tokenizer, and than the model is trained on.
         generation.lang_to_id.update(zip(tokens, firsts, strict=True))
         return {"language": tokens}
 
     def _nbest(
         self, encoded: Any, prompts: torch.Tensor, count: int, options: Mapping[str, Any]
     ) -> list[tuple[Alternative, ...]]:
-        """The best hypotheses of each utterance by one more beam search, the same as of `recognize`.
+        """Returns the best hypotheses of each utterance by a further beam search, equal to that of `recognize`.
 
-        Whisper's own `generate` repeats the utterances instead of returning several of the beams, so that all would be
-        the same; the one that it calls itself is called here, with the prompt that it was given.
+        Whisper's own `generate` repeats the utterances instead of returning several beams, so that all hypotheses would
+        be equal; this calls the inherited one, with the prompt that it would get.
         """
         sequences = GenerationMixin.generate(
             self.model,
@@ -175,7 +176,7 @@ class WhisperRecognizer(Recognizer):
         return [tuple(found[start : start + count]) for start in range(0, len(found), count)]
 
     def _alternatives(self, encoded: Any, prompts: torch.Tensor, tokens: torch.Tensor, limit: int) -> list[Alternative]:
-        """Hypotheses of their tokens, (R, T) and padded; `prompts` is (R, P), `limit` the most tokens generated."""
+        """Returns hypotheses of padded tokens, (R, T); `prompts` is (R, P), `limit` the maximum of generated tokens."""
         texts, ended = self._hypotheses(tokens, limit)
         labels = pad_labels(ended, start_id=0, pad_id=self.model.config.pad_token_id)["labels"].to(prompts.device)
         inputs = torch.cat([prompts, labels[:, :-1].clamp(min=0)], dim=1)
@@ -184,7 +185,7 @@ class WhisperRecognizer(Recognizer):
         return [Alternative(*each) for each in zip(texts, means, strict=True)]
 
     def _hypotheses(self, tokens: torch.Tensor, limit: int) -> tuple[list[str], list[list[int]]]:
-        """Texts of tokens (R, T), and the tokens that were generated of each, with its end token where it has one."""
+        """Returns texts of tokens (R, T), and the generated tokens of each, including its end token if it has one."""
         end_id = self.model.generation_config.eos_token_id
         rows = [self._without_end(row) for row in tokens.tolist()]
         texts = self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
@@ -196,35 +197,35 @@ class WhisperRecognizer(Recognizer):
 
 
 def cache_options(device: torch.device) -> dict[str, Any]:
-    """How generation keeps keys and values: on a GPU allocated once, at the bucket's length; else as they come.
+    """Returns options of the cache of keys and values: on a GPU allocated once, at the bucket's length.
 
-    Not compiled, as transformers would with such a cache: of each bucket and batch size anew.
+    Not compiled, although transformers would do so, again for each bucket and batch size.
     """
     return {"cache_implementation": "static", "disable_compile": True} if device.type == "cuda" else {}
 
 
 class NoTimestamps(LogitsProcessor):
-    """Suppresses timestamps: after one, generation would go back to the audio.
+    """Suppresses timestamps: after a timestamp, generation would return to the audio.
 
-    They end the vocabulary. SuppressTokensLogitsProcessor looks for each token in a list at every step, which costs a
-    tenth of a generated token on a CPU.
+    They are the last tokens of the vocabulary. SuppressTokensLogitsProcessor searches each token in a list at every
+    step, which takes a tenth of the time of a generated token on a CPU.
     """
 
     def __init__(self, first: int):
         self._first = first
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Gives the scores (B × beams, V) with minus infinity for each timestamp."""
+        """Returns the scores (B × beams, V) with minus infinity for each timestamp."""
         kept = scores.clone()
         kept[:, self._first :] = -torch.inf
         return kept
 
 
 class GenerationRecorder(LogitsProcessor):
-    """Keeps what generation begins with, and how likely each token is that a greedy one chooses.
+    """Records the prompts of a generation, and the log-probabilities of the tokens that greedy search chooses.
 
-    The latter by the model's own logits, before any token is suppressed. One more pass of the decoder over the
-    hypotheses gives the same, and takes a fifth of the time of scoring short clips.
+    The probabilities are by the model's own logits, before any token is suppressed. A further pass of the decoder
+    over the hypotheses has the same result, and takes a fifth of the time of scoring short clips.
 
     Attributes:
         prompts: The start, language and task tokens, (B × beams, P).
@@ -233,14 +234,14 @@ class GenerationRecorder(LogitsProcessor):
     prompts: torch.Tensor
 
     def __init__(self) -> None:
-        # Of the pass that ran last, and of the one whose token is chosen, (B, V).
+        # Logits of the last pass, and of the pass whose token is chosen next, (B, V).
         self._newest: torch.Tensor | None = None
         self._logits: torch.Tensor | None = None
         self._logprobs: list[torch.Tensor] = []
 
     @contextmanager
     def listening(self, output_layer: torch.nn.Module) -> Iterator[None]:
-        """Within it, it hears what the output layer gives; where it hears nothing, it keeps the prompts alone."""
+        """Returns a context that records the logits of the output layer; without it, only the prompts are recorded."""
 
         def keep(layer: torch.nn.Module, inputs: Any, logits: torch.Tensor) -> None:
             self._newest = logits[:, -1]
@@ -252,7 +253,7 @@ class GenerationRecorder(LogitsProcessor):
             handle.remove()
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Gives the scores as they are."""
+        """Returns the scores unchanged."""
         if not hasattr(self, "prompts"):
             self.prompts = input_ids.clone()
         elif self._logits is not None:
@@ -261,7 +262,7 @@ class GenerationRecorder(LogitsProcessor):
         return scores
 
     def mean_logprobs(self, hypotheses: Sequence[Sequence[int]]) -> list[float]:
-        """The mean log-probability of the tokens of each hypothesis, nats; its end token is one of them."""
+        """Returns the mean log-probability of the tokens of each hypothesis, including its end token, nats."""
         step = len(self._logprobs)
         last = [tokens[step] if step < len(tokens) else 0 for tokens in hypotheses]
         self._choose(torch.tensor(last, device=self.prompts.device))
@@ -276,10 +277,10 @@ class GenerationRecorder(LogitsProcessor):
 
 @contextmanager
 def input_frames(network: Any, frames: int) -> Iterator[None]:
-    """Within it, a Whisper takes inputs of exactly `frames` frames; generation follows.
+    """Returns a context in which a Whisper takes inputs of exactly `frames` frames, also in generation.
 
-    The encoder asks its config for the length and its position table for the number of rows; both are set for
-    the moment, and no weight is touched, so that nothing of it can be saved.
+    The encoder reads the length from its config and the number of rows from its position table; both are changed
+    temporarily, and no weight is, so that the change cannot be saved.
     """
     config, positions = network.config, network.get_encoder().embed_positions
     full = config.max_source_positions
@@ -293,14 +294,14 @@ def input_frames(network: Any, frames: int) -> Iterator[None]:
 class FullContextMatching:
     """The mean squared difference of two encoders' last hidden states: the trained one's, and a frozen original's.
 
-    It is computed within the network's own forward pass, so that whatever wraps the network for training (DDP) sees one
-    pass, and is given as the `loss` of its output, which nothing else fills where labels are not passed.
+    It is computed within the network's own forward pass, so that a wrapper of the network for training (DDP) has only
+    one pass, and is returned as the `loss` of its output, which is otherwise None without labels.
     """
 
     name = "full_context_matching"
 
     def __init__(self, recognizer: Recognizer, part: WhisperPart, autocast: torch.dtype | None):
-        """Copies the encoder, which must still have the weights that training began with."""
+        """Copies the encoder, which must still have the weights of the start of training."""
         self.weight, self.fraction = part.full_context_matching, part.full_context_matching_fraction
         self._recognizer, self._features, self._autocast = recognizer, recognizer.new_features(), autocast
         self._context_s = recognizer.limits.context_s

@@ -1,7 +1,7 @@
-"""Builds everything of a new Whisper that is not weights: tokenizer, feature extractor, model and generation config.
+"""Builds everything of a new Whisper except weights: tokenizer, feature extractor, model and generation config.
 
-All of it offline. The special tokens stand in the order of the released multilingual models, because the reference
-tokenizer finds a language by counting from <|startoftranscript|>.
+Everything is built offline. The special tokens have the order of the released multilingual models, because the
+reference tokenizer computes a language's token from that of <|startoftranscript|>.
 """
 
 import json
@@ -29,7 +29,7 @@ NO_TIMESTAMPS = "<|notimestamps|>"
 TASKS = ("translate", "transcribe")
 # Seconds between two timestamp tokens, and seconds of one output of the encoder.
 TIME_PRECISION_S = 0.02
-# Of SpecAugment, in every released model.
+# For SpecAugment, as in every released model.
 MASK_LENGTH = 10
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
@@ -74,7 +74,7 @@ def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:
 
 
 def new_processor(texts: Iterable[str], model: WhisperPart) -> WhisperProcessor:
-    """A tokenizer learned from `texts`, and the feature extractor of the model's context."""
+    """Returns a processor with a tokenizer learned from `texts`, and the feature extractor for the model's context."""
     extractor = WhisperFeatureExtractor(
         feature_size=model.num_mel_bins,
         sampling_rate=SAMPLING_RATE_HZ,
@@ -84,7 +84,7 @@ def new_processor(texts: Iterable[str], model: WhisperPart) -> WhisperProcessor:
 
 
 def new_config(model: WhisperPart, tokenizer: Any) -> WhisperConfig:
-    """The architecture, from sizes. Dropout 0 where the config leaves it open."""
+    """Returns the architecture, from sizes. Dropout is 0 unless configured."""
     ffn_dim = model.ffn_dim or 4 * model.d_model
     return WhisperConfig(
         vocab_size=len(tokenizer),
@@ -115,12 +115,12 @@ def new_config(model: WhisperPart, tokenizer: Any) -> WhisperConfig:
 
 
 def regularization(model: WhisperPart) -> dict[str, Any]:
-    """What the config changes of a model's own config: dropout where it is given, and SpecAugment."""
+    """Returns the changes to a model's own config: dropout, if configured, and SpecAugment."""
     return model.masking | {name: value for name in DROPOUTS if (value := getattr(model, name)) is not None}
 
 
 def new_generation_config(model: WhisperPart, tokenizer: Any) -> GenerationConfig:
-    """How the model transcribes by itself, in a pipeline too: start, language, task, no timestamps."""
+    """Returns the config with which the model transcribes, also in a pipeline: start, language, task, no timestamps."""
     token_id = tokenizer.convert_tokens_to_ids
     assert model.token_language is not None
     return GenerationConfig(

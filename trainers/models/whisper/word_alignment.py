@@ -1,4 +1,4 @@
-"""When a Whisper speaks each word of a hypothesis: where the decoder looks at the encoder's output while it writes.
+"""Computes the times of a hypothesis's words, from the decoder's attention to the encoder's output.
 
 As in OpenAI's whisper/timing.py: attention of some heads, which the generation config names, is normalized over the
 tokens and smoothed over time, and dynamic time warping finds the path of the tokens through it.
@@ -16,14 +16,14 @@ from trainers.models.recognizer import Word
 
 # The encoder halves frames of 10 ms.
 OUTPUT_S = 0.02
-# As Whisper's tokenizer names them.
+# Names as in Whisper's tokenizer.
 WITHOUT_SPACES = ("chinese", "japanese", "thai", "lao", "myanmar", "cantonese")
-# What a tokenizer writes for bytes that are no character.
+# A tokenizer's output for bytes that are not a complete character.
 INCOMPLETE = "\ufffd"
 
 
 def has_alignment_heads(network: Any) -> bool:
-    """Whether the generation config names heads that the decoder has."""
+    """Returns True if the generation config names attention heads, all of which the decoder has."""
     heads = getattr(network.generation_config, "alignment_heads", None) or []
     layers, each = network.config.decoder_layers, network.config.decoder_attention_heads
     return bool(heads) and all(layer < layers and head < each for layer, head in heads)
@@ -33,20 +33,20 @@ def has_alignment_heads(network: Any) -> bool:
 def word_times(
     network: Any, tokenizer: Any, encoded: Any, prompts: torch.Tensor, hypotheses: Sequence[Sequence[int]]
 ) -> list[tuple[Word, ...]]:
-    """The words of each hypothesis, by one more pass of the decoder.
+    """Returns the words of each hypothesis with their times, by a further pass of the decoder.
 
     Args:
         network: The model, which has alignment heads.
         tokenizer: Its tokenizer.
         encoded: The encoder's output of each utterance.
-        prompts: What generation begins with, (B, P).
-        hypotheses: The tokens that were generated of each, without its end token.
+        prompts: The prompts of generation, (B, P).
+        hypotheses: The generated tokens of each, without the end token.
     """
     end_id = network.generation_config.eos_token_id
-    # They are no text, either.
+    # Special tokens are not text, either.
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     hypotheses = [[token for token in tokens if token not in special] for tokens in hypotheses]
-    # The output at each position is the next token: those of the prompt's last and of all that follow are wanted.
+    # The output at each position predicts the next token: needed are those from the last token of the prompt on.
     rows = padded([*hypotheses, []])[:-1].to(prompts.device)
     inputs = torch.cat([prompts, rows.masked_fill(rows < 0, end_id)], dim=1)
     with _computing_attention(network):
@@ -60,7 +60,7 @@ def word_times(
 
 
 def _words(tokenizer: Any, tokens: list[int], weights: torch.Tensor, width: int) -> tuple[Word, ...]:
-    """The words of one hypothesis by its attention, (heads, tokens and the end token, outputs of the encoder)."""
+    """Returns the words of one hypothesis, given its attention (heads, tokens and end token, encoder outputs)."""
     if not tokens:
         return ()
     deviation, mean = torch.std_mean(weights, dim=-2, keepdim=True, unbiased=False)
@@ -78,13 +78,13 @@ def _words(tokenizer: Any, tokens: list[int], weights: torch.Tensor, width: int)
 
 
 def _spelled(tokenizer: Any, tokens: list[int]) -> list[tuple[str, int]]:
-    """Words, with what is written right before and behind them, and how many tokens each has."""
+    """Returns words, with adjacent punctuation, and the number of tokens of each."""
     words: list[tuple[str, int]] = []
     spaced, waiting = tokenizer.language not in WITHOUT_SPACES, 0
     for end in range(1, len(tokens) + 1):
         waiting += 1
         piece = tokenizer.decode(tokens[end - waiting : end])
-        # The rest of a character is in the next token.
+        # The rest of the character is in the next token.
         if INCOMPLETE in piece and end < len(tokens):
             continue
         is_new = piece[:1].isspace() if spaced else any(map(str.isalnum, piece))
@@ -98,7 +98,7 @@ def _spelled(tokenizer: Any, tokens: list[int]) -> list[tuple[str, int]]:
 
 @contextmanager
 def _computing_attention(network: Any) -> Iterator[None]:
-    """Within it, attention is computed so that its weights are known."""
+    """Returns a context in which the network also returns the weights of its attention."""
     usual = network.config._attn_implementation
     network.set_attn_implementation("eager")
     try:

@@ -1,1 +1,1 @@
-"""Storage in buckets of Google Cloud Storage and containers of Azure, by obstore."""
+"""Storage in buckets of Google Cloud Storage and containers of Azure, with obstore."""

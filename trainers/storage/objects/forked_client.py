@@ -1,6 +1,6 @@
-"""Calls to a bucket from a forked process, which has none of obstore's threads: another process makes them for it.
+"""Makes calls to a bucket from a forked process, which lacks obstore's threads, through a helper process.
 
-That is one of torch's loaders of batches, which read prepared shards.
+Forked processes are torch's data loaders, which read prepared shards.
 """
 
 import os
@@ -19,11 +19,11 @@ _PROCESS = os.getpid()
 
 
 def call(bucket: Bucket, method: str, *arguments: Any) -> Any:
-    """What a method of ObjectClient gives; raises what it raises."""
+    """Returns the result of a method of ObjectClient, and raises its errors."""
     if not is_forked():
         return perform(bucket, method, arguments)
     process = os.getpid()
-    # Keyed by process: a lock that was copied by a fork may be held by a thread that was not.
+    # Keyed by process: a lock copied by a fork may be held by a thread that was not copied.
     with _LOCKS.setdefault(process, threading.Lock()):
         helper = _HELPERS.get(process)
         if helper is None or not helper.lives:
@@ -36,7 +36,7 @@ class Helper:
 
     def __init__(self) -> None:
         self._connection, remote = Pipe()
-        # It is not forked either: what it imports is found as it is here.
+        # The helper is not forked either; it must import from the same paths.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-c", f"from {__name__} import serve; serve({remote.fileno()})"]
         self._process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Helper:
         return self._process.poll() is None
 
     def call(self, bucket: Bucket, method: str, arguments: tuple[Any, ...]) -> Any:
-        """The result of a call, or its exception; ConnectionError where the process has ended."""
+        """Returns the result of a call, or raises its exception; raises ConnectionError if the helper has ended."""
         try:
             self._connection.send((bucket, method, arguments))
             succeeded, result = self._connection.recv()
@@ -66,7 +66,7 @@ class Helper:
 
 
 def serve(descriptor: int) -> None:
-    """Makes the calls that come by a connection, one after the other, until it is closed."""
+    """Makes the calls that arrive at a connection, one after another, until it is closed."""
     connection = Connection(descriptor)
     while True:
         try:
@@ -81,5 +81,5 @@ def serve(descriptor: int) -> None:
 
 
 def is_forked() -> bool:
-    """Whether the process was forked from one that has loaded this module, as all that load obstore do."""
+    """Returns True if the process was forked after it loaded this module, which is loaded with obstore."""
     return os.getpid() != _PROCESS

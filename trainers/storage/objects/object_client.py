@@ -1,6 +1,6 @@
-"""Calls to a bucket, by obstore: one request each where that is possible, with arguments and results that pickle.
+"""Calls to a bucket, with obstore: one request each if possible, with arguments and results that can be pickled.
 
-obstore has few types of errors of its own, and tells the rest in words.
+obstore has few types of errors; the others are distinguished by their text.
 """
 
 import os
@@ -20,7 +20,7 @@ from trainers.storage.retry import TRANSIENT_STATUSES
 
 _MIB = 1024 * 1024
 _IN_ONE_PIECE_BYTES, _PART_BYTES, _PARALLEL_PARTS = 32 * _MIB, 16 * _MIB, 4
-# Of one request, on a slow line.
+# For one request, on a slow connection.
 _TIMEOUT = timedelta(minutes=10)
 _CLIENTS: "dict[tuple[Any, ...], ObjectClient]" = {}
 _NO_BUCKET = ("ContainerNotFound", "NoSuchBucket", "specified container does not exist")
@@ -33,7 +33,7 @@ _QUERY, _PREFIX = re.compile(r"\?\S*"), re.compile(r"^Generic \w+ error: ")
 
 
 class ErrorKind(Enum):
-    """What a service, or the way to it, has said."""
+    """The kind of error of a service, or of the connection to it."""
 
     MISSING = "there is no such object"
     NO_BUCKET = "there is no such bucket"
@@ -51,7 +51,7 @@ class ErrorKind(Enum):
 
 
 class ObjectError(Exception):
-    """An error of a service in a form that can be sent to another process."""
+    """An error of a service, in a form that can be sent to another process."""
 
     def __init__(self, kind: ErrorKind, message: str):
         super().__init__(kind, message)
@@ -59,7 +59,7 @@ class ObjectError(Exception):
 
 
 class Timeouts(NamedTuple):
-    """How long a connection may take, and how long no byte may come."""
+    """Seconds to connect, and seconds without a byte received."""
 
     connect_s: float
     read_s: float
@@ -67,7 +67,7 @@ class Timeouts(NamedTuple):
 
 @dataclass(frozen=True)
 class Bucket:
-    """A bucket of a service, and how long and how often a request to it is tried."""
+    """A bucket of a service, with timeouts and the number of attempts of a request."""
 
     service: ObjectService
     name: str
@@ -77,7 +77,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class StoredObject:
-    """What is known of an object without its content; `creator` is known of one that was asked for by itself."""
+    """An object's metadata; `creator` is known only if the object was requested by itself."""
 
     name: str
     size_bytes: int
@@ -87,7 +87,7 @@ class StoredObject:
 
 
 class ObjectClient:
-    """A bucket's objects by their names; what goes wrong is made an ObjectError by `perform`."""
+    """A bucket's objects by name; `perform` converts errors to ObjectError."""
 
     def __init__(self, store: Any):
         self._store = store
@@ -109,7 +109,7 @@ class ObjectClient:
         self._store.put(name, data, use_multipart=False)
 
     def create(self, name: str, data: bytes, creator: str) -> None:
-        """Writes an object that is not there yet; ErrorKind.EXISTS where it is."""
+        """Writes a new object; the error is ErrorKind.EXISTS if it exists."""
         self._store.put(name, data, use_multipart=False, mode="create", attributes={CREATOR: creator})
 
     def head(self, name: str) -> StoredObject:
@@ -117,7 +117,7 @@ class ObjectClient:
         return _stored(result.meta, result.attributes.get(CREATOR))
 
     def listed(self, folder: str, after: str | None = None, until: str | None = None) -> list[StoredObject]:
-        """The objects below a folder, "" for all, by name; `after` is the name before the first, `until` the last."""
+        """Returns the objects below a folder, "" for all, by name: those after `after`, up to `until`."""
         return list(self._chunks(folder, after, until))
 
     def _chunks(self, folder: str, after: str | None, until: str | None) -> Iterator[StoredObject]:
@@ -127,7 +127,7 @@ class ObjectClient:
                 return
 
     def folders(self, folder: str) -> list[str]:
-        """The folders right below a folder."""
+        """Returns the folders directly below a folder."""
         found: list[str] = self._store.list_with_delimiter(folder or None)["common_prefixes"]
         return found
 
@@ -154,7 +154,7 @@ class ObjectClient:
 
 
 def perform(bucket: Bucket, method: str, arguments: tuple[Any, ...]) -> Any:
-    """What a method of ObjectClient gives. Raises ObjectError, or OSError of a local file."""
+    """Returns the result of a method of ObjectClient. Raises ObjectError, or OSError for a local file."""
     try:
         return getattr(_client_of(bucket), method)(*arguments)
     except Exception as error:
@@ -164,8 +164,8 @@ def perform(bucket: Bucket, method: str, arguments: tuple[Any, ...]) -> Any:
 
 
 def _client_of(bucket: Bucket) -> ObjectClient:
-    """This process's client for a bucket, with the credentials of now."""
-    # Secrets may be resolved later than the first client is made.
+    """Returns this process's client for a bucket, with the present credentials."""
+    # Secrets may be resolved after the first client is made.
     known = frozenset(item for item in os.environ.items() if item[0].startswith(bucket.service.variables))
     key = (bucket, known)
     if key not in _CLIENTS:
@@ -201,8 +201,8 @@ def _stored(meta: Any, creator: str | None = None) -> StoredObject:
 
 
 def error_of(error: Exception) -> ObjectError | None:
-    """What an exception of obstore means; None where it is another's."""
-    # An error of opening a local file is the disk's, and has a number.
+    """Converts an exception of obstore; returns None for any other."""
+    # An error of opening a local file has an errno.
     if not isinstance(error, BaseError | FileNotFoundError | ValueError) or getattr(error, "errno", None) is not None:
         return None
     text, _, details = str(error).partition("\n\nDebug source:")
@@ -232,7 +232,7 @@ def _kind_of(error: Exception, text: str, details: str, status: int | None) -> E
 
 
 def _message_of(text: str) -> str:
-    """One line of what was said, without URLs' queries, which may hold a signature."""
+    """Returns one line of an error's text, without URLs' queries, which may contain a signature."""
     status, code, message = _STATUS.search(text), _CODE.search(text), _MESSAGE.search(text)
     if status is None:
         return _PREFIX.sub("", _QUERY.sub("", text.partition("\n")[0].rpartition(" - ")[2]))

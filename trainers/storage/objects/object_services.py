@@ -1,7 +1,7 @@
-"""Services that keep objects: how each is reached, and what its users do about errors.
+"""Object storage services: access to each, and what users can do about errors.
 
 Google Cloud Storage, `gs://bucket/prefix`; and Azure Blob Storage, `az://container/prefix`, in the storage account that
-the config or a variable names.
+the config or an environment variable names.
 """
 
 import os
@@ -35,7 +35,7 @@ _AZURE_CREDENTIALS = (
     f"set {CONNECTION_VARIABLE} or AZURE_STORAGE_ACCOUNT_KEY, set AZURE_CLIENT_ID and what belongs to it, or give the "
     "node a managed identity"
 )
-# Of the emulator on this machine; the key is the same everywhere.
+# Settings of the emulator on this machine; the key is the same everywhere.
 # https://learn.microsoft.com/en-us/azure/storage/common/storage-use-azurite
 _DEVELOPMENT = {
     "AccountName": "devstoreaccount1",
@@ -46,16 +46,16 @@ _DEVELOPMENT = {
 
 @dataclass(frozen=True)
 class ObjectService(ABC):
-    """How buckets of one service are reached; credentials are each process's own, and no part of it.
+    """Access to the buckets of one service; credentials are each process's own, and not part of it.
 
     Attributes:
-        scheme: Of its URLs.
-        name: For messages.
-        variables: How the names of its variables begin.
-        set_credentials: What to do where there are none, or wrong ones.
-        allow: What to do where something is not allowed.
-        check_endpoint: What to look at where nobody answers.
-        endpoint_url: Its server. None: the service's own.
+        scheme: Scheme of its URLs.
+        name: Name in messages.
+        variables: Prefixes of the names of its environment variables.
+        set_credentials: The fix for missing or wrong credentials.
+        allow: The fix for missing permissions.
+        check_endpoint: The fix if the server does not respond.
+        endpoint_url: The server. None: the service's own.
     """
 
     scheme: ClassVar[str]
@@ -74,12 +74,12 @@ class ObjectService(ABC):
 
     @abstractmethod
     def new_store(self, bucket: str, **options: Any) -> Any:
-        """An obstore store for a bucket, with the credentials that this process finds.
+        """Returns an obstore store for a bucket, with the credentials of this process.
 
         `options` are obstore's `client_options` and `retry_config`.
 
         Raises:
-            obstore.exceptions.BaseError: they cannot be read, or do not fit together.
+            obstore.exceptions.BaseError: the credentials cannot be read, or are inconsistent.
         """
 
 
@@ -96,15 +96,15 @@ class GoogleStorage(ObjectService):
 
     @classmethod
     def of(cls, endpoint_url: str | None) -> "GoogleStorage":
-        """The service that a config names, or STORAGE_EMULATOR_HOST.
+        """Returns the service in the config, or in STORAGE_EMULATOR_HOST.
 
         Raises:
-            StorageError: it is not the URL of a service.
+            StorageError: the value is not the URL of a service.
         """
         found = endpoint_url or os.environ.get(EMULATOR_VARIABLE)
         if not found:
             return cls(None)
-        # The variable may be a host and a port alone.
+        # The variable may have only host and port.
         url = found if "://" in found else f"http://{found}"
         return cls(checked_endpoint("gs_endpoint_url", url, _GOOGLE_CREDENTIALS))
 
@@ -113,7 +113,7 @@ class GoogleStorage(ObjectService):
             return GCSStore(bucket, **options)
         config: dict[str, Any] = {"base_url": self.endpoint_url}
         if not (urlsplit(self.endpoint_url).hostname or "").endswith(".googleapis.com"):
-            # Who is sent an account's token can use it: no other server than Google's gets one.
+            # A server that gets an account's token can use it: only Google's own gets one.
             config["bearer_token"] = os.environ.get(TOKEN_VARIABLE) or "none"
         return GCSStore(bucket, config=config, **options)  # type: ignore[arg-type]
 
@@ -137,10 +137,10 @@ class AzureBlobs(ObjectService):
 
     @classmethod
     def of(cls, account: str | None, endpoint_url: str | None) -> "AzureBlobs":
-        """The account that a config or the variables name.
+        """Returns the account in the config, or in environment variables.
 
         Raises:
-            StorageError: none is named, or the endpoint is not the URL of a service.
+            StorageError: there is none, or the endpoint is not the URL of a service.
         """
         connection = _connection()
         name = account or _first(AZURE_ACCOUNT_VARIABLES) or connection.get("AccountName")
@@ -176,7 +176,7 @@ def _first(variables: Sequence[str]) -> str | None:
 
 
 def _connection() -> Mapping[str, str]:
-    """The parts of the connection string; none where there is none."""
+    """Returns the parts of the connection string; empty if there is none."""
     parts = (part.partition("=") for part in os.environ.get(CONNECTION_VARIABLE, "").split(";"))
     found = {name.strip(): value.strip() for name, _, value in parts if name.strip()}
     return _DEVELOPMENT if found.get("UseDevelopmentStorage", "").lower() == "true" else found

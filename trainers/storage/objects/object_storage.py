@@ -21,7 +21,7 @@ _USUAL_TIMEOUTS, _PROBE_TIMEOUTS = Timeouts(connect_s=10.0, read_s=60.0), Timeou
 
 @dataclass(frozen=True)
 class ObjectStorage(BucketStorage):
-    """Objects of a bucket of a service."""
+    """Objects of a service's bucket."""
 
     service: ObjectService
     timeouts: Timeouts = _USUAL_TIMEOUTS
@@ -54,14 +54,14 @@ class ObjectStorage(BucketStorage):
         return sorted(self._retry("list", self.url(clean_prefix(prefix)), entries), key=lambda entry: entry.key)
 
     def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
-        """See Storage. A bucket is listed from the first of the keys to the last: a thousand objects a request."""
+        """See Storage. Lists a bucket from the first of the keys to the last: a thousand objects per request."""
         names = {self._object(key) for key in keys}
         if not names:
             return {}
         first, last = min(names), max(names)
-        # A prefix in S3 is one of characters, here one of folders.
+        # A prefix is made of characters in S3, but of folders here.
         folder = os.path.commonprefix([first, last]).rpartition("/")[0]  # noqa: RUF071
-        # The listing starts behind a name: less one character, before `first`. No part of it is "..".
+        # The listing starts after a name: `first` less one character precedes it. No part of it is "..".
         after = first[:-1].rstrip("/.") or None
 
         def entries() -> dict[str, Entry] | None:
@@ -103,7 +103,7 @@ class ObjectStorage(BucketStorage):
             except ObjectError as error:
                 if error.kind is not ErrorKind.EXISTS:
                     raise
-                # It may exist because an earlier try succeeded and only its response was lost.
+                # The object may exist because an earlier attempt succeeded and only its response was lost.
                 found = self._head(name)
                 return found is not None and found.creator == creator
             return True
@@ -127,7 +127,7 @@ class ObjectStorage(BucketStorage):
         return call(Bucket(self.service, self.bucket, self.timeouts), method, *arguments)
 
     def _call_in_parts(self, method: str, *arguments: Any) -> Any:
-        """For files that may be sent in parts, each of which is tried several times."""
+        """Calls a method for files that may be sent in parts, each of which is retried."""
         bucket = Bucket(self.service, self.bucket, self.timeouts, self.retry.part_attempts)
         return call(bucket, method, *arguments)
 
@@ -157,9 +157,9 @@ class ObjectStorage(BucketStorage):
 
 
 def _files(found: list[StoredObject], below: str) -> list[StoredObject]:
-    """The files in a listing, which is sorted.
+    """Returns the files in a listing, which is sorted.
 
-    Consoles mark a folder by an empty object whose name ends with a slash, which obstore leaves out.
+    Consoles mark a folder by an empty object whose name ends with a slash, which obstore removes.
     """
     folders = {each.name[:end] for each in found for end in range(len(each.name)) if each.name[end] == "/"}
     return [

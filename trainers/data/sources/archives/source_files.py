@@ -1,4 +1,4 @@
-"""Files that data is listed from: at paths, at URLs, and in archives."""
+"""Files that list data: at paths, at URLs, and in archives."""
 
 import os
 import posixpath
@@ -24,19 +24,19 @@ from trainers.storage import Storage, open_storage
 from trainers.storage.hub_errors import read_from_hub
 
 _PARALLEL_ARCHIVES = 8
-# Tables of a corpus, which are read at once.
+# Maximum size of a corpus's table, which is read at once.
 _MOST_TABLE_BYTES = 2 * 2**30
 _LIKE_ARCHIVES = r"(?i)\.(tar|tar\.gz|tgz)/"
 
 
 @dataclass(frozen=True)
 class LocatedRows:
-    """Rows of which is known where their recordings are.
+    """Rows with the locations of their recordings.
 
     Attributes:
-        table: Of ROW_SCHEMA; and of the columns of `archive_index`, where recordings lie in archives.
+        table: Columns of ROW_SCHEMA; and those of `archive_index`, if recordings are in archives.
         reader: Reads the recordings.
-        files: Each archive, and each recording that is a file of its own.
+        files: Each archive, and each recording that is a separate file.
     """
 
     table: pa.Table
@@ -46,13 +46,13 @@ class LocatedRows:
 
 @dataclass
 class SourceFiles:
-    """Reads files that data is listed from, and keeps the index of each archive.
+    """Reads files that list data, and caches the index of each archive.
 
     Attributes:
-        storage_options: How buckets are reached.
-        cache: Where indexes are kept. None: nowhere.
-        encoding: Of texts.
-        quoting: Of fields of CSV.
+        storage_options: Options of access to buckets.
+        cache: Storage for indexes. None: not cached.
+        encoding: Encoding of texts.
+        quoting: Quoting of fields of CSV.
     """
 
     storage_options: StorageOptions
@@ -63,14 +63,14 @@ class SourceFiles:
     _are_files: dict[str, bool] = field(default_factory=dict)
 
     def read(self, location: str) -> bytes | None:
-        """The text of a file at a path or URL, or of a member of an archive, in UTF-8; None where there is none.
+        """Returns the text of a file at a path or URL, or of a member of an archive, in UTF-8; None if there is none.
 
-        What is compressed stays as it is.
+        Compressed content is returned unchanged.
 
         Raises:
-            NotHereError: it cannot be read on this machine.
-            DataError: it has another encoding, or its archive is damaged.
-            StorageError: its bucket or server cannot be read.
+            NotHereError: the file cannot be read on this machine.
+            DataError: the file has another encoding, or its archive is damaged.
+            StorageError: the bucket or server is not available.
         """
         try:
             found = self._in_archive(location)
@@ -86,7 +86,7 @@ class SourceFiles:
         return None if content is None else in_utf_8(without_password(location), content, self.encoding)
 
     def names_in(self, folder: str) -> list[str]:
-        """Names of the files in a folder, at a path or a URL, sorted; none where there is no such folder."""
+        """Returns the names of the files in a folder, at a path or a URL, sorted; empty if there is no such folder."""
         if is_web_url(folder):
             raise DataError(f"{without_password(folder)}: a web server lists no folders: name the files, as {{0..9}}")
         if is_remote(folder):
@@ -95,7 +95,7 @@ class SourceFiles:
         return sorted(each.name for each in path.iterdir() if each.is_file()) if path.is_dir() else []
 
     def files_below(self, root: str, ending: str) -> list[str]:
-        """Paths and URLs of all files with an ending below a folder, at a path or a URL, or in an archive, sorted."""
+        """Returns paths and URLs of all files with a suffix below a folder, a URL or a path in an archive, sorted."""
         may_be = [*archives_in(root), *([(root, "")] if is_archive(root) else [])]
         found = next((each for each in may_be if self.is_archive_file(each[0])), None)
         if found is not None:
@@ -119,7 +119,7 @@ class SourceFiles:
             raise NotHereError(f"{url}: {reason_of(error)}") from None
 
     def indexes(self, locations: Iterable[str]) -> list[ArchiveIndex]:
-        """Opens archives, several at a time; raises as `open_index`, and DataError where a name is no archive's."""
+        """Opens archives, several in parallel; raises as `open_index`, and DataError for a name of no archive."""
         names = list(locations)
         for name in names:
             if not is_archive(name):
@@ -131,12 +131,12 @@ class SourceFiles:
             return list(pool.map(self._index, names))
 
     def root_of(self, path: str, wanted: str, name: str | None = None) -> str:
-        """The folder in which a file is wanted: the path; of an archive that of the folders in it which has the file.
+        """Returns the folder with a file: the path itself, or for an archive the one of its folders that has the file.
 
-        `name` is that of the folder, which is then the path's last part, or right in the path.
+        `name`: the folder's name, which is the last part of the path, or else a folder directly below the path.
 
         Raises:
-            DataError: no folder or several have it.
+            DataError: no folder, or more than one, has the file.
         """
         if not is_archive(path) or not self.is_archive_file(path):
             path = path.rstrip("/")
@@ -151,11 +151,11 @@ class SourceFiles:
         return f"{path}/{folders[0]}".rstrip("/")
 
     def locate(self, table: pa.Table, problems: Mapping[str, str]) -> LocatedRows:
-        """Finds where the recordings of a table of ROW_SCHEMA are; those of compressed archives are put in their order.
+        """Locates the recordings of a table of ROW_SCHEMA; rows in compressed archives are sorted by their offset.
 
         Args:
             table: Its column `audio` has paths, URLs, and paths into archives.
-            problems: Why rows have no recording, by id.
+            problems: Reasons why rows have no recording, by id.
         """
         files = FileReader(self.storage_options)
         paths = table["audio"].to_pylist()
@@ -193,7 +193,7 @@ class SourceFiles:
         return None
 
     def is_archive_file(self, location: str) -> bool:
-        """Whether there is an archive, which is no folder that is named like one."""
+        """Returns True if the path is an archive, not a folder with such a name."""
         if location not in self._are_files:
             self._are_files[location] = is_file(location, self.storage_options)
         return self._are_files[location]
@@ -205,12 +205,12 @@ class SourceFiles:
 
 
 def file_of(path: str, storage_options: StorageOptions) -> str:
-    """The archive that a path or URL leads into; or itself, where it leads into none."""
+    """Returns the archive that a path or URL leads into, or the path itself if it leads into none."""
     return next((archive for archive, _ in archives_in(path) if is_file(archive, storage_options)), path)
 
 
 def _files_below(root: Path, ending: str) -> Iterator[str]:
-    """Files below a folder, links to folders followed. Raises NotHereError: a folder cannot be read."""
+    """Yields files below a folder, following links to folders. Raises NotHereError if a folder cannot be read."""
 
     def refuse(error: OSError) -> None:
         raise NotHereError(f"{error.filename}: {reason_of(error)}") from None
@@ -223,7 +223,7 @@ def _files_below(root: Path, ending: str) -> Iterator[str]:
 
 
 def _in_order(table: pa.Table) -> pa.Table:
-    """Rows in the order of their places, so that an archive is read forwards."""
+    """Sorts rows by their offset, so that an archive is read sequentially."""
     places = pa.table({"archive": table["archive"].cast(pa.string()), "offset": table["archive_offset"]})
     ordered = table.take(pc.sort_indices(places, [("archive", "ascending"), ("offset", "ascending")]))
     return with_columns(ordered, row=pa.array(np.arange(len(table), dtype=np.int64)))

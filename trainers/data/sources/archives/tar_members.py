@@ -1,4 +1,4 @@
-"""The members of a tar archive: names, places and sizes, from its headers alone, which are read in ranges."""
+"""The members of a tar archive: names, offsets and sizes, from its headers alone, which are read in ranges."""
 
 import errno
 import io
@@ -10,34 +10,34 @@ from typing import NamedTuple
 
 from trainers.errors import DataError
 
-# Bytes from a position on: fewer only at the end.
+# Returns bytes at an offset: fewer only at the end.
 ReadAt = Callable[[int, int], bytes]
 
-# Recordings are minutes or hours long; what claims more is none.
+# Recordings are minutes or hours long; a larger size is an error.
 MOST_MEMBER_BYTES = 2**30
 _BLOCK_BYTES = 16 * 1024
 # Headers with long names and extended attributes.
 _MOST_HEADER_BYTES = 2**20
-# Transcripts next to each recording, as WebDataset has them.
+# Transcripts next to each recording, as in WebDataset.
 _TEXTS, _MOST_TEXT_BYTES = (".txt", ".text", ".json"), 16 * 1024
 _MOST_TEXTS_BYTES = 2**28
-# What tar writes at the end is a few blocks, or a record of a tape.
+# tar writes a few blocks at the end, or fills a tape record.
 _MOST_END_BYTES = 2**20
 HEADER_BYTES = tarfile.BLOCKSIZE
 _AGAIN = "fetch the archive again"
 
 
 class Member(NamedTuple):
-    """A member that is a file, or claims to be one.
+    """A member that is, or claims to be, a file.
 
     Attributes:
         name: Its path in the archive, without `./`.
-        offset: Where its bytes begin in the archive, which is uncompressed.
-        size: Its bytes.
-        problem: Why it is not read; "" where it is.
-        text: The bytes of a small text, which lies next to the headers; None of others.
-        checksum: CRC-32 of the header before its bytes, by which a replaced archive is noticed; in a compressed archive
-            of its bytes, too.
+        offset: Offset of its content in the uncompressed archive.
+        size: Size of its content in bytes.
+        problem: Reason why it is not read, or "".
+        text: Content of a small text, which is read with the headers; None for other members.
+        checksum: CRC-32 of the header before its content, to detect a replaced archive; in a compressed archive, of its
+            content, too.
     """
 
     name: str
@@ -49,14 +49,14 @@ class Member(NamedTuple):
 
 
 class RangeFile(io.RawIOBase):
-    """Reads blocks of a file, of which the last is kept; what is skipped is not read.
+    """Reads blocks of a file, of which the last is cached; skipped ranges are not read.
 
     Args:
         name: The file in messages.
-        read_at: Reads a range of it.
-        block_bytes: What is read at a time.
-        most_bytes: The most that one call may ask for. An archive's header that claims more is none.
-        size_bytes: Its size, from which positions may count. None: not known.
+        read_at: Reads a range of the file.
+        block_bytes: Size of a block.
+        most_bytes: Maximum size of one read. An archive's header that claims more is invalid.
+        size_bytes: Size of the file, for positions relative to its end. None: not known.
     """
 
     def __init__(self, name: str, read_at: ReadAt, *, block_bytes: int, most_bytes: int, size_bytes: int | None = None):
@@ -99,22 +99,22 @@ class RangeFile(io.RawIOBase):
 
 
 def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) -> Iterator[Member]:
-    """Lists an archive's members, without reading recordings; folders are none.
+    """Yields an archive's members without reading recordings; folders are left out.
 
     Args:
         location: The archive in messages.
-        read_at: Reads a range of what it holds, uncompressed.
+        read_at: Reads a range of the uncompressed archive.
         with_content: Read recordings too, for their checksums.
 
     Raises:
-        DataError: it is damaged, was cut short, or goes on behind its end.
+        DataError: the archive is damaged, was cut short, or has data after its end.
     """
     file = RangeFile(location, read_at, block_bytes=_BLOCK_BYTES, most_bytes=_MOST_HEADER_BYTES)
     try:
         with tarfile.open(fileobj=file, mode="r:", errors="backslashreplace") as archive:
             end, texts_bytes = 0, 0
             while (info := archive.next()) is not None:
-                # They would all be kept.
+                # tarfile would otherwise keep all members.
                 archive.members.clear()  # type: ignore[attr-defined]
                 if info.size < 0 or archive.offset <= end:
                     raise tarfile.ReadError(f"{info.name!r} claims {info.size} bytes")
@@ -134,7 +134,7 @@ def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) 
 
 
 def read_content(member: Member, read_at: ReadAt, *, with_content: bool) -> bytes | None:
-    """The bytes of a member; None where they or its header are not those that `read_members` found."""
+    """Returns the content of a member; None if it or its header has changed since `read_members`."""
     data = read_at(member.offset - HEADER_BYTES, member.size + HEADER_BYTES)
     checked = data if with_content else data[:HEADER_BYTES]
     is_same = len(data) == member.size + HEADER_BYTES and zlib.crc32(checked) == member.checksum
@@ -156,7 +156,7 @@ def _member(info: tarfile.TarInfo, file: RangeFile, *, with_content: bool) -> Me
 
 
 def _check_end(location: str, read_at: ReadAt, end: int) -> None:
-    """Empty blocks end a tar. Without them tarfile ends silently, as it does at a header that is damaged."""
+    """Checks for the empty blocks at a tar's end. Without them tarfile ends silently, as at a damaged header."""
     tail = read_at(end, _MOST_END_BYTES + 1)
     if not tail:
         raise DataError(f"{location}: the archive ends at byte {end} without an end mark: it was cut short; {_AGAIN}")

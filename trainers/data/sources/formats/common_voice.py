@@ -1,6 +1,6 @@
-"""Common Voice as Mozilla ships it: a folder of one language with a TSV for each split, next to its clips.
+"""Common Voice as distributed by Mozilla: a folder of one language with a TSV for each split, next to its clips.
 
-Manifests are written of such a folder, or of the archive: train.jsonl, validation.jsonl and test.jsonl.
+Manifests are written from such a folder, or from the archive: train.jsonl, validation.jsonl and test.jsonl.
 """
 
 import csv
@@ -29,15 +29,15 @@ from trainers.errors import DataError, StorageError
 from trainers.storage.json_files import to_jsonl
 
 CLIPS, DURATIONS = "clips", "clip_durations.tsv"
-# What Mozilla calls them.
+# Mozilla's names of the splits.
 SPLIT_FILES = {"train": "train", "validation": "dev", "test": "test"}
-# Columns of a clip, of its text and of who speaks, in releases of all years.
+# Columns of clip, text and speaker, in releases of all years.
 AUDIO, SENTENCE, SPEAKER = "path", "sentence", "client_id"
-# What speakers have said of themselves.
+# Columns with self-reported properties of speakers.
 SLICES = ("accents", "accent", "variant", "age", "gender")
-# Of the first releases, whose tables name clips without it.
+# Suffix of clips in the first releases, whose tables leave it out.
 EXTENSION = ".mp3"
-# Clips are seconds long; what claims more is none.
+# Clips are seconds long; a larger size is an error.
 MAX_CLIP_BYTES = 64 * 2**20
 MAX_TABLE_BYTES = 2 * 2**30
 TABLE = ".tsv"
@@ -48,9 +48,9 @@ Read = Callable[[str], bytes | None]
 
 @dataclass(frozen=True)
 class Clip:
-    """One row: the clip's file name, its sentence and its speaker; its duration in seconds where that is known.
+    """One row: file name, sentence and speaker of a clip; and its duration in seconds, if known.
 
-    `slices` are those of SLICES that have a value.
+    `slices`: the columns of SLICES that have a value.
     """
 
     file: str
@@ -62,11 +62,11 @@ class Clip:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is done to the rows of a split.
+    """Rules for the rows of a split.
 
     Attributes:
-        accented_letters: False: Latin letters lose their accents, as in SpeechBrain's recipe by default.
-        max_characters: Clips with longer sentences are left out. None: none are.
+        accented_letters: False: accents are removed from Latin letters, the default of SpeechBrain's recipe.
+        max_characters: Clips with longer sentences are left out. None: no limit.
     """
 
     accented_letters: bool = True
@@ -75,7 +75,7 @@ class Rules:
 
 @dataclass
 class Counts:
-    """What was left out of a split, in clips; `kept` are the others."""
+    """Numbers of clips of a split that were left out, by reason; `kept` are the others."""
 
     kept: int = 0
     empty: int = 0
@@ -84,7 +84,7 @@ class Counts:
     of_other_speakers: int = 0
 
     def lines(self) -> Iterator[str]:
-        """What to tell of it, for each reason that has clips."""
+        """Yields a line for each reason that has clips."""
         told = {
             "empty": "without a sentence, left out",
             "too_long": "with a longer sentence than --max-characters, left out",
@@ -102,8 +102,8 @@ class CommonVoice:
 
     Attributes:
         folder: Its path or URL.
-        read: Gives the bytes of a file in it by name; None where there is none.
-        contents: Bytes of each file that was read, by name.
+        read: Returns the content of a file in the folder by name; None if there is none.
+        contents: Content of each file that was read, by name.
     """
 
     folder: str
@@ -111,10 +111,10 @@ class CommonVoice:
     contents: dict[str, bytes] = field(default_factory=dict)
 
     def clips(self, tables: Sequence[str], rules: Rules, counts: Counts) -> list[Clip]:
-        """The clips of tables such as train and other, each once, in their order.
+        """Returns the clips of tables such as train and other, each once, in their order.
 
         Raises:
-            DataError: a table is missing, or is none of Common Voice's.
+            DataError: a table is missing, or is not one of Common Voice.
         """
         durations_s = self._durations_s()
         found: dict[str, Clip] = {}
@@ -140,7 +140,7 @@ class CommonVoice:
         return list(found.values())
 
     def rows(self, clips: Sequence[Clip]) -> pa.Table:
-        """A table of ROW_SCHEMA and slices."""
+        """Returns a table of ROW_SCHEMA and slices."""
         base = f"{self.folder}/{CLIPS}"
         table = table_of(
             {
@@ -166,7 +166,7 @@ class CommonVoice:
     def _durations_s(self) -> dict[str, float]:
         if self._content(DURATIONS) is None:
             return {}
-        # The second column has been called duration[ms] and more.
+        # The second column's name differs between releases, e.g. duration[ms].
         rows = list(self._rows(DURATIONS, ("clip",)))
         column = next((name for name in (rows[0] if rows else {}) if name.startswith("duration")), None)
         if column is None:
@@ -187,7 +187,7 @@ class CommonVoice:
         except UnicodeDecodeError as error:
             line = content.count(b"\n", 0, error.start) + 1
             raise DataError(f"{where}: line {line} is not UTF-8: fetch the table again, or set data.encoding") from None
-        # Its sentences have quotes that nothing closes.
+        # Sentences have unclosed quotes.
         reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
         header = next(reader, [])
         if missing := [column for column in wanted if column not in header]:
@@ -214,9 +214,9 @@ def _lines(where: str, reader: Any) -> Iterator[list[str]]:
 
 
 def cleaned(sentence: str, rules: Rules) -> str:
-    """A sentence without spaces around it, and where accents are not kept, with plain Latin letters.
+    """Returns a sentence without surrounding spaces and, if accents are not kept, with plain Latin letters.
 
-    Marks of other scripts stay: there they are vowels, or make another letter.
+    Marks in other scripts are kept: there they are vowels, or form different letters.
     """
     text = " ".join(sentence.split())
     if rules.accented_letters:
@@ -232,7 +232,7 @@ def cleaned(sentence: str, rules: Rules) -> str:
 
 
 def without_speakers(clips: Sequence[Clip], held_out: Sequence[Clip], counts: Counts) -> list[Clip]:
-    """Clips whose speakers are not those of others."""
+    """Removes clips whose speakers are in the held-out clips."""
     speakers = {clip.speaker for clip in held_out if clip.speaker}
     kept = [clip for clip in clips if clip.speaker not in speakers]
     counts.of_other_speakers = len(clips) - len(kept)
@@ -241,7 +241,7 @@ def without_speakers(clips: Sequence[Clip], held_out: Sequence[Clip], counts: Co
 
 
 def shared_sentences(splits: Mapping[str, Sequence[Clip]]) -> dict[tuple[str, str], int]:
-    """How many different sentences each two splits have in common; pairs without any are left out."""
+    """Returns the number of distinct sentences that each two splits share; pairs that share none are left out."""
     texts = {name: Counter(clip.text for clip in clips) for name, clips in splits.items()}
     names = list(texts)
     pairs = ((one, other) for number, one in enumerate(names) for other in names[number + 1 :])
@@ -251,7 +251,7 @@ def shared_sentences(splits: Mapping[str, Sequence[Clip]]) -> dict[tuple[str, st
 
 @dataclass(frozen=True)
 class Made:
-    """What was written: counts of each split, and how many sentences each two have in common."""
+    """The result: counts of each split, the number of sentences that each two share, and the manifests."""
 
     counts: Mapping[str, Counts]
     shared: Mapping[tuple[str, str], int]
@@ -268,13 +268,13 @@ def write_manifests(
     disjoint_speakers: bool,
     log: Callable[[str], None],
 ) -> Made:
-    """Writes a manifest for each split of `tables`, which are Common Voice's tables by split, into `out`.
+    """Writes a manifest to `out` for each split of `tables`, which has Common Voice's tables by split.
 
-    Clips of a folder stay where they are; those of an archive that a manifest names are unpacked to `out`/clips. A
-    complete manifest replaces one that is there, and so does each clip that has other bytes.
+    Clips in a folder are not copied; those in an archive that a manifest names are unpacked to `out`/clips. Existing
+    manifests are replaced atomically, and so are clips with other content.
 
     Raises:
-        DataError: the source is no Common Voice, or has several languages and none is chosen.
+        DataError: the source is not Common Voice, or has several languages and none is chosen.
         StorageError: `out` cannot be written.
     """
     archive = _Archive.of(source, language) if is_archive(source.name) and source.is_file() else None
@@ -319,7 +319,7 @@ def _write(path: Path, clips: Sequence[Clip], base: str) -> Path:
 
 
 def _in_folder(source: Path, language: str | None) -> CommonVoice:
-    """The corpus of a folder of one language, or of one that has a folder for each."""
+    """Returns the corpus of a folder of one language, or of a folder with subfolders for languages."""
     if not source.is_dir():
         raise DataError(f"{source}: no such folder: name Common Voice's folder, or its archive ({', '.join(SUFFIXES)})")
     is_language = (source / CLIPS).is_dir()
@@ -338,7 +338,7 @@ def _in_folder(source: Path, language: str | None) -> CommonVoice:
 
 
 def _chosen(folders: Mapping[str, Path], source: Path, language: str | None) -> Path:
-    """The folder of a language among those by name."""
+    """Returns the folder of a language, out of folders by name."""
     if language is not None:
         if language not in folders:
             raise DataError(f"{source}: no language {language!r} among {', '.join(folders) or 'none'}")
@@ -351,13 +351,13 @@ def _chosen(folders: Mapping[str, Path], source: Path, language: str | None) -> 
 
 @dataclass(frozen=True)
 class _Archive:
-    """Common Voice's archive; a member is taken by its name below the folder of a language, and by nothing else.
+    """Common Voice's archive; members are identified only by their path below the folder of a language.
 
     Attributes:
         path: The archive.
         folder: Folder of the language in the archive.
-        members: Its files by their paths; links, devices and folders are none.
-        read_at: Reads what it holds.
+        members: Its files by path; without links, devices and folders.
+        read_at: Reads its uncompressed content.
     """
 
     path: Path
@@ -367,7 +367,7 @@ class _Archive:
 
     @classmethod
     def of(cls, path: Path, language: str | None) -> "_Archive":
-        """Lists an archive, which checks all of a compressed one before anything is taken from it."""
+        """Lists an archive, which checks all of a compressed one before anything is extracted."""
         location = str(path)
         try:
             read_at, points = open_archive(location, path.stat().st_size, StorageOptions())
@@ -390,7 +390,7 @@ class _Archive:
         return CommonVoice(str(self.folder), read)
 
     def unpack(self, wanted: set[str], target: Path, log: Callable[[str], None]) -> None:
-        """Unpacks clips by their names; all must be there."""
+        """Unpacks clips by name; all must exist."""
         clips = self.folder / CLIPS
         found = {name: self.members[clips / name] for name in wanted if clips / name in self.members}
         if left := sorted(wanted - found.keys()):
@@ -400,7 +400,7 @@ class _Archive:
             )
         target.mkdir(exist_ok=True)
         counter = ProgressCounter("unpack", total=len(wanted), unit="clips", show=as_lines(log))
-        # A compressed archive is read forwards.
+        # A compressed archive is read sequentially.
         for name, member in sorted(found.items(), key=lambda each: each[1].offset):
             clip, content = target / name, self._read(member, MAX_CLIP_BYTES)
             if not clip.is_file() or clip.read_bytes() != content:

@@ -1,6 +1,6 @@
-"""Kaldi data folders: `wav.scp` and `text`, and where they are there `segments`, `utt2spk`, `utt2lang`, into one table.
+"""Reads Kaldi data folders: `wav.scp` and `text`, and `segments`, `utt2spk`, `utt2lang` if they exist, into one table.
 
-What Kaldi's own `validate_data_dir.sh` demands of their ids is demanded here, too: nothing is dropped.
+The requirements of Kaldi's own `validate_data_dir.sh` for ids apply here, too: no row is dropped.
 """
 
 import io
@@ -17,26 +17,26 @@ from trainers.data.sources.manifest_fields import absolute, base_of, decode, exa
 from trainers.errors import DataError, NotHereError
 
 _REQUIRED = ("wav.scp", "text")
-# What one word says of each utterance, and its column.
+# Files with one word for each utterance, and their column.
 _OF_UTTERANCES = {"utt2spk": "speaker", "utt2lang": "language"}
 _OPTIONAL = ("segments", *_OF_UTTERANCES)
-# Kaldi's own: no-break spaces and the like belong to ids and words.
+# Kaldi's own spaces: no-break spaces and the like are part of ids and words.
 _SPACE = " \t\n\v\f"
 _SPACES = re.compile(f"[{_SPACE}]+")
-# What Kaldi reads at a position of an archive, or as a range of its rows.
+# Kaldi's notation for a position in an archive, or a range of its rows.
 _IN_ARCHIVE = re.compile(r".*:\d+(\[.*\])?")
 _TO_THE_END = re.compile(r"-1(\.0*)?")
 
 
 class _Entry(NamedTuple):
-    """One line of a file behind its id."""
+    """One line of a file, without its id."""
 
     line: int
     value: str
 
 
 class _Segment(NamedTuple):
-    """The part of a recording that an utterance is; without times, the complete recording."""
+    """The part of a recording that is an utterance; without times, the complete recording."""
 
     recording: str
     offset_s: float | None = None
@@ -46,20 +46,20 @@ class _Segment(NamedTuple):
 def read_kaldi(folder: str, read: Callable[[str], bytes | None]) -> tuple[pa.Table, bytes]:
     """Reads a Kaldi data folder, checking every line.
 
-    A relative path in `wav.scp` counts from the data folder, whichever folder the recipe ran in. Commands and parts of
-    archives are refused. With `segments`, every row is a segment. `utt2dur` and `reco2dur` are not read.
+    A relative path in `wav.scp` is relative to the data folder, whatever folder the recipe ran in. Commands and parts
+    of archives are refused. With `segments`, every row is a segment. `utt2dur` and `reco2dur` are not read.
 
     Args:
-        folder: Its path or URL. A relative path counts from the working folder.
-        read: Gives the bytes of a file of the folder by its name; None where it is not there.
+        folder: Its path or URL. A relative path is relative to the working folder.
+        read: Returns the content of a file in the folder by name; None if there is none.
 
     Returns:
-        A table of ROW_SCHEMA in the order of `text`; and the bytes that decide what it holds: the names and contents of
-        the files that were read.
+        A table of ROW_SCHEMA in the order of `text`; and the bytes that determine its content: the names and contents
+        of the files that were read.
 
     Raises:
         NotHereError: neither `wav.scp` nor `text` is in a folder on this machine.
-        DataError: a file is missing or wrong, or their ids differ; the text names file, line, and the fix.
+        DataError: a file is missing or wrong, or their ids differ; the message names file, line, and the fix.
     """
     folder = folder.rstrip("/")
     contents = {name: content for name in (*_REQUIRED, *_OPTIONAL) if (content := read(name)) is not None}
@@ -88,7 +88,7 @@ def read_kaldi(folder: str, read: Callable[[str], bytes | None]) -> tuple[pa.Tab
         }
         for utterance, entry in texts.items()
     )
-    # No file that was read has a zero.
+    # Text files have no zero bytes.
     return table_of(rows), b"".join(b"%b\0%b\0" % (name.encode(), contents[name]) for name in contents)
 
 
@@ -101,7 +101,7 @@ def _require_files(folder: str, contents: Collection[str]) -> None:
 
 
 def _entries(location: str, content: bytes) -> dict[str, _Entry]:
-    """What the lines of a file say by the id that each begins with."""
+    """Returns the lines of a file without their ids, by id."""
     entries: dict[str, _Entry] = {}
     for line, written in enumerate(io.StringIO(decode(location, content), newline=None), start=1):
         name, *values = _SPACES.split(written.strip(_SPACE), maxsplit=1)
@@ -115,7 +115,7 @@ def _entries(location: str, content: bytes) -> dict[str, _Entry]:
 
 
 def _recordings(location: str, entries: Mapping[str, _Entry]) -> dict[str, str]:
-    """Absolute path or URL of each recording."""
+    """Returns the absolute path or URL of each recording."""
     base = base_of(location)
     recordings = {}
     for recording, (line, path) in entries.items():
@@ -159,7 +159,7 @@ def _require_one_word(location: str, entries: Mapping[str, _Entry]) -> None:
 
 
 def _require_same(folder: str, ids: Mapping[str, Collection[str]]) -> None:
-    """Refuses files whose ids differ; `ids` has those of two files by their names."""
+    """Raises DataError if ids differ; `ids` has those of two files, by file name."""
     found = []
     for one, other in permutations(ids):
         lacking = [name for name in ids[one] if name not in ids[other]]

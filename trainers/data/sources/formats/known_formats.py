@@ -1,4 +1,4 @@
-"""The table of formats: what opens the rows of a `DataLocation`."""
+"""The table of formats: the readers of the rows of a `DataLocation`."""
 
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     Raises:
         ConfigError: an option has a wrong value.
         DataError: a file is missing or wrong, or there are no rows.
-        StorageError: a bucket or a server cannot be read.
+        StorageError: a bucket or a server is not available.
     """
     rows = _READERS[where.format](where, split, files)
     checked_ids(where.path, rows.table["id"])
@@ -96,7 +96,7 @@ def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
         text = decode(location, _required(location, files, "name NeMo's manifest"))
         rows += read_tarred(location, text, tars, tars[number] if len(manifests) == len(tars) > 1 else None)
     if len({row["id"] for row in rows}) < len(rows):
-        # Of one name in several tars.
+        # Recordings in several tars may have the same name.
         prefixes = shard_names(tars)
         rows = [{**row, "id": f"{prefixes[row['tar']]}/{row['id']}"} for row in rows]
     numbers = {tar.location: each for each, tar in enumerate(tars)}
@@ -163,7 +163,7 @@ def _of_archives(
     *contents: bytes,
     problems: Mapping[str, str] = {},
 ) -> Manifest:
-    """Rows whose recordings lie in archives; they and `contents` decide, wherever the archives are."""
+    """Returns rows whose recordings are in archives, fingerprinted by the rows and `contents`, not by location."""
     names = [posixpath.basename(path) for path in table["audio"].to_pylist()]
     digest = hash_of(names, *(table[name].to_pylist() for name in table.column_names if name != "audio"))
     return _manifest(where, archives[0].location, table, digest.encode(), *contents, problems=problems)
@@ -177,7 +177,7 @@ def _manifest(
     warnings: Sequence[str] = (),
     problems: Mapping[str, str] = {},
 ) -> Manifest:
-    """Rows that all that was read of files decides, and the options of their format."""
+    """Returns rows, fingerprinted by the contents of the files read and the options of their format."""
     options = sorted((name, value) for name, value in where.options.items() if name not in PLACES)
     digest = hash_of(where.format, options, *contents).encode()
     return Manifest(location, digest, table, ("audio", "text"), warnings, problems)

@@ -1,6 +1,6 @@
-"""Lhotse's cuts, as JSON lines: of recordings that are files, and of Shar, where a tar next to them has each cut's.
+"""Reads Lhotse's cuts, as JSON lines: of recordings in files, and of Shar, where a tar next to them has recordings.
 
-Lhotse itself would run what a recording of the type `command` says; here nothing is.
+Lhotse itself would run the commands of recordings of type `command`; this module runs none.
 """
 
 import gzip
@@ -16,15 +16,15 @@ from trainers.errors import DataError
 
 CUTS, RECORDINGS, JSON_LINES, TAR = "cuts.", "recording.", ".jsonl", ".tar"
 _GZIP, _MOST_BYTES = b"\x1f\x8b", 4 * 2**30
-# A cut that is as long as its recording, but for rounding.
+# Maximum difference, from rounding, between a cut and its complete recording.
 _ROUNDED_S = 0.001
 
 
 def text_of_cuts(location: str, content: bytes) -> str:
-    """The text of a manifest of cuts, which may be compressed.
+    """Returns the text of a manifest of cuts, which may be compressed.
 
     Raises:
-        DataError: it is damaged, is larger than any manifest, or is not UTF-8.
+        DataError: the manifest is damaged, is larger than any manifest, or is not UTF-8.
     """
     if content.startswith(_GZIP):
         try:
@@ -38,15 +38,15 @@ def text_of_cuts(location: str, content: bytes) -> str:
 
 
 def read_cuts(location: str, text: str, shard: ArchiveIndex | None) -> Iterator[dict[str, Any]]:
-    """Reads rows, as `table_of` takes them, of a manifest of cuts.
+    """Yields rows, in the form that `table_of` takes, of a manifest of cuts.
 
     Args:
-        location: The manifest in messages; relative recordings count from its folder.
-        text: What it holds.
-        shard: Of Shar, the tar of the cuts' recordings.
+        location: The manifest in messages; relative paths of recordings are relative to its folder.
+        text: Its content.
+        shard: For Shar, the tar of the cuts' recordings.
 
     Raises:
-        DataError: a cut is wrong, or is of several recordings; names line and fix.
+        DataError: a cut is wrong, or has several recordings; the message names line and fix.
     """
     members = (
         {posixpath.splitext(name)[0]: name for name in shard.members if not name.endswith(".json")} if shard else {}
@@ -97,7 +97,7 @@ def _audio(location: str, name: str, source: Mapping[str, Any], tar: str, member
 
 
 def _described(cut: Mapping[str, Any]) -> dict[str, Any]:
-    """Text, speaker and language of a cut's supervisions, in the order of their times."""
+    """Returns text, speaker and language of a cut's supervisions, in the order of their times."""
     spoken: Sequence[Mapping[str, Any]] = sorted(cut.get("supervisions") or (), key=lambda each: float(each["start"]))
     texts = [str(each["text"]).strip() for each in spoken if each.get("text")]
     row: dict[str, Any] = {"text": " ".join(texts)}

@@ -1,4 +1,4 @@
-"""LibriSpeech and what has its layout: chapters, each with `SPEAKER-CHAPTER.trans.txt` next to its clips."""
+"""Reads LibriSpeech and corpora of its layout: chapters, each with `SPEAKER-CHAPTER.trans.txt` next to its clips."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,14 +10,14 @@ TRANSCRIPTS, EXTENSION = ".trans.txt", ".flac"
 
 
 def read_chapter(location: str, content: bytes) -> Iterator[dict[str, Any]]:
-    """Reads rows, as `table_of` takes them, of one chapter's transcripts.
+    """Yields rows, in the form that `table_of` takes, of one chapter's transcripts.
 
     Args:
-        location: The file's path or URL, in whose folder the clips are.
-        content: Its bytes: an id and a text in each line.
+        location: Path or URL of the file, whose folder has the clips.
+        content: Its content: an id and a text in each line.
 
     Raises:
-        DataError: a line has no text, or an id that is not one of the chapter's.
+        DataError: a line has no text, or an id that does not belong to the chapter.
     """
     folder, _, name = location.rpartition("/")
     chapter = name.removesuffix(TRANSCRIPTS)

@@ -1,4 +1,4 @@
-"""NeMo's tarred data sets: manifests of JSON lines, and tars of the recordings that they name."""
+"""Reads NeMo's tarred data sets: manifests of JSON lines, and tars of the recordings that they name."""
 
 import posixpath
 import re
@@ -10,29 +10,29 @@ from trainers.data.sources.manifest_fields import json_rows, refuse_unread, to_s
 from trainers.errors import DataError
 
 FIELDS = ("audio_filepath", "text", "duration", "offset", "shard_id", "speaker", "lang", "language")
-# The number of a tar, which rows name as their shard: audio_7.tar.
+# The number in a tar's name, which rows have as their shard_id: audio_7.tar.
 _NUMBER = re.compile(r".*_(\d+)\D*\.(?:tar|tar\.gz|tgz)", re.IGNORECASE)
-# What further rows of one recording have behind its name.
+# Suffix of the names in further rows of a recording.
 _SUB = re.compile(r"-sub\d+(?=\.\w+$|$)")
 
 
 def read_tarred(
     location: str, text: str, tars: Sequence[ArchiveIndex], own: ArchiveIndex | None
 ) -> Iterator[dict[str, Any]]:
-    """Reads rows, as `table_of` takes them, of a manifest whose recordings lie in tars; and the `tar` of each.
+    """Yields rows, in the form that `table_of` takes, of a manifest whose recordings are in tars; each with its `tar`.
 
-    A recording is found by its name in the tar of its `shard_id`: the number in the tar's name, or where the names have
-    none, its position from 0 on. Without a `shard_id` it is in `own`, or else in one of all. As in NeMo, rows are
-    segments where they have an offset, and `a-sub1.wav` is a further segment of `a.wav`.
+    A recording is found by name in the tar of its `shard_id`: the number in the tar's name, or if names have none, its
+    position from 0. Without a `shard_id`, the recording is in `own`, or else in any tar. As in NeMo, rows with an
+    offset are segments, and `a-sub1.wav` is a further segment of `a.wav`.
 
     Args:
         location: The manifest in messages.
-        text: What it holds.
+        text: Its content.
         tars: All tars.
-        own: The tar of this manifest, where each has one.
+        own: The tar of this manifest, if each manifest has one.
 
     Raises:
-        DataError: a line is wrong, or there is no such tar.
+        DataError: a line is wrong, or a tar does not exist.
     """
     keys, rows = json_rows(location, text, FIELDS)
     refuse_unread(location, keys, FIELDS)
@@ -79,7 +79,7 @@ def _row(
     offset, duration = given["offset"], given["duration"]
     stem = posixpath.splitext(path)[0]
     return {
-        # Several rows may be of one recording.
+        # Several rows may have the same recording.
         "id": f"{stem}@{offset}" if offset else stem,
         "audio": f"{tar.location}/{name}",
         "tar": tar.location,

@@ -1,4 +1,4 @@
-"""SpeechBrain's data manifests, which are JSON objects or CSV files, into one Arrow table."""
+"""Reads SpeechBrain's data manifests, which are JSON objects or CSV files, into one Arrow table."""
 
 import posixpath
 import re
@@ -28,12 +28,12 @@ _TRANSCRIPTS = ("wrd", "words", "text", "transcript")
 _DURATIONS = ("duration", "length")
 _FIELDS = ("wav", *_TRANSCRIPTS, *_DURATIONS, "offset", "spk_id", "wav_opts")
 _OTHER_ROOT = re.compile(r"(\$\{\w+\}|\$\w+|\{\w+\})/")
-# What the older form's options say of parts: "start:10000 stop:26000".
+# Parts in the options of the older form: "start:10000 stop:26000".
 _PART = re.compile(r"\b(start|stop|channel)\s*:")
 
 
 class _Record(NamedTuple):
-    """One utterance: where it is written, its id, and its values by _FIELDS, "" where there is none."""
+    """One utterance: its place in the manifest, its id, and its values by _FIELDS, "" for missing ones."""
 
     place: str
     id: str
@@ -43,23 +43,23 @@ class _Record(NamedTuple):
 def read_speechbrain(location: str, content: bytes, *, data_root: str | None, quoting: Quoting = "csv") -> pa.Table:
     """Reads a data manifest of SpeechBrain, checking every row.
 
-    JSON is an object of utterances by their ids. Each has `wav`, which is a path or {"file": path}; its transcript as
-    `wrd`, `words`, `text` or `transcript`; and where they are known `duration` or `length`, in seconds, and `spk_id`.
-    CSV has a column for each of these, and `ID`. Where an utterance has an `offset`, in seconds, rows are segments of
-    their `duration` from there on. Parts of recordings in samples are refused; what else there is, is not read.
+    JSON is an object of utterances by id. Each has `wav`, which is a path or {"file": path}; its transcript as `wrd`,
+    `words`, `text` or `transcript`; and optionally `duration` or `length`, in seconds, and `spk_id`. CSV has a column
+    for each of these, and `ID`. If an utterance has an `offset`, in seconds, rows are segments with their `duration`
+    from that offset. Parts of recordings in samples are refused; other fields are not read.
 
     Args:
         location: The manifest's path or URL, which ends with .json or .csv. Relative audio paths, and those that begin
-            with a relative `data_root`, count from its folder.
-        content: Its bytes.
-        data_root: What `{data_root}`, `$data_root` and `${data_root}` in audio paths stand for; None: not known.
-        quoting: Whether quotes stand around fields of CSV.
+            with a relative `data_root`, are relative to its folder.
+        content: Its content.
+        data_root: Value of `{data_root}`, `$data_root` and `${data_root}` in audio paths; None: not known.
+        quoting: "csv" if quotes enclose fields of CSV.
 
     Returns:
         A table of ROW_SCHEMA, in the order of the manifest.
 
     Raises:
-        DataError: the manifest cannot be used; the text names the line or the id, and the fix.
+        DataError: the manifest cannot be used; the message names the line or the id, and the fix.
     """
     text, suffix = decode(location, content), posixpath.splitext(location)[1].lower()
     if suffix not in (".json", ".csv"):
@@ -111,7 +111,7 @@ def _json_records(location: str, text: str) -> tuple[Collection[str], Iterable[_
                 field: text_of_json(field, given.get(field), must_be_text=field in ("wav", *_TRANSCRIPTS))
                 for field in _FIELDS
             }
-            # Only escapes give characters that UTF-8 has not, and zeros.
+            # Only escapes produce zeros, and characters that UTF-8 cannot encode.
             if "\\u" in text:
                 require_text(("id", *values), (name, *values.values()))
         except ValueError as error:
@@ -128,7 +128,7 @@ def _require_fields(where: str, fields: Collection[str]) -> None:
 
 
 def _file_of(wav: Any) -> Any:
-    """The path of a `wav` that may be an object with it. Raises ValueError: it names more than one file, or a part."""
+    """Returns the path of a `wav`, which may be an object. Raises ValueError if it names several files, or a part."""
     if not isinstance(wav, dict):
         return wav
     if "start" in wav or "stop" in wav:
@@ -142,7 +142,7 @@ def _file_of(wav: Any) -> Any:
 
 
 def _row(name: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """A row without its recording. Raises ValueError: a value is wrong; names it and the fix."""
+    """Returns a row without its recording. Raises ValueError, which names value and fix, if a value is wrong."""
     if not name.strip():
         raise ValueError("the id is empty: fill it in, or take the row out")
     if _PART.search(values["wav_opts"]):
@@ -168,7 +168,7 @@ def _one_of(values: Mapping[str, str], names: Iterable[str]) -> str:
 
 
 def _path(location: str, path: str, data_root: str | None) -> str:
-    """A path as it is written, without placeholders. Raises ValueError: it is empty, or has one that is not known."""
+    """Returns a path without placeholders. Raises ValueError if it is empty, or a placeholder is unknown."""
     if not path.strip():
         raise ValueError("'wav' is empty: fill it in, or take the row out")
     if DATA_ROOT.search(path):

@@ -1,4 +1,4 @@
-"""WebDataset shards: tars in which the files of a sample have one name and different endings."""
+"""Reads WebDataset shards: tars in which the files of a sample have the same name and different extensions."""
 
 import posixpath
 import re
@@ -21,7 +21,7 @@ from trainers.errors import DataError
 
 TEXT, JSON = ("txt", "text"), "json"
 _SUFFIX = re.compile(r"\.(tar|tar\.gz|tgz)$", re.IGNORECASE)
-# Keys of a sample's JSON, of which the first that is there counts.
+# Keys of a sample's JSON, of which the first that exists is used.
 KEYS = {
     "text": ("text", "sentence", "transcript", "transcription", "normalized_text"),
     "speaker": ("speaker", "speaker_id", "client_id", "spk_id"),
@@ -32,7 +32,7 @@ KEYS = {
 
 @dataclass(frozen=True)
 class Samples:
-    """Rows of samples, as `table_of` takes them, and why some have no recording or no text, by id."""
+    """Rows of samples, in the form that `table_of` takes, and by id why some have no recording or no text."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
@@ -41,17 +41,17 @@ class Samples:
 def read_samples(
     indexes: Sequence[ArchiveIndex], *, audio: str | None, text: str | None, encoding: str = UTF_8
 ) -> Samples:
-    """Lists the samples of shards, in their order; one without a recording or a text is listed with the reason.
+    """Lists the samples of shards, in order; for a sample without a recording or a text, records the reason.
 
     Args:
         indexes: The shards.
-        audio: Ending of the recordings, such as flac. None: any that recordings have.
-        text: Ending of the transcripts, such as txt; or json.KEY. None: txt, text, or a usual key of json.
-        encoding: Of the transcripts.
+        audio: Extension of the recordings, such as flac. None: any extension of recordings.
+        text: Extension of the transcripts, such as txt; or json.KEY. None: txt, text, or a usual key of json.
+        encoding: Encoding of the transcripts.
     """
     shards = [(index, dict(_grouped(index.members.values()))) for index in indexes]
     keys = [key for _, samples in shards for key in samples]
-    # Shards often count their samples anew.
+    # Shards often number their samples separately.
     are_unique = len(set(keys)) == len(keys)
     found, prefixes = Samples(), shard_names(indexes)
     for index, samples in shards:
@@ -68,14 +68,14 @@ def read_samples(
 
 
 def shard_names(indexes: Sequence[ArchiveIndex]) -> dict[str, str]:
-    """What tells shards apart in ids, by location: their names, or where those are equal, their paths."""
+    """Returns prefixes that distinguish shards in ids, by location: their names, or their paths if names repeat."""
     paths = {index.location: _SUFFIX.sub("", index.location) for index in indexes}
     names = {location: posixpath.basename(path) for location, path in paths.items()}
     return names if len(set(names.values())) == len(names) else paths
 
 
 def _grouped(members: Iterable[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
-    """Members of each sample by their endings: the name up to the first dot of its last part is the sample's."""
+    """Yields the members of each sample by extension: the file name up to its first dot is the sample's."""
     samples: dict[str, dict[str, Member]] = {}
     for member in members:
         folder, slash, name = member.name.rpartition("/")
@@ -87,7 +87,7 @@ def _grouped(members: Iterable[Member]) -> Iterator[tuple[str, dict[str, Member]
 
 
 def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
-    """The one recording of a sample. Raises ValueError: there is none, or several."""
+    """Returns the recording of a sample. Raises ValueError if there is none, or more than one."""
     found = [
         member
         for ending, member in members.items()
@@ -104,8 +104,8 @@ def _recording(members: Mapping[str, Member], audio: str | None) -> Member:
 
 
 def _described(members: Mapping[str, Member], text: str | None, encoding: str) -> dict[str, Any]:
-    """Text, speaker, language and duration of a sample. Raises ValueError: there is no text, or a value is wrong."""
-    # What is wrong with one file of a sample that is not the one which is named does not matter.
+    """Returns text, speaker, language and duration of a sample. Raises ValueError if text is missing or wrong."""
+    # Errors in a file of a sample that is not used do not matter.
     record = load_json(_text(members[JSON], UTF_8)) if JSON in members and _is_asked_of_json(members, text) else {}
     if not isinstance(record, dict):
         raise ValueError(f"{members[JSON].name} is not a JSON object")
@@ -133,7 +133,7 @@ def _described(members: Mapping[str, Member], text: str | None, encoding: str) -
 
 
 def _is_asked_of_json(members: Mapping[str, Member], text: str | None) -> bool:
-    """Whether a sample's JSON has its text; or may describe it, being small."""
+    """Returns True if a sample's JSON has its text, or may have its metadata, since it is small."""
     has_text = not any(each in members for each in TEXT) if text is None else text.lstrip(".").lower().startswith(JSON)
     return has_text or members[JSON].text is not None
 

@@ -1,6 +1,6 @@
-"""Tables of a data set that name its recordings: audio folders, JSON and CSV. `datasets` says which files they are.
+"""Tables of a data set that name its recordings: audio folders, JSON and CSV. `datasets` lists their files.
 
-It reads files of one kind and passes over those of others, which is told.
+`datasets` reads files of one format and ignores those of others, which is reported.
 """
 
 import bz2
@@ -35,31 +35,31 @@ _UNPACKERS: Mapping[str, Callable[[bytes], bytes]] = {
     ".bz2": lambda content: JoinedStreams.opened(io.BytesIO(content), bz2.BZ2Decompressor).read(),
     ".xz": lambda content: JoinedStreams.opened(io.BytesIO(content), lzma.LZMADecompressor).read(),
 }
-# Options of a README that say which rows and columns the files of a data set have, and what quotes mean in them.
+# Options of a README that change the rows and columns of a data set's files, and the meaning of quotes in them.
 _DECISIVE = (
     *("header", "names", "index_col", "usecols", "skiprows", "nrows", "skipfooter", "comment", "dialect", "field"),
     *("quotechar", "quoting", "escapechar", "doublequote", "lineterminator", "skipinitialspace", "on_bad_lines"),
     *("encoding", "encoding_errors", "drop_metadata", "metadata_filenames", "filters"),
 )
-# A .json may also hold settings.
+# A .json may also have settings.
 _TABLE = re.compile(r"\.(csv|tsv|jsonl|ndjson|parquet|arrow)(\.(gz|bz2|xz|zst|lz4))?$", re.IGNORECASE)
 _JSON = ".json"
-# Others of a split with hundreds are counted.
+# Maximum number of ignored files in a warning.
 _SHOWN = 5
 
 
 def read_listed(builder: Any, split: str, rules: TableRules, files: SourceFiles) -> Manifest:
-    """The rows of a split of a `datasets` builder, read as a manifest's are.
+    """Returns the rows of a split of a `datasets` builder, read like a manifest's.
 
     Raises:
-        DataError: a table is missing or wrong, its README says that it is to be read in another way.
-        StorageError: a server cannot be read.
+        DataError: a table is missing or wrong, or its README requires it to be read in another way.
+        StorageError: a server is not available.
     """
     _refuse_options(builder)
     tables = next(list(map(str, files)) for name, files in builder.config.data_files.items() if str(name) == split)
     if builder.name == "audiofolder":
         tables = _metadata_of(builder, tables)
-        # As `datasets` names the column of recordings.
+        # The name that `datasets` gives the column of recordings.
         column = rules.audio_column_name.removesuffix(_FILE_NAME).rstrip("_")
         rules = replace(rules, audio_column_name=_FILE_NAME if column in ("", "audio") else f"{column}_{_FILE_NAME}")
     separator = getattr(builder.config, "sep", ",")
@@ -83,7 +83,7 @@ def _refuse_options(builder: Any) -> None:
 
 
 def _metadata_of(builder: Any, files: Sequence[str]) -> list[str]:
-    """The tables among the files of an audio folder."""
+    """Returns the tables among the files of an audio folder."""
     found = [name for name in files if posixpath.basename(name) in builder.METADATA_FILENAMES]
     if not found:
         raise DataError(
@@ -99,7 +99,7 @@ def _metadata_of(builder: Any, files: Sequence[str]) -> list[str]:
 
 
 def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
-    """The content of a table of text, and its location without the ending of what compresses it."""
+    """Returns the content of a table of text, and its location without the suffix of its compression."""
     stem, ending = posixpath.splitext(location)
     if ending == ".parquet":
         table = pq.ParquetFile(io.BytesIO(read_location(location, files.storage_options))).read()
@@ -120,15 +120,15 @@ def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
 
 
 def _as_text(value: Any) -> str:
-    # What is no UTF-8 has characters that are refused where the column is read.
+    # Bytes that are not UTF-8 become characters that are refused when the column is read.
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
 
 
 def refuse_outside(paths: Sequence[str], root: str, location: str) -> None:
-    """Refuses recordings out of a data set on the Hub: what another writes there may name any file of the nodes.
+    """Raises DataError for recordings outside a data set on the Hub, whose paths could name any file on the nodes.
 
     Raises:
-        DataError: there is one; names it.
+        DataError: there is such a recording; the message names it.
     """
     root = f"{root.rstrip('/')}/"
     outside = (path for path in paths if not path.startswith(root) or ".." in path.split("/"))
@@ -139,15 +139,15 @@ def refuse_outside(paths: Sequence[str], root: str, location: str) -> None:
 
 
 def refuse_passed_over(folder: str, read: Iterable[str], column: str) -> None:
-    """Refuses a folder in which a split has tables of several kinds, of which those of one kind are read.
+    """Raises DataError for a folder in which a split has tables of several formats, of which only one is read.
 
     Args:
         folder: The folder's absolute path.
         read: The files that are read.
-        column: The column of recordings, by which a .json is known as a table.
+        column: The column of recordings, which identifies a .json as a table.
 
     Raises:
-        DataError: there are such tables; names one of each, and the fix.
+        DataError: there are such tables; the message names one of each format, and the fix.
     """
     taken = list(read)
     if left := _passed_over(folder, taken, column):
@@ -158,7 +158,7 @@ def refuse_passed_over(folder: str, read: Iterable[str], column: str) -> None:
 
 
 def warnings_of_passed_over(url: str, split: str, read: Iterable[str], column: str) -> list[str]:
-    """What to warn of where a split of a data set on the Hub has such tables: many hold one table twice on purpose."""
+    """Returns warnings for a data set on the Hub with such tables: many have the same table twice on purpose."""
     taken = list(read)
     if not (left := _passed_over(url, taken, column, split)):
         return []
@@ -172,7 +172,7 @@ def warnings_of_passed_over(url: str, split: str, read: Iterable[str], column: s
 
 
 def _passed_over(base: str, read: Sequence[str], column: str, split: str | None = None) -> list[str]:
-    """The tables of a split, or of all, that are not among those read; none where a README says which files are."""
+    """Returns the tables of a split, or of all, that are not read; empty if a README lists the data set's files."""
     from datasets.data_files import DataFilesDict, get_data_patterns  # noqa: PLC0415
 
     if _names_files(base):
@@ -183,7 +183,7 @@ def _passed_over(base: str, read: Sequence[str], column: str, split: str | None 
 
 
 def _names_files(base: str) -> bool:
-    """Whether the README of a data set, at a path or on the Hub, says by itself which files are the data set's."""
+    """Returns True if the README of a data set, at a path or on the Hub, lists the data set's files itself."""
     import fsspec  # noqa: PLC0415
     from datasets import config  # noqa: PLC0415
     from datasets.utils.metadata import MetadataConfigs  # noqa: PLC0415
@@ -203,6 +203,6 @@ def _is_table(name: str, read: Sequence[str], column: str) -> bool:
     if ending.lower() != _JSON:
         return _TABLE.search(posixpath.basename(name)) is not None
     if is_hub_url(name):
-        # Each would be fetched, and there may be one next to each recording.
+        # Each file would be downloaded, and there may be one next to each recording.
         return stem in {posixpath.splitext(each)[0] for each in read}
     return f'"{column}"'.encode() in Path(name).read_bytes()

@@ -1,8 +1,8 @@
-"""Rows of a data set's files, Parquet or Arrow: which rows a split means, where each is, and what reads it.
+"""Rows of a data set's Parquet or Arrow files: the rows of a split, their locations, and their reader.
 
-Arrow files are as `Dataset.save_to_disk` writes them: Arrow's streaming format, or its file format. One of this node's
-disks is mapped into memory, so that only what is looked at of it is read. Of one on the Hub, the file format gives each
-batch of rows by itself; a stream is read from its beginning, a batch at a time.
+Arrow files are those that `Dataset.save_to_disk` writes: Arrow's streaming format, or its file format. A local file is
+mapped into memory, so that only the parts in use are read. On the Hub, a file of the file format is read by single
+batches of rows; a stream is read from its beginning, a batch at a time.
 """
 
 import json
@@ -26,28 +26,28 @@ from trainers.data.sources.manifest_fields import absolute, base_of
 from trainers.data.sources.recording_readers import FileReader, Row
 from trainers.errors import AudioError, DataError, StorageError
 
-# Columns that say where a row's recording is.
+# Columns with the location of a row's recording.
 FILE, ROW = "file", "file_row"
 LOCATION = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (ROW, pa.int64())])
 PARALLEL_FILES = 8
-# A group of rows may hold gigabytes of audio: it is read through a buffer, a few recordings at a time.
+# A row group may have gigabytes of audio: it is read through a buffer, a few recordings at a time.
 BUFFER_BYTES = 4 * 1024 * 1024
 RECORDINGS_AT_ONCE = 16
-# How a file of the file format begins, https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format.
+# Magic bytes of the file format, https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format.
 MAGIC = b"ARROW1"
-# What `datasets` names the files of a data set, and the splits of several, in.
+# Files in which `datasets` lists the files of a data set, and the splits of several data sets.
 _STATE, _DATASET_DICT = "state.json", "dataset_dict.json"
 
 
-# A file, the first of its rows, and the one behind the last.
+# A file, its first row, and the end of its rows.
 RowRange = tuple["RowFile", int, int]
 
 
 @dataclass(frozen=True)
 class RowFile:
-    """A file of a data set at a path or a URL that fsspec opens (hf://datasets/…), as it describes itself.
+    """The metadata of a data set's file, at a path or a URL that fsspec opens (hf://datasets/…).
 
-    `group_rows` are those of its largest group; what is read of a group is read from its first row on.
+    `group_rows`: size of its largest row group; a group is always read from its first row.
     """
 
     url: str
@@ -59,34 +59,34 @@ class RowFile:
 class RowFormat(Protocol):
     """A format of such files; picklable.
 
-    Each function raises OSError where a file cannot be read, and pyarrow.ArrowException where it is damaged.
+    Each function raises OSError if a file cannot be read, and pyarrow.ArrowException if it is damaged.
     """
 
     @property
     def name(self) -> str:
-        """As messages have it."""
+        """The format's name in messages."""
 
     def describe(self, url: str) -> RowFile:
-        """Reads what a file says of itself."""
+        """Reads a file's metadata."""
 
     def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
-        """Reads columns of a file, and no other column's bytes; `audio.path` is one field of a column."""
+        """Reads columns of a file, without the bytes of other columns; `audio.path` is one field of a column."""
 
     def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
-        """Reads the values of a column in some rows, ascending."""
+        """Yields the values of a column in some rows, in ascending order."""
 
     def stores(self, url: str, column: str) -> bool:
-        """Whether a column with fields has any `bytes`, as far as a file says so without reading them."""
+        """Returns True if a column with fields has any `bytes`, as far as the file's metadata show."""
 
 
 def describe_files(row_format: RowFormat, urls: Sequence[str]) -> list[RowFile]:
-    """What files say of themselves, in their order. Raises OSError: a file cannot be read."""
+    """Returns the metadata of files, in their order. Raises OSError if a file cannot be read."""
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
         return list(pool.map(row_format.describe, urls))
 
 
 def cut(files: Sequence[RowFile], first: int, end: int) -> Iterator[RowRange]:
-    """The parts of files that hold the rows `first` … `end` − 1 of all their rows."""
+    """Yields the parts of files with the rows `first` … `end` − 1 of all their rows."""
     start = 0
     for file in files:
         begins, ends = max(first - start, 0), min(end - start, file.rows)
@@ -98,12 +98,12 @@ def cut(files: Sequence[RowFile], first: int, end: int) -> Iterator[RowRange]:
 def read_columns(
     row_format: RowFormat, parts: Sequence[RowRange], columns_of: Callable[[pa.Schema], Sequence[str]]
 ) -> list[pa.Table]:
-    """Reads columns of each range of rows, see `RowFormat.read_columns`. Raises OSError: a file cannot be read.
+    """Returns columns of each range of rows, see `RowFormat.read_columns`. Raises OSError if a file cannot be read.
 
     Args:
         row_format: The format of the files.
         parts: The ranges.
-        columns_of: Which columns of a file with a schema are read: files of one split may have other ones.
+        columns_of: Returns the columns to read, by schema: files of one split may have different columns.
     """
 
     def read(part: RowRange) -> pa.Table:
@@ -112,13 +112,13 @@ def read_columns(
 
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
         tables = [table.combine_chunks() for table in pool.map(read, parts)]
-    # What decoding took stays with the process otherwise.
+    # Otherwise the process would keep the memory that decoding allocated.
     pa.default_memory_pool().release_unused()
     return tables
 
 
 def locations(parts: Sequence[RowRange]) -> pa.Table:
-    """Where the recordings of ranges of rows are: columns of LOCATION."""
+    """Returns the locations of the recordings in ranges of rows: columns of LOCATION."""
     counts = [end - first for _, first, end in parts]
     files = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
     urls = pa.array([described.url for described, _, _ in parts])
@@ -129,16 +129,16 @@ def locations(parts: Sequence[RowRange]) -> pa.Table:
 def parsed(
     arrow: Sequence[pa.Table], parts: Sequence[RowRange], rules: TableRules, *, holds_recordings: bool
 ) -> list[ParsedTable]:
-    """Ranges of rows as tables whose values are text, without their ids; labels are their names.
+    """Returns ranges of rows as tables of text values, without their ids; labels are replaced by their names.
 
     Args:
-        arrow: Columns of each range, see `read_columns`: those that are wanted and there, and paths of recordings.
+        arrow: Columns of each range, see `read_columns`: the wanted ones that exist, and paths of recordings.
         parts: The ranges.
-        rules: Which columns are wanted.
-        holds_recordings: Whether the files hold recordings, and not only their paths.
+        rules: The wanted columns.
+        holds_recordings: True if the files contain recordings, not only their paths.
 
     Raises:
-        DataError: a column has no text, or is there twice.
+        DataError: a column is not text, or occurs twice.
     """
     tables = []
     for table, (file, first, end) in zip(arrow, parts, strict=True):
@@ -158,26 +158,26 @@ def parsed(
 
 
 def labels_of(name: str, schema: pa.Schema) -> list[str]:
-    """What the numbers in a column mean, where `datasets` says that they are labels."""
+    """Returns the names of the labels that a column of numbers has according to `datasets`."""
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     return described.get(name, {}).get("names") or []
 
 
 def as_text(values: pa.ChunkedArray, name: str, file: RowFile, *, must_be_text: bool = False) -> pa.ChunkedArray:
-    """The values of a column of a file as text, of labels their names; numbers are refused where there must be text.
+    """Returns the values of a file's column as text, labels as their names; refuses numbers if text is required.
 
     Raises:
-        DataError: they are none; names the file, the column and the fix.
+        DataError: the values cannot be text; the message names the file, the column and the fix.
     """
     kind = values.type
     try:
         if names := labels_of(name, file.schema):
-            # Below 0 there is no label.
+            # Negative numbers are no label.
             values = pa.array(names, pa.string()).take(pc.if_else(pc.less(values, 0), None, values).combine_chunks())
         elif pa.types.is_boolean(kind) or (must_be_text and (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))):
             raise DataError(f"{file.url}: the column {name!r} holds {kind}, no text: save it as text")
         elif pa.types.is_duration(kind):
-            # As text, it is a number of its own unit.
+            # As text, it would be a number in its own unit.
             raise DataError(f"{file.url}: the column {name!r} holds {kind}: save it as a number of seconds")
         texts = values.cast(pa.string())
     except pa.ArrowException as error:
@@ -187,7 +187,7 @@ def as_text(values: pa.ChunkedArray, name: str, file: RowFile, *, must_be_text: 
 
 
 def _refuse_zeros(texts: pa.ChunkedArray | pa.Array, name: str, file: RowFile) -> None:
-    """Refuses texts that no table of text can hold, with a DataError."""
+    """Raises DataError for texts with zeros, which no text table can store."""
     if pc.any(pc.match_substring(texts, "\0")).as_py():
         raise DataError(
             f"{file.url}: the column {name!r} has a text with a zero (U+0000), which is no text: correct it"
@@ -195,16 +195,16 @@ def _refuse_zeros(texts: pa.ChunkedArray | pa.Array, name: str, file: RowFile) -
 
 
 def refuse_repeated(file: RowFile, columns: Sequence[str]) -> None:
-    """Refuses a file in which one of some columns is there twice, with a DataError that names it."""
+    """Raises DataError, which names the column, if one of some columns occurs twice in a file."""
     if repeated := [name for name in columns if file.schema.names.count(name) > 1]:
         raise DataError(f"{file.url}: the column {repeated[0]!r} is there twice: rename one of them")
 
 
 @dataclass(frozen=True)
 class RowFileReader:
-    """Reads the recordings of rows with columns of LOCATION, by `files` where a row only names its recording.
+    """Reads the recordings of rows with columns of LOCATION, and those that a row only names with `files`.
 
-    Their paths count from the folder of their file.
+    Their paths are relative to the folder of their file.
     """
 
     row_format: RowFormat
@@ -231,14 +231,14 @@ class RowFileReader:
 
 
 def _located(row: Row) -> Row:
-    """A row with its path as every node reads it."""
-    # What another writes on the Hub may name any file of the nodes.
+    """Returns a row with the path that every node can read."""
+    # Paths in another user's data set on the Hub could name any file on the nodes.
     path = str(row["audio"]).lstrip("/") if is_hub_url(row[FILE]) else row["audio"]
     return {**row, "audio": absolute(base_of(row[FILE]), path)} if path else row
 
 
 def _ascending(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows in runs that a file is read through once for: parts of a split may be joined in any order."""
+    """Yields runs of rows for each of which a file is read through once: parts of a split may be in any order."""
     run: list[Row] = []
     for row in rows:
         if run and (row[FILE] != run[-1][FILE] or row[ROW] <= run[-1][ROW]):
@@ -250,13 +250,13 @@ def _ascending(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def refuse_too_few(rows: int, wanted: Sequence[int]) -> None:
-    """Refuses a file with fewer rows than it had when they were located. Raises OSError."""
+    """Raises OSError for a file that now has fewer rows than when they were located."""
     if wanted[-1] >= rows:
         raise OSError(f"it has {rows} rows, and row {wanted[-1]} is wanted: it was replaced since")
 
 
 def holds_recordings(column: str, schema: pa.Schema) -> bool:
-    """Whether a column is of encoded recordings, or of their paths, as `datasets` and others write them."""
+    """Returns True for a column of encoded recordings or their paths, in the forms of `datasets` and others."""
     kind = schema.field(column).type
     fields = {field.name for field in kind} if pa.types.is_struct(kind) else set[str]()
     is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
@@ -264,18 +264,18 @@ def holds_recordings(column: str, schema: pa.Schema) -> bool:
 
 
 def paths_of(column: str, schema: pa.Schema) -> tuple[str, ...]:
-    """The column, or field of it, that holds the path of each recording; none where only the recordings are there."""
+    """Returns the column, or field of it, with the path of each recording; empty for recordings without paths."""
     kind = schema.field(column).type
     if pa.types.is_struct(kind):
         return (f"{column}.path",) if kind.get_field_index("path") >= 0 else ()
-    # Polars writes views, and pandas dictionaries for a column of categories.
+    # Polars writes string views, and pandas dictionaries for a categorical column.
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     return (column,) if is_text else ()
 
 
 def only_names(row_format: RowFormat, parts: Sequence[RowRange], column: str) -> bool:
-    """Whether files only name their recordings: their column is of paths, or has not one recording next to them."""
+    """Returns True if files only name their recordings: their column has paths, and no recording next to them."""
     for file in {described.url: described for described, _, _ in parts}.values():
         kind = file.schema.field(column).type
         if not paths_of(column, file.schema):
@@ -286,7 +286,7 @@ def only_names(row_format: RowFormat, parts: Sequence[RowRange], column: str) ->
 
 
 def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:
-    """Paths of what `read_columns` gave for `paths_of`; "" where there is none."""
+    """Returns the paths from the result of `read_columns` for `paths_of`; "" for missing ones."""
     if column not in table.column_names:
         return pa.repeat("", len(table))
     paths = table[column]
@@ -297,7 +297,7 @@ def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:
 
 @dataclass(frozen=True)
 class ParquetRows:
-    """See `RowFormat`; what a file says of itself is its footer."""
+    """See `RowFormat`; a file's metadata are in its footer."""
 
     name = "Parquet"
 
@@ -312,7 +312,7 @@ class ParquetRows:
         with open_url(url) as file:
             parquet = pq.ParquetFile(file, page_checksum_verification=True)
             table = parquet.read(columns=list(columns), use_threads=False)
-        # What is no UTF-8 is found here, and not where it is first used.
+        # Finds invalid UTF-8 here, not on first use.
         table.validate(full=True)
         return table
 
@@ -338,7 +338,7 @@ class ParquetRows:
             metadata = pq.ParquetFile(file).metadata
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         chunks = (group.column(number) for group in groups for number in range(metadata.num_columns))
-        # Files without statistics may have some.
+        # Files without statistics may have recordings.
         return any(
             chunk.statistics is None
             or not chunk.statistics.has_null_count
@@ -385,13 +385,13 @@ class ArrowRows:
         refuse_too_few(first, wanted)
 
     def stores(self, url: str, column: str) -> bool:
-        # Of a file on the Hub, all of it would be fetched.
+        # For a file on the Hub, this would download the complete file.
         recordings = None if _is_remote(url) else self.read_columns(url, [f"{column}.bytes"])[column]
         return recordings is None or recordings.null_count < len(recordings)
 
 
 def _arrow_head(url: str) -> tuple[bool, pa.Schema]:
-    """Whether a file is of the streaming format, and its columns."""
+    """Returns True for a file of the streaming format, and its schema."""
     with closing(_open(url)) as file:
         is_stream = bytes(file.read(len(MAGIC))) != MAGIC
         file.seek(0)
@@ -401,7 +401,7 @@ def _arrow_head(url: str) -> tuple[bool, pa.Schema]:
 def _batches(
     url: str, head: tuple[bool, pa.Schema], columns: Sequence[str]
 ) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
-    """Of each batch of a file how many rows it has, and what reads columns of it."""
+    """Yields for each batch of a file its number of rows, and a function that reads the columns."""
     is_stream, schema = head
 
     def options(names: Sequence[str]) -> pa.ipc.IpcReadOptions:
@@ -424,12 +424,12 @@ def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _plain(schema: pa.Schema) -> str:
-    """The column by which rows are counted: one that costs little to read."""
+    """Returns a column that is cheap to read, for counting rows."""
     return next((field.name for field in schema if not pa.types.is_nested(field.type)), str(schema.names[0]))
 
 
 def _checked(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    # Arrow reads beyond a buffer where an offset is wrong.
+    # Arrow reads beyond a buffer if an offset is wrong.
     values.validate(full=True)
     return values
 
@@ -443,12 +443,12 @@ def _open(url: str) -> Any:
 
 
 def saved_files(folder: Path) -> dict[str, list[str]]:
-    """The files of each split in a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote.
+    """Returns the files of each split in a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote.
 
-    A data set without splits is `train`. Empty: the folder is none of these.
+    A data set without splits is `train`. Empty for any other folder.
 
     Raises:
-        ValueError: what names the files is damaged.
+        ValueError: the file that lists them is damaged.
     """
     if (whole := folder / _DATASET_DICT).is_file():
         names = json.loads(whole.read_text(encoding="utf-8"))["splits"]

@@ -1,4 +1,4 @@
-"""The beam search: what would otherwise stop a run when its model is scored, or quietly find no words."""
+"""Checks of the beam search: errors that would stop a run when its model is scored, and words it would never find."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from trainers.storage import sha256_of
 
 
 class BeamDecoder:
-    """The beam search of CTC outputs, before a model is open; see `Decoder`."""
+    """The beam search of CTC outputs, before a model is loaded; see `Decoder`."""
 
     def check(self, part: CtcDecodePart, storage_options: StorageOptions) -> None:
         if not BEAM_SEARCH.is_installed:
@@ -27,7 +27,7 @@ class BeamDecoder:
             open_tokenizer(part.rescoring_model)
 
     def content_hashes(self, part: CtcDecodePart, storage_options: StorageOptions) -> dict[str, str]:
-        """SHA-256 of each file, without those that are gone and language models in a bucket, which are large."""
+        """Returns the SHA-256 of each file, without missing files and language models in a bucket, which are large."""
         found = {}
         for name in part.files:
             location = getattr(part, name)
@@ -41,7 +41,7 @@ class BeamDecoder:
         return found
 
     def inspect(self, part: CtcDecodePart, processor: Any, storage_options: StorageOptions) -> Iterator[Finding]:
-        """Opens word list, the start of the language model, and config and tokenizer of the model that scores again."""
+        """Checks word list, start of the language model, and config and tokenizer of the rescoring model."""
         if not BEAM_SEARCH.is_installed:
             yield unread(BEAM_SEARCH.problem)
         try:
@@ -75,7 +75,7 @@ class BeamDecoder:
 
 
 def _unread(error: ConfigError | StorageError) -> Finding:
-    """What could be read and cannot serve is as wrong on the nodes; what could not be read here, they may have."""
+    """Returns a problem for an error that nodes would have, too, or an unread finding for a file they may have."""
     is_unread = isinstance(error, StorageError) or error.__cause__ is not None
     return unread(str(error)) if is_unread else problem(str(error))
 
@@ -83,7 +83,7 @@ def _unread(error: ConfigError | StorageError) -> Finding:
 def _words(
     part: CtcDecodePart, processor: Any, lm: NgramFile | None, storage_options: StorageOptions
 ) -> Iterator[Finding]:
-    """What the model's vocabulary cannot spell, and what the language model does not know."""
+    """Reports words that the model's vocabulary cannot spell, or that the language model does not have."""
     if lm is not None:
         yield ok(f"decode.lm: {part.lm}: {lm.kind} of order {lm.order}")
     lexicon = local_words(part, processor.tokenizer, storage_options)

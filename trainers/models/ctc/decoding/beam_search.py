@@ -1,8 +1,8 @@
 """Beam search over the outputs of a CTC model by flashlight-text, with a word list and a KenLM language model.
 
-Hypotheses are summed over their alignments (log-add): with a beam that drops nothing, a hypothesis's acoustic score is
-ln P(its labels | clip), as of the CTC loss. Where no delimiter closes the words of a word list, flashlight-text leaves
-alignments out in which the last token of a word lasts several outputs.
+Hypotheses are summed over their alignments (log-add): with an unlimited beam, a hypothesis's acoustic score is
+ln P(its labels | clip), as in the CTC loss. If no delimiter ends the words of a word list, flashlight-text omits
+alignments in which the last token of a word spans several outputs.
 """
 
 import math
@@ -31,15 +31,15 @@ from trainers.models.ctc.decoding.rescoring import CausalScorer
 
 # KenLM's logarithms are decimal.
 LN_10 = math.log(10)
-# Of what must not be emitted; far below what any threshold keeps, and finite, so that scores stay numbers.
+# Score of tokens that must not be emitted; far below any threshold, and finite, so that scores remain numbers.
 NEVER = -1e9
 
 
 class Hypothesis(NamedTuple):
-    """A text and its scores, natural logarithms; those of language models are 0 without.
+    """A text and its scores, natural logarithms; scores of language models that are not configured are 0.
 
     Attributes:
-        acoustic: Of the labels, summed over the alignments that the beam has kept.
+        acoustic: Score of the labels, summed over the alignments that the beam has kept.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Hypothesis(NamedTuple):
 
 
 class BeamSearch:
-    """Decodes one utterance at a time; what it finds depends on nothing else."""
+    """Decodes one utterance at a time, independently of others."""
 
     def __init__(
         self,
@@ -75,16 +75,16 @@ class BeamSearch:
             self._names = [*self.words.spellings, "<unk>"]
         else:
             names: list[str] = tokenizer.convert_ids_to_tokens(list(range(min(len(tokenizer), self._size))))
-            # No token, and what stands for silence, which is none of a CTC model's.
+            # Names for no token, and for silence, which is not a token of a CTC model.
             self._names = names + [f"<{number}>" for number in range(len(names), self._size + 1)]
-        # Behind the outputs and the silence between words: a token that only the beginning has, see `_emissions`.
+        # After the outputs and the silence between words: a token for the beginning only, see `_emissions`.
         begins = self.words is not None and any(self.words.at_first.values())
         self._first = self._size + 1 if begins else None
         self._lm = _load(files, part, self._names)
         self._trie = self._new_trie(self.words) if self.words is not None else None
 
     def search(self, logprobs: npt.NDArray[np.float32], choices: Sequence[Weights]) -> list[list[Hypothesis]]:
-        """The hypotheses of one utterance under each of several weights, the best first; at least one each.
+        """Returns the hypotheses of one utterance for each of several weights, the best first; at least one each.
 
         Args:
             logprobs: Log-softmax of the utterance's outputs without padding, (T, V), T at least 1.
@@ -121,13 +121,13 @@ class BeamSearch:
 
     @property
     def _tokens(self) -> int:
-        """How many tokens the decoder is given: the model's, silence, and the one of the beginning."""
+        """The decoder's number of tokens: the model's, silence, and that of the beginning."""
         return self._size + 1 + (self._first is not None)
 
     def _new_trie(self, lexicon: Lexicon) -> Trie:
-        """The words by their spellings, each closed by the delimiter where there is one.
+        """Returns the words by their spellings, each ended by the delimiter if there is one.
 
-        A spelling of a first word alone begins with the token that only the beginning has.
+        A spelling for the first word only begins with the token of the beginning.
         """
         trie, start = Trie(self._tokens, self._size), self._lm.start(False)
         closing = [self._delimiter] if self._delimiter is not None else []
@@ -137,15 +137,15 @@ class BeamSearch:
                 trie.insert([*way, *closing], number, logprob)
             for way in lexicon.at_first[word]:
                 trie.insert([self._first, *way], number, logprob)
-        # What a word may cost at most is paid as its letters come.
+        # The highest score of a word is applied as its letters appear.
         trie.smear(SmearingMode.MAX)
         return trie
 
     def _emissions(self, logprobs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The outputs as the decoder takes them: special tokens never, and one output of a token that stands for none.
+        """Returns the outputs for the decoder: special tokens are excluded, and `begins` and `closes` add an output.
 
-        Words are closed by a delimiter, which the last one need not have: an output of nothing else is added. Where a
-        first word has spellings of its own, an output before all others chooses between them and the others.
+        Words end with a delimiter, which the last one may lack: an output with only a delimiter is added. If first
+        words have separate spellings, an output before all others selects between these and the usual spellings.
         """
         closes, begins = self._trie is not None and self._delimiter is not None, self._first is not None
         emissions = np.full((begins + len(logprobs) + closes, self._tokens), NEVER, np.float32)
@@ -165,20 +165,20 @@ class BeamSearch:
         for result in results:
             inside = 0.0
             if self._trie is None:
-                # One more at either end. Label sequences that differ in spaces only are one text.
+                # Without the added outputs. Label sequences that differ only in spaces are one text.
                 text = self._tokenizer.decode(result.tokens[1 : frames + 1]).strip()
             else:
                 words = [self._names[word] for word in result.words if word >= 0]
                 text, inside = " ".join(words), word_score * len(words)
             acoustic = result.score - weight * result.lmScore - inside
-            # No word was complete at the end: what is cut off of it stays in the score.
+            # No word was complete at the end: the cost of cutting it off stays in the score.
             acoustic -= NEVER if acoustic < NEVER / 2 else 0.0
             found.setdefault(text, Hypothesis(text, acoustic, LN_10 * result.lmScore))
         return [*found.values()] or [Hypothesis("", float(emissions[:frames, self._blank].sum()), 0.0)]
 
     def _decoder(self, lm_weight: float, word_score: float) -> LexiconDecoder | LexiconFreeDecoder:
         part = self._part
-        # Of a first word's spellings neither kind is dropped unheard.
+        # Keeps both kinds of a first word's spellings until outputs distinguish them.
         least = 1 if self._first is None else 2
         size, tokens = max(part.beam_size, least), min(max(part.beam_size_token, least), self._tokens)
         common = {
@@ -193,7 +193,7 @@ class BeamSearch:
         if self._trie is None:
             return LexiconFreeDecoder(LexiconFreeDecoderOptions(**common), self._lm, self._size, self._blank, [])
         options = LexiconDecoderOptions(**common, word_score=word_score, unk_score=-math.inf)
-        # Between words the decoder repeats this token as often as it comes.
+        # Between words the decoder allows any number of this token.
         between = self._delimiter if self._delimiter is not None else self._size
         unknown = len(self._names) - 1
         return LexiconDecoder(options, self._trie, self._lm, between, self._blank, unknown, [], False)

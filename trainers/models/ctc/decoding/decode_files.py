@@ -1,4 +1,4 @@
-"""The files that a beam search reads: words, an n-gram language model, a causal one's description. Loads no torch."""
+"""The files of a beam search: words, an n-gram language model, a causal model's description. Loads no torch."""
 
 import hashlib
 import re
@@ -23,24 +23,24 @@ from trainers.models.pretrained import open_named
 from trainers.storage import open_storage, sha256_of
 
 if TYPE_CHECKING:
-    # It loads torch, which the checks before a run do without.
+    # Loads torch, which the checks before a run do not need.
     from trainers.distributed.session import Session
 from collections.abc import Iterable
 
-# Words that a message names.
+# Maximum number of words named in a message.
 NAMED = 10
-# Entries of vocabularies of language models that are no words.
+# Entries in the vocabularies of language models that are not words.
 SENTENCE_MARKS = ("<s>", "</s>", "<unk>", "<UNK>")
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Words that the vocabulary can spell.
+    """The words that the vocabulary can spell.
 
     Attributes:
-        spellings: Label ids of each word, without a delimiter; several where it has several spellings.
+        spellings: Label ids of each word, without a delimiter; one or more spellings.
         left_out: Words that the vocabulary cannot spell.
-        at_first: Further spellings of a word that nothing is before.
+        at_first: Further spellings of a word at the beginning of a text.
     """
 
     spellings: dict[str, list[tuple[int, ...]]]
@@ -57,13 +57,13 @@ class Lexicon:
 
 
 def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
-    """Each word of a word list with its spelling in tokens, [] where the tokenizer is to spell it.
+    """Returns each word of a word list with its spelling in tokens, [] if the tokenizer must spell it.
 
-    The content is UTF-8, a word a line; what follows it after whitespace are the tokens that spell it. What marks the
-    ends of a sentence and unknown words is left out.
+    The content is UTF-8, one word per line, optionally followed by the tokens that spell it, separated by whitespace.
+    Marks of sentence ends and unknown words are left out.
 
     Raises:
-        ConfigError: it holds no words, or is not UTF-8.
+        ConfigError: the list has no words, or is not UTF-8.
     """
     try:
         lines = content.decode("utf-8-sig").split("\n")
@@ -77,13 +77,13 @@ def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
 
 
 def spell(entries: Iterable[tuple[str, list[str]]], tokenizer: Any, origin: str) -> Lexicon:
-    """Spells the words of `read_entries` with a model's vocabulary.
+    """Spells the words from `read_entries` with a model's vocabulary.
 
-    Where no token stands for the space between words, it is part of the tokens of the word behind it. Such a word has
-    another spelling at the beginning, which elsewhere would join it to the word before.
+    If no token stands for the space between words, the space is part of the tokens of the following word. At the
+    beginning such a word has another spelling, which elsewhere would join it to the word before.
 
     Raises:
-        ConfigError: none of the words can be spelled; begins with `origin`.
+        ConfigError: none of the words can be spelled; the message begins with `origin`.
     """
     delimiter = delimiter_of(tokenizer)
     unusable = {tokenizer.unk_token_id, tokenizer.pad_token_id, delimiter}
@@ -102,20 +102,20 @@ def spell(entries: Iterable[tuple[str, list[str]]], tokenizer: Any, origin: str)
         first: list[tuple[int, ...]] = []
         if tokens:
             given = [vocabulary.get(token, tokenizer.unk_token_id) for token in tokens]
-            # As lexicons of other decoders have it.
+            # Lexicons of other decoders include the delimiter.
             ways = usable(given[:-1] if given[-1] == delimiter else given)
         elif delimiter is not None:
             ways = spelled(word)
         else:
             first = spelled(word)
-            # Without any token for a space there is one spelling, wherever the word stands.
+            # Without a token for spaces, a word has the same spelling everywhere.
             ways = spelled(f" {word}") or first
         if not ways:
             left_out[word] = None
             continue
         for known, each in ((found, ways), (at_first, first)):
             known[word] = [*dict.fromkeys([*known.get(word, ()), *each])]
-    # A spelling that serves everywhere is counted once.
+    # A spelling that is valid everywhere is listed once.
     at_first = {word: [way for way in ways if way not in found[word]] for word, ways in at_first.items()}
     lexicon = Lexicon(found, [word for word in left_out if word not in found], at_first)
     if not found:
@@ -124,17 +124,17 @@ def spell(entries: Iterable[tuple[str, list[str]]], tokenizer: Any, origin: str)
 
 
 def delimiter_of(tokenizer: Any) -> int | None:
-    """The id of the token between words; None where there is none."""
+    """Returns the id of the token between words; None if there is none."""
     token = getattr(tokenizer, "word_delimiter_token", None)
     return tokenizer.get_vocab().get(token) if token is not None else None
 
 
-# Of KenLM, as flashlight-text has it.
+# Limit of KenLM as built by flashlight-text.
 MAX_ORDER = 6
 BINARY_VERSION = 5
 _BINARY = b"mmap lm http://kheafield.com/code "
 _VERSION = re.compile(rb"format version (\d+)\n")
-# Order and kind are behind the sanity values of the header (lm/binary_format.cc), which are aligned to 8 bytes.
+# Order and kind follow the sanity values in the header (lm/binary_format.cc), which are aligned to 8 bytes.
 _ORDER_AT, _KIND_AT = 88, 96
 _KINDS = ("probing", "rest costs", "trie", "quantized trie", "array trie", "quantized array trie")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -143,7 +143,7 @@ _COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
 
 @dataclass(frozen=True)
 class NgramFile:
-    """What the start of a file says of its language model: its kind, and the most words, or tokens, of an n-gram."""
+    """Description of a language model in a file: its kind, and the order of its n-grams of words or tokens."""
 
     kind: str
     order: int
@@ -154,7 +154,7 @@ class NgramFile:
 
 
 def recognize(start: bytes, location: str) -> NgramFile:
-    """What kind of language model a file holds, by its first bytes; a ConfigError, if KenLM reads none there."""
+    """Returns the kind of language model in a file, from its first bytes; ConfigError if KenLM cannot read it."""
     packed = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
     if packed is not None:
         raise ConfigError(f"decode.lm: {location} is compressed ({packed}): unpack it, and name the ARPA file")
@@ -202,7 +202,7 @@ def _arpa(start: bytes, location: str) -> NgramFile:
 
 
 def words_of(arpa: Path) -> Iterator[str]:
-    """The words of an ARPA file, those that mark the ends of a sentence and unknown words not among them."""
+    """Yields the words of an ARPA file, except the marks of sentence ends and unknown words."""
     with arpa.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for line in file:
             if line.startswith("\\1-grams:"):
@@ -219,14 +219,14 @@ def words_of(arpa: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class DecodeFiles:
-    """Word list and n-gram model of a config's decode part on this node, and SHA-256 of each by its field's name."""
+    """Word list and n-gram model of a config's decode part on this node, and SHA-256 of each by field name."""
 
     lexicon: Path | None
     lm: Path | None
     sha256: Mapping[str, str] = field(default_factory=dict)
 
     def words(self, part: CtcDecodePart, tokenizer: Any) -> Lexicon | None:
-        """The words that hypotheses are made of: of the word list, else of a model of words; None: any text.
+        """Returns the words that hypotheses may have: of the word list, else of a model of words; None: any text.
 
         Raises:
             ConfigError: a file cannot be used, or none of its words can be spelled.
@@ -243,7 +243,7 @@ def _listed(part: CtcDecodePart, tokenizer: Any, content: bytes) -> Lexicon:
 
 
 def local_words(part: CtcDecodePart, tokenizer: Any, storage_options: StorageOptions) -> Lexicon | None:
-    """See `DecodeFiles.words`; None, too, where they are in a language model in a bucket, which is large."""
+    """See `DecodeFiles.words`; also returns None if the words are in a language model in a bucket, which is large."""
     if part.lexicon is not None:
         return _listed(part, tokenizer, read_location(part.lexicon, storage_options))
     local = part.lm is not None and not is_url(part.lm)
@@ -251,10 +251,10 @@ def local_words(part: CtcDecodePart, tokenizer: Any, storage_options: StorageOpt
 
 
 def check_files(part: CtcDecodePart, storage_options: StorageOptions) -> NgramFile | None:
-    """Finds in seconds what would stop the search; gives what the language model is, or None where there is none.
+    """Finds in seconds what would stop the search; returns the kind of language model, or None if there is none.
 
     Raises:
-        ConfigError: a file is missing, or of another kind.
+        ConfigError: a file is missing, or of another format.
         StorageError: a bucket cannot be read.
     """
     if part.lexicon is not None:
@@ -284,9 +284,9 @@ def _read(
 
 @contextmanager
 def local_files(part: CtcDecodePart, storage_options: StorageOptions, session: "Session") -> Iterator[DecodeFiles]:
-    """The files, those of a bucket copied once a node, and deleted at the end. Every rank calls it.
+    """Yields the files; copies those in a bucket once per node, and deletes the copies at the end. Every rank calls it.
 
-    The main process alone hashes them, once.
+    Only the main process computes their hashes, once.
 
     Raises:
         ConfigError: see `check_files`.
@@ -297,7 +297,7 @@ def local_files(part: CtcDecodePart, storage_options: StorageOptions, session: "
     locations = {name: location for name in part.files if (location := getattr(part, name)) is not None}
     remote = {name: location for name, location in locations.items() if is_url(location)}
     token = session.broadcast(lambda: uuid4().hex, "naming the folder of the files of decode")
-    # Nodes may share their temporary folder.
+    # Nodes may share a temporary folder.
     node = hashlib.sha256(session.node.encode()).hexdigest()[:8]
     folder = Path(tempfile.gettempdir()) / f"rayscribe-decode-{token}-{node}"
     local = {name: folder / name if name in remote else Path(location) for name, location in locations.items()}
@@ -317,37 +317,37 @@ def local_files(part: CtcDecodePart, storage_options: StorageOptions, session: "
             shutil.rmtree(folder, ignore_errors=True)
 
 
-# The branch of a repository of the Hub that is opened where none is named.
+# Default branch of a repository on the Hub.
 MAIN = "main"
-# Without it, transformers asks at the terminal whether to run code that comes with a model.
+# Otherwise transformers prompts on the terminal before running a model's code.
 _NO_CODE = {"trust_remote_code": False}
 
 
 @dataclass(frozen=True)
 class CausalTokenizer:
-    """What a text is for a language model: ids between `start` and, where the model has one, `end`."""
+    """Tokenizes texts for a language model: ids between `start` and, if the model has one, `end`."""
 
     tokenizer: Any
     start: int
     end: int | None
 
     def ids(self, text: str) -> list[int]:
-        """Ids of a text with its start and end; the first is given, and not predicted."""
+        """Returns the ids of a text with its start and end; the start is given, not predicted."""
         inner: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
         return [self.start, *inner, *([self.end] if self.end is not None else [])]
 
 
 def revision_of(name: str) -> str:
-    """The commit of the Hub's main branch, for all who open it; main for a folder. Errors as of `open_tokenizer`."""
+    """Returns the commit of the Hub's main branch, for all ranks; main for a folder. Raises as `open_tokenizer`."""
     config = reading(name, lambda: AutoConfig.from_pretrained(name, **_NO_CODE))
     return getattr(config, "_commit_hash", None) or MAIN
 
 
 def open_tokenizer(name: str, revision: str = MAIN) -> CausalTokenizer:
-    """Opens the tokenizer of `decode.rescoring_model`, whose config must be a causal language model's.
+    """Opens the tokenizer of `decode.rescoring_model`, whose config must be that of a causal language model.
 
     Raises:
-        ConfigError: it cannot be opened, is another kind of model, or has no token to begin with.
+        ConfigError: the tokenizer cannot be opened, is that of another kind of model, or has no start token.
         StorageError: the Hub does not respond.
     """
     config = reading(name, lambda: AutoConfig.from_pretrained(name, revision=revision, **_NO_CODE))
@@ -367,5 +367,5 @@ def open_tokenizer(name: str, revision: str = MAIN) -> CausalTokenizer:
 
 
 def reading(name: str, call: Any) -> Any:
-    """Calls what reads files of `decode.rescoring_model`; errors as of `open_tokenizer`."""
+    """Calls a function that reads files of `decode.rescoring_model`; raises as `open_tokenizer`."""
     return open_named("decode.rescoring_model", name, call, "a causal language model")

@@ -1,4 +1,4 @@
-"""How probable texts are by a causal language model of Hugging Face."""
+"""Scores texts by a causal language model of Hugging Face."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from trainers.errors import ConfigError
 from trainers.models.adaptation.base_weights import hash_of
 from trainers.models.ctc.decoding.decode_files import CausalTokenizer, open_tokenizer, reading, revision_of
 
-# Texts of one forward pass.
+# Maximum number of texts in one forward pass.
 TEXTS_AT_ONCE = 32
-# Logits of one forward pass, 256 MiB in float32; a vocabulary of 128,000 has them in 20 texts of 25 tokens.
+# Logits of one forward pass, 256 MiB in float32; 20 texts of 25 tokens with a vocabulary of 128,000 have as many.
 LOGITS_AT_ONCE = 2**26
 
 
@@ -28,10 +28,10 @@ class CausalScorer:
 
     @classmethod
     def open(cls, name: str, session: Session, device: torch.device) -> "CausalScorer":
-        """Opens a model on every rank; the first of each node downloads it. Every rank calls it.
+        """Opens a model on every rank; the first rank of each node downloads it. Every rank must call it.
 
         Raises:
-            ConfigError: it cannot be opened, is no causal language model, or is not the same on every rank.
+            ConfigError: the model cannot be opened, is not a causal language model, or differs between ranks.
             StorageError: the Hub does not respond.
         """
         revision = session.broadcast(lambda: revision_of(name), "resolving the model of decode.rescoring_model")
@@ -54,7 +54,7 @@ class CausalScorer:
 
     @torch.no_grad()
     def logprobs(self, texts: Sequence[str]) -> list[float]:
-        """The log-probability of each text and of its end, given its start: the sum over its tokens."""
+        """Returns the log-probability of each text and its end, given its start: the sum over its tokens."""
         found: list[float] = []
         for rows in self._together([self._tokenizer.ids(text) for text in texts]):
             width, device = max(2, *map(len, rows)), self._network.device
@@ -70,7 +70,7 @@ class CausalScorer:
         return found
 
     def _together(self, rows: Sequence[list[int]]) -> Iterator[list[list[int]]]:
-        """Rows of one forward pass each, in their order: as many as memory has place for, at least one."""
+        """Yields the rows of each forward pass, in order: as many as fit into memory, at least one."""
         vocabulary, width = self._network.config.get_text_config().vocab_size, 0
         group: list[list[int]] = []
         for row in rows:
@@ -83,5 +83,5 @@ class CausalScorer:
             yield group
 
     def describe(self) -> dict[str, Any]:
-        """Which model it is: name, revision on the Hub, and SHA-256 of its weights."""
+        """Returns the model's name, revision on the Hub, and SHA-256 of its weights."""
         return {"name_or_path": self._name, "revision": self._revision, "sha256": self._sha256}
