@@ -1,6 +1,6 @@
 """The errors of the cluster's side, as one tree.
 
-RayscribeError                 anything that we raise on purpose; its text names the thing, the value and the fix
+RayscribeError                 raised on purpose; the message names the thing, the value and the fix
 ├── ConfigError                a value in the YAML, or a pair of values, cannot work
 ├── DataError                  a manifest or a recording cannot be used
 │   ├── NotHereError           a file of the data is missing on this machine; others may have it
@@ -9,14 +9,14 @@ RayscribeError                 anything that we raise on purpose; its text names
 │   ├── NoAccessError          there is no such bucket, or no permission for it
 │   │   └── NoBucketError      there is no such bucket
 │   └── FullDiskError          a disk has no room left
-├── ResumeError                the run folder holds another experiment, or a checkpoint cannot be used
+├── ResumeError                the run folder is another experiment's, or a checkpoint cannot be used
 │   └── DamagedError           a checkpoint is incomplete, and will stay so
-├── ResourceError              the cluster can never hold what the config asks for
+├── ResourceError              the cluster can never have what the config requests
 ├── QuarantinedError           recordings could not be transcribed; all others were
-├── ExportError                a format could not be made of a model, or scores otherwise; the others were kept
-├── ScoringError               the ids that were scored are not those that were asked for, or a score is no number
+├── ExportError                a format could not be made of a model, or has other scores; the others were kept
+├── ScoringError               the scored ids are not the requested ones, or a score is not a finite number
 ├── DivergedError              the loss or a weight is no longer a finite number; earlier checkpoints are stored
-├── ProgramError               the code, a library or a value of the config is wrong in a way that no check covers
+├── ProgramError               the code, a library or a value of the config is wrong in a way that no check finds
 │   └── PackageError           a package is not installed, or is of another version than the code expects
 ├── ScriptError                an unmodified program has failed by itself
 ├── FencedError                a newer attempt has taken the run over; this one must not write
@@ -130,7 +130,7 @@ class QuarantinedError(RayscribeError):
 
 
 class ExportError(RayscribeError):
-    """Some formats could not be made of a run's model, or scored otherwise than the run; all others were kept."""
+    """Some formats could not be made of a run's model, or have scores other than the run's; all others were kept."""
 
     exit_code = 16
     final = True
@@ -221,7 +221,6 @@ class Interruption(KeyboardInterrupt):
     """
 
     def __init__(self) -> None:
-        """Starts with the default text."""
         super().__init__("stopped")
         self.left = "the same command continues from what is there"
 

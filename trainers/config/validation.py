@@ -122,7 +122,6 @@ class Problems:
     """Collects errors to raise together: a block in `with problems:` ends at its first error, which is added."""
 
     def __init__(self) -> None:
-        """Starts without errors."""
         self.found: list[RayscribeError] = []
 
     def __enter__(self) -> None:

@@ -1,1 +1,1 @@
-"""From manifests to batches."""
+"""Data, from manifests to batches."""

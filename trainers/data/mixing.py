@@ -3,8 +3,8 @@
 An epoch of a mix has as many draws as there are utterances. Each group, the utterances of one member in one language,
 has the same number of draws in every epoch: its share, rounded by largest remainders, and at least one. Draws from a
 group are without replacement: a pass has all of its utterances in a random order, the next pass has them in another. An
-epoch continues where the one before ended, so that no utterance is ever two draws ahead of another of its group, and
-none is left out. If shares equal the sets' sizes, an epoch has each utterance once, in the batches of the joined set.
+epoch continues where the one before ended, so that the numbers of draws of a group's utterances differ by at most one.
+If shares are proportional to the sets' sizes, an epoch has each utterance once, in the batches of the joined set.
 
 The draws are a function of (utterances, shares, seed, epoch) only.
 """

@@ -278,7 +278,7 @@ class JoinedMember:
     prepared: PreparedSet
 
     def languages(self) -> pa.ChunkedArray:
-        """The language of each clip; null for the config's language."""
+        """Returns the language of each clip; null for the config's language."""
         index = self.prepared.index
         if "language" not in index.column_names:
             return pa.chunked_array([pa.repeat(pa.scalar(self.language, pa.string()), len(index))])

@@ -60,7 +60,7 @@ class Storage(ABC):
         """Returns at most `most` bytes of `key` from byte `start` on; b"" beyond its end."""
 
     def read_small(self, key: str, most: int) -> bytes:
-        """Returns the content of a file of at most `most` bytes; a larger one, from another writer, is not read."""
+        """Returns the content of a file; raises StorageError if another writer has made it larger than `most` bytes."""
         content = self.read_part(key, 0, most + 1)
         if len(content) > most:
             raise StorageError(f"{self.url(key)} has more than {most} bytes, so it is not what was written there")

@@ -98,7 +98,7 @@ class S3Connection:
         return boto3.session.Session(profile_name=self.access.profile)
 
     def region(self) -> str | None:
-        """The region; never None with an endpoint, since other services ignore it."""
+        """Returns the region; never None with an endpoint, since other services ignore it."""
         found = self.access.region or os.environ.get("AWS_REGION") or self._session().region_name
         return found or ("us-east-1" if self.access.endpoint_url else None)
 

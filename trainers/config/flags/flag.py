@@ -87,12 +87,12 @@ class Flag:
         name: The script's spelling; dashes and underscores are equivalent.
         kind: The type of its value.
         field: Dotted name of the field that it sets; "" if every value that is not in `always` is refused.
-        always: Values that ask for what Rayscribe does anyway. None: every value.
+        always: Values that ask for what always happens. None: every value.
         meanings: The field's value for each value of the flag; others are refused. None: the value itself.
         sets: Returns the fields that a value sets, if one field is not enough; raises ValueError for a refused value.
-        verbs: Verbs of task.py that do what a value asks for.
+        verbs: Verbs of task.py that do what the value asks for, by value.
         note: Returns a message about a value that is accepted, or None.
-        reason: Why nothing needs to be set, or why a value is refused and what to use instead.
+        reason: Why nothing needs to be set, or why a value is refused, with an alternative.
         help: Text in `task.py --help`. "": only the documentation lists the flag.
     """
 

@@ -27,7 +27,7 @@ class TaskArguments:
 
     Attributes:
         config: The recipe. None: flags alone, or the config that the service submitted.
-        flags: Value of each flag of `script_line.FLAGS` by its key; None where it was not given.
+        flags: Value of each flag of `script_line.FLAGS` by its key; None if it was not given.
         ray: True: run on Ray. False: run in this process. None: on Ray if the run requires it.
         recipe: Content to use instead of the file `config`, if there is no such file.
         texts: With the verb prepare, report on the transcripts.

@@ -91,7 +91,7 @@ def power(samples: Samples) -> float:
 
 
 def add_noise(samples: Samples, noise: Samples, snr_db: float, generator: np.random.Generator) -> Samples:
-    """Adds a stretch of a noise recording, repeated where it is shorter than the clip.
+    """Adds a stretch of a noise recording, which is repeated if it is shorter than the clip.
 
     Args:
         samples: float32 (T,).

@@ -33,7 +33,7 @@ from trainers.storage.json_files import to_jsonl
 
 # Number of recordings with which a node's access to those of a manifest is checked.
 _EXAMPLES = 4
-# Columns of ROW_SCHEMA by those of manifests.
+# Columns of ROW_SCHEMA, by the names of columns in manifests.
 _WRITTEN = {"id": "id", "speaker": "speaker", "language": "language", "offset": "offset_s", "duration": "duration_s"}
 
 

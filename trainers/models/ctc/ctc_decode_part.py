@@ -27,7 +27,7 @@ class Weights(NamedTuple):
 
     @property
     def order(self) -> tuple[float, ...]:
-        """Sorts settings by weight, the least first."""
+        """Sort key: the least weights first."""
         return self.lm, self.rescoring, abs(self.word), self.word
 
     def to_json_dict(self) -> dict[str, float]:

@@ -100,7 +100,7 @@ def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
         prefixes = shard_names(tars)
         rows = [{**row, "id": f"{prefixes[row['tar']]}/{row['id']}"} for row in rows]
     numbers = {tar.location: each for each, tar in enumerate(tars)}
-    # Tars may have recordings of one name.
+    # Tars may have recordings of the same name.
     return _of_archives(where, table_of(rows), tars, hash_of([numbers[row["tar"]] for row in rows]).encode())
 
 

@@ -137,7 +137,7 @@ class BeamSearch:
                 trie.insert([*way, *closing], number, logprob)
             for way in lexicon.at_first[word]:
                 trie.insert([self._first, *way], number, logprob)
-        # The highest score of a word is applied as its letters appear.
+        # The best score of the words below a node is applied as their letters appear.
         trie.smear(SmearingMode.MAX)
         return trie
 
