@@ -300,8 +300,7 @@ def prepare(
     were bad: these rows are then read again, since they may have been corrected.
 
     Raises:
-        DataError: more than `data.max_bad_fraction` of the rows, or all, cannot be decoded; with the most common
-            reasons.
+        DataError: more than `data.max_bad_fraction` of the rows, or all, cannot be decoded; with the main reasons.
         StorageError: the cache cannot be written.
     """
     if source.members:

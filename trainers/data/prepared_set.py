@@ -5,11 +5,11 @@ A `JoinedSet` has several: the members of a mix, each prepared separately and re
 <cache>/<key>.json                  names the finished folder and the SHA-256 of its files but the shards, whose
                                     clips have FLAC's own checksums; written last, by exactly one writer
 <cache>/<key>-<run>/                  written by the run that prepares it, which continues there after a restart
-        state.json dataset_info.json    read by datasets.load_from_disk
+    state.json dataset_info.json    read by datasets.load_from_disk
     shard-00000.arrow …             Arrow streams: id, audio (16-bit FLAC, not decoded), text, speaker, duration_s;
-                                                                        the schema has the result of each row
-        index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs; language from
-                                        the manifest, if clips have one
+                                    the schema has the result of each row
+    index.parquet                   id, shard, row, duration_s, text: all that the batch plan needs; language from
+                                    the manifest, if clips have one
     labels-<hash>.bin               label ids of one tokenizer, see `models.labels`; added by the first training
     quarantine.jsonl                rows that could not be decoded: id, reason
     summary.json                    counts; rows = prepared + quarantined

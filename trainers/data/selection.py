@@ -126,7 +126,7 @@ def select_training(index: pa.Table, label_sizes: IntArray, data: DataPart, boun
 def select_scored(index: pa.Table, label_lengths: IntArray, data: DataPart, bounds: Bounds, split: str) -> IntArray:
     """Selects the clips of an evaluation split to score: all that the model can take.
 
-    Clips too short for the model have no hypothesis, and are left out; with `data.too_long_eval: skip`, so are longer
+    Clips too short for the model have no hypothesis, and are left out; `data.too_long_eval: skip` leaves out longer
     ones.
 
     Returns:

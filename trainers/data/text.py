@@ -39,7 +39,7 @@ def normalize(text: str, rules: TextRules) -> str:
     the ends.
 
     Without punctuation: every character of Unicode category P is removed, in any script, leaving a space (none
-    between Japanese or Chinese characters). Kept are, since they are part of a word or read aloud:
+    between Japanese or Chinese characters). The exceptions, which are part of a word or read aloud:
     apostrophes and hyphens between letters or digits (l'homme, rock-n-roll), normalized to ' and -; a
     full stop, comma or colon between digits (3,5 and 10:30); and % ‰ & @ # §.
     """

@@ -1,6 +1,6 @@
 """The interface of a family of recognizers; `config.family_table` lists the families.
 
-Until it loads a model, a family works without torch, and where transformers finds none: checks before a run need no
+Until it loads a model, a family works without torch, even if transformers finds none: checks before a run need no
 weights.
 """
 

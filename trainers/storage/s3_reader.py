@@ -58,8 +58,7 @@ def reader_of(bucket: str, access: S3Access, retry: RetryPolicy) -> Callable[[st
         return None
     store = S3Store(
         bucket,
-        # The option for the endpoint that takes precedence over all variables; "virtual hosted": it includes the
-        # bucket.
+        # The endpoint option that takes precedence over all variables; "virtual hosted": it includes the bucket.
         config={
             "aws_endpoint_url_s3": url,
             "virtual_hosted_style_request": True,

@@ -115,7 +115,7 @@ def recipe_of_script(script: str, arguments: Sequence[str], overrides: Sequence[
     Args:
         script: Name of the file, one of SCRIPTS.
         arguments: The arguments as given on the command line.
-        overrides: Fields that the rest of the command line sets; the arguments may set others.
+        overrides: Fields that the rest of the command line sets; the arguments take precedence.
 
     Raises:
         ConfigError: the script is unknown, an argument cannot be read, or the recipe would not be valid.

@@ -218,8 +218,7 @@ def _of_tar(archive: tarfile.TarFile, origin: str) -> Iterator[Member]:
             _refuse_special(item.name, origin)
         if item.isreg():
             yield Member(path, item.size, partial(_content, archive, item))
-    # A tar that is cut between two members looks complete except for its end; this also checks a compression's
-    # checksum.
+    # A tar that is cut between two members only lacks its end; this also checks a compression's checksum.
     assert archive.fileobj is not None
     archive.fileobj.seek(archive.offset)
     if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):

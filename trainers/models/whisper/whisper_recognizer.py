@@ -121,8 +121,7 @@ class WhisperRecognizer(Recognizer):
                 output = BaseModelOutput(encoded.last_hidden_state)
                 known: dict[str, Any] = {}
                 if is_greedy and "cache_implementation" not in options:
-                    # Reuses the projections of the encoder's output from the pass before: a tenth of a generation's
-                    # work.
+                    # Reuses the encoder projections of the pass before: a tenth of a generation's work.
                     known["past_key_values"] = EncoderDecoderCache(DynamicCache(), cache.cross_attention_cache)
                 tokens = model.generate(encoder_outputs=output, **options, **known)
             prompts = recorder.prompts[:: decoding.part.num_beams]
