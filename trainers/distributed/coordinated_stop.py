@@ -1,9 +1,8 @@
 """The ranks agree on the optimizer step after which a requested stop ends training, without slowing training down.
 
 A thread of each rank polls for the request, and votes for the step that its rank will complete in any case: the current
-one or the next. From then on its rank starts no further step before the votes of all are in. The last step is the
-largest vote, so no rank is beyond it, and all can still reach it. Whoever votes last counts the votes for all, so that
-the number of requests grows with the number of ranks, and not with its square.
+or the next step. From then on its rank starts no further step before all votes are in. The last step is the largest
+vote, so no rank is beyond it, and all can still reach it. The rank that votes last counts the votes for all, so that
 """
 
 import threading
@@ -17,15 +16,15 @@ from trainers.distributed.session import Session
 from trainers.errors import LostWorkerError
 
 POLL_S = 0.5
-# Keys of the shared store, next to the ranks' votes.
+# Keys of the shared store, in addition to the ranks' votes.
 REQUESTED, CAST, OUTCOME = "requested", "cast", "outcome"
 
 
 class LastStep(TrainerCallback):
-    """Ends training with a checkpoint at the step that all ranks agree on. It must be the last of the callbacks.
+    """Ends training with a checkpoint at the step that all ranks agree on. Must be the last of the callbacks.
 
     `first_step` optimizer steps are already done; `store` is a torch.distributed.Store of all ranks, by default that of
-    the process group. `stopped_at` is the step after which training was stopped; None: it was not.
+    the process group. `stopped_at` is the step after which training was stopped, or None.
     """
 
     def __init__(self, session: Session, first_step: int, store: Any = None):
@@ -47,25 +46,25 @@ class LastStep(TrainerCallback):
         self._thread.join()
 
     def skips_evaluation(self, args: Any) -> bool:
-        """Whether the evaluation is skipped, since a stop was requested; not where the schedule follows the scores."""
+        """Returns True if a stop was requested, unless the learning rate schedule depends on the scores."""
         return self._requested.is_set() and args.metric_for_best_model is None
 
     def end_at(self, step: int) -> None:
-        """All ranks have agreed in another way to end after this step."""
+        """Ends training after a step that all ranks have agreed on in another way."""
         self.stopped_at = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Ends training after the last step, with a checkpoint but no evaluation, for which there is no time."""
+        """Ends training after the last step, with a checkpoint but without an evaluation, which would take too long."""
         if self._is_last(state.global_step):
             self.stopped_at = state.global_step
             control.should_log = control.should_save = control.should_training_stop = True
             control.should_evaluate = control.should_evaluate and not self.skips_evaluation(args)
 
     def _is_last(self, step: int) -> bool:
-        """Whether training ends after this step; otherwise the rank will complete the next one.
+        """Returns True if training ends after this step; otherwise this rank commits to the next step.
 
         Raises:
-            LostWorkerError: this rank can no longer vote, and the others would wait forever.
+            LostWorkerError: this rank can no longer vote, so the others would wait forever.
         """
         self._check_polling(step)
         with self._lock:
@@ -94,7 +93,7 @@ class LastStep(TrainerCallback):
             return HashStore()
         # A separate connection, since another thread may block on the first one.
         first: Any = _get_default_store()
-        # A process group may train twice.
+        # Training may run twice in one process group.
         return PrefixStore(f"rayscribe-last-step-{self._session.group}", first.clone())
 
     def _agree(self, store: Any) -> None:
@@ -114,7 +113,7 @@ class LastStep(TrainerCallback):
 
 
 def vote(session: Session, store: Any, step: int) -> None:
-    """Votes for a step; the last rank to vote counts for all."""
+    """Votes for a step; the rank that votes last counts the votes for all."""
     size = session.world_size
     store.set(str(session.rank), str(step))
     if store.add(CAST, 1) == size:
@@ -122,5 +121,5 @@ def vote(session: Session, store: Any, step: int) -> None:
 
 
 def outcome(store: Any) -> int | None:
-    """The largest vote; None as long as one is missing."""
+    """Returns the largest vote; None if a vote is missing."""
     return int(store.get(OUTCOME)) if store.check([OUTCOME]) else None

@@ -1,6 +1,6 @@
-"""The state that training workers and their driver share: an actor on the driver's node.
+"""State shared by the training workers and their driver: an actor on the driver's node.
 
-Needs no Ray itself, so that the core runs on a machine without it.
+Does not import Ray, so that the core runs without it.
 """
 
 from dataclasses import dataclass
@@ -8,26 +8,26 @@ from uuid import uuid4
 
 from trainers.distributed.console import Event
 
-# Phases of the workers: none has started yet, or all are being restarted; they work, and a request to stop ends them at
-# once; they train, and a request to stop waits for their last checkpoint.
+# Phases of the workers: waiting (none has started yet, or all are being restarted), working (a stop request ends them
+# at once), stoppable (they train, and a stop request waits for their last checkpoint).
 WAITING, WORKING, STOPPABLE = "waiting", "working", "stoppable"
-# Topic of why the workers were started again last, for the group that is.
+# Topic under which the reason of the last restart is posted, for the new worker group.
 RESTART = "restart"
 
 
 @dataclass(frozen=True)
 class EndRequest:
-    """A request to the workers to store a checkpoint and end; without a reason why others go on, training stops."""
+    """Requests the workers to store a checkpoint and end. With `regroup_reason`, another worker group continues."""
 
     regroup_reason: str | None = None
 
 
 @dataclass(frozen=True)
 class WorkerUpdate:
-    """What has changed since the driver's last poll: events to show, and the phase of the workers.
+    """Changes since the driver's last poll: events to show, and the phase of the workers.
 
-    The worker group, with Ray's id of each rank's node, is the one that began last; None: none has since this
-    coordinator started. What was requested of the workers, a coordinator that starts again does not know.
+    `group`, and `nodes` with Ray's id of each rank's node, are of the worker group that began last; None and empty if
+    none has begun since this coordinator started. A coordinator that was restarted has lost the request to the workers.
     """
 
     events: list[Event]
@@ -38,7 +38,7 @@ class WorkerUpdate:
 
 
 class Coordinator:
-    """Holds events until the driver polls them, the workers' phase, and the requests to stop or to leave."""
+    """Holds events until the driver polls them, the workers' phase, and requests to stop or to regroup."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -58,31 +58,31 @@ class Coordinator:
         self._events += events
 
     def post(self, topic: str, value: object) -> None:
-        """Holds a value for others, such as the ranks of a group, see `trainers.scripts.board`."""
+        """Stores a value for other processes, such as the ranks of a group, see `trainers.scripts.board`."""
         self._posted[topic] = value
 
     def posted(self, topic: str) -> tuple[str, object | None]:
-        """This coordinator's id, which tells that another one has forgotten what was posted; and the value."""
+        """Returns this coordinator's id and the value. Another id means that earlier values are lost."""
         return self._id, self._posted.get(topic)
 
     def set_phase(self, phase: str) -> None:
         self._phase = phase
 
     def begin(self, nodes: tuple[str, ...], group: str) -> None:
-        """A new worker group works, on these nodes; what another was requested to leave for is done."""
+        """Records that a new worker group runs on these nodes, and clears the request to regroup."""
         self._phase, self._nodes, self._group, self._regroup_reason = WORKING, nodes, group, None
 
     def poll(self) -> WorkerUpdate:
-        """Returns the events since the last poll, the phase, and where the workers are."""
+        """Returns the events since the last poll, the phase, and the nodes of the workers."""
         events, self._events = self._events, []
         return WorkerUpdate(events, self._phase, self._nodes, self._group, self.end_request())
 
     def set_controller(self, controller: bytes) -> None:
-        """Keeps the handle of Ray Train's controller, pickled: to open it imports Ray Train."""
+        """Stores the pickled handle of Ray Train's controller; unpickling it imports Ray Train."""
         self._controller = controller
 
     def controller(self) -> bytes | None:
-        """That handle; None: it has not started, or this coordinator has started again since."""
+        """Returns the controller's handle; None if it has not started, or this coordinator has restarted since."""
         return self._controller
 
     def request_stop(self) -> None:
@@ -92,7 +92,7 @@ class Coordinator:
         return self._stop_requested
 
     def request_regroup(self, reason: str, group: str) -> None:
-        """Passes on to the workers that they are to store a checkpoint and leave, unless another group has begun."""
+        """Requests the workers to store a checkpoint and leave, unless another group has begun."""
         if self._group in (None, group):
             self._regroup_reason = reason
 

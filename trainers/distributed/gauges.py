@@ -1,7 +1,7 @@
-"""What a worker shows to who watches the cluster: gauges, which Ray exports to Prometheus as `ray_<name>`.
+"""Gauges of a worker, which Ray exports to Prometheus as `ray_<name>`.
 
-All are gauges: Ray stops exporting a gauge seconds after its process has ended, while it keeps counters of processes
-that are long gone. So there are series of running attempts only. Docs: docs/monitoring.md.
+Ray stops exporting a gauge seconds after its process has ended, but keeps counters of processes that ended long ago.
+With gauges alone, only running attempts have series. Docs: docs/monitoring.md.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gauge:
-    """A number of one rank, with what it means, and labels that it has in addition to run, attempt and rank."""
+    """A gauge of each rank: name, meaning, and labels in addition to run, attempt and rank."""
 
     full_name: str
     meaning: str
@@ -31,6 +31,6 @@ STEP_TIME = Gauge("rayscribe_train_step_seconds", "What one step took, by what i
 
 
 def error_rate(metric: str) -> Gauge:
-    """The gauge of a metric that is always scored, by its name; 1 is 100%."""
+    """Returns the gauge of an error rate that is always scored; 1 is 100%."""
     name = re.sub(r"\W", "_", metric, flags=re.ASCII)
     return Gauge(f"rayscribe_{name}_ratio", f"{metric.upper()} of the last score. Rank 0.", ("split",))

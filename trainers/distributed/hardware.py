@@ -1,4 +1,4 @@
-"""Accelerators of this machine, and whether a build of torch fits them. Loads no torch."""
+"""Detects the accelerators of this machine, and whether a build of torch fits them. Does not import torch."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from trainers.config.parts.scaling_part import WITHOUT_GPU, AcceleratorName
 from trainers.findings import Finding, ok, problem, warning
 
 CUDA, ROCM, HPU, CPU = "CUDA", "ROCm", "HPU", "CPU"
-# What fits an accelerator that is asked for.
+# Kinds of hardware that satisfy each value of scaling.accelerator.
 KINDS: Mapping[AcceleratorName, tuple[str, ...]] = {
     "auto": (CUDA, ROCM),
     "cuda": (CUDA,),
@@ -20,13 +20,13 @@ KINDS: Mapping[AcceleratorName, tuple[str, ...]] = {
     "hpu": (HPU,),
     "cpu": (),
 }
-# PCI vendor of Habana Labs; /dev/accel has accelerators of other makers too.
+# PCI vendor id of Habana Labs; /dev/accel contains other vendors' accelerators too.
 HABANA_VENDOR = "0x1da3"
 SMI_TIMEOUT_S = 20.0
 # Packages that are built for the same hardware as torch, and are installed with it.
 BUILT_WITH_TORCH = ("torch", "torchaudio", "torchvision")
-# The newest ROCm for which a torch was released, by its minor version up to 2.10 (https://pytorch.org/get-started/
-# previous-versions), and that of cluster_configs/Dockerfile for later ones. PyPI has the builds for CUDA.
+# The newest ROCm for which torch was released, by torch's minor version up to 2.10 (https://pytorch.org/get-started/
+# previous-versions); for later versions the ROCm of cluster_configs/Dockerfile. PyPI has the builds for CUDA.
 ROCM_OF = {4: "6.1", 5: "6.2", 6: "6.2.4", 7: "6.3", 8: "6.4", 9: "6.4", 10: "7.1"}
 NEWEST_ROCM = "7.2"
 GAUDI_FIX = (
@@ -44,15 +44,15 @@ DRIVERS = {
 
 @dataclass(frozen=True)
 class Build:
-    """A torch that is installed.
+    """An installed build of torch.
 
     Attributes:
-        kind: What it was built for.
+        kind: Hardware it was built for.
         name: Its version and kind, for messages.
-        sees_devices: Whether it sees a device of its kind that it can use; False: no matter.
-        error: What it said instead, in its own words.
-        python: The interpreter that has it.
-        packages: It and what is built with it, as pip names them.
+        sees_devices: True if it sees a usable device of its kind.
+        error: Message of torch if it sees none.
+        python: The interpreter in which it is installed.
+        packages: Requirements for pip: torch and the packages built with it.
     """
 
     kind: str
@@ -64,12 +64,12 @@ class Build:
 
     @property
     def is_broken(self) -> bool:
-        """Whether it cannot even be imported."""
+        """True if torch cannot even be imported."""
         return self.error.startswith(("ImportError", "ModuleNotFoundError", "OSError"))
 
 
 def kind_of(version: str, *, hip: str | None, cuda: str | None, has_habana: bool) -> tuple[str, str]:
-    """Kind and name of a build: by what torch says that it was built for, and whether Gaudi's plugin is there."""
+    """Returns kind and name of a build: by the versions in torch.version, and whether Gaudi's plugin is installed."""
     for kind, built_for in ((ROCM, hip), (CUDA, cuda)):
         if built_for is not None:
             return kind, f"torch {version} ({kind} {built_for})"
@@ -78,7 +78,7 @@ def kind_of(version: str, *, hip: str | None, cuda: str | None, has_habana: bool
 
 
 def devices_here(root: Path = Path("/")) -> dict[str, str]:
-    """Accelerators of this machine, as their drivers report them, not torch: kind → what was found."""
+    """Returns the accelerators of this machine as their drivers report them: kind → description. Does not ask torch."""
     found = {}
     nvidia = _nvidia(root)
     if nvidia:
@@ -92,7 +92,7 @@ def devices_here(root: Path = Path("/")) -> dict[str, str]:
 
 
 def judge(build: Build, devices: Mapping[str, str], *, wanted: AcceleratorName, machine: str) -> Finding:
-    """Compares build, devices (`devices_here`) and what is asked for on a machine, named in the message. Pure."""
+    """Compares a build with the devices (`devices_here`) and the requested accelerator of `machine`. Pure."""
     has = ", ".join(f"{kind} ({what})" for kind, what in devices.items()) or "no GPU"
     found = f"{machine} has {has}, and {build.name}"
     if wanted == "cpu":
@@ -100,14 +100,14 @@ def judge(build: Build, devices: Mapping[str, str], *, wanted: AcceleratorName, 
             return warning(f"{found}: scaling.use_gpu is false, so they stay idle; set scaling.use_gpu: true")
         return ok(found)
     fitting = [kind for kind in KINDS[wanted] if kind in devices]
-    # Of Gaudi its plugin says more than files of a driver.
+    # Gaudi's plugin is more reliable than the files of its driver.
     if build.sees_devices and (build.kind in fitting or (wanted == "hpu" and build.kind == HPU)):
         return ok(found)
     return problem(found + _misfit(build, devices, wanted, fitting))
 
 
 def _misfit(build: Build, devices: Mapping[str, str], wanted: AcceleratorName, fitting: Sequence[str]) -> str:
-    """What is wrong, and the line that fixes it, where a build cannot use what is asked for."""
+    """Returns why a build cannot use the requested accelerator, with the fix."""
     words = f' ("{build.error}")' if build.error else ""
     if wanted == "hpu" and build.kind != HPU:
         return f"{words}, but scaling.accelerator is hpu: {GAUDI_FIX}"
@@ -130,7 +130,7 @@ def _other_hardware(wanted: AcceleratorName, devices: Mapping[str, str]) -> str:
 
 
 def _reinstall(build: Build, kind: str) -> str:
-    """The command that installs the same versions for other hardware."""
+    """Returns the command that installs the same versions for other hardware."""
     command = f"{build.python} -m pip install --force-reinstall {' '.join(build.packages)}"
     if kind == ROCM:
         minor = re.search(r"torch==2\.(\d+)\.", command)
@@ -140,7 +140,7 @@ def _reinstall(build: Build, kind: str) -> str:
 
 
 def _nvidia(root: Path) -> str:
-    """The GPUs that NVIDIA's driver names, or what it left in /dev where its tool is missing."""
+    """Returns the GPUs that nvidia-smi lists or, without nvidia-smi, the number of devices in /dev."""
     tool = shutil.which("nvidia-smi", path=os.environ.get("PATH"))
     if tool is not None:
         try:

@@ -1,7 +1,8 @@
-"""A Ray of this machine alone, started by `ray start`: ports, token and temporary folder of its own.
+"""Starts a Ray of this machine alone with `ray start`, with its own ports, token and temporary folder.
 
-`ray.init` takes no port for the dashboard's agent, so two Rays that it starts on one machine clash there, and jobs of
-the second one find no agent. `ray stop` ends every Ray of the machine; here each is ended by its own processes.
+`ray.init` has no option for the port of the dashboard's agent, so two Rays that it starts on one machine clash, and
+jobs of the second Ray find no agent. `ray stop` ends every Ray of the machine; this module ends only the processes of
+one.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ from trainers.distributed.console import print_line
 from trainers.errors import ResourceError, StoppedError
 
 LOOPBACK = "127.0.0.1"
-# Everything that listens except the workers, which take any free port.
+# All ports that Ray listens on, except those of workers, which take any free port.
 PORTS = (
     "port",
     "node-manager-port",
@@ -40,44 +41,44 @@ PORTS = (
     "ray-client-server-port",
     "metrics-export-port",
 )
-# Below Linux's range for outgoing connections, one of which could take a port between our look and Ray's start.
+# Below Linux's range of outgoing connections, one of which could take a port between our check and Ray's start.
 FREE_PORTS = range(20_000, 32_000)
-# Ray's own temporary folder in ours, where RAY_TMPDIR has it, too. Ray opens it to all users, and what its drivers and
-# workers run lies in it; ours is closed to others.
+# Ray's temporary folder within ours (RAY_TMPDIR is ours, too). Ray makes its folder accessible to all users, although
+# it contains code and data of drivers and workers; our folder is private.
 RAYS_OWN, SESSION = "ray", "session_latest"
-# A socket's path has 107 bytes at most, of which Ray's own part takes about 70, and the name of its folder 4.
+# The path of a socket has 107 bytes at most, of which Ray's part takes about 70, and the name of its folder 4.
 MAX_FOLDER_BYTES = 32
 START_TIMEOUT_S = 180.0
 POLL_S = 0.05
 TRIES = 3
-# What `ray start` ends with where its raylet comes up later than it waits, and the raylet where its agents do.
+# Last messages of `ray start` if its raylet starts too late, and of the raylet if its agents do.
 LATE, GAVE_UP = "timed out during startup", re.compile(r"Timed out waiting for file \S+")
-# A raylet waits for 15 s until its agents have written their ports to files, which nothing changes: too short on a
-# machine at work. All of these ports are chosen here.
+# A raylet waits only 15 s for its agents to write their ports to files, and no setting changes that. On a busy machine
+# it is too short; since all of these ports are chosen here, this module writes the files.
 PORT_FILES = {
     "dashboard_agent_listen_port": "dashboard-agent-listen-port",
     "metrics_agent_port": "dashboard-agent-grpc-port",
     "metrics_export_port": "metrics-export-port",
     "runtime_env_agent_port": "runtime-env-agent-port",
 }
-# Of its control store, with the node's id.
+# Written by Ray's control store; the node's id follows.
 FIRST_PORT_FILE = "gcs_server_port_"
 LOG_LINES = 15
 PR_SET_PDEATHSIG = 1
-# Among the arguments of a dashboard.
+# Argument of a dashboard process.
 GCS_ADDRESS = "--gcs-address="
 AGENT_PORT = re.compile(r"--listen-port=(\d+)")
-# All processes of a Ray inherit its temporary folder in this variable; it tells them from another Ray's.
+# All processes of a Ray inherit this variable with its temporary folder, which distinguishes them from other Rays.
 MARK = "RAY_TMPDIR"
 GCS_PROCESS = "gcs_server"
 
 
 @dataclass(frozen=True)
 class LocalRay:
-    """A Ray that was started here: host:port that drivers join, the URL of its dashboard, which takes jobs.
+    """A Ray started here: host:port for drivers, and the URL of its dashboard, which accepts jobs.
 
-    Its temporary folder lies in `folder`, closed to other users. Ports are by the options of `ray start`; empty where
-    they are no longer known.
+    Its temporary folder is in `folder`, which is private. Ports are by the options of `ray start`; empty if they are
+    not known any more.
     """
 
     address: str
@@ -86,10 +87,10 @@ class LocalRay:
     ports: Mapping[str, int] = field(default_factory=dict)
 
     def wait_for_agent(self) -> None:
-        """Waits until it takes jobs: its dashboard's agent listens. Ray looks at this port last.
+        """Waits until the Ray accepts jobs: its dashboard's agent listens. Ray checks this port last.
 
         Raises:
-            ResourceError: names the port that is taken and by what, or has the last lines of its log.
+            ResourceError: names a port that is taken and its holder, or quotes the last lines of the log.
         """
         end = time.monotonic() + START_TIMEOUT_S
         while (ours := processes_of(self.folder)) and time.monotonic() < end:
@@ -116,14 +117,15 @@ def start_ray(
     announce: Callable[[Path], None] = lambda folder: None,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> LocalRay:
-    """Starts a head on loopback, with all logical CPUs and any port of the dashboard where none are given.
+    """Starts a head on loopback; by default with all logical CPUs and any dashboard port.
 
-    The token is in its environment. Where it does not outlive this process, it ends with it, however that ends. The
-    usual port is taken where any will do, and this one is free. `announce` is called with its temporary folder before
-    its first process starts, and `meanwhile` while it starts, at its first try; where that fails, nothing is left.
+    The token is in `environment`. Unless `outlives_us`, the Ray ends with this process, however the process ends. The
+    usual dashboard port is used if no port is given and it is free. `announce` is called with the temporary folder
+    before the first process starts, and `meanwhile` during the first try to start; if `meanwhile` raises, the Ray is
+    removed.
 
     Raises:
-        ResourceError: it did not start; names the port that is taken and by what, or has the last lines of its log.
+        ResourceError: Ray did not start; names a taken port and its holder, or quotes the last lines of the log.
     """
     if dashboard_port is not None and not _is_free(dashboard_port):
         raise ResourceError(f"port {dashboard_port} is taken by {holder_of(dashboard_port)}: choose another")
@@ -153,7 +155,7 @@ def start_ray(
         finally:
             for holder in held.values():
                 holder.close()
-        # Another program was faster, or the machine is loaded; where the log says otherwise, another try is in vain.
+        # Another program took a port first, or the machine is overloaded; after other errors a retry is useless.
         if left == 0 or not ("is taken by" in reason or LATE in reason or GAVE_UP.search(reason)):
             raise ResourceError(f"Ray did not start on this machine: {reason}")
         print_line(f"Ray did not start on this machine, and is started again with other ports: {reason}", sys.stderr)
@@ -167,12 +169,12 @@ def _parent_folder() -> str:
 
 
 def ray_command(*arguments: str) -> list[str]:
-    """A command line of Ray's own, with the packages of this interpreter."""
+    """Returns a command line of Ray's CLI that runs in this interpreter."""
     return [sys.executable, "-P", "-m", "ray.scripts.scripts", *arguments]
 
 
 def without_ray_settings() -> dict[str, str]:
-    """This process's environment without Ray's variables: the settings of another cluster mean nothing to a new one."""
+    """Returns this process's environment without Ray's variables, which are settings of another cluster."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
 
@@ -188,26 +190,26 @@ def _launch(
         command = [sys.executable, "-P", __file__, str(os.getpid()), *command]
     binaries = Path(sys.executable).parent
     unproxied = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    # A * means every host only where it is alone.
+    # A * means every host only if it is the only entry.
     unproxied = unproxied if unproxied.strip() == "*" else ",".join(filter(None, (unproxied, LOOPBACK, "localhost")))
     variables = {
         **environment,
-        # What asks the dashboard from within, as Ray Train does whether a training goes on, asks no proxy of the user.
+        # Ray's own requests to the dashboard, as from Ray Train, must not go through the user's proxy.
         **dict.fromkeys(("no_proxy", "NO_PROXY"), unproxied),
         MARK: str(folder),
-        # A job uses the same `python` as this process.
+        # A job's `python` is that of this process.
         "PATH": f"{binaries}{os.pathsep}{environment.get('PATH', os.defpath)}",
-        # Nobody waits for a node to drain when the only one ends.
+        # Do not wait for a drain when the only node ends.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-        # How long it waits for its own control store, which comes late on a loaded machine; by default 20 s or so.
+        # Timeout for the control store, which starts late on a loaded machine; Ray's default is about 20 s.
         "RAY_gcs_server_port_wait_time_s": f"{START_TIMEOUT_S:.0f}",
-        # The same of its agents, whose ports it knows before they listen, see `_write_port_files`.
+        # Timeout for the agents, whose ports are known before they listen, see `_write_port_files`.
         "RAY_agent_register_timeout_ms": f"{1000 * START_TIMEOUT_S:.0f}",
     }
     with (folder / "start.log").open("wb") as log:
-        # A session of its own, so that Ctrl-C in the terminal reaches the driver alone, which ends it in order.
+        # In its own session, so that Ctrl-C in the terminal signals only the driver, which then stops Ray in order.
         return subprocess.Popen(
-            # Ray starts modules of its own, which Python looks for in the working directory first: in /tmp, anybody's.
+            # Python looks for modules in the working directory first, which in /tmp may be any user's.
             command,
             cwd=folder,
             env=variables,
@@ -219,7 +221,7 @@ def _launch(
 
 
 def _comes_up(process: "subprocess.Popen[bytes]", folder: Path, ports: Mapping[str, int]) -> bool:
-    """Whether drivers may join; it needs no agent for that."""
+    """Returns True once drivers can join, which needs no agent."""
     end = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < end and _gave_up(folder) is None:
         if not any(_is_free(ports[name]) for name in ("port", "node-manager-port")):
@@ -229,12 +231,12 @@ def _comes_up(process: "subprocess.Popen[bytes]", folder: Path, ports: Mapping[s
 
 
 def _write_port_files(folder: Path, ports: Mapping[str, int]) -> None:
-    """Writes the ports of its agents, as they do, once its control store has done so."""
+    """Writes the port files of the agents, once the control store has written its own."""
     session, end = folder / RAYS_OWN / SESSION, time.monotonic() + START_TIMEOUT_S
     while folder.exists() and time.monotonic() < end:
         for first in session.glob(f"{FIRST_PORT_FILE}*"):
             node = first.name.removeprefix(FIRST_PORT_FILE)
-            with contextlib.suppress(OSError):  # it has ended meanwhile
+            with contextlib.suppress(OSError):  # Ray has ended meanwhile
                 for name, option in PORT_FILES.items():
                     part = session / f"{name}_{node}.part"
                     part.write_text(str(ports[option]))
@@ -244,7 +246,7 @@ def _write_port_files(folder: Path, ports: Mapping[str, int]) -> None:
 
 
 def _gave_up(folder: Path) -> str | None:
-    """What its raylet has waited for in vain; None: it has not."""
+    """Returns the raylet's message if it gave up waiting for a file, else None."""
     with contextlib.suppress(OSError):
         found = GAVE_UP.search((folder / RAYS_OWN / SESSION / "logs" / "raylet.err").read_text(errors="replace"))
         return found[0] if found is not None else None
@@ -252,7 +254,7 @@ def _gave_up(folder: Path) -> str | None:
 
 
 def _reason(folder: Path, ports: Mapping[str, int]) -> str:
-    """Which port another program holds, or what the log ends with."""
+    """Returns which port another program holds, or the last lines of the log."""
     ours = {process.pid for process in processes_of(folder)}
     for name, port in ports.items():
         holder = _listener(port)
@@ -267,7 +269,7 @@ def _reason(folder: Path, ports: Mapping[str, int]) -> str:
 
 
 def stop_ray(folder: Path) -> None:
-    """Ends all processes of the Ray with this temporary folder, at once: nobody else is on it."""
+    """Kills all processes of the Ray with this temporary folder."""
     while found := processes_of(folder):
         for process in found:
             with contextlib.suppress(psutil.Error):
@@ -276,15 +278,15 @@ def stop_ray(folder: Path) -> None:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """The living processes of the Ray with this temporary folder, but for this one.
+    """Returns the living processes of the Ray with this temporary folder, except this one.
 
-    Those that give themselves a title write it over their variables, so what was started by one of a Ray's is one, too,
-    and what is of the session that one leads: where a raylet has ended, its agents are nobody's children.
+    Processes that set their title overwrite their environment. So children of a found process count, too, and members
+    of its session: the agents of a raylet that has ended have no parent in the Ray.
     """
     found: dict[int, psutil.Process] = {}
-    # Older ones come first, and with them those that started others.
+    # Oldest first, so that parents come before their children.
     for process in sorted(psutil.process_iter(), key=_started_s):
-        # Those of other users cannot be read, and are not ours.
+        # Processes of other users cannot be read, and are not ours.
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() != psutil.STATUS_ZOMBIE and (
                 process.ppid() in found or os.getsid(process.pid) in found or process.environ().get(MARK) == str(folder)
@@ -295,12 +297,12 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def ray_lives(folder: Path) -> bool:
-    """Whether the Ray with this temporary folder takes drivers: its control store lives, not only a process it left."""
+    """Returns True if the Ray with this temporary folder accepts drivers, that is, its control store runs."""
     return has_control_store(processes_of(folder))
 
 
 def has_control_store(processes: Iterable[psutil.Process]) -> bool:
-    """Whether one of these processes is the control store of a Ray, without which no Ray runs jobs."""
+    """Returns True if one of these processes is the control store of a Ray, without which it runs no jobs."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             if process.name().startswith(GCS_PROCESS):
@@ -309,7 +311,7 @@ def has_control_store(processes: Iterable[psutil.Process]) -> bool:
 
 
 def gcs_addresses_of(processes: Iterable[psutil.Process]) -> set[str]:
-    """What drivers join, of the Rays whose processes these are."""
+    """Returns the addresses for drivers of the Rays that these processes belong to."""
     found: set[str] = set()
     for process in processes:
         with contextlib.suppress(psutil.Error):
@@ -326,10 +328,10 @@ def _started_s(process: psutil.Process) -> float:
 
 
 def held_ports(count: int) -> dict[int, socket.socket]:
-    """Finds free ports, each with the socket that holds it.
+    """Finds free ports, each with a socket that holds it.
 
-    None but servers that reuse addresses, as all of Ray's do, may listen there until that is closed. Elsewhere than on
-    Linux they could not either, and the ports are not held.
+    Until the socket is closed, only servers that reuse addresses, as all of Ray's do, can listen on its port. On other
+    systems than Linux those could not listen either, so there the ports are not held.
     """
     found: dict[int, socket.socket] = {}
     for port in random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)):
@@ -339,7 +341,7 @@ def held_ports(count: int) -> dict[int, socket.socket]:
         except OSError:
             holder.close()
             continue
-        # From now on, so that of two that look for ports only one gets it.
+        # Set only after bind, so that of two processes that look for ports only one gets this port.
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sys.platform != "linux":
             holder.close()
@@ -352,7 +354,7 @@ def held_ports(count: int) -> dict[int, socket.socket]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Finds ports that are free now."""
+    """Returns ports that are free now."""
     held = held_ports(count)
     for holder in held.values():
         holder.close()
@@ -370,7 +372,7 @@ def _is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str:
-    """What listens at a port of this machine, for people: its process id and command line."""
+    """Describes the process that listens at a port of this machine: its id and command line."""
     process = _listener(port)
     if process is None:
         return "a process that this user may not look at"
@@ -380,15 +382,15 @@ def holder_of(port: int) -> str:
 
 
 def gcs_address_at(dashboard_port: int) -> str | None:
-    """What drivers of the Ray whose dashboard listens at this port of this host join; None where none does."""
+    """Returns the address for drivers of the Ray whose dashboard listens at this port of this host, or None."""
     process = _listener(dashboard_port)
     return next(iter(gcs_addresses_of([process])), None) if process is not None else None
 
 
 def agent_clash(dashboard_port: int) -> str | None:
-    """Why the Ray whose dashboard listens at this port of this host takes no jobs; None where that is not to be seen.
+    """Returns why the Ray whose dashboard listens at this port of this host accepts no jobs; None if not known.
 
-    Its raylet has the command line of the dashboard's agent, whose own is replaced by a title.
+    Reads the port from the raylet's command line, which contains that of the agent; the agent itself replaces its own.
     """
     address = gcs_address_at(dashboard_port)
     for process in psutil.process_iter() if address is not None else ():
@@ -404,7 +406,7 @@ def agent_clash(dashboard_port: int) -> str | None:
 
 
 def is_own_host(host: str) -> bool:
-    """Whether a name or an address is this machine's."""
+    """Returns True if a host name or an address is this machine's."""
     try:
         addresses = {str(item[4][0]) for item in socket.getaddrinfo(host, None)}
     except OSError:
@@ -414,7 +416,7 @@ def is_own_host(host: str) -> bool:
 
 
 def shorten(command: Sequence[str], limit: int = 120) -> str:
-    """A command line on one line."""
+    """Returns a command as one line, cut to `limit` characters."""
     text = " ".join(command)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -428,7 +430,7 @@ def _listener(port: int) -> psutil.Process | None:
 
 
 def with_parent(parent: int, command: Sequence[str]) -> None:
-    """Becomes a command that gets SIGTERM when the parent ends, even by SIGKILL. Linux only; elsewhere it goes on."""
+    """Executes a command; on Linux, it gets SIGTERM when the parent ends, even by SIGKILL."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() == parent:
@@ -439,12 +441,12 @@ def with_parent(parent: int, command: Sequence[str]) -> None:
 def local_ray(
     *, num_cpus: int, environment: Mapping[str, str], meanwhile: Callable[[], None] = lambda: None
 ) -> Iterator[LocalRay]:
-    """A Ray that ends with the block; its folder stays where the block fails, for its logs.
+    """Runs a Ray while the block runs; if the block fails, its folder is kept for the logs.
 
-    A stop on request is no failure. `meanwhile` is called while it starts.
+    StoppedError does not count as a failure. `meanwhile` is called while Ray starts.
 
     Raises:
-        ResourceError: it did not start.
+        ResourceError: Ray did not start.
     """
     ray = start_ray(num_cpus=num_cpus, environment=environment, meanwhile=meanwhile)
     failed = False

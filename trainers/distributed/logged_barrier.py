@@ -1,7 +1,7 @@
-"""A barrier that says for whom and for what ranks wait, since torch's collectives are silent.
+"""A barrier that logs which ranks it waits for, since torch's collectives are silent.
 
-Each rank writes into the process group's store where it is. Those that are there first look for the others there, and
-only once all have come do they enter a collective, which is then over at once.
+Each rank writes its position to the process group's store. Ranks that arrive early poll the store, and enter a
+collective only once all ranks have arrived, so that the collective returns at once.
 """
 
 import itertools
@@ -18,19 +18,19 @@ from trainers.errors import LostWorkerError
 
 # A rank may prepare a large set, or download a large checkpoint, while the others wait.
 LONGEST_WAIT = timedelta(hours=12)
-# Of what ranks do together in training, where they only compute: longer, and one of them hangs.
+# Timeout of collectives in training, where ranks only compute: if one takes longer, a rank hangs.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-# The first line about a wait, and the longest time between two: it doubles.
+# Seconds before the first line about a wait; the interval doubles up to the second value.
 FIRST_LINE_S, BETWEEN_LINES_S = 60.0, 600.0
-# The time between two looks doubles too.
+# Seconds between two polls; doubles, too.
 FIRST_LOOK_S, BETWEEN_LOOKS_S = 0.001, 0.25
 _SHOWN_RANKS = 10
 
 
 class LoggedBarrier:
-    """The barriers of all ranks of a process group, in the same order on each.
+    """The barriers of all ranks of a process group, called in the same order on each.
 
-    `store` is a torch.distributed.Store that all ranks share; `print_line` prints from any rank where the user looks.
+    `store` is a torch.distributed.Store of all ranks; `print_line` must reach the user from any rank.
     """
 
     def __init__(self, rank: int, world_size: int, print_line: Callable[[str], None], store: Any):
@@ -38,15 +38,15 @@ class LoggedBarrier:
         self._numbers = itertools.count(1)
 
     def wait(self, what: str) -> None:
-        """Waits until every rank is here; `what` they do here is for the lines about a long wait.
+        """Waits until every rank is here; `what` describes the step in lines about a long wait.
 
         Raises:
-            LostWorkerError: some have not come within LONGEST_WAIT.
+            LostWorkerError: some ranks have not arrived within LONGEST_WAIT.
         """
         number = next(self._numbers)
         self._store.set(f"at/{self._rank}", json.dumps([number, what]))
         if self._store.add(f"came/{number}", 1) == self._world_size:
-            # Every rank has left the barrier before, or would not be here.
+            # Every rank has left the previous barrier, or it would not be here.
             for key in (f"came/{number - 1}", f"all/{number - 1}"):
                 self._store.delete_key(key)
             self._store.set(f"all/{number}", "1")
@@ -61,7 +61,7 @@ class LoggedBarrier:
                 raise LostWorkerError(self._line(number, what, waited_s))
             if waited_s >= line_s:
                 line_s += min(line_s, BETWEEN_LINES_S)
-                # One speaks for all: the first rank that is here.
+                # Only the first waiting rank prints.
                 if not any(self._place_of(rank)[0] >= number for rank in range(self._rank)):
                     self._print_line(self._line(number, what, waited_s))
             time.sleep(look_s)
@@ -83,8 +83,8 @@ class LoggedBarrier:
 
 
 def open_logged_barrier(rank: int, world_size: int, print_line: Callable[[str], None]) -> LoggedBarrier:
-    """That of the process group that this process has joined."""
-    global _opened  # noqa: PLW0603 -- one for each process group, as torch's own state
+    """Returns the barrier of this process's process group."""
+    global _opened  # noqa: PLW0603 -- one for each process group, like torch's own state
     first: Any = _get_default_store()
     if _opened is None or _opened[0] is not first:
         # A separate connection, since another thread may block on the first one.

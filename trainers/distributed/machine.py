@@ -1,6 +1,6 @@
-"""The machine that something was started on, its network, and the folder of this user's state there.
+"""Identity of this machine and its processes, its network, and the folder of this user's state.
 
-Hosts and containers may share a home folder, not its processes. Imports no torch.
+Hosts and containers may share a home folder, but not processes. Does not import torch.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ from trainers.errors import ConfigError
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 FOR_ITS_OWNER, FOR_OTHERS = 0o700, 0o077
-# Where a job has a part of the machine: how many CPUs that is.
+# Number of CPUs for a job that gets only a part of the machine.
 CPUS = "RAYSCRIBE_CPUS"
-# Read by torch's gloo when a group is made. Without it, gloo asks for the address of the host's own name, which
-# /etc/hosts often gives as 127.0.1.1 or not at all; the ranks of other hosts then cannot connect.
+# Read by torch's gloo when a group is made. By default gloo resolves the host's own name, which /etc/hosts often maps
+# to 127.0.1.1 or does not have; ranks on other hosts then cannot connect.
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
-# Read when torch is loaded; what a user has set stays. By default the threads of a computation spin while they wait for
-# each other. Where anything else works on the machine, one then spins for another that has no core: a step takes five
-# times as long (docs/speed.md).
+# Read when torch is loaded; a user's own setting is kept. By default, threads of a computation spin while they wait for
+# each other. If anything else runs on the machine, they take the core that the others need: a step takes five times as
+# long (docs/speed.md).
 ASLEEP = {"OMP_WAIT_POLICY": "passive"}
 
 
 def this_machine() -> str:
-    """`<host>/<start of the machine>/<namespace of process ids>`; the host alone where Linux is not."""
+    """Returns `<host>/<boot id>/<namespace of process ids>`; only the host on systems other than Linux."""
     try:
         return f"{socket.gethostname()}/{BOOT_ID.read_text(encoding='ascii').strip()}/{PID_NAMESPACE.readlink()}"
     except OSError:
@@ -37,32 +37,32 @@ def this_machine() -> str:
 
 
 def host_of(machine: str) -> str:
-    """The host's name."""
+    """Returns the host's name."""
     return machine.partition("/")[0]
 
 
 def sees_processes_of(machine: str) -> bool:
-    """Whether the processes that were started there, and live, are seen from here; the host may have a new name."""
+    """Returns True if processes that were started on `machine` are visible here; the host may have been renamed."""
     return machine.partition("/")[2] == this_machine().partition("/")[2]
 
 
 def was_restarted(machine: str) -> bool:
-    """Whether it is an earlier start of this host, whose processes have all ended."""
+    """Returns True if `machine` is an earlier boot of this host, whose processes have all ended."""
     (host, boot), (now_host, now_boot) = (name.split("/")[:2] for name in (f"{machine}/", this_machine()))
     return host == now_host and boot not in ("", now_boot)
 
 
 def process_name(process_id: int | None = None) -> str:
-    """A process's name, by default this one's: `<machine>/<process id>/<start time>`.
+    """Returns the name of a process, by default this one: `<machine>/<process id>/<start time>`.
 
-    Unique over reboots and containers. The start is in the system's ticks, which no change of the clock moves.
+    Unique over reboots and containers. The start time is in the system's ticks, which clock changes do not affect.
     """
     number = os.getpid() if process_id is None else process_id
     return f"{this_machine()}/{number}/{_start_of(number)}"
 
 
 def process_has_ended(holder: str) -> bool:
-    """Whether a holder was a process of this machine that has ended. An unknown one counts as alive."""
+    """Returns True if the holder is a process of this machine that has ended. An unknown holder counts as alive."""
     parts = holder.rsplit("/", 2)
     if len(parts) != 3 or not parts[1].isdecimal():
         return False
@@ -71,9 +71,9 @@ def process_has_ended(holder: str) -> bool:
 
 
 def end_with_parent() -> None:
-    """Has this process, which `multiprocessing` has started, end when the one that asked for it does, however.
+    """Ends this `multiprocessing` process when the process that requested it ends, in whatever way.
 
-    Of those that a fork server starts, the parent that the system knows is the server.
+    For processes of a fork server, the parent process known to the system is the server.
     """
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
 
@@ -86,7 +86,7 @@ def _end_with_parent() -> None:
 
 
 def home() -> Path:
-    """Folder of what the command line keeps on this machine: RAYSCRIBE_HOME, or ~/.rayscribe, closed to other users.
+    """Returns the folder of the command line's state: RAYSCRIBE_HOME, or ~/.rayscribe, which is made private.
 
     Raises:
         ConfigError: this user has no home folder.
@@ -96,36 +96,36 @@ def home() -> Path:
         return in_home(chosen).absolute()
     folder = in_home("~/.rayscribe")
     with contextlib.suppress(OSError):
-        # A folder that was chosen may have a purpose of its own.
+        # A folder chosen by the user keeps its permissions.
         if folder.stat().st_mode & FOR_OTHERS:
             folder.chmod(FOR_ITS_OWNER)
     return folder.absolute()
 
 
 def make_private_folder(folder: Path) -> None:
-    """Makes a folder, and those above it that are not there, so that only this user can enter them."""
+    """Creates a folder and its missing parents so that only this user can enter them."""
     for each in (*reversed(folder.parents), folder):
-        # Not `parents=True`, which gives the mode to the last one only.
+        # `parents=True` would set the mode only on the last folder.
         if not each.exists():
             each.mkdir(mode=FOR_ITS_OWNER, exist_ok=True)
 
 
 def _start_of(process_id: int) -> str:
-    """When a process began, in ticks since the machine's start; "" where there is none."""
+    """Returns the start of a process in ticks since boot; "" if there is no such process."""
     try:
         stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    # The second field is a name in brackets that may hold anything; the 22nd is the start (proc(5)). A zombie is gone.
+    # Field 2 is a name in brackets that may contain anything; field 22 is the start (proc(5)). A zombie has ended.
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in ("Z", "X") else fields[19]
 
 
 def cpus_of_this_machine() -> int:
-    """How many CPUs there are to use.
+    """Returns the number of usable CPUs.
 
     Raises:
-        ConfigError: RAYSCRIBE_CPUS is no number of them.
+        ConfigError: RAYSCRIBE_CPUS is not a positive number.
     """
     given = os.environ.get(CPUS)
     if given is None:
@@ -136,14 +136,14 @@ def cpus_of_this_machine() -> int:
 
 
 def interface_of(address: str) -> str | None:
-    """Name of this machine's network interface with an address; None where none has it, as behind a NAT."""
-    import psutil  # noqa: PLC0415 -- a client loads this module and has no use for it
+    """Returns the network interface of this machine with an address; None if no interface has it, as behind a NAT."""
+    import psutil  # noqa: PLC0415 -- clients load this module, and do not need psutil
 
     found = (name for name, items in psutil.net_if_addrs().items() if address in (item.address for item in items))
     return next(found, None)
 
 
 def wait_asleep() -> None:
-    """Has the threads of torch, which is not loaded yet, sleep while they wait."""
+    """Makes the threads of torch, which must not be loaded yet, sleep while they wait."""
     for name, value in ASLEEP.items():
         os.environ.setdefault(name, value)

@@ -1,7 +1,7 @@
-"""Reads the cloud's notice that this machine is taken away, and drains the machine's Ray node.
+"""Watches for the cloud's notice that this machine will be preempted, and drains the machine's Ray node.
 
-Ray then starts nothing on the node any more, training stores a checkpoint just in time and goes on elsewhere. The agent
-needs neither Ray nor a connection to the cluster before a notice has come, and ends with the machine's raylets.
+Ray then starts nothing more on the node; training stores a checkpoint just in time and continues elsewhere. The agent
+needs neither Ray nor a connection to the cluster before a notice arrives, and exits with the machine's raylets.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from cluster_configs.providers.provider import METADATA_URL, Cloud, Notice
 # Clouds whose metadata services give notices.
 CLOUDS = {name: one.metadata_service for name, one in PROVIDERS.items() if one.metadata_service is not None}
 POLL_S = 2.0
-# How long the metadata service, and the machine's raylet, may take to be there.
+# Timeout for the metadata service, and for the machine's raylet, to start.
 START_TIMEOUT_S = 120.0
-# How long Ray's command may take; it is repeated where the cluster's head does not respond.
+# Timeout of Ray's command; repeated if the cluster's head does not respond.
 DRAIN_TIMEOUT_S = 30.0
-# Of tests: where the metadata service is.
+# For tests: URL of the metadata service.
 METADATA_VARIABLE = "RAYSCRIBE_METADATA_URL"
 EXAMPLES = """\
 examples:
@@ -35,7 +35,7 @@ examples:
 
 
 class Raylet(NamedTuple):
-    """A Ray node of this machine, its cluster's head (host:port), and variables by which it authenticates."""
+    """A Ray node of this machine, its cluster's head (host:port), and the environment variables of its token."""
 
     node_id: str
     head: str
@@ -43,7 +43,7 @@ class Raylet(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Watches until the machine's Ray ends; 1 where no metadata service responds."""
+    """Watches until the machine's Ray ends; returns 1 if no metadata service responds."""
     given = _parse(arguments)
     url = given.metadata_url.rstrip("/")
     cloud = CLOUDS[given.provider](url) if given.provider else _find(url, given.poll_s)
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Agent:
-    """Drains each raylet of this machine, or only that of `node_id`, once after a notice of a cloud.
+    """Drains each raylet of this machine, or only that of `node_id`, once after a notice of the cloud.
 
-    What stays as it was is logged once.
+    Repeated messages are logged once.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Agent:
         self._last_line = ""
 
     def run(self, poll_s: float) -> None:
-        """Looks every `poll_s` seconds until the machine has no raylet any more."""
+        """Polls every `poll_s` seconds until the machine has no raylet any more."""
         end = time.monotonic() + START_TIMEOUT_S
         were_there = False
         while (found := self._raylets()) or (not were_there and time.monotonic() < end):
@@ -85,7 +85,7 @@ class Agent:
         return [raylet for raylet in raylets_here() if self._node_id in (None, raylet.node_id)]
 
     def _drain_after_notice(self, raylets: list[Raylet]) -> None:
-        # A notice is not withdrawn, so its first time counts.
+        # A notice is not withdrawn, so its first deadline counts.
         if self._notice is None:
             try:
                 self._notice = self._cloud.notice(time.time())
@@ -104,7 +104,7 @@ class Agent:
             self._print(f"{node} is drained" if problem is None else f"{node} cannot be drained, yet: {problem}")
 
     def _print(self, line: str) -> None:
-        # Seconds count down.
+        # Ignore the countdown of seconds.
         key = re.sub(r" in \d+ s", "", line)
         if key != self._last_line:
             self._last_line = key
@@ -112,10 +112,10 @@ class Agent:
 
 
 def drain(raylet: Raylet, notice: Notice) -> str | None:
-    """Asks the head to drain a node; asking twice does no harm.
+    """Requests the head to drain a node; safe to repeat.
 
     Returns:
-        Why it could not; None: it is draining.
+        The reason of a failure; None if the node is draining.
     """
     left_s = max(1, round(notice.at_s - time.time()))
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "drain-node", "--address", raylet.head]
@@ -139,9 +139,9 @@ def drain(raylet: Raylet, notice: Notice) -> str | None:
 
 
 def raylets_here(processes: Path = Path("/proc")) -> Iterator[Raylet]:
-    """The Ray nodes of this machine: those of this user, in this network namespace.
+    """Yields the Ray nodes of this machine that belong to this user and this network namespace.
 
-    Ray itself finds the cluster of a machine by the command lines of its processes (below /proc), too.
+    Ray, too, finds the cluster of a machine by the command lines of its processes (below /proc).
     """
     for folder in processes.iterdir():
         if not folder.name.isdecimal():
@@ -153,7 +153,7 @@ def raylets_here(processes: Path = Path("/proc")) -> Iterator[Raylet]:
             given = dict(re.findall(r"--(node_id|gcs-address)=([^\s\0]+)", line))
             variables = (folder / "environ").read_bytes().decode("utf-8", "replace").split("\0")
         except OSError:
-            # It has ended, or is another user's.
+            # The process has ended, or is another user's.
             continue
         if len(given) == 2:
             pairs = (item.partition("=") for item in variables if item.startswith("RAY_AUTH_"))
@@ -166,7 +166,7 @@ def _network(process: Path) -> Path:
 
 
 def find_cloud(url: str) -> Cloud | None:
-    """The cloud whose metadata service responds; None: none does."""
+    """Returns the cloud whose metadata service responds; None if none does."""
     for metadata_service in CLOUDS.values():
         cloud = metadata_service(url)
         with contextlib.suppress(OSError):
@@ -176,7 +176,7 @@ def find_cloud(url: str) -> Cloud | None:
 
 
 def _find(url: str, poll_s: float) -> Cloud | None:
-    """The cloud of this machine, whose network may just be starting."""
+    """Returns the cloud of this machine; waits for a network that is still starting."""
     end = time.monotonic() + START_TIMEOUT_S
     while (cloud := find_cloud(url)) is None and time.monotonic() < end:
         time.sleep(poll_s)

@@ -1,4 +1,4 @@
-"""The Ray cluster: joining or starting one, what it can hold, which nodes it lost, and the coordinator on it."""
+"""Connects to a Ray cluster or starts one, and reports its capacity, its lost nodes and the coordinator's state."""
 
 import contextlib
 import logging
@@ -51,15 +51,15 @@ POLL_S = 0.2
 RAY = "Ray"
 # Set by install_and_run.sh, see runtime_env.build.
 PY_EXECUTABLE = "RAYSCRIBE_PY_EXECUTABLE"
-# An actor answers in milliseconds; one that does not is gone, or its node is.
+# An actor responds in milliseconds; if it does not, it or its node is lost.
 COORDINATOR_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 10.0
-# Seconds between two probes of whether nodes respond, and responses in a row after which they are taken for alive.
+# Seconds between two probes of nodes, and the number of consecutive responses after which nodes count as alive.
 NODE_PROBE_S, NODE_PROBES = 1.0, 3
-# The cluster may learn later than Ray Train that a worker's node went with it, after five checks with 3 s between them
-# (Ray's health_check_failure_threshold and _period_ms); where a worker fell silent, each check takes 10 s more.
+# The cluster may notice a lost node later than Ray Train, after five failed health checks 3 s apart (Ray's
+# health_check_failure_threshold and _period_ms); if the node is silent, each check takes 10 s more.
 LOST_NODE_TIMEOUT_S, SILENT_NODE_TIMEOUT_S = 20.0, 60.0
-# Of `start_timeout_s`; the elastic one is a little longer than Ray Train takes to plan anew. Ray's default is 60.
+# For `start_timeout_s`; the elastic value is a little longer than Ray Train takes to plan anew. Ray's default is 60.
 FIXED_START_TIMEOUT_S, ELASTIC_START_TIMEOUT_S = "600", "25"
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 
@@ -70,12 +70,12 @@ def connected(
 ) -> Iterator[None]:
     """Joins the cluster at `address` or RAY_ADDRESS, or starts a Ray on this machine that fits the config.
 
-    One that was started here is shut down at the end; one that this process had joined before is left as it is. An
+    A Ray started here is shut down at the end; a cluster that this process had joined before stays connected. An
     address is host:port, or the URL of the dashboard of a Ray on this host. `meanwhile` is called while a Ray starts,
     or before a cluster is joined.
 
     Raises:
-        ResourceError: no cluster answers at the address, or Ray does not start.
+        ResourceError: no cluster responds at the address, or Ray does not start.
     """
     if ray.is_initialized():
         meanwhile()
@@ -90,8 +90,8 @@ def connected(
     os.environ.setdefault("RAY_TRAIN_ENABLE_STATE_TRACKING", "1")
     # Otherwise Ray Train prints each line of a worker a second time, to the other stream.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
-    # Seconds between two questions of its controller to the workers, each of which takes one report from each: 2 by
-    # default, which a run with ten checkpoints would wait ten times when it resumes.
+    # Seconds between two polls of the workers by Ray Train's controller; each poll takes one report from each worker.
+    # With the default of 2, a run with ten checkpoints would wait ten times that when it resumes.
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", start_timeout_s(config))
     with contextlib.ExitStack() as stack:
@@ -114,7 +114,7 @@ def _join(address: str, quiet: Mapping[str, Any]) -> None:
     try:
         _check_answers(address)
         if _demands_token(address):
-            # `ray start` closes a Ray by the token of its user, where it finds one; `ray.init` would not send it.
+            # `ray start` uses the user's token file if there is one; `ray.init` would not send that token.
             logging.getLogger(maybe_enable_token_auth_if_token_available.__module__).setLevel(logging.ERROR)
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         _init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
@@ -126,7 +126,7 @@ def _join(address: str, quiet: Mapping[str, Any]) -> None:
 
 
 def _join_own(local: LocalRay, quiet: Mapping[str, Any]) -> None:
-    """Joins a Ray that was started here; on a loaded machine it answers later than Ray itself waits."""
+    """Joins a Ray that was started here; retries, since on a loaded machine it responds later than `ray.init` waits."""
     surroundings = _surroundings({"RAY_API_SERVER_ADDRESS": local.dashboard})
     start_s = time.monotonic()
     while True:
@@ -148,27 +148,27 @@ def _join_own(local: LocalRay, quiet: Mapping[str, Any]) -> None:
 
 
 def _init(*, run_name: str, **arguments: Any) -> None:
-    """Joins a cluster, whose workers get no working directory of ours, and whose dashboard shows the run's name.
+    """Joins a cluster whose workers get no working directory of ours, and whose dashboard shows the run's name.
 
-    They import from it first: in /tmp, what any user of the machine has put there.
+    Workers import from their working directory first: in /tmp, files of any user of the machine.
     """
-    # Of a submitted job the dashboard shows what was given with the submission.
+    # For a submitted job, the dashboard shows the metadata of the submission instead.
     named = JobConfig(metadata={"job_name": run_name, "rayscribe_run": run_name})
     with contextlib.chdir("/"):
         ray.init(job_config=named, **arguments)
 
 
 def start_timeout_s(config: AnyConfig) -> str:
-    """How long Ray Train waits for room for the workers at a time.
+    """Returns how long Ray Train waits for capacity for the workers, each time that it starts a worker group.
 
-    A fixed number waits as often as there may be failures, and a node that an autoscaler adds takes minutes to come. An
-    elastic one waits for nodes that it has planned with, which may be gone, and plans anew as often as it takes.
+    A fixed number of workers waits as often as failures are allowed, and a node that an autoscaler adds takes minutes.
+    An elastic one waits for planned nodes, which may be lost, and plans anew as often as necessary.
     """
     return ELASTIC_START_TIMEOUT_S if config.scaling.is_elastic else FIXED_START_TIMEOUT_S
 
 
 def _own_ray(config: AnyConfig, meanwhile: Callable[[], None]) -> contextlib.AbstractContextManager[LocalRay]:
-    """Starts a Ray on this machine that fits the config, closed to others."""
+    """Returns a context manager that starts a private Ray on this machine that fits the config."""
     wanted = config.scaling.worker_resources["CPU"] * config.scaling.max_workers + CPUS_FOR_DATA
     set_own_token()
     # Also for this process, whose Ray has read the environment when it was imported.
@@ -179,7 +179,7 @@ def _own_ray(config: AnyConfig, meanwhile: Callable[[], None]) -> contextlib.Abs
 
 
 def _gcs_address(address: str | None) -> str | None:
-    """What a driver joins, of an address of either kind: Ray's own job commands take the URL of a dashboard."""
+    """Resolves an address for a driver; the URL of a dashboard, as for Ray's job commands, becomes host:port."""
     if address is None or not address.startswith(("http://", "https://")):
         return address
     parts = urlsplit(address)
@@ -193,10 +193,10 @@ def _gcs_address(address: str | None) -> str | None:
 
 
 def set_own_token() -> None:
-    """Gives the Ray that is about to start here a token of its own, where the user has chosen none.
+    """Sets a token for the Ray that is about to start here, unless the user has one.
 
-    Otherwise `ray.init` writes one into ~/.ray/auth_token, and a `ray start` that finds it there demands it of all its
-    clients, for good. The token stays for the life of this process, since Ray's libraries read it once.
+    Otherwise `ray.init` writes a token to ~/.ray/auth_token, and every later `ray start` requires it of all its
+    clients. The token is kept for the life of this process, since Ray's libraries read it once.
     """
     chosen = any(name in os.environ for name in ("RAY_AUTH_TOKEN", TOKEN_PATH))
     if not chosen and not in_home("~/.ray/auth_token").exists():
@@ -204,12 +204,12 @@ def set_own_token() -> None:
 
 
 def _demands_token(address: str) -> bool:
-    """Whether the control store at host:port refuses calls without a token.
+    """Returns True if the control store at host:port refuses calls without a token.
 
-    With one, this process would demand it of the workers of a cluster that has none, which then never respond.
+    With a token, this process would require it of the workers of a cluster without one, which then never respond.
     """
     try:
-        # A proxy of the user's is none for a cluster; Ray asks none, either.
+        # Like Ray, bypass the user's proxy.
         with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
             NodeInfoGcsServiceStub(channel).CheckAlive(CheckAliveRequest(), timeout=CONNECT_TIMEOUT_S)
     except grpc.RpcError as error:
@@ -218,9 +218,9 @@ def _demands_token(address: str) -> bool:
 
 
 def _check_answers(address: str) -> None:
-    """Finds within seconds that no server listens there; Ray itself waits for minutes.
+    """Raises ConnectionError within seconds if no server listens at the address; Ray itself waits for minutes.
 
-    Forms of addresses other than host:port are left to Ray.
+    Addresses in other forms than host:port are left to Ray.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
@@ -231,29 +231,29 @@ def _check_answers(address: str) -> None:
 
 
 def _surroundings(cluster: Mapping[str, str]) -> dict[str, Any]:
-    """The runtime_env of everything that this driver starts, with the variable that tells which cluster is meant.
+    """Returns the runtime_env of everything that this driver starts, with the variable that identifies the cluster.
 
-    Ray Train asks the state API whether its controller lives. Where it is not told which cluster is meant, it asks the
-    Ray that was started last on the machine; another's answers no, and the workers are ended in mid-training.
+    Ray Train asks the state API whether its controller is alive. Without this variable, it asks the Ray that was
+    started last on the machine; another Ray does not know the controller, and the workers are ended during training.
     """
     starter = os.environ.get(PY_EXECUTABLE)
-    # Workers then start with the packages that install_and_run.sh has given this driver.
+    # Workers then start with the packages that install_and_run.sh has installed for this driver.
     return {"env_vars": dict(cluster), **({"py_executable": starter} if starter else {})}
 
 
 def package_of_job() -> str | None:
-    """The URI of the working directory that every worker of this job has; None: this process has joined by hand."""
+    """Returns the URI of the job's working directory, which every worker has; None outside of a job."""
     uri = ray.get_runtime_context().runtime_env.get("working_dir")
     return None if uri is None else str(uri)
 
 
 def check_capacity(config: AnyConfig) -> None:
-    """Refuses a gang of workers that the cluster can never hold, the smallest of an elastic one, with the arithmetic.
+    """Refuses a worker group that the cluster can never hold, for elastic ones the smallest, and shows the arithmetic.
 
-    GPUs that nobody asks for are named.
+    Prints a warning if GPUs of the cluster are not requested.
 
     Raises:
-        ResourceError: names the resource, what is asked for, and what the cluster can grow to.
+        ResourceError: names the resource, the requested amount, and what the cluster can grow to.
     """
     part = config.scaling
     most = largest_cluster(part.selects)
@@ -276,12 +276,12 @@ def check_capacity(config: AnyConfig) -> None:
 
 
 def refuse_missing_accelerators(config: AnyConfig, address: str | None = None) -> None:
-    """Where `connected` would start a Ray: refuses accelerators of which that Ray would detect none on this machine.
+    """Refuses accelerators that a Ray started here by `connected` would not detect on this machine.
 
-    `check_capacity` would refuse them too, once everything is loaded and Ray has started.
+    `check_capacity` would refuse them too, but only after everything is loaded and Ray has started.
 
     Raises:
-        ResourceError: names the resource, and the fix.
+        ResourceError: names the resource and the fix.
     """
     joins = ray.is_initialized() or address or os.environ.get("RAY_ADDRESS")
     if joins or RESOURCES_ENVIRONMENT_VARIABLE in os.environ:
@@ -298,7 +298,7 @@ def refuse_missing_accelerators(config: AnyConfig, address: str | None = None) -
 
 
 def _less_of(name: str, part: ScalingPart, most: Mapping[str, float]) -> str:
-    """How a recipe comes to need less of a resource."""
+    """Returns how to change a recipe so that it needs less of a resource."""
     if name.startswith(TYPE_PREFIX):
         types = ", ".join(sorted(each.removeprefix(TYPE_PREFIX) for each in most if each.startswith(TYPE_PREFIX)))
         return f"set scaling.accelerator_type to one that it has ({types or 'it has none'})"
@@ -310,7 +310,7 @@ def _less_of(name: str, part: ScalingPart, most: Mapping[str, float]) -> str:
 
 
 def largest_cluster(selects: Callable[[Mapping[str, str]], bool]) -> dict[str, float]:
-    """Logical resources of the nodes that are selected by their labels, and what they can grow to by an autoscaler."""
+    """Returns the logical resources of the nodes selected by their labels, or the limit of an autoscaler if larger."""
     now: dict[str, float] = {}
     for node in node_resources(selects).values():
         for name, held in node.items():
@@ -327,7 +327,7 @@ def open_coordinator() -> Iterator[Any]:
     """Yields the handle of a `coordinator.Coordinator` on this node, so that it survives lost worker nodes."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     kind: Any = ray.remote(num_cpus=0)(Coordinator)
-    # Where memory runs out, it may go with the workers.
+    # The actor may be killed with the workers if memory runs out.
     actor = kind.options(scheduling_strategy=here, max_restarts=-1).remote()
     try:
         yield actor
@@ -336,7 +336,7 @@ def open_coordinator() -> Iterator[Any]:
 
 
 def _response(call: Any) -> Any:
-    """What the coordinator responds to a call; None if it is gone."""
+    """Returns the coordinator's response to a call; None if the coordinator is lost."""
     try:
         return ray.get(call, timeout=COORDINATOR_TIMEOUT_S)
     except ray.exceptions.RayError:
@@ -344,13 +344,13 @@ def _response(call: Any) -> Any:
 
 
 def poll_coordinator(coordinator: Any) -> WorkerUpdate | None:
-    """What has changed since the last poll; None if the coordinator is gone, which the cluster's error explains."""
+    """Returns the changes since the last poll; None if the coordinator is lost, which the cluster's error explains."""
     update: WorkerUpdate | None = _response(coordinator.poll.remote())
     return update
 
 
 def kill_controller(coordinator: Any) -> bool:
-    """Kills Ray Train's controller, so that the thread that waits for it ends; False where that cannot be."""
+    """Kills Ray Train's controller, so that the thread that waits for it ends; returns False on failure."""
     try:
         controller = ray.get(coordinator.controller.remote(), timeout=COORDINATOR_TIMEOUT_S)
         if controller is not None:
@@ -361,39 +361,39 @@ def kill_controller(coordinator: Any) -> bool:
 
 
 def stop_requested(coordinator: Any) -> bool:
-    """Whether a stop was requested; False if the coordinator is gone."""
+    """Returns True if a stop was requested; False if the coordinator is lost."""
     return bool(_response(coordinator.stop_requested.remote()))
 
 
 def end_request(coordinator: Any) -> EndRequest | None:
-    """What was requested of the workers. None: nothing, or the coordinator does not say."""
+    """Returns the request to the workers; None if there is none, or the coordinator does not respond."""
     request: EndRequest | None = _response(coordinator.end_request.remote())
     return request
 
 
 def restart_reason(coordinator: Any) -> str | None:
-    """Why the workers were started again. None: they are the first, or the coordinator does not say."""
+    """Returns why the workers were restarted; None if they are the first, or the coordinator does not respond."""
     response: tuple[str, str | None] | None = _response(coordinator.posted.remote(RESTART))
     return response[1] if response is not None else None
 
 
 def driver_node_id() -> str:
-    """Ray's id of the node on which this driver runs."""
+    """Returns Ray's id of the node on which this driver runs."""
     return ray.get_runtime_context().get_node_id()
 
 
 def driver_node() -> dict[str, float]:
-    """Logical resources of the node on which this driver runs."""
+    """Returns the logical resources of the node on which this driver runs."""
     return node_resources()[driver_node_id()]
 
 
 def living_nodes() -> set[str]:
-    """Ids of the nodes that the cluster takes for alive."""
+    """Returns the ids of the nodes that the cluster considers alive."""
     return set(node_resources())
 
 
 def node_names(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """What messages call nodes of `ray.nodes`, by their ids: addresses, and where several have one, also their ids."""
+    """Returns the names of nodes of `ray.nodes` for messages, by id: addresses, with the id where several share one."""
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
     times = Counter(addresses.values())
     return {
@@ -402,21 +402,21 @@ def node_names(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def node_resources(selects: Callable[[Mapping[str, str]], bool] = lambda labels: True) -> dict[str, dict[str, float]]:
-    """Logical resources of each living node that is selected by its labels, by its id."""
+    """Returns the logical resources of each living node selected by its labels, by id."""
     living = (node for node in ray.nodes() if node["Alive"])
     return {node["NodeID"]: node["Resources"] for node in living if selects(node.get("Labels", {}))}
 
 
 def free_resources() -> dict[str, dict[str, float]]:
-    """Logical resources of each living node that nobody has, by its id. Ray has no public call for it."""
+    """Returns the free logical resources of each living node, by id. Ray has no public call for this."""
     free: dict[str, dict[str, float]] = state.available_resources_per_node()
     return free
 
 
 def request_resource_reports(nodes: Iterable[str]) -> None:
-    """Has nodes report to the control store what is free on them, and does not wait for it.
+    """Makes nodes report their free resources to the control store, without waiting for it.
 
-    A node reports changes: a task takes a little memory there, and gives it back.
+    Nodes report changes: a task takes a little memory, and gives it back.
     """
     task: Any = ray.remote(num_cpus=0, memory=2**20, max_retries=0)(lambda: None)
     for node in nodes:
@@ -424,21 +424,21 @@ def request_resource_reports(nodes: Iterable[str]) -> None:
 
 
 def lasting_resources(every: Mapping[str, dict[str, float]], leaving: Set[str]) -> list[dict[str, float]]:
-    """All that each node has which is not among those that leave, and as one more what an autoscaler can add."""
+    """Returns the resources of each node that is not leaving, and as one more entry what an autoscaler can add."""
     nodes = [each for node, each in every.items() if node not in leaving]
     limits = _growth().items()
     return [*nodes, {name: limit - sum(node.get(name, 0.0) for node in nodes) for name, limit in limits}]
 
 
 def draining_nodes() -> set[str]:
-    """Ids of the nodes that are about to be taken away. Ray has no public call for it."""
+    """Returns the ids of the nodes that are being drained. Ray has no public call for this."""
     return set(state.get_draining_nodes())
 
 
 def lost_nodes(before: set[str], *, wait_s: float) -> int:
-    """How many nodes that were alive `before` are gone; waits for the cluster to notice one that does not respond.
+    """Returns how many of the nodes in `before` are lost; waits for the cluster to notice a node that does not respond.
 
-    A node that falls silent is taken for dead after five checks, 3 s apart, each with 10 s to answer
+    A silent node counts as dead after five checks, 3 s apart, each with a timeout of 10 s
     (health_check_failure_threshold, _period_ms and _timeout_ms of Ray).
     """
     end, responses = time.monotonic() + (wait_s if before else 0.0), 0

@@ -1,4 +1,4 @@
-"""Whether workers that failed start again from the last checkpoint, and which failures are counted. Pure."""
+"""Decides whether failed workers restart from the last checkpoint, and which failures are counted. Pure."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -6,18 +6,18 @@ from typing import Self
 from trainers.config.schema import AnyConfig, ScriptConfig
 from trainers.errors import LostNodeError, RayscribeError, RegroupError, ScriptError
 
-# Nodes that an elastic run may lose before it comes to another checkpoint.
+# Nodes that an elastic run may lose before its next checkpoint.
 MAX_LOSSES = 20
 
 
 @dataclass
 class RestartPolicy:
-    """Decides after each failure of a worker group; one for all groups of an attempt.
+    """Decides after each failure of a worker group; one policy for all groups of an attempt.
 
     Attributes:
-        max_failures: Failures after which workers start again. -1: any number.
-        is_elastic: Whether lost nodes are not counted, since the next group may be a smaller one.
-        restarts_left: How often a program that has failed by itself still starts again.
+        max_failures: Number of failures after which workers still restart. -1: any number.
+        is_elastic: True if lost nodes are not counted, since the next group may be smaller.
+        restarts_left: Number of restarts left for a program that fails by itself.
     """
 
     max_failures: int
@@ -32,25 +32,25 @@ class RestartPolicy:
         return cls(config.run.max_failures, config.scaling.is_elastic, restarts)
 
     def is_final(self, error: RayscribeError) -> bool:
-        """Whether the error would recur, or its program may not start again."""
+        """Returns True if the error would recur, or its program has no restart left."""
         return error.final or (isinstance(error, ScriptError) and not self.restarts_left)
 
     def note_progress(self) -> None:
-        """The workers have come further than the group before, to another checkpoint."""
+        """Resets the count of lost nodes: the workers have reached another checkpoint."""
         self._losses = 0
 
     def count(self, error: RayscribeError, *, is_preempted: bool = False) -> str | None:
         """Counts a failure that is not final.
 
         Args:
-            error: Its cause.
-            is_preempted: Whether the node was preempted, which is never counted.
+            error: Cause of the failure.
+            is_preempted: True if the node was preempted, which is never counted.
 
         Returns:
-            The line that says that the workers restart. None: there were more failures than may be.
+            The message that the workers restart; None if there were too many failures.
         """
         has_failed_itself = isinstance(error, ScriptError)
-        # They left with a checkpoint.
+        # The workers left with a checkpoint.
         is_left = isinstance(error, RegroupError)
         is_loss = self.is_elastic and isinstance(error, LostNodeError) and not is_left
         self._losses = 0 if is_left else self._losses + is_loss

@@ -1,6 +1,6 @@
-"""The root cause of an error that Ray or torch raised: a Rayscribe error, out of memory, a lost node or worker. Pure.
+"""Finds the root cause of an error that Ray or torch raised, such as out of memory or a lost node. Pure.
 
-Errors are recognized by the names of their classes, so that neither Ray nor torch is imported.
+Recognizes errors by the names of their classes, without importing Ray or torch.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ from trainers.errors import (
     StorageError,
 )
 
-# Attributes in which Ray's errors hold their causes.
+# Attributes in which Ray's errors store their causes.
 CAUSE_ATTRIBUTES = ("cause", "_base_exc", "controller_failure", "health_check_failure", "__cause__")
 
 NODE_CLASSES = {"NodeDiedError", "PreemptionError", "LocalRayletDiedError"}
-# The end of ActorDiedError's text where the node went first.
+# Texts of ActorDiedError if its node died first.
 NODE_TEXTS = ("its node has died", "node was terminated")
-# The last one where a worker died before it began; a pickle has lost its cause.
+# WorkerGroupStartupFailedError: a worker died before it began; pickling has lost the cause.
 WORKER_CLASSES = {
     "ActorDiedError",
     "WorkerCrashedError",
@@ -33,16 +33,16 @@ WORKER_CLASSES = {
     "BrokenProcessPool",
     "WorkerGroupStartupFailedError",
 }
-# Connection errors, which are all that is seen if a worker or a node is lost without a report: a failed call to it, and
-# the other ranks' broken connections to it, over gloo or NCCL.
+# Connection errors: the only errors if a worker or node is lost without a report, from failed calls to it and from the
+# other ranks' broken connections to it, over gloo or NCCL.
 CONNECTION_CLASSES = {"ActorUnavailableError", "DistNetworkError", "DistBackendError"}
-# Of pyarrow's filesystems, through which Ray Train and Ray Data write: S3's and Google's.
+# Messages of pyarrow's filesystems (S3 and Google), through which Ray Train and Ray Data write.
 STORAGE_TEXTS = ("AWS Error ", "google::cloud::Status(")
-# Ray Train has waited in vain for room for the workers: after a lost node, for that.
+# Ray Train waited in vain for capacity for the workers; after a lost node, because of that node.
 START_TIMEOUT_CLASSES = {"WorkerGroupStartupTimeoutError"}
 LOADER_TEXT = " in DataLoader worker process "
 IMPORT_CLASSES = {"ImportError", "ModuleNotFoundError"}
-# Errors that do not pass by themselves; their subclasses have names of their own, and may.
+# Errors that a retry does not fix. Subclasses have other names, and may be temporary.
 PROGRAM_CLASSES = {
     "AssertionError",
     "AttributeError",
@@ -59,7 +59,7 @@ PROGRAM_CLASSES = {
     "ValueError",
     "ZeroDivisionError",
 }
-# ray.exceptions.OutOfMemoryError is what calls to a worker raise that Ray's memory monitor has killed;
+# ray.exceptions.OutOfMemoryError is raised by calls to a worker that Ray's memory monitor has killed;
 # torch.OutOfMemoryError is CUDA's.
 MEMORY_CLASSES = {"OutOfMemoryError", "MemoryError"}
 MEMORY_TEXTS = ("CUDA out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -67,7 +67,7 @@ MEMORY_ADVICE = (
     "lower training.per_device_train_batch_size and raise training.gradient_accumulation_steps by the same factor, "
     "set training.gradient_checkpointing: true, or use larger nodes"
 )
-# Of gloo, NCCL and torch's store, where the other end is gone.
+# Messages of gloo, NCCL and torch's store about a lost peer.
 _BROKEN = re.compile(
     "Connection closed by (remote )?peer|Connection reset by peer|Broken pipe|remote process exit|Socket Timeout"
     r"|NCCL communicator|failed to recv, got 0 bytes|client socket has timed out|Timed out waiting \d+ms"
@@ -86,9 +86,9 @@ class TooManyFailuresError(Exception):
 
 
 def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "training") -> RayscribeError:
-    """The Rayscribe error that caused what Ray raised, or a new one that says what has happened."""
+    """Returns the Rayscribe error that caused Ray's error, or a new one that describes the failure."""
     found = list(cause_chain(error))
-    # Ray raises a task's error as one of its own that is an instance of the error's class as well, with a traceback.
+    # Ray raises a task's error as an instance of both its own class and the error's class, with a traceback.
     own = [item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")]
     if own:
         first = min(own, key=_precedence)
@@ -116,12 +116,12 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
 
 
 def _precedence(error: RayscribeError) -> tuple[bool, float]:
-    """Of the errors of several ranks the first in this order is the cause: of programs, the one that failed first."""
+    """Returns a sort key: the first of several ranks' errors is the cause; of programs, the one that failed first."""
     return isinstance(error, FollowingError), error.ended_s if isinstance(error, ScriptError) else 0.0
 
 
 def _named(error: BaseException, doing: str) -> RayscribeError:
-    """The Rayscribe error for one of another class that no loss explains."""
+    """Returns the Rayscribe error for an error of another class that no lost node or worker explains."""
     if isinstance(error, OSError) and any(text in str(error) for text in STORAGE_TEXTS):
         return StorageError(f"{doing}: the storage failed: {_first_line(error)}; check the network and the service")
     if name(error) in IMPORT_CLASSES:
@@ -134,17 +134,17 @@ def _named(error: BaseException, doing: str) -> RayscribeError:
 
 
 def only_connection_errors(error: BaseException) -> bool:
-    """Whether there are only connection errors; the cluster may report later that a node was lost."""
+    """Returns True if there are only connection errors; the cluster may report a lost node later."""
     return all(is_connection_error(item) for item in root_errors(error))
 
 
 def is_start_timeout(error: BaseException) -> bool:
-    """Whether there was no room for the workers in time."""
+    """Returns True if there was no capacity for the workers in time."""
     return any(name(item) in START_TIMEOUT_CLASSES for item in cause_chain(error))
 
 
 def cause_chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all its direct and indirect causes, each once."""
+    """Yields the error and all its direct and indirect causes, each once."""
     waiting, seen = [error], set()
     while waiting:
         item = waiting.pop(0)
@@ -155,13 +155,13 @@ def cause_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def root_errors(error: BaseException) -> Iterator[BaseException]:
-    """The causes of the error that have no cause themselves."""
+    """Returns the causes of the error that have no cause themselves."""
     return (item for item in cause_chain(error) if not _causes(item))
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Whether memory ran out, of the node or of a GPU."""
-    # The text of an error that has causes may quote them.
+    """Returns True if a node or a GPU ran out of memory."""
+    # An error with causes may quote their text.
     return name(error) in MEMORY_CLASSES or (not _causes(error) and is_out_of_memory(error))
 
 
@@ -175,11 +175,11 @@ def _is_lost_node(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def converting_errors() -> Iterator[None]:
-    """Converts what a process without Ray has advice for; leaves all other errors as they are.
+    """Converts errors with known advice in a process without Ray; leaves all other errors unchanged.
 
     Raises:
         MemoryExhaustedError: instead of the error of torch or Python.
-        PackageError: instead of an error of an import.
+        PackageError: instead of an ImportError.
     """
     try:
         yield
@@ -190,7 +190,7 @@ def converting_errors() -> Iterator[None]:
 
 
 def is_preemption(error: BaseException) -> bool:
-    """Whether a node was preempted; Ray Train counts such failures separately."""
+    """Returns True if a node was preempted; Ray Train counts such failures separately."""
     return any(_is_preempted(item) for item in cause_chain(error))
 
 
@@ -199,13 +199,13 @@ def _is_preempted(error: BaseException) -> bool:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Whether it is a broken connection, without the reason for it."""
+    """Returns True for a broken connection whose cause the error does not contain."""
     is_broken = isinstance(error, RuntimeError) and is_broken_connection(str(error))
     return is_broken or name(error) in CONNECTION_CLASSES
 
 
 def name(error: BaseException) -> str:
-    """The name of the error's class."""
+    """Returns the name of the error's class."""
     return type(error).__name__
 
 
@@ -215,13 +215,13 @@ def _first_line(error: BaseException) -> str:
 
 def _text(error: BaseException) -> str:
     text = str(error).strip()
-    # Of a loader's process torch says `Caught TypeError in DataLoader worker process 0.`, the traceback, then what it
-    # was.
+    # For a data loader's process, torch's text is `Caught TypeError in DataLoader worker process 0.`, the traceback,
+    # and then the original message.
     return text.rpartition(f"{name(error)}: ")[2] if LOADER_TEXT in text.partition("\n")[0] else text
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of its text, in which Ray gives the reason of a worker's death, without Ray's guesses."""
+    """Returns the last line of the text, where Ray gives the reason of a worker's death, without Ray's guesses."""
     return str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0].strip()
 
 
@@ -232,10 +232,10 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the error itself says that memory ran out, of the node or of a GPU."""
+    """Returns True if the error itself says that a node or a GPU ran out of memory."""
     return type(error).__name__ in MEMORY_CLASSES or any(text in str(error) for text in MEMORY_TEXTS)
 
 
 def is_broken_connection(text: str) -> bool:
-    """Whether a text, such as the last lines of a program, has such an error."""
+    """Returns True if a text, such as the last lines of a program, contains an error of a broken connection."""
     return _BROKEN.search(text) is not None

@@ -1,6 +1,6 @@
-"""Rank and world size of a process, and how it reports; with torchrun or alone. On Ray, see `ray_workers`.
+"""Rank, world size and reporting of a process with torchrun or alone. For Ray, see `ray_workers`.
 
-The training core needs nothing else from its environment, so that the same code runs with and without Ray.
+The training core uses nothing else of its environment, so that the same code runs with and without Ray.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ TORCHRUN_VARIABLES = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
 
 @dataclass(frozen=True)
 class Session(ABC):
-    """One of `world_size` processes that train together; `local_rank` counts those of its node."""
+    """One of `world_size` processes that train together; `local_rank` is its index on its node."""
 
     rank: int
     world_size: int
@@ -36,17 +36,17 @@ class Session(ABC):
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this rank writes for all."""
+        """True if this rank writes for all."""
         return self.rank == 0
 
     @property
     @abstractmethod
     def node(self) -> str:
-        """The name of this rank's node; nodes may share their disks and their temporary folder."""
+        """Name of this rank's node; nodes may share their disks and their temporary folder."""
 
     @abstractmethod
     def show(self, event: Event) -> None:
-        """Shows an event, or a line, where the driver shows its own."""
+        """Shows an event or a line in the driver's output."""
 
     def show_from_main(self, event: Event) -> None:
         if self.is_main_process:
@@ -54,9 +54,9 @@ class Session(ABC):
 
     @abstractmethod
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
-        """Shows a number of this rank, in the gauge's unit, to who watches the cluster.
+        """Sets a gauge of this rank, in the gauge's unit, for monitoring.
 
-        It costs microseconds, and waits for nothing. `labels` are those besides run, attempt and rank.
+        Takes microseconds, and does not block. `labels` are those in addition to run, attempt and rank.
         """
 
     def set_gauge_from_main(self, gauge: Gauge, value: float, **labels: str) -> None:
@@ -64,47 +64,47 @@ class Session(ABC):
             self.set_gauge(gauge, value, **labels)
 
     def record_progress(self) -> None:
-        """Shows that this rank is not stuck."""
+        """Shows in a gauge that this rank is not stuck."""
         self.set_gauge(LAST_PROGRESS, time.time())
 
     @abstractmethod
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
-        """Reports metrics to the engine; every rank calls it equally often.
+        """Reports metrics to the engine; every rank must call this equally often.
 
-        `pointer` is the folder below the engine's own that points to a checkpoint of these metrics.
+        `pointer` is the engine's folder that points to a checkpoint of these metrics.
         """
 
     @abstractmethod
     def reported_pointers(self) -> set[str] | None:
-        """Pointers that the engine keeps; None where the engine keeps none. The main process calls it."""
+        """Returns the pointers that the engine keeps; None if the engine keeps none. Called by the main process."""
 
     @abstractmethod
     def stoppable(self) -> AbstractContextManager[None]:
-        """While the block runs, a request to stop waits for a last checkpoint; otherwise it ends the process at once.
+        """Defers stop requests while the block runs, for a last checkpoint; elsewhere one ends the process at once.
 
-        Every rank enters it. A block that raises StoppedError has handled the request itself.
+        Every rank enters the block. A block that raises StoppedError has handled the request itself.
         """
 
     @abstractmethod
     def stop_requested(self) -> bool:
-        """Whether this rank was requested to end training; cheap enough to call twice a second."""
+        """Returns True if this rank was requested to end training; cheap enough to call twice a second."""
 
     @abstractmethod
     def regroup_reason(self) -> str | None:
-        """Why other ranks go on where these were requested to end; None: none do. The main process calls it."""
+        """Returns why another worker group continues after a requested end, else None. Called by the main process."""
 
     def restart_reason(self) -> str | None:
-        """Why these workers follow others of the attempt; None: they do not, or it is not known."""
+        """Returns why these workers follow others of the attempt; None if they are the first, or it is not known."""
         return None
 
     @cached_property
     def group(self) -> str:
-        """A name that only these ranks have, the same on each; all call it at the same point."""
+        """A unique name of this worker group, equal on all ranks; all must read it at the same point."""
         name: str = self.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         return name
 
     def gather(self, item: Any, what: str) -> list[Any]:
-        """Every rank's item, in the order of ranks, on every rank; `what` as of `barrier`."""
+        """Returns every rank's item, in the order of ranks, on every rank; `what` as in `barrier`."""
         if self.world_size == 1:
             return [item]
         self._wait(what)
@@ -114,7 +114,7 @@ class Session(ABC):
 
     @contextlib.contextmanager
     def failing_together(self, what: str) -> Iterator[None]:
-        """A block of every rank; what fails on one, the first of them, is raised on all; `what` as of `barrier`."""
+        """Runs a block on every rank; raises the error of the first failed rank on all; `what` as in `barrier`."""
         failed: RayscribeError | None = None
         try:
             yield
@@ -125,9 +125,9 @@ class Session(ABC):
                 raise outcome
 
     def broadcast(self, make: Callable[[], Any], what: str) -> Any:
-        """What `make` returns on rank 0, on every rank; `what` as of `barrier`.
+        """Returns the result of `make` on rank 0, on every rank; `what` as in `barrier`.
 
-        If it raises there, every rank raises the same.
+        If `make` raises, every rank raises its error.
         """
         outcome: list[Any] = [None]
         if self.is_main_process:
@@ -147,11 +147,11 @@ class Session(ABC):
         """Waits until every rank is here.
 
         Args:
-            what: What the ranks do here; a line names it, and who is missing, where the wait is long.
+            what: Name of the step, for the line that names missing ranks if the wait is long.
         """
         if self.world_size > 1:
             self._wait(what)
-            # The process that holds the store may end right after it.
+            # The process that holds the store may end right after this call.
             torch.distributed.barrier()
 
     def _wait(self, what: str) -> None:
@@ -159,10 +159,10 @@ class Session(ABC):
 
 
 def refuse_unavailable(backend: str) -> None:
-    """Refuses a backend of process groups that this machine's torch does not have.
+    """Refuses a process group backend that this machine's torch does not have.
 
     Raises:
-        ConfigError: names it.
+        ConfigError: names the backend.
     """
     for name in (part.rpartition(":")[2] for part in backend.split(",")):
         if not torch.distributed.is_backend_available(name):
@@ -173,24 +173,24 @@ def refuse_unavailable(backend: str) -> None:
 
 @dataclass(frozen=True)
 class LocalSession(Session):
-    """A process that torchrun started, or the only one."""
+    """A process that torchrun started, or a single process."""
 
     @classmethod
     def of_this_process(cls, backend: str = "auto") -> Self:
-        """Reads torchrun's variables, and joins its ranks; without them the process is alone.
+        """Reads torchrun's variables, and joins the process group; without the variables the process is alone.
 
         Args:
-            backend: What the ranks communicate by, see `scaling_part`; of the first call, which joins them.
+            backend: Backend of the process group, see `scaling_part`; only the first call uses it.
 
         Raises:
-            ConfigError: this torch has no such backend.
+            ConfigError: this torch does not have the backend.
         """
         rank, world_size, local_rank = (int(os.environ.get(*item)) for item in TORCHRUN_VARIABLES)
         if world_size > 1 and not torch.distributed.is_initialized():
             if torch.cuda.is_available():
                 torch.cuda.set_device(local_rank)
             if backend == "auto":
-                # Both: tensors of a GPU over nccl, and what this class gathers over gloo.
+                # Both: nccl for tensors on a GPU, and gloo for the objects that this class gathers.
                 backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             refuse_unavailable(backend)
             torch.distributed.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
@@ -207,10 +207,10 @@ class LocalSession(Session):
             print(line, flush=True)
 
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
-        """Nobody watches."""
+        """Does nothing: there is no monitoring without Ray."""
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
-        """There is no engine to report to."""
+        """Does nothing: there is no engine to report to."""
 
     def reported_pointers(self) -> set[str] | None:
         return None

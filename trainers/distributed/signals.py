@@ -1,8 +1,8 @@
-"""How this process handles SIGTERM, SIGINT and SIGHUP: it ends at once or, while it trains, after a last checkpoint.
+"""Handles SIGTERM, SIGINT and SIGHUP: the process ends at once or, during training, after a last checkpoint.
 
 Ray's `job stop` sends SIGTERM to the driver and kills it after RAY_JOB_STOP_WAIT_TIME_S; a user presses Ctrl-C, or
-closes the terminal, which sends SIGHUP. Where that one is ignored, as under nohup, it stays so.
-Signals belong to a process as a whole, and so does the only instance, `STOP_SIGNAL`. A command ends by `exit_code_of`.
+closes the terminal, which sends SIGHUP. An ignored SIGHUP, as under nohup, stays ignored. Signals belong to the
+process, and so does the only instance, `STOP_SIGNAL`. A command ends by `exit_code_of`.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from trainers.distributed.console import print_line
 from trainers.errors import Interruption, RayscribeError, StoppedError, StorageError, refused_by_disk
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Shown by a driver whose workers train, or run a program.
+# Shown by a driver whose workers train or run a program.
 STOPPING = "stopping: waiting for a last checkpoint; a second request ends at once"
 
 
 class StopSignal:
-    """The stop signals of this process. The first one may be deferred; all others end the process."""
+    """The stop signals of this process. The first signal may be deferred; all others end the process."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -38,9 +38,9 @@ class StopSignal:
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Handles the signals while the block runs; may be nested, where a library has replaced the handlers.
+        """Handles the signals while the block runs; may be nested, in case a library has replaced the handlers.
 
-        Outside a process's main thread, where Python does not allow signal handlers, it does nothing.
+        Does nothing outside the main thread, where Python does not allow signal handlers.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -55,7 +55,7 @@ class StopSignal:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """While the block runs, a first signal only sets `received`; the block handles the rest.
+        """Defers a first signal while the block runs: it only sets `received`, and the block handles the rest.
 
         Raises:
             Interruption: at the end of a block that completed after a signal.
@@ -69,7 +69,7 @@ class StopSignal:
             self.end()
 
     def end(self) -> None:
-        """Ends the process, by an Interruption."""
+        """Ends the process by raising an Interruption."""
         raise Interruption
 
     def reset(self) -> None:
@@ -78,7 +78,7 @@ class StopSignal:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         first = not self.received
         if number == signal.SIGHUP and not first:
-            # Of one closed terminal both the system and the shell send it.
+            # For one closed terminal, both the system and the shell send it.
             return
         self._number = number
         if not (first and self._deferring):
@@ -89,7 +89,7 @@ STOP_SIGNAL = StopSignal()
 
 
 def exit_code_of(work: Callable[[], int]) -> int:
-    """Does the work of a command; prints one message for what can go wrong, and returns the exit code."""
+    """Runs a command; prints one message for an expected error, and returns the exit code."""
     STOP_SIGNAL.reset()
     with STOP_SIGNAL.on_signals():
         try:

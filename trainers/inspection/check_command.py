@@ -1,4 +1,4 @@
-"""`task.py --verb check`: runs groups of checks and prints each finding as a line of JSON, as soon as it is known.
+"""Implements `task.py --verb check`: runs groups of checks and prints each finding as a line of JSON, at once.
 
 {"group": "data", "checks": ["manifests", "transcripts"]}                        before the first check of a group
 {"check": "manifests", "level": "error", "text": "…", "seconds": 0.1}            a finding; a check may have several
@@ -22,7 +22,7 @@ from trainers.errors import ConfigError
 from trainers.findings import NODE, Check, Level, problem, run_check
 from trainers.inspection.subject import Subject
 
-# Group → where this package has its checks; the quick ones first.
+# Group → module and name of its checks in this package; the quick groups first.
 GROUPS = {
     "storage": "machine_checks:STORAGE",
     "data": "data_checks:CHECKS",
@@ -30,7 +30,7 @@ GROUPS = {
     "hardware": "machine_checks:HARDWARE",
     "nodes": "node_checks:CHECKS",
 }
-# Group → the paths of the config that its checks open. A new model's vocabulary is learned from the training set.
+# Group → the config fields whose files its checks open. The vocabulary of a new model is learned from the training set.
 _READS = {
     "storage": STORAGE_FIELDS,
     "data": (*DATA_FIELDS, *AUGMENT_FIELDS),
@@ -38,27 +38,28 @@ _READS = {
     "hardware": (),
     "nodes": PATH_FIELDS,
 }
-# Those that need no Ray.
+# Groups that do not need Ray.
 WITHOUT_RAY = ("storage", "data", "model", "hardware")
 
 
 def check(subject: Subject, only: str | None) -> int:
-    """The verb: prints a line for each finding of some groups, joined by commas; None: of all that need no Ray.
+    """Runs groups of checks (`only`, joined by commas; by default all without Ray) and prints a line for each finding.
 
-    The exit code is 0 where there is no error, a ConfigError's otherwise.
+    Returns the exit code: 0 without errors, otherwise that of ConfigError.
 
     Raises:
-        ConfigError: there is no such group.
+        ConfigError: a group does not exist.
     """
     if subject.light and not subject.needs_torch:
-        # transformers behaves as where torch is not installed: configs and tokenizers load in a second, not in six.
+        # Makes transformers behave as if torch was not installed: configs and tokenizers load in one second instead of
+        # six.
         sys.modules["torch"] = None  # type: ignore[assignment]
     passed = inspect(subject, parse_groups(only), lambda line: print(line, flush=True))
     return 0 if passed else ConfigError.exit_code
 
 
 def parse_groups(text: str | None) -> tuple[str, ...]:
-    """The groups that `--only storage,data` names; a ConfigError, if there is no such group."""
+    """Returns the groups in `--only storage,data`; raises ConfigError for an unknown group."""
     if text is None:
         return WITHOUT_RAY
     names = tuple(name.strip() for name in text.split(","))
@@ -69,12 +70,12 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
 
 
 def scope_of_groups(text: str | None) -> ConfigScope:
-    """What the groups that `--only` names read of a config; errors as of `parse_groups`."""
+    """Returns the config fields whose files the groups of `--only` open; raises ConfigError for an unknown group."""
     return ConfigScope(tuple(field for group in parse_groups(text) for field in _READS[group]))
 
 
 def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str], None]) -> bool:
-    """Runs the checks of some groups; gives whether none found an error."""
+    """Runs the checks of some groups; returns True if no check found an error."""
     passed = True
     for group in groups:
         checks = _checks_of(group)
@@ -87,9 +88,9 @@ def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str],
 
 
 def _checks_of(group: str) -> Sequence[Check[Subject]]:
-    """The checks of a group; one that fails where a package of theirs cannot be imported."""
+    """Returns the checks of a group; a single failing check if a package that they need cannot be imported."""
     try:
-        # Only now: some groups need torch, which takes seconds to import, or Ray.
+        # Imported late: some groups need torch, which takes seconds to import, or Ray.
         checks: Sequence[Check[Subject]] = resolve_name(f"{__package__}.{GROUPS[group]}")
     except (ImportError, OSError) as error:
         text = f"a package cannot be imported: {error}; install Rayscribe's requirements"

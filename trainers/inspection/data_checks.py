@@ -1,4 +1,4 @@
-"""Manifests and recordings: what would stop training, silently leave clips out, or falsify a score."""
+"""Checks manifests and recordings for what would stop training, silently leave clips out, or falsify a score."""
 
 import math
 from collections import Counter
@@ -19,9 +19,9 @@ from trainers.inspection.recordings import Recordings
 from trainers.inspection.subject import OPENING, SPLITS, Split, Subject
 from trainers.scoring.normalizers import DEFAULT, hidden_marks, normalizer_named
 
-# A few everyday sentences are said in any two sets; more than this, and the score is of memorized sentences.
+# Any two sets share a few everyday sentences; above this fraction, the score is of memorized sentences.
 MAX_SHARED_FRACTION = 0.01
-# Recordings of a manifest of augmentation that are read completely; spread over it.
+# Number of recordings of an augmentation manifest that are decoded; sampled at random.
 MAX_DECODED = 32
 
 
@@ -51,7 +51,7 @@ def _unreadable_recordings(subject: Subject, split: Split, recordings: Recording
     text = f"{split.name}: {len(unreadable)} of {checked} cannot be read: {reasons} ({named(list(unreadable))})"
     if len(unreadable) == recordings.checked:
         text = f"{text}; check the paths in data.{split.name}: {split.source.origin}"
-        # A bucket is the same from everywhere.
+        # A bucket looks the same from every machine.
         in_bucket = is_url(split.table["audio"][0].as_py())
         return problem(text) if in_bucket else unread(text)
     if len(unreadable) > most * recordings.checked:
@@ -79,7 +79,7 @@ def check_transcripts(subject: Subject) -> Iterator[Finding]:
 
 @check(SPLITS)
 def check_normalizer(subject: Subject) -> Iterator[Finding]:
-    """Checks that the normalizer keeps what the transcripts that are scored are written with."""
+    """Checks that the normalizer keeps the marks that the scored transcripts are written with."""
     normalizer = normalizer_named(subject.config.data.normalizer or DEFAULT)
     for split in subject.splits:
         if split.name != "train":
@@ -94,7 +94,7 @@ def check_normalizer(subject: Subject) -> Iterator[Finding]:
 
 @check(SPLITS)
 def check_durations(subject: Subject) -> Iterator[Finding]:
-    """Compares durations with the bounds of training, and with what the model takes when it is scored."""
+    """Compares durations with the bounds of training, and with the longest input of the model when it is scored."""
     for split in subject.splits:
         recordings = subject.recordings(split)
         if not recordings.known.any():
@@ -107,7 +107,7 @@ def check_durations(subject: Subject) -> Iterator[Finding]:
 
 @check(SPLITS)
 def check_leakage(subject: Subject) -> Iterator[Finding]:
-    """Searches recordings and transcripts of evaluation splits in the training split, and in each other."""
+    """Searches for recordings and transcripts of evaluation splits in the training split, and in each other."""
     yield from _shared_recordings(subject)
     train = subject.split("train")
     if train is None:
@@ -159,7 +159,7 @@ def _mixed_recordings(subject: Subject, field: str, location: str) -> Finding:
     if not bad:
         return ok(f"{field}: {read} in {location} can be read")
     text = f"{field}: {len(bad)} of {read} in {location} cannot be read ({named(bad)}); fix them, or take them out"
-    # Where all are missing, the nodes may have them.
+    # If all are missing here, the nodes may have them.
     return unread(text) if len(bad) == len(chosen) else problem(text)
 
 
@@ -226,7 +226,7 @@ def _shared_recordings(subject: Subject) -> Iterator[Finding]:
 
 
 def _spans(table: pa.Table) -> dict[str, list[tuple[float, float]]]:
-    """Where the segments of each recording begin and end, in seconds."""
+    """Returns start and end of each segment in seconds, by recording."""
     spans: dict[str, list[tuple[float, float]]] = {}
     for path, offset_s, duration_s in zip(
         *(table[name].to_pylist() for name in ("audio", "offset_s", "duration_s")), strict=True
@@ -246,11 +246,11 @@ def _overlap(first: list[tuple[float, float]], second: list[tuple[float, float]]
 
 
 def _plain(text: str) -> str:
-    """A transcript without what hardly makes it another sentence: case, and punctuation at its ends."""
+    """Returns a transcript without case and punctuation at its ends."""
     return text.casefold().strip(".,;:!?…¿¡\"'«»„“”- ")
 
 
-# The quick ones first.
+# The quick checks first.
 CHECKS = (
     check_manifests,
     check_transcripts,

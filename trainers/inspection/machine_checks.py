@@ -1,4 +1,4 @@
-"""What a run needs of its machine: storage, the Hub, packages, and a torch that fits. Loads torch only to use GPUs."""
+"""Checks the machine for a run: storage, the Hub, packages, and the build of torch. Loads torch only to use GPUs."""
 
 import contextlib
 import importlib.metadata
@@ -19,12 +19,12 @@ from trainers.inspection.subject import Subject
 from trainers.run_folder.hub.repository import repository_of
 from trainers.storage.factory import tried_out
 
-# It builds its communication on CPUs, and its optimizer for offloading, when they are first used.
+# DeepSpeed compiles its communication on CPUs, and its optimizer for offloading, at first use.
 DEEPSPEED_TOOLS = ("g++", "ninja")
 
 
 def build_here(*, use_gpu: bool) -> Build:
-    """The build of this process's torch; only where `use_gpu` is it loaded, for seconds, to look for GPUs."""
+    """Returns the build of this process's torch; loads torch (seconds) only if `use_gpu`, to look for GPUs."""
     constants = runpy.run_path(str(importlib.metadata.distribution("torch").locate_file("torch/version.py")))
     sees_devices = False
     if use_gpu:
@@ -41,7 +41,7 @@ def build_here(*, use_gpu: bool) -> Build:
 
 
 def _installed(names: Iterable[str]) -> Iterator[str]:
-    """Packages that are installed, with their public versions: those of all builds are the same."""
+    """Yields installed packages as requirements with their public versions, which are the same for all builds."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             yield f"{name}=={importlib.metadata.version(name).partition('+')[0]}"
@@ -49,7 +49,7 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
 
 @check(NODE)
 def check_storage(subject: Subject) -> Iterator[Finding]:
-    """Writes, reads, lists and deletes a small file under run.storage_path and, where it is another, data.cache_dir."""
+    """Writes, reads, lists and deletes a small file under run.storage_path and, if it is another, data.cache_dir."""
     roots = {"run.storage_path": storage_path_of(subject.config)}
     if subject.config.data.cache_dir is not None:
         roots["data.cache_dir"] = cache_url_of(subject.config)
@@ -59,7 +59,7 @@ def check_storage(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE)
 def check_hub(subject: Subject) -> Iterator[Finding]:
-    """Asks the Hub whose the token is, and whether it may write where the model is pushed; makes nothing."""
+    """Asks the Hub for the owner of the token, and whether it may write to the model's repository; creates nothing."""
     part, name = subject.config.hub, subject.config.run.name
     if not part.push:
         yield ok("hub.push is false: nothing is pushed to the Hub")
@@ -78,7 +78,7 @@ def check_torch_build(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE)
 def check_strategy(subject: Subject) -> Iterator[Finding]:
-    """Looks for the packages of the strategy, for what builds its parts, and for the nodes' own disks."""
+    """Looks for the packages of the strategy, for the tools that build its parts, and for the nodes' own disks."""
     part = subject.config.strategy
     if part.name != "deepspeed":
         yield ok(f"strategy.name: {part.name}")
@@ -100,7 +100,7 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE)
 def check_trackers(subject: Subject) -> Iterator[Finding]:
-    """Looks for the packages of the trackers, by name, and for what they need to reach their servers."""
+    """Looks for the packages of the trackers, by name, and for the credentials of their servers."""
     names = subject.config.training.report_to
     needs = [TRACKERS[name] for name in names if name in TRACKERS]
     missing = [need.problem for need in needs if not need.is_installed] + missing_access(names, os.environ)

@@ -1,4 +1,4 @@
-"""The model: its files, the transcripts as it would see them, and what is trained of it. Few checks need torch."""
+"""Checks the model: its files, the transcripts as label tokens, and the trained weights. Few checks need torch."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ from trainers.scoring.recipe_metrics import RecipeMetrics
 
 
 class InspectedModel(NamedTuple):
-    """What could be opened of a model: its family, its parts of the config, its processor."""
+    """The opened parts of a model: its family, its parts of the config, its processor."""
 
     family: Family[Any]
     part: Any
@@ -49,13 +49,13 @@ class InspectedModel(NamedTuple):
 
     @property
     def limits(self) -> Limits:
-        """What it can take in and give out."""
+        """Limits of the model's inputs and outputs."""
         return self.family.limits(self.family.model_config(self.part, self.processor), self.processor)
 
 
 @lru_cache(maxsize=1)
 def open_model(subject: Subject) -> InspectedModel | Finding:
-    """Opens what the checks need, once; a finding where that is not possible."""
+    """Opens once what the checks need; returns a finding if that fails."""
     part = subject.config.model
     try:
         opened = subject.model
@@ -73,13 +73,14 @@ def open_model(subject: Subject) -> InspectedModel | Finding:
     except StorageError as error:
         return found_in(error)
     except ConfigError as error:
-        # What could be read and does not fit is as wrong on the nodes; what could not be read here, they may have.
+        # A file that was read and does not fit is as wrong on the nodes; a file that could not be read here may be
+        # there.
         is_unread = isinstance(error.__cause__, OSError | ValueError) and not Path(str(part.name_or_path)).exists()
         return unread(str(error)) if is_unread else problem(str(error))
     return skipped("the vocabulary is learned from data.train, which could not be opened here")
 
 
-# A client runs no code of the recipe.
+# A client does not run the recipe's code.
 JOB: Need[Subject] = Need(
     Moment.INSPECTION,
     lambda subject: (
@@ -100,7 +101,7 @@ def _model(subject: Subject) -> InspectedModel:
 
 @check(OPENING)
 def check_model(subject: Subject) -> Iterator[Finding]:
-    """Opens the processor; checks that a folder has weights, and that all fields are read."""
+    """Opens the processor; checks that a folder has weights, and that no field of the config is unused."""
     try:
         refuse_unused_fields(subject.config)
     except ConfigError as error:
@@ -119,9 +120,9 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 
 
 def _refuse_other_weights(subject: Subject, opened: InspectedModel) -> None:
-    """Compares the tensors of weights with the network; without torch those of folders are only found to be there."""
+    """Compares the tensors of the weights with the network; without torch, only checks that folders contain weights."""
     if subject.needs_torch:
-        # Only here, see `check_arguments`.
+        # Imported here for the reason in `check_arguments`.
         from trainers.models.sources.loaded_weights import refuse_other_weights  # noqa: PLC0415
 
         refuse_other_weights(subject.config, opened.part, opened.family, subject.model)
@@ -133,7 +134,7 @@ def _refuse_other_weights(subject: Subject, opened: InspectedModel) -> None:
 
 
 def _unless_begun(subject: Subject, text: str) -> Finding:
-    """A problem of new runs, with which a run that has begun goes on."""
+    """Returns an error for new runs, but a warning for a run that has begun with the same problem."""
     try:
         begun = subject.has_begun
     except StorageError as unknown:
@@ -143,7 +144,7 @@ def _unless_begun(subject: Subject, text: str) -> Finding:
 
 @check(MODEL, SPLITS)
 def check_labels(subject: Subject) -> Iterator[Finding]:
-    """Compares clips and transcripts with what the model takes and holds, and with what scoring generates."""
+    """Compares clips and transcripts with the limits of the model, and with the number of generated tokens."""
     opened = _model(subject)
     for split in subject.splits:
         noted = opened.family.check_texts(opened.processor, split.texts)
@@ -203,9 +204,9 @@ def _too_wordy(subject: Subject, split: Split, bounds: Bounds, sizes: IntArray, 
 
 
 def _label_sizes(opened: InspectedModel, texts: Sequence[str], room: FloatArray, *, with_repeats: bool) -> IntArray:
-    """What each text's labels need of `Bounds.label_room`, shape (N,); 0 for those that surely fit into this room."""
-    # A token is a byte or more, and repeats one at most, so that short texts need not be encoded to know it. The end
-    # token is behind the text.
+    """Returns the `Bounds.label_room` that each text's labels need, shape (N,); 0 for texts that surely fit."""
+    # A token has at least one byte, and at most one repeat, so short texts fit without being encoded. The end token
+    # follows the text.
     each, around = 2 if with_repeats else 1, opened.limits.prefix_tokens + 1
     rows = [row for row, text in enumerate(texts) if each * len(text.encode()) + around > room[row]]
     sizes = np.zeros(len(texts), np.int64)
@@ -233,7 +234,7 @@ def check_decoding(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE, JOB)
 def check_metrics(subject: Subject) -> Iterator[Finding]:
-    """Computes each metric of the recipe's own once."""
+    """Computes each metric of the recipe once."""
     if (metrics := RecipeMetrics.of(subject.config.scoring)) is not None:
         metrics.check()
     yield ok(f"scoring.metrics: {', '.join(subject.config.scoring.metrics) or 'none'}")
@@ -241,7 +242,7 @@ def check_metrics(subject: Subject) -> Iterator[Finding]:
 
 @check(MODEL)
 def check_languages(subject: Subject) -> Iterator[Finding]:
-    """Compares the languages of clips with those that the model knows."""
+    """Compares the languages of the clips with those of the model."""
     named_here = [split for split in subject.splits if languages_in(split.table).drop_null()]
     if subject.config.data.use_language_column is False or not named_here:
         yield ok("all clips have model.language")
@@ -258,9 +259,9 @@ def check_languages(subject: Subject) -> Iterator[Finding]:
 
 @check(OPENING)
 def check_arguments(subject: Subject) -> Iterator[Finding]:
-    """Builds the Trainer's arguments: unknown ones, values that transformers refuses, another metric to choose by."""
+    """Builds the Trainer's arguments: finds unknown arguments, refused values, and another metric that ranks."""
     if subject.sets_arguments:
-        # Only here: it takes torch, which takes longer to load than all other checks together.
+        # Imported here: it imports torch, which takes longer to load than all other checks together.
         from trainers.training.arguments import check_arguments as build_arguments  # noqa: PLC0415
 
         build_arguments(subject.config)
@@ -273,19 +274,19 @@ def check_arguments(subject: Subject) -> Iterator[Finding]:
 
 @check(MODEL)
 def check_adaptation(subject: Subject) -> Iterator[Finding]:
-    """Selects what is trained in a network of the model's sizes, without its weights."""
+    """Selects the trained weights in a network of the model's sizes, without loading weights."""
     part, opened = subject.config.adapt, _model(subject)
     if part.method == "full":
         yield ok("adapt.method: full; all weights are trained")
         return
-    # Only here, see `check_arguments`.
+    # Imported here for the reason in `check_arguments`.
     from trainers.models.adaptation.trained_weights import describe_trained  # noqa: PLC0415
 
     yield ok(f"adapt.method: {part.method}; {describe_trained(part, opened.part, opened.family)}")
 
 
 def _of_family(family: Family[Any], own: FamilyCheck) -> Check[Subject]:
-    """A check that a family has of its models, which is skipped for those of others."""
+    """Returns a check of a family's own, which is skipped for models of other families."""
 
     def lacking(subject: Subject) -> str | None:
         found = _model(subject).family.name

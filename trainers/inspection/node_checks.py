@@ -1,7 +1,8 @@
-"""Checks on every node of the cluster: storage that all share, data that all read, torch that fits each.
+"""Checks every node of the cluster: storage that all share, data that all read, torch that fits each.
 
-Ray tasks that reserve nothing, so that they run on a busy cluster too; and what each worker of a run checks of its own
-node. Ray Train's controller sends that to the workers and imports this module, which loads no heavy library.
+The checks are Ray tasks that reserve nothing, so that they run on a busy cluster too; `WorkerCheck` is what each worker
+of a run checks on its own node. Ray Train's controller sends `WorkerCheck` to the workers and imports this module,
+which therefore loads no heavy library.
 """
 
 import json
@@ -44,20 +45,20 @@ from trainers.storage import open_storage
 from trainers.storage.factory import tried_out
 
 MAX_NODES = 64
-# Of each split.
+# For each split.
 MAX_FILES = 4
-# Recordings of a split that a node is asked to read before any is prepared.
+# Recordings of a split that a node must read before any is prepared.
 EXAMPLES = 8
-# Of each prepared set.
+# File of each prepared set.
 SUMMARY = "summary.json"
-# Starting a worker process with the job's packages is part of it.
+# Includes the start of a worker process with the job's packages.
 TASK_TIMEOUT_S = 240.0
-# Endings of a model that is one file.
+# Suffixes of models that are a single file.
 MODEL_FILES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".pt")
-# How long a node is waited for that is busy, or imports from a slow disk, before a training, which will say what it
-# lacks.
+# Timeout before training, for a node that is busy, or imports from a slow disk; the training itself will report what
+# the node lacks.
 SHORT_TIMEOUT_S = 60.0
-# A network file system may show a new file this much later.
+# Delay after which a network file system shows a new file.
 FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
 PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
 
@@ -65,20 +66,20 @@ NOT_PROBED = skipped("no node could be checked")
 # In reports.
 DRIVER = "the driver's node"
 
-# Those that are made by a job of the cluster.
+# For checks that a job of the cluster makes.
 RAY: Need[Subject] = Need(Moment.NODES, lambda _: None)
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """What is checked on one node.
+    """The checks of one node.
 
     Attributes:
         folders: See `folders_of`.
-        marker: Name of a file that the driver wrote into each. "": it could not.
+        marker: Name of a file that the driver wrote into each folder. "": it could not.
         locations: Manifests, recordings and model files, absolute.
-        device: What workers have there. None: there are none.
+        device: Accelerator of the workers on this node. None: it has no workers.
     """
 
     folders: Mapping[str, str]
@@ -90,7 +91,7 @@ class ProbeTask:
 
 @dataclass
 class Report:
-    """What was found on one node."""
+    """The findings of one node."""
 
     node: str
     findings: dict[str, list[Finding]] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class Report:
 
 
 def run_probe(task: ProbeTask, node: str) -> Report:
-    """Checks storage, data, secrets and hardware of the machine that this runs on."""
+    """Checks storage, data, secrets and hardware of this machine."""
     report = Report(node, versions=versions_here())
     report.findings["node_storage"] = list(_storage(task))
     report.findings["node_data"] = [judge_files(task.locations, task.storage_options)]
@@ -119,7 +120,7 @@ def _storage(task: ProbeTask) -> Iterator[Finding]:
 
 
 def versions_here() -> dict[str, str | None]:
-    """Python and the packages whose versions must be the same everywhere."""
+    """Returns the versions of Python and of the packages that must be the same everywhere."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -131,7 +132,7 @@ def versions_here() -> dict[str, str | None]:
 
 @lru_cache(maxsize=1)
 def reports_of(subject: Subject) -> list[Report]:
-    """Probes all nodes, once; what the driver's node finds, or why no node could be probed, is a report of its own."""
+    """Probes all nodes once; adds a report for findings on the driver's node, or for why no node could be probed."""
     config, reports = subject.config, list[Report]()
     folders, options, locations, marker = folders_of(config), config.run.storage_options, tuple[str, ...](), ""
     try:
@@ -163,9 +164,9 @@ def ask(
     arguments: Callable[[Mapping[str, Any], str], Iterable[Any]],
     timeout_s: float,
 ) -> tuple[dict[str, Answer], dict[str, str]]:
-    """What each of Ray's nodes responds to a function, by its name in messages, and why others do not.
+    """Calls a function on each of Ray's nodes; returns the results, and the reasons of failures, by the nodes' names.
 
-    The function's arguments are made of the node and its name.
+    `arguments` makes the function's arguments from a node and its name.
     """
     remote: Any = ray.remote(question)
     asked, names = {}, node_names(nodes)
@@ -188,7 +189,7 @@ def ask(
 
 
 def other_nodes(*wanted: Mapping[str, float]) -> list[dict[str, Any]]:
-    """Nodes next to the driver's which can ever hold one of these."""
+    """Returns the nodes except the driver's that can ever hold one of these resource demands."""
     own = ray.get_runtime_context().get_node_id()
     return [
         node
@@ -202,17 +203,17 @@ def _holds(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
 
 
 def folders_of(config: TrainConfig) -> dict[str, str]:
-    """Folders and buckets that the driver and other nodes write, by their fields."""
+    """Returns the folders and buckets that the driver and other nodes write, by config field."""
     folders = {"run.storage_path": storage_path_of(config), "data.cache_dir": config.data.cache_dir}
     return {name: folder for name, folder in folders.items() if folder is not None}
 
 
 def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, float]) -> None:
-    """Refuses a folder that workers or preparing tasks on other nodes would not find what the driver writes in.
+    """Refuses a folder that is not the same on the driver and on other nodes with workers or preparing tasks.
 
     Raises:
         ConfigError: names the folder and the nodes.
-        StorageError: the driver cannot write there.
+        StorageError: the driver cannot write to a folder.
     """
     nodes = other_nodes(config.scaling.worker_resources, {"CPU": 1.0, **task_resources})
     folders = {name: folder for name, folder in folders_of(config).items() if not is_url(folder)}
@@ -228,10 +229,10 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
 
 @contextmanager
 def marked(folders: Mapping[str, str], options: StorageOptions) -> Iterator[str]:
-    """A block in which each of these folders and buckets has a new file; gives its name.
+    """Writes a new file into each of these folders and buckets while the block runs; yields its name.
 
     Raises:
-        StorageError: one cannot be written; names its field.
+        StorageError: a folder cannot be written; names its field.
     """
     marker = f".rayscribe-shared-{uuid4().hex}"
     try:
@@ -248,7 +249,7 @@ def marked(folders: Mapping[str, str], options: StorageOptions) -> Iterator[str]
 
 
 def unseen(folders: Mapping[str, str], file: str, options: StorageOptions) -> list[str]:
-    """Fields of the folders and buckets in which this node does not find a file, after FILE_VISIBILITY_TIMEOUT_S."""
+    """Returns the fields of the folders in which this node does not find a file within FILE_VISIBILITY_TIMEOUT_S."""
     end = time.monotonic() + FILE_VISIBILITY_TIMEOUT_S
 
     def missing() -> list[str]:
@@ -260,7 +261,7 @@ def unseen(folders: Mapping[str, str], file: str, options: StorageOptions) -> li
 
 
 def not_shared(name: str, folder: str, where: str) -> str:
-    """What is wrong with a field whose folder or bucket is another one than the driver's, and where."""
+    """Returns the message for a folder or bucket that is not the driver's own on other machines (`where`)."""
     share = "mount the same file system on all nodes, or use a bucket"
     reach = "reach the same service from all nodes (run.s3_endpoint_url, AWS_ENDPOINT_URL)"
     return (
@@ -272,7 +273,7 @@ def not_shared(name: str, folder: str, where: str) -> str:
 def refuse_unread_recordings(
     blocks: Sequence[pa.Table], reader: RecordingReader, task_resources: Mapping[str, float]
 ) -> None:
-    """Asks each node that may prepare rows to read some of their recordings: those that only it lacks would be lost.
+    """Makes each node that may prepare rows read some recordings; those that only that node cannot read would be lost.
 
     Raises:
         DataError: a node cannot read what the driver's node reads; names node, recording and reason.
@@ -298,7 +299,7 @@ def refuse_unread_recordings(
 
 
 def unread_recordings(reader: RecordingReader, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Why recordings of rows cannot be read on this node, by their names."""
+    """Returns why recordings of rows cannot be read on this node, by name."""
     resolve_secrets(os.environ)
     problems: dict[str, str] = {}
     for row in rows:
@@ -313,7 +314,7 @@ def unread_recordings(reader: RecordingReader, rows: Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class WorkerCheck:
-    """The check; calling it checks the node of the calling process."""
+    """Checks the node of a worker when called in its process."""
 
     device: AcceleratorName
     folders: tuple[str, ...]
@@ -326,8 +327,8 @@ class WorkerCheck:
         """Checks this node.
 
         Raises:
-            ResourceError: torch is not built for its GPUs, or it has none.
-            DataError: it does not have the data.
+            ResourceError: torch is not built for the node's GPUs, or the node has none.
+            DataError: the node does not have the data.
         """
         node = ray.util.get_node_ip_address()
         if self.device in GPU_ACCELERATORS:
@@ -337,7 +338,7 @@ class WorkerCheck:
 
 def _check_torch(node: str, device: AcceleratorName) -> None:
     build = build_here(use_gpu=True)
-    # What its GPUs are, a process is started to tell.
+    # The process that describes the GPUs for messages is not started if torch sees them.
     if build.sees_devices and build.kind in KINDS[device]:
         return
     finding = judge(build, devices_here(), wanted=device, machine=node)
@@ -353,19 +354,19 @@ def _check_prepared(node: str, folders: tuple[str, ...]) -> None:
 
 
 def device_on(node: Mapping[str, Any], scaling: ScalingPart) -> AcceleratorName | None:
-    """What workers have on one of Ray's nodes; None where it has no workers."""
+    """Returns the accelerator of workers on one of Ray's nodes; None if it has no workers."""
     if not scaling.selects(node["Labels"]):
         return None
     return "cpu" if scaling.use_gpu and not node["Resources"].get("GPU") else scaling.device
 
 
 def locations_of(subject: Subject) -> tuple[str, ...]:
-    """Files that every node must be able to read: manifests, some recordings of each, files of decoding and model."""
+    """Returns files that every node must read: manifests, some recordings of each, files of decoding and model."""
     data, augment, name = subject.config.data, subject.config.augment, subject.config.model.name_or_path
     sources = [getattr(each, split) for each in (data, *data.mix) for split in SPLITS]
     manifests = (*sources, augment.noise_manifest, augment.rir_manifest)
     decode = [getattr(subject.config.decode, field) for field in subject.config.decode.files]
-    # Of data in other formats, the files that its source names.
+    # For data in other formats, the files that its source names.
     options = subject.config.run.storage_options
     files = [path for path in (*manifests, *decode) if path is not None and path_in(path) == path]
     found = [file_of(path, options) for path in files]
@@ -377,7 +378,7 @@ def locations_of(subject: Subject) -> tuple[str, ...]:
 
 
 def merged(reports: Iterable[Report], check: str) -> Iterator[Finding]:
-    """The findings of a check over all nodes: each once with the names of its nodes; for all that is ok, one."""
+    """Yields the findings of a check over all nodes: each once with its nodes' names, and one for all nodes without."""
     nodes_of: dict[Finding, list[str]] = {}
     for report in reports:
         for finding in report.findings.get(check, []):
@@ -414,7 +415,7 @@ def compare_versions(reports: Iterable[Report], here: Mapping[str, str | None]) 
 
 
 def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Finding:
-    """Whether this machine can read files of data and model."""
+    """Checks that this machine can read files of data and model."""
     failed = []
     for location in locations:
         try:
@@ -433,10 +434,10 @@ def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Fi
 
 
 def judge_code(folder: Path) -> Finding:
-    """Whether other users of this machine can replace a job's code, which Ray unpacks once and never checks again."""
+    """Checks that other users of this machine cannot replace a job's code, which Ray unpacks only once."""
     for each in (*reversed(folder.parents), folder):
         mode = each.stat().st_mode
-        # In a sticky folder only its owner can replace an entry.
+        # In a sticky folder only the owner of an entry can replace it.
         if mode & stat.S_IWOTH and mode & stat.S_IXOTH and not mode & stat.S_ISVTX:
             return warning(
                 f"{each} is open to all users of the node, and the code of jobs lies in it: another user could replace "
@@ -448,7 +449,7 @@ def judge_code(folder: Path) -> Finding:
 
 
 def _secrets(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Checks that each secret is where the job refers to; its value does not leave this function."""
+    """Checks that the source of each secret of the job exists; the values do not leave this function."""
     references = json.loads(environment.get(REFERENCES, "{}"))
     missing = []
     for name, reference in references.items():

@@ -1,4 +1,4 @@
-"""Durations of a split's recordings, and which are missing: all from the manifest, and headers while there is time."""
+"""Reads durations of a split's recordings from the manifest, and headers until a deadline; notes missing recordings."""
 
 import io
 import time
@@ -19,23 +19,23 @@ from trainers.data.sources.located_files import read_location
 from trainers.data.sources.recording_readers import without_location
 from trainers.errors import AudioError, NoAccessError, StorageError
 
-# Few, since each is fetched in full.
+# Few, since each is downloaded completely.
 MAX_FETCHED = 8
 MAX_SAMPLED = 64
 AT_A_TIME = 256
 THREADS = 8
 LENGTH_NOT_IN_HEADER = float("nan")
-# libsndfile gives a number near 2**63 where the header leaves the length open.
+# libsndfile returns a number near 2**63 if the header leaves the length open.
 UNKNOWN_FRAMES = 2**62
 NO_FILE = "no such file"
 
 
 @dataclass
 class Recordings:
-    """What is known of a split's recordings, of which some were looked up (`checked`).
+    """Durations and errors of a split's recordings, of which `checked` were opened.
 
-    Durations are seconds of each row, shape (N,); NaN where neither manifest nor header has it. `unreadable` is why a
-    recording cannot be read, by its id; `storage_error` what stopped the reading.
+    `durations_s` has the duration of each row, shape (N,); NaN if neither manifest nor header has it. `unreadable` has
+    the reason why a recording cannot be read, by its id; `storage_error` the error that stopped the reading.
     """
 
     durations_s: npt.NDArray[np.float64]
@@ -55,9 +55,9 @@ def read_recordings(
     deadline: float,
     progress: Callable[[int], None] = lambda checked: None,
 ) -> Recordings:
-    """Reads headers, of rows spread over the split, until all are read or the monotonic clock is at `deadline`.
+    """Reads headers of rows at random until all are read or the monotonic clock reaches `deadline`.
 
-    `progress` is called with the number of those that were read, on and on.
+    `progress` is called regularly with the number of recordings read.
     """
     declared_s = source.table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
     known = Recordings(declared_s)
@@ -97,7 +97,7 @@ def _read_headers(
 
 
 def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> None:
-    """Reads some recordings completely, where a header cannot be had without them."""
+    """Reads some recordings completely, if headers cannot be read alone."""
     table = source.table
     rows = sorted(np.random.default_rng(0).permutation(len(table))[:MAX_SAMPLED].tolist())
     for row, recording in zip(rows, source.reader.read(table.take(rows).to_pylist()), strict=True):
@@ -125,7 +125,7 @@ def _in_time(
 
 
 def _read_header(location: str, storage_options: StorageOptions, header_wanted: bool) -> float | str:
-    """Seconds that a recording's header gives, or why it cannot be read."""
+    """Returns the duration in a recording's header in seconds, or why it cannot be read."""
     if problem := unreadable_url(location):
         return problem
     try:
@@ -142,7 +142,7 @@ def _read_header(location: str, storage_options: StorageOptions, header_wanted: 
 
 
 def _length(file: BinaryIO, name: str) -> float | str:
-    """Seconds that a header gives, or why no decoder knows the file."""
+    """Returns the duration in a header in seconds, or why no decoder can read the file."""
     try:
         header = soundfile.info(file)
     except (soundfile.SoundFileError, ValueError):
@@ -151,7 +151,7 @@ def _length(file: BinaryIO, name: str) -> float | str:
             return LENGTH_NOT_IN_HEADER
         return _decoded_length(file, name)
     if not header.frames:
-        # Of a WAV whose writer could not go back.
+        # A WAV whose writer could not seek back to the header.
         return _decoded_length(file, name)
     return float(header.duration) if header.frames < UNKNOWN_FRAMES else LENGTH_NOT_IN_HEADER
 

@@ -25,7 +25,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.storage.factory import refuse_other_machines
 
 if TYPE_CHECKING:
-    # It loads transformers.
+    # OpenedModel's module imports transformers.
     from trainers.models.sources.opened_model import OpenedModel
 
 DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
@@ -33,7 +33,7 @@ DEFAULT_SCHEDULER = TrainingPart.model_fields["lr_scheduler_type"].default
 
 @dataclass(frozen=True)
 class Split:
-    """One split, as its source has it, and its transcripts as training would have them."""
+    """A split as its source has it, and its transcripts as training would have them."""
 
     source: SourceSplit
     texts: list[str]
@@ -67,12 +67,12 @@ class Subject:
         """Opens nothing yet.
 
         Args:
-            config: The config, its paths absolute.
-            address: Of a Ray cluster, for the checks on its nodes.
-            elsewhere: Whether the job runs on other machines: what cannot be reached from here is not an error.
-            light: Whether this process is a client's: the job may have other packages, and torch is only loaded where
-                a check needs it.
-            recordings_s: For how long headers of recordings are read, of each split, at most. Seconds.
+            config: The config, with absolute paths.
+            address: Address of a Ray cluster, for the checks of its nodes.
+            elsewhere: True if the job runs on other machines, so that unreachable files are not errors.
+            light: True in a client's process: the job may have other packages, and torch is loaded only if a check
+                needs it.
+            recordings_s: Maximum time for reading headers of recordings, for each split. Seconds.
         """
         self.config, self.address = config, address
         self.elsewhere, self.light, self.recordings_s = elsewhere, light, recordings_s
@@ -80,8 +80,8 @@ class Subject:
 
     @cached_property
     def context_s(self) -> float:
-        """Seconds of the longest input; infinite where the model cannot be opened, which its own check reports."""
-        # Loads transformers, which is to find no torch in a light process.
+        """Seconds of the longest input; infinite if the model cannot be opened, which another check reports."""
+        # Imports transformers, which must not find torch in a light process.
         from trainers.models.families import family_of  # noqa: PLC0415
 
         try:
@@ -92,11 +92,11 @@ class Subject:
 
     @cached_property
     def model(self) -> "OpenedModel":
-        """What describes the model, on this machine.
+        """The files that describe the model, on this machine.
 
         Raises:
-            ConfigError: a source is not there, or no model.
-            StorageError: it cannot be read from here, or is too large to be read for a check.
+            ConfigError: a source does not exist, or is not a model.
+            StorageError: a source cannot be read from here, or is too large to be read for a check.
         """
         from trainers.models.sources.opened_model import open_sources, pin_sources  # noqa: PLC0415
 
@@ -106,20 +106,20 @@ class Subject:
 
     @property
     def _model_files(self) -> list[str]:
-        """Sources of the model that are one file, as far as can be known without asking anybody."""
+        """Sources of the model that are a single file, as far as known without network requests."""
         texts = [text for name in FIELDS if (text := getattr(self.config.model, name, None)) is not None]
         sources = [ModelSource.parse(text) for text in texts]
         return [source.text for source in sources if source.kind is SourceKind.HTTPS or Path(source.address).is_file()]
 
     @property
     def sets_arguments(self) -> bool:
-        """Whether the config has training arguments that only transformers itself can judge."""
+        """True if the config has training arguments that only transformers can check."""
         part = self.config.training
         return bool(part.training_args) or part.lr_scheduler_type != DEFAULT_SCHEDULER
 
     @property
     def needs_torch(self) -> bool:
-        """Whether a check needs torch itself, not only configs, tokenizers and the installed version."""
+        """True if a check needs torch itself, not only configs, tokenizers and the installed version."""
         adapts = self.config.adapt.method != "full"
         converts = bool(self._model_files) and not self.elsewhere
         loads = (self.config.scaling.use_gpu or self.config.model.init == "pretrained") and not self.elsewhere
@@ -127,10 +127,10 @@ class Subject:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the run has a checkpoint, so that it goes on with what it began with.
+        """True if the run has a checkpoint, so that it keeps the experiment that it began with.
 
         Raises:
-            StorageError: its storage cannot be read, or is a folder of other machines.
+            StorageError: the storage of the run cannot be read, or is a folder of other machines.
         """
         if self.elsewhere:
             refuse_other_machines(storage_path_of(self.config))
@@ -144,7 +144,7 @@ class Subject:
 
     @property
     def splits(self) -> list[Split]:
-        """Those that could be opened."""
+        """The splits that could be opened."""
         return self._opened[0]
 
     @property
@@ -156,7 +156,7 @@ class Subject:
 
     @cached_property
     def _opened(self) -> tuple[list[Split], list[Finding]]:
-        # What recordings hold is looked at by checks of its own.
+        # The recordings have checks of their own, so their contents are not hashed here.
         data, rules = (
             self.config.data.model_copy(update={"fingerprint": "manifest"}),
             PrepareOptions.of(self.config.data),
@@ -183,7 +183,7 @@ class Subject:
         return splits, [*noted, *problems, *rows]
 
 
-# What checks need of a subject.
+# Conditions of checks on a subject.
 OPENING: Need[Subject] = Need(Moment.INSPECTION, lambda _: None)
 SPLITS: Need[Subject] = Need(
     Moment.INSPECTION, lambda subject: None if subject.splits else "no manifest could be opened"

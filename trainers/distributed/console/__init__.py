@@ -1,6 +1,6 @@
-"""What a command shows while it runs: events, and how a terminal, a log and a program are given them.
+"""Shows what a command does while it runs: events, rendered for a terminal, a log or a program.
 
-Loads nothing but the standard library, so that the first line comes before anything slow is imported.
+Imports only the standard library, so that the first line is printed before anything slow is imported.
 """
 
 from trainers.distributed.console.events import Event, ProgressCounter

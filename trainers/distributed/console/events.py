@@ -1,6 +1,6 @@
-"""What happens while a command runs. A text is an event, too: a line for the user.
+"""Events of a running command. A plain string is an event, too: a line for the user.
 
-`View` is what is known of the command after them. Pure, but for the clock of a counter.
+`View` is the state of a command after its events. Pure, but for the clock of a progress counter.
 """
 
 import time
@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-# Seconds between two counts that a terminal shows.
+# Seconds between two progress updates on a terminal.
 SHOWN_EVERY_S = 0.5
 TRAIN = "train"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """The command does something else from now on: it has a name, and what is done there, as in `still …`.
+    """The command enters a stage: its name, and what it does there, as in `still …`.
 
-    Of one that is not told, a log has no line: what is done there has lines of its own.
+    If `is_told` is false, a log prints no line for the stage, since the work in it prints its own.
     """
 
     name: str
@@ -27,14 +27,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class StageEnded:
-    """What the command does next is shown by others, such as a job whose log is followed."""
+    """The next output comes from something else, such as a job whose log is followed."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """How many units of a total are done, how long that took, and a note of what is odd.
+    """Progress: the number of completed units of a total, the seconds taken, and a note of anything unusual.
 
-    Only one that is logged is a line of a log; a terminal shows all of them.
+    A log prints only events with `is_logged`; a terminal shows all of them.
     """
 
     what: str
@@ -57,7 +57,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class DataFound:
-    """The data of a run is prepared and selected; in words, and how many rows are in quarantine."""
+    """The data of a run is prepared and selected: a description, and the number of quarantined rows."""
 
     text: str
     quarantined: int
@@ -65,7 +65,7 @@ class DataFound:
 
 @dataclass(frozen=True)
 class TrainingBegan:
-    """The worker group trains, from a step to a step; in words, too."""
+    """The worker group starts training: a description, the first step and the last."""
 
     text: str
     workers: int
@@ -84,7 +84,7 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Logged:
-    """The mean loss of the steps since the last such event, and how fast they were; others by their titles."""
+    """The mean loss of the steps since the last such event, and their speed; further metrics by their titles."""
 
     step: int
     max_steps: int
@@ -98,7 +98,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class Validated:
-    """The validation set is scored after a step: error rates in percent, and in words."""
+    """The validation set is scored after a step: error rates in percent, and a line of text."""
 
     step: int
     max_steps: int
@@ -108,14 +108,14 @@ class Validated:
 
 @dataclass(frozen=True)
 class Finished:
-    """The command has done what it was to do; the result in one line, and where it is."""
+    """The command has completed: its result in one line, and the folder of the result."""
 
     text: str
     folder: str
 
 
 Event = str | Stage | StageEnded | Counted | DataFound | TrainingBegan | Stepped | Logged | Validated | Finished
-# Names that programs know events by.
+# Names of events in JSON lines.
 NAMES: Mapping[type, str] = {
     str: "line",
     Stage: "stage",
@@ -131,14 +131,14 @@ NAMES: Mapping[type, str] = {
 
 
 def content_of(event: Event) -> dict[str, Any]:
-    """An event's fields, its name first."""
+    """Returns the fields of an event, its name first."""
     fields = {"text": event} if isinstance(event, str) else asdict(event)
     of_logs = ("is_told", "is_logged")
     return {"event": NAMES[type(event)], **{name: value for name, value in fields.items() if name not in of_logs}}
 
 
 class ProgressCounter:
-    """Counts units of `what`, and shows how many are done: so seldom that it costs nothing, more seldom in a log."""
+    """Counts units of `what` and shows progress, at most every `SHOWN_EVERY_S`; in a log at most every `every_s`."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class ProgressCounter:
         self._note = ""
 
     def advance(self, count: int, note: str = "") -> None:
-        """Counts further units; `note` ends the line."""
+        """Counts further units; `note` is appended to the line."""
         self._count += count
         self._note = note
         now = self._clock()
@@ -179,13 +179,13 @@ class ProgressCounter:
 
 @dataclass(frozen=True)
 class View:
-    """A command at one moment; times are of one monotonic clock.
+    """The state of a command at one moment; all times are of one monotonic clock.
 
     Attributes:
-        spent_s: Seconds that the stages before the present one took, by the first word of their names.
-        counted: What the present stage counts.
+        spent_s: Seconds spent in earlier stages, by the first word of their names.
+        counted: Progress of the current stage.
         max_steps: 0 before training.
-        rates: Error rates in percent of each validation, the one that matters first.
+        rates: Error rates in percent of each validation; the main metric is first.
     """
 
     began_s: float
@@ -207,7 +207,7 @@ class View:
         return self.stage is not None and self.stage.name == TRAIN and self.max_steps > 0
 
     def spent_until(self, now_s: float) -> Mapping[str, float]:
-        """As `spent_s`, with what the present stage has taken so far."""
+        """Returns `spent_s` including the current stage up to now."""
         if self.stage is None:
             return self.spent_s
         name = self.stage.name.partition(" ")[0]
@@ -217,7 +217,7 @@ class View:
         return now_s - self.stage_began_s
 
     def after(self, event: Event, now_s: float) -> Self:
-        """The view after an event."""
+        """Returns the view after an event."""
         match event:
             case Stage():
                 is_same = self.stage is not None and (self.stage.name, self.stage.doing) == (event.name, event.doing)
@@ -231,7 +231,7 @@ class View:
 
 
 def _changes(event: Event, view: View) -> dict[str, Any]:
-    """Which attributes change with an event."""
+    """Returns the attributes that an event changes."""
     at = {name: getattr(event, name) for name in ("step", "max_steps", "eta_s") if hasattr(event, name)}
     match event:
         case Counted():

@@ -1,4 +1,4 @@
-"""Events on a terminal: lines that stay, above a view of the stage that changes several times a second."""
+"""Renders events on a terminal: permanent lines above a live view of the current stage."""
 
 import math
 import sys
@@ -15,13 +15,13 @@ from trainers.distributed.console.plain_lines import line_of, sparkline, spent_l
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TURNS_PER_S = 8.0
 BAR_CELLS = 20
-# Narrower than this, there is no bar.
+# Terminals narrower than this show no bar.
 BAR_WIDTH = 72
 GOOD, ODD, BAD, PALE, MAIN = "green", "yellow", "bold red", "dim", "cyan"
 
 
 def lasting_lines(event: Event, before: View, now_s: float) -> list[Text]:
-    """The lines that an event leaves; none where those that change show it. A stage leaves one when it is over."""
+    """Returns the permanent lines of an event, if any. A stage gets its line when it ends."""
     if isinstance(event, Stage | StageEnded):
         return _ended(before, now_s)
     if isinstance(event, Logged) or (isinstance(event, Counted) and not event.has_ended):
@@ -34,7 +34,7 @@ def lasting_lines(event: Event, before: View, now_s: float) -> list[Text]:
 
 
 def style_of(event: Event) -> str:
-    """The color of an event's line, by what it means."""
+    """Returns the color of an event's line."""
     if isinstance(event, Finished):
         return f"bold {GOOD}"
     if isinstance(event, Validated):
@@ -45,7 +45,7 @@ def style_of(event: Event) -> str:
 
 
 def live_lines(view: View, now_s: float, width: int) -> list[Text]:
-    """The lines that change, each within the terminal's width; none before the first stage."""
+    """Returns the lines of the live view, each cut to the terminal's width; none before the first stage."""
     if view.stage is None:
         return []
     lines = [_stage_line(view, view.stage, now_s, width)]
@@ -78,7 +78,7 @@ def _stage_line(view: View, stage: Stage, now_s: float, width: int) -> Text:
 
 
 def _how_far(view: View) -> tuple[int, int, str, float | None]:
-    """What is done of how many, in which unit, and the seconds that are left; a total of 0: it is not known."""
+    """Returns units done, total, unit and seconds left; total is 0 if there is no progress to show."""
     if view.counted is not None:
         return view.counted.done, view.counted.total, view.counted.unit, view.counted.eta_s
     if view.is_training:
@@ -108,13 +108,13 @@ def _numbers(view: View) -> list[Text]:
 
 
 class Terminal:
-    """Draws the view; what else prints meanwhile comes above it. rich respects NO_COLOR and the terminal's size."""
+    """Draws the live view; other output is printed above it. rich respects NO_COLOR and the terminal's size."""
 
     tick_s = 0.125
 
     def __init__(self, file: TextIO) -> None:
         self._console = Console(file=file, highlight=False)
-        # What goes to a file or a pipe stays there.
+        # Output that is redirected to a file or a pipe is not captured.
         self._live = Live(
             console=self._console,
             auto_refresh=False,

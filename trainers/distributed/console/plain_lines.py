@@ -1,4 +1,4 @@
-"""Events as lines of a log. Pure."""
+"""Renders events as lines of a log. Pure."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from trainers.config.wording import format_duration, format_rate
 from trainers.distributed.console.events import Counted, Event, Logged, Stage, StageEnded, Stepped, View
 
-# Seconds without a line after which one says that the stage goes on; then twice as long each time, up to a minute.
+# Seconds of silence before a "still …" line; doubles with each such line, up to a minute.
 FIRST_STILL_S, LONGEST_STILL_S = 10.0, 60.0
 LEVELS = "▁▂▃▄▅▆▇█"
 SPARK_CELLS = 10
 
 
 def line_of(event: Event, since_start_s: float | None = None) -> str | None:
-    """The line of an event; None where it has none. A stage has one only within a command, whose start is known."""
+    """Returns the line of an event, or None. A stage has a line only if the start of the command is known."""
     if isinstance(event, str):
         return event
     if isinstance(event, Stage):
@@ -29,7 +29,7 @@ def line_of(event: Event, since_start_s: float | None = None) -> str | None:
 
 
 def as_lines(print_line: Callable[[str], None]) -> Callable[[Event], None]:
-    """Shows events where there are only lines."""
+    """Returns a listener that passes events to `print_line` as lines."""
 
     def show(event: Event) -> None:
         if (line := line_of(event)) is not None:
@@ -39,13 +39,13 @@ def as_lines(print_line: Callable[[str], None]) -> Callable[[Event], None]:
 
 
 def still_line(view: View, now_s: float, *, quiet_s: float, stills: int) -> str | None:
-    """The line that says that a stage goes on; None where none is due yet.
+    """Returns the line that says that a stage is still running; None if it is not due yet.
 
     Args:
-        view: What the command does.
-        now_s: The time.
-        quiet_s: For how long there has been no line.
-        stills: How many such lines there have been since any other.
+        view: State of the command.
+        now_s: Current time.
+        quiet_s: Seconds since the last line.
+        stills: Number of such lines since the last other line.
     """
     if view.stage is None or quiet_s < min(FIRST_STILL_S * 2**stills, LONGEST_STILL_S):
         return None
@@ -54,13 +54,13 @@ def still_line(view: View, now_s: float, *, quiet_s: float, stills: int) -> str 
 
 
 def spent_line(view: View, now_s: float) -> str:
-    """Where the time went, stage by stage."""
+    """Returns a line with the time that each stage took."""
     parts = (f"{name} {seconds:.1f} s" for name, seconds in view.spent_until(now_s).items())
     return f"time: {' · '.join(parts)}, together {format_duration(now_s - view.began_s)}"
 
 
 def sparkline(values: Sequence[float], cells: int = SPARK_CELLS) -> str:
-    """The last values as bars, from the lowest of them to the highest; those that are not finite are gaps."""
+    """Returns the last values as bars, scaled from the lowest to the highest; values that are not finite are gaps."""
     shown = values[-cells:]
     known = [value for value in shown if math.isfinite(value)]
     if len(known) < 2:

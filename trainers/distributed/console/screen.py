@@ -1,7 +1,7 @@
-"""Where a command shows what happens: a terminal, a log, or a program that reads JSON lines.
+"""Shows events on a terminal, in a log, or as JSON lines for a program.
 
-A process has one screen at most. Where none is open, as in a program that calls `fit`, events are lines on standard
-output.
+A process has at most one screen. Without an open screen, as in a program that calls `fit`, events are printed as lines
+to standard output.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ from typing import Any, Protocol, TextIO
 from trainers.distributed.console.events import Event, Finished, Stage, View, content_of
 from trainers.distributed.console.plain_lines import line_of, spent_line, still_line
 
-# Seconds between two JSON lines that say that a stage goes on.
+# Seconds between two JSON lines that say that a stage is still running.
 STILL_S = 10.0
 
 
 class Output(Protocol):
-    """A way to show events.
+    """Interface of outputs for events.
 
     Attributes:
         tick_s: Seconds between two calls of `tick`.
@@ -32,30 +32,30 @@ class Output(Protocol):
     tick_s: float
 
     def show(self, event: Event, before: View, now_s: float) -> None:
-        """Shows an event, given what was known before it."""
+        """Shows an event; `before` is the view without it."""
 
     def show_error(self, line: str, view: View, now_s: float) -> None:
         """Shows a message on standard error."""
         print(line, file=sys.stderr, flush=True)
 
     def tick(self, view: View, now_s: float) -> None:
-        """Shows that the command goes on."""
+        """Shows that the command is still running."""
 
     def close(self) -> None:
-        """Leaves standard output as it was."""
+        """Restores standard output."""
 
 
 class Screen:
-    """Gives events to an output, from any thread, and has it tick.
+    """Passes events from any thread to an output, and calls its `tick` regularly.
 
-    A training is worth more than what it prints: when nobody reads that any more, as after `| head`, it goes on.
+    If nobody reads the output any more, as after `| head`, the command continues without it.
     """
 
     def __init__(self, output: Output, file: TextIO, clock: Callable[[], float] = time.monotonic):
-        """Shows by an output that prints to a file."""
+        """Shows events with `output`, which prints to `file`."""
         self._output, self._file, self._clock = output, file, clock
         self._view = View(began_s=clock())
-        # A signal may interrupt the thread that holds it, and its handler's error is shown by the same thread.
+        # Reentrant: a signal may interrupt the thread that holds the lock, and its handler then shows an error.
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._tick, name="screen", daemon=True)
@@ -80,7 +80,7 @@ class Screen:
 
     def _tick(self) -> None:
         while not self._closed.wait(self._output.tick_s):
-            # What else is wrong with the output is an error of the thread that works.
+            # Other errors of the output are raised in the main thread, by `show`.
             with self._lock, contextlib.suppress(OSError, ValueError), self._dropping_unread():
                 self._output.tick(self._view, self._clock())
 
@@ -101,24 +101,24 @@ class Screen:
 
 
 def _is_unread(file: TextIO) -> bool:
-    """Whether it is a pipe that nobody reads any more, or a terminal that is closed."""
+    """Returns True for a pipe without a reader or a closed terminal."""
     found = select.poll()
     try:
         found.register(file, select.POLLOUT)
-    except (OSError, ValueError, TypeError, AttributeError):  # it is no file of the system's
+    except (OSError, ValueError, TypeError, AttributeError):  # not a file of the operating system
         return False
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in found.poll(0))
 
 
 class LogOutput(Output):
-    """For a log: prints each line at once, and one now and then while a stage goes on without any."""
+    """Output for logs: prints each line at once, and a "still …" line now and then during long stages."""
 
     tick_s = 1.0
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._last_s: float | None = None
-        # Lines since any other, or since the stage began, that it goes on.
+        # Number of "still …" lines since the last other line, or since the stage began.
         self._stills = 0
 
     def show(self, event: Event, before: View, now_s: float) -> None:
@@ -138,18 +138,18 @@ class LogOutput(Output):
             print(line, file=self._file, flush=True)
 
     def close(self) -> None:
-        """Nothing was changed."""
+        """Does nothing: standard output was not changed."""
 
 
 def json_line(content: Any, since_start_s: float) -> str:
-    """An event as a line; a number that is not finite is null there."""
+    """Returns an event as a line of JSON; numbers that are not finite become null."""
     event, *fields = content.items()
     timed = dict([event, ("after_s", round(since_start_s, 3)), *fields])
     return json.dumps(_finite(timed), ensure_ascii=False, allow_nan=False)
 
 
 class JsonLines(Output):
-    """For programs: prints each event at once; what else prints to standard output meanwhile goes to standard error."""
+    """Output for programs: prints each event at once, and redirects other standard output to standard error."""
 
     tick_s = STILL_S
 
@@ -162,7 +162,7 @@ class JsonLines(Output):
         self._print(content_of(event), now_s - before.began_s)
 
     def show_error(self, line: str, view: View, now_s: float) -> None:
-        """For programs and, on standard error, for people."""
+        """Prints a JSON line for programs and, on standard error, the message for people."""
         self._print({"event": "error", "text": line.removeprefix("error: ")}, now_s - view.began_s)
         super().show_error(line, view, now_s)
 
@@ -186,7 +186,7 @@ def _finite(value: Any) -> Any:
 
 UNREAD = "nobody reads the output any more: the command goes on without it"
 START, READING = "start", "reading the recipe"
-# Help, and findings of checks, which another process reads.
+# Commands without a screen: help, and checks, whose findings are read by another process.
 PRINTS_ALONE = {"-h", "--help", "check", "--verb=check"}
 _screen: Screen | None = None
 _listeners: list[Callable[[str], None]] = []
@@ -194,7 +194,7 @@ _listeners: list[Callable[[str], None]] = []
 
 @contextlib.contextmanager
 def opened_screen(*, as_json: bool = False, to_stderr: bool = False) -> Iterator[None]:
-    """Opens this process's screen for a command; does nothing where one is open, or on torchrun's further ranks."""
+    """Opens this process's screen for a command; does nothing if a screen is open, or on any rank of torchrun but 0."""
     global _screen  # noqa: PLW0603 -- what a process prints to is global, too
     if _screen is not None or not is_main_process():
         yield
@@ -210,7 +210,7 @@ def opened_screen(*, as_json: bool = False, to_stderr: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def opened_for(words: Sequence[str], *, to_stderr: bool = False) -> Iterator[None]:
-    """Opens it for a command line, with a line before anything slow is imported; not for one of `PRINTS_ALONE`."""
+    """Opens the screen for a command line, and prints a line before slow imports; does nothing for `PRINTS_ALONE`."""
     if not PRINTS_ALONE.isdisjoint(words):
         yield
         return
@@ -223,7 +223,7 @@ def _output(file: TextIO, *, as_json: bool) -> Output:
     if as_json:
         return JsonLines(file)
     if file.isatty() and os.environ.get("TERM") != "dumb" and os.environ.get("WORLD_SIZE", "1") == "1":
-        # Its library takes longer to load than all else that the first line needs.
+        # rich takes longer to load than everything else that the first line needs.
         from trainers.distributed.console.live_view import Terminal  # noqa: PLC0415
 
         return Terminal(file)
@@ -231,12 +231,12 @@ def _output(file: TextIO, *, as_json: bool) -> Output:
 
 
 def is_main_process() -> bool:
-    """Whether this is torchrun's rank 0, or a process without torchrun; known before the ranks have joined."""
+    """Returns True in torchrun's rank 0 or a process without torchrun; works before the process group exists."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def show(event: Event) -> None:
-    """Shows an event at once, through pipes too; under torchrun, once for all ranks."""
+    """Shows an event at once, through pipes too; under torchrun, only on rank 0."""
     if not is_main_process():
         return
     if _listeners and (line := line_of(event)) is not None:
@@ -250,7 +250,7 @@ def show(event: Event) -> None:
 
 @contextlib.contextmanager
 def listened(listener: Callable[[str], None]) -> Iterator[None]:
-    """A block in which a listener is given each line that is shown, as a log would have it."""
+    """Calls `listener` with each line shown while the block runs, as a log would print it."""
     _listeners.append(listener)
     try:
         yield
@@ -259,7 +259,7 @@ def listened(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def print_line(line: str, file: TextIO | None = None) -> None:
-    """Shows a line as `show` does; a message where `file` is standard error."""
+    """Shows a line like `show`; as an error message if `file` is standard error."""
     if file is None:
         show(line)
     elif _screen is not None and file is sys.stderr:
