@@ -1,4 +1,4 @@
-"""An attempt up to its training: resolve the plan, prepare its data, commit it to the journal."""
+"""Prepares an attempt up to its training: resolves the plan, prepares its data, commits the attempt to the journal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -48,13 +48,13 @@ from trainers.training.tasks import TrainTask
 
 
 class PlannedModel(NamedTuple):
-    """What describes the model of an attempt.
+    """The opened description of an attempt's model.
 
     Attributes:
-        config: The config, whose model and decode part its family has read.
-        family: That of its weights.
-        model: Where this node has its files.
-        processor: That of pretrained weights. None: the run has one of its own, learns it, or has ended.
+        config: The config, with model and decode part as parsed by the family.
+        family: Family of the model's weights.
+        model: The model's files on this node.
+        processor: Processor of pretrained weights. None: the run has its own or learns it, or has ended.
     """
 
     config: TrainConfig
@@ -64,19 +64,19 @@ class PlannedModel(NamedTuple):
 
     @property
     def part(self) -> ModelPart:
-        """What the config says of the model, with the folder of this node that it is in."""
+        """The model part of the config, with the model's folder on this node."""
         return self.model.applied_to(self.config.model)
 
 
 @dataclass(frozen=True)
 class AttemptPlan:
-    """An attempt on one state of the journal; on another it is resolved anew.
+    """The plan of an attempt for one state of the journal; resolved anew for another state.
 
     Attributes:
-        continuation: How the run begins or goes on, with the config that the attempt runs with.
-        opened: The model, not its weights.
-        data: What it is trained and scored on, opened.
-        has_finished: There is nothing to train: the result of the run is shown again.
+        continuation: How the run begins or continues, with the config of the attempt.
+        opened: The model without its weights.
+        data: The opened training and evaluation data.
+        has_finished: True if there is nothing to train; the run's result is shown again.
     """
 
     request: AttemptRequest
@@ -92,16 +92,16 @@ class AttemptPlan:
 
 
 def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
-    """Begins an attempt; None where the run has finished already.
+    """Begins an attempt; returns None if the run has finished already.
 
     Raises:
-        RayscribeError: the attempt cannot be begun, or cannot succeed.
+        RayscribeError: the attempt cannot begin, or cannot succeed.
     """
     problems = Problems()
     with problems:
         check_storage(config)
     if problems.found:
-        # What can be told without journal and data is told with it.
+        # Without journal and data, report at least the problems of the config.
         _check_recipe(config, request, problems)
         problems.refuse(request.folder.url)
     journal = Journal(request.folder)
@@ -111,7 +111,7 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
             url = request.folder.url
             more = "raise training.max_steps or num_train_epochs, with training.extend, to train on"
             print_line(f"{url}: this run has finished; {more}, or name another run")
-            # The attempt that finished may have died, or may be paused, before all of it was to be seen.
+            # The finished attempt may have died, or been paused, before everything was published.
             publish(request.folder, journal)
             return None
         sets = plan.data.prepare(config, engine, lambda detail: status.update(Phase.PREPARING_DATA, detail=detail))
@@ -124,14 +124,14 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
 def resolve(
     config: TrainConfig, engine: Engine, request: AttemptRequest, state: State, status: StatusWriter
 ) -> AttemptPlan:
-    """Plans an attempt on a state of the journal; what would stop it after hours of preparing is found here, all of it.
+    """Plans an attempt on a state of the journal; finds all problems that would stop it after hours of preparing.
 
     Raises:
-        RayscribeError: the attempt cannot be begun, or cannot succeed.
+        RayscribeError: the attempt cannot begin, or cannot succeed.
     """
     request.check(state)
     if not request.is_managed and state.experiment is not None:
-        # Its workers would find it, too, but only once readers take this attempt for the run's.
+        # Workers check this too, but only after readers consider this attempt the run's.
         refuse_second_training(state.experiment["id"])
     problems, trains, opened = Problems(), not has_ended(state, config), None
     with problems:
@@ -141,7 +141,7 @@ def resolve(
     with problems:
         opened = _open_model(config, state, trains=trains)
     if opened is None:
-        # Data can be wrong, too.
+        # Report errors in the data, too.
         with problems:
             OpenedData.of(resolve_config(state, config), trains=trains)
     else:
@@ -179,7 +179,7 @@ def _open_model(config: TrainConfig, state: State, *, trains: bool) -> PlannedMo
 def _decide(
     config: TrainConfig, request: AttemptRequest, state: State, *, trains: bool
 ) -> tuple[OpenedData, Continuation]:
-    """Opens the data as the run began with it, and decides on the hashes of it."""
+    """Opens the data with the run's resolved options, and decides by its hashes how the run continues."""
     folder = request.folder
     previous = previous_config(folder, state)
 
@@ -193,7 +193,7 @@ def _decide(
 
     data, continuation = decided(state)
     if continuation.config.data != resolve_config(state, config).data:
-        # Another experiment begins, to which the defaults of now apply.
+        # Another experiment begins, which gets the current defaults.
         return decided(replace(state, experiment=None))
     return data, continuation
 
@@ -204,7 +204,7 @@ def _check_cluster(config: TrainConfig, engine: Engine, request: AttemptRequest)
     except ResourceError as error:
         if not request.is_managed:
             raise
-        # Nodes that join again come and go; the queue starts the run when there is room again.
+        # Nodes that rejoin come and go; the queue restarts the run when there is capacity again.
         raise LostNodeError(f"the cluster has lost a node since the queue found room there: {error}") from None
 
 
@@ -220,7 +220,7 @@ def _check_weights(opened: PlannedModel, state: State, problems: Problems) -> No
 
 
 def _check_recipe(config: TrainConfig, request: AttemptRequest, problems: Problems) -> None:
-    """Checks what a training and its scores need, and the config alone names."""
+    """Checks what training and scoring need according to the config alone."""
     with problems:
         check_decoder(config.decode, config.run.storage_options)
     with problems:
@@ -232,7 +232,7 @@ def _check_recipe(config: TrainConfig, request: AttemptRequest, problems: Proble
 
 
 def _check_hub(part: HubPart, run_name: str, *, make: bool) -> None:
-    """Finds what would keep the model from being pushed; a Hub that is not there now may be at the end."""
+    """Checks that the model can be pushed; a Hub that does not respond now is only a warning."""
     try:
         repository = repository_of(part, run_name, make=make)
         text = f"hub: the best model is pushed to {repository.url} at the end"
@@ -243,10 +243,10 @@ def _check_hub(part: HubPart, run_name: str, *, make: bool) -> None:
 
 
 def commit(plan: AttemptPlan, journal: Journal) -> Driver | None:
-    """Enters an attempt in the journal; None where that has moved since the plan was resolved.
+    """Commits an attempt to the journal; returns None if the journal has changed since the plan was resolved.
 
     Raises:
-        FencedError: an attempt of its number or a later one has begun.
+        FencedError: an attempt of the same or a later number has begun.
     """
     request, number = plan.request, plan.state.number
     driver = Driver.open(
@@ -262,7 +262,7 @@ def commit(plan: AttemptPlan, journal: Journal) -> Driver | None:
 
 
 def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, PreparedSet]) -> TrainTask:
-    """Writes what an attempt begins with into its own folder, then has the run folder show it."""
+    """Writes the initial files of an attempt into its own folder, then makes the run folder show the attempt."""
     own, continuation, config = driver.own, plan.continuation, plan.config
     keys = {split: item.key for split, item in sets.items()}
     plan.request.write_start(driver, config, continuation.experiment, changes=continuation.changes, data=keys)
@@ -285,10 +285,10 @@ def _write_attempt(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Prepare
 
 
 def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, PreparedSet]) -> tuple[Any, int | None]:
-    """The processor, and the attempt whose folder holds it; None: it is that of pretrained weights.
+    """Returns the processor and the attempt whose folder holds it; None for the processor of pretrained weights.
 
-    A run's own is learned, or taken from a checkpoint, by the first attempt that comes so far, and is that one's for
-    all others.
+    A run's own processor is learned, or copied from a checkpoint, by the first attempt that gets to this point, and
+    used by all others.
     """
     state, config = driver.check(), plan.config
     model, family = plan.opened.part, plan.opened.family
@@ -306,9 +306,9 @@ def _resolve_processor(plan: AttemptPlan, driver: Driver, sets: Mapping[str, Pre
 def _check_utterances(
     plan: AttemptPlan, processor: Any, own: RunFolder, sets: Mapping[str, PreparedSet]
 ) -> dict[str, Any] | None:
-    """Finds what would stop or falsify the run later, and writes which rows are left out and why.
+    """Finds problems that would stop or falsify the run later, and writes which rows are left out and why.
 
-    Gives what a mix comes to, see `describe_mix`; None: there is none.
+    Returns the description of a mix, see `describe_mix`; None without a mix.
     """
     config, family, mix = plan.config, plan.opened.family, None
     limits = family.limits(family.model_config(plan.opened.part, processor), processor)
@@ -343,7 +343,7 @@ def _check_utterances(
 
 
 def _data_line(sets: Mapping[str, PreparedSet], used: Mapping[str, int]) -> str:
-    """How many clips there are of each split, and how many of them are left out of training or of the score."""
+    """Returns a line with the number of clips of each split, and how many of them are not trained on or not scored."""
     parts = []
     for split, prepared in sets.items():
         summary = prepared.summary

@@ -1,7 +1,7 @@
-"""Whether a run goes on with a config, as which experiment, and what is different from then on.
+"""Decides whether a run continues with a config, as which experiment, and what changes from then on.
 
-Every field of a config is one of three: part of the experiment, which a begun run keeps; of the run's length, which
-changes as `training.extend` says; or free to change, which takes effect at once and is reported.
+Every config field belongs to one of three groups: part of the experiment, which a begun run keeps; the run's length,
+which changes as `training.extend` says; or free to change, which takes effect at once and is reported.
 """
 
 import uuid
@@ -32,7 +32,7 @@ from trainers.run_folder.resume import FROM
 from trainers.training.schedule import ENDLESS, ZERO_AT_THE_END
 from trainers.training.tasks import Length
 
-# Free to change, but sums are then made in another order or by other kernels: equal up to rounding only.
+# Free to change, but sums are then computed in another order or by other kernels: equal up to rounding only.
 ROUNDING = {
     "scaling.num_workers",
     "scaling.use_gpu",
@@ -45,7 +45,7 @@ ROUNDING = {
     "training.gradient_checkpointing",
     "training.torch_compile",
 }
-# In an experiment: what these fields come to, and how it is kept where they change.
+# Entries of an experiment: description of the derived value, and the fix that keeps it.
 STEP_SIZES = {
     "training.utterances_per_step": ("utterances", "--set training.global_batch_size={} keeps them"),
     "training.forward_passes_per_step": (
@@ -61,21 +61,21 @@ OF_STEPS = (
     "training.max_batch_duration_s",
 )
 LENGTH = ("max_steps", "num_train_epochs")
-# In an experiment: what the sources of its model were when it began.
+# Key in an experiment: the sources of its model when it began.
 SOURCES = "model_sources"
-# The run itself, and what other lines report.
+# Fields of the run's identity, and fields that other lines report.
 UNREPORTED = {"run.name", "run.storage_path", "run.resume"} | {f"training.{name}" for name in (*LENGTH, "extend")}
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a run begins or goes on.
+    """How a run begins or continues.
 
     Attributes:
-        config: The config, with values in the fields whose null means the run's own.
+        config: The config, with the run's values in fields that are null.
         experiment: Id, description and lengths, for the journal.
-        changes: What is different from the attempt before, a line each; empty where the run begins.
-        exact: Whether weights come out bit for bit as without the changes.
+        changes: Differences from the previous attempt, a line each; empty if the run begins.
+        exact: True if the weights are equal bit for bit to those without the changes.
     """
 
     config: TrainConfig
@@ -85,7 +85,7 @@ class Continuation:
 
     @property
     def began_from(self) -> str | None:
-        """Folder or URL of the checkpoint whose weights and vocabulary the run began with; None: it has its own."""
+        """Folder or URL of the checkpoint that provided weights and vocabulary; None if the run began without one."""
         text: str | None = self.experiment["experiment"][BEGAN_FROM]
         return text.removeprefix(FROM) if text is not None else None
 
@@ -94,10 +94,10 @@ class Continuation:
         return [Length(**item) for item in self.experiment["lengths"]]
 
     def with_sources(self, began_with: Mapping[str, Any] | None, pins: Mapping[str, SourcePin]) -> "Continuation":
-        """The same with a record of what the sources of the model are, or were when the run began.
+        """Returns a copy that records the sources of the model, as they were when the run began.
 
-        One that has other content since then is a change: training goes on from the run's own checkpoint, but config
-        and tokenizer are those that are there now.
+        A source whose content has changed since then is reported: training continues from the run's own checkpoint, but
+        with the current config and tokenizer.
         """
         records = {name: pin.record for name, pin in pins.items()}
         if began_with is None:
@@ -120,13 +120,13 @@ def decide(
     *,
     retried: bool = False,
 ) -> Continuation:
-    """Decides whether a run may be continued or begun, and as which experiment.
+    """Decides whether a run may begin or continue, and as which experiment.
 
-    `previous` is the config that the newest attempt ran with, `data_keys` are those of `describe`. An attempt that is
-    `retried` is one of this very run, by a service, which `resume: never` does not refuse.
+    `previous` is the config of the newest attempt, `data_keys` are those of `describe`. `retried`: a service retries
+    this very run, which `resume: never` does not refuse.
 
     Raises:
-        ResumeError: `resume: never` and the run has checkpoints; or the change is one that a begun run cannot make.
+        ResumeError: the run has checkpoints and `resume: never`, or a begun run cannot make the change.
     """
     if not state.has_begun:
         return _begin(state.experiment, config, data_keys)
@@ -153,7 +153,7 @@ def decide(
 
 
 def _difference(name: str, before: object, wanted: object, fields: Mapping[str, tuple[Any, Any]]) -> str:
-    """A line on what differs, by names of fields; `fields` has the values of those that have changed."""
+    """Returns a line on a difference, by names of fields; `fields` has old and new values of changed fields."""
     if name in ("data.train", "data.validation") and before and wanted:
         # Hashes of prepared sets.
         return f"{name}: other recordings, transcripts or ways to prepare them ({before} → {wanted})"
@@ -169,7 +169,7 @@ def _difference(name: str, before: object, wanted: object, fields: Mapping[str, 
 
 
 def _other_shards(changed: Sequence[str]) -> str:
-    """The fix where a change would leave checkpoints in other shards than workers load."""
+    """Returns the fix for changes after which workers could not load the checkpoint's shards."""
     if not any(name == SHARDS or name.startswith("strategy.") for name in changed):
         return ""
     return (
@@ -179,7 +179,7 @@ def _other_shards(changed: Sequence[str]) -> str:
 
 
 def known_sources(state: State) -> Mapping[str, Any] | None:
-    """What the sources of a run's model were when it began, by their fields; None where it has not begun."""
+    """Returns the sources of a run's model when it began, by field; None if the run has not begun."""
     if not state.has_begun or state.experiment is None:
         return None
     found: Mapping[str, Any] = state.experiment.get(SOURCES, {})
@@ -187,13 +187,13 @@ def known_sources(state: State) -> Mapping[str, Any] | None:
 
 
 def resolve_config(state: State, config: TrainConfig) -> TrainConfig:
-    """The config with the fields whose null means: as the run began."""
+    """Returns the config with fields that are null resolved as when the run began."""
     known = state.experiment["experiment"] if state.experiment is not None else None
     return resolve_fields(config, cache_url_of(config), known)
 
 
 def _begin(known: Mapping[str, Any] | None, config: TrainConfig, data_keys: Mapping[str, str]) -> Continuation:
-    """The experiment that an attempt without a checkpoint began, where it is this one: a checkpoint may be staged."""
+    """Continues the experiment of an attempt without a checkpoint if it is equal, since a checkpoint may be staged."""
     lengths = [_length(config.training)]
     if known is not None:
         before = known["experiment"]
@@ -238,10 +238,10 @@ def _length(part: TrainingPart) -> Length:
 
 
 def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]:
-    """The lengths with the one that is asked for now.
+    """Returns the lengths, with the requested one appended if it is new.
 
     Raises:
-        ResumeError: it is another, and `extend` does not say, or cannot be, how the learning rate goes on.
+        ResumeError: the length changes, and `extend` is missing or impossible for the learning rate schedule.
     """
     last, asked = known[-1], _length(part)
     if (last.max_steps, last.num_train_epochs) == (asked.max_steps, asked.num_train_epochs):
@@ -251,7 +251,7 @@ def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]
         raise ResumeError(f"{change}: keep the one that the run began with, and set the other to null")
     name = part.lr_scheduler_type
     if name in ENDLESS or part.extend == "rescale":
-        # Lengths that would begin after the new end are gone with it.
+        # Extensions that would begin after the new end are dropped.
         before = [length for length in known[:-1] if length.amount < asked.amount]
         return [*before, replace(asked, extend=known[len(before)].extend)]
     if part.extend is None:
@@ -280,17 +280,17 @@ def _refuse_fewer_steps(url: str, state: State, length: Length) -> None:
 
 
 def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """Old and new value of each field that differs and is no part of the experiment."""
+    """Returns old and new value of each changed field that is not part of the experiment."""
     changes: dict[str, tuple[Any, Any]] = {}
     if previous is None:
         return changes
     for part, fields in config.model_dump(mode="json", exclude={"trainer", "job"}).items():
         for name, value in fields.items():
             default = type(getattr(config, part)).model_fields[name].get_default(call_default_factory=True)
-            # As JSON has it.
+            # Like JSON, which has lists only.
             default = list(default) if isinstance(default, tuple) else default
             before = previous.get(part, {}).get(name, default)
-            # null became the run's own value.
+            # null was resolved to the run's own value.
             is_resolved = before is None and f"{part}.{name}" in RESOLVED
             if before != value and not is_resolved and f"{part}.{name}" not in UNREPORTED:
                 changes[f"{part}.{name}"] = (before, value)
@@ -298,10 +298,10 @@ def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> di
 
 
 def previous_config(folder: RunFolder, state: State) -> dict[str, Any] | None:
-    """Content of the config that the newest attempt ran with; None where no attempt came so far.
+    """Returns the config of the newest attempt; None if no attempt has written one.
 
     Raises:
-        ResumeError: both copies of it are damaged.
+        ResumeError: both copies of the config are damaged.
     """
     damaged = []
     for key in (f"{ATTEMPTS}/{state.prepared}/{CONFIG}", CONFIG):
@@ -319,7 +319,7 @@ def previous_config(folder: RunFolder, state: State) -> dict[str, Any] | None:
 
 
 def has_ended(state: State, config: TrainConfig) -> bool:
-    """Whether a run has reached the last step that the config asks for, and has a result: nothing is to be trained."""
+    """Returns True if a run has reached the last step of the config, and has a result: nothing is left to train."""
     if state.finished is None:
         return False
     result = state.finished.result
@@ -327,11 +327,10 @@ def has_ended(state: State, config: TrainConfig) -> bool:
 
 
 def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Mapping[str, str]) -> bool:
-    """Whether a run has reached its last step and has the result that is asked for.
+    """Returns True if a run has reached its last step and has the requested result.
 
     Raises:
-        ResumeError: it has finished with another test set, or was decoded otherwise: that score must not be taken for
-            this one's.
+        ResumeError: the run has finished with another test set or other decode settings, so its score is another one.
     """
     if not has_ended(state, config):
         return False
@@ -351,7 +350,7 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
 
 
 def _decodes_otherwise(result: Mapping[str, Any], config: TrainConfig) -> bool:
-    """Whether decode is another than that of a result: files are compared by content as far as it is known."""
+    """Returns True if decode differs from that of a result; files are compared by content as far as it is known."""
     now = config.decode
     before = type(now).model_validate(result.get("decode", {}))
     files = set(now.files)

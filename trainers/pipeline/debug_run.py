@@ -1,4 +1,4 @@
-"""`--debug`: two batches through every stage of a recipe, in one process and in a folder that is thrown away."""
+"""Implements `--debug`: two batches through every stage of a recipe, in one process and in a temporary folder."""
 
 import shutil
 import sys
@@ -46,16 +46,16 @@ from trainers.training.tasks import TrainTask
 from trainers.training.worker import run_training_worker
 
 BATCH, STEPS = 2, 2
-# Clips of each split: two batches of two forward passes each, and some that may be too long or too short.
+# Clips of each split: two batches of two forward passes each, and spare clips that may be too long or too short.
 CLIPS = {"train": 16, "validation": 4, "test": 4}
-# Random weights seldom end a hypothesis.
+# Models with random weights seldom end a hypothesis.
 MAX_TOKENS = 100
-# What one CPU does not have, or would take a minute for.
+# Options that a CPU does not have, or that would take a minute.
 LEFT_OUT = ("tf32", "use_liger_kernel")
-# A model of fewer weights stands in for itself.
+# Models with fewer weights are used as they are.
 LARGE = 5_000_000
 WIDTH, FEED_FORWARD, LAYERS, HEADS = 32, 64, 2, 2
-# The names that architectures have for a size, and the most that a tiny model has of it.
+# Names of sizes in the configs of architectures, and their maximum in a tiny model.
 SIZES = {
     **dict.fromkeys(("d_model", "hidden_size", "encoder_hidden_size", "output_hidden_size", "conv_dim"), WIDTH),
     **dict.fromkeys(("classifier_proj_size", "adapter_attn_dim", "head_dim"), WIDTH // HEADS),
@@ -70,7 +70,7 @@ NEW_SIZES = {"d_model": 128, "encoder_layers": 4, "decoder_layers": 2, "ffn_dim"
 
 
 class Stages:
-    """Prints a line for each stage that has ended, with its time."""
+    """Prints a line with the time of each stage that has ended."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
@@ -78,7 +78,7 @@ class Stages:
         self._name = self._note = ""
 
     def begin(self, name: str, note: str = "") -> None:
-        """Ends the stage before."""
+        """Ends the previous stage and begins another."""
         self.end()
         self._name, self._note, self._since = name, note, self._clock()
 
@@ -88,7 +88,7 @@ class Stages:
         self._name = ""
 
     def go_on_from(self, other: "Stages") -> None:
-        """Continues with the stage that another process has reached."""
+        """Continues with the current stage of another process."""
         self._name, self._note, self._since = other._name, other._note, other._since
 
     def succeeded(self) -> int:
@@ -109,21 +109,21 @@ class Stages:
 
 
 def debug(config: TrainConfig) -> int:
-    """Runs a recipe small, from preparing to scoring what was exported; returns the exit code."""
+    """Runs a small version of a recipe, from preparing to scoring the exported model; returns the exit code."""
     silence_libraries()
     stages = Stages()
     with _throw_away_folder() as folder, _one_thread():
         try:
             _run(config, folder, stages)
         except (StoppedError, Interruption):
-            # Theirs names what is in the folder.
+            # The original message names files in the folder.
             stopped = Interruption()
             stopped.left = "nothing of a debug run is kept"
             raise stopped from None
         except RayscribeError as error:
             return stages.failed(error, error.exit_code)
         except Exception as error:
-            # Whatever it is: a debug run is to find it, and to say where.
+            # A debug run must find any error, and report its stage.
             traceback.print_exc()
             return stages.failed(error, RayscribeError.exit_code)
     return stages.succeeded()
@@ -131,7 +131,7 @@ def debug(config: TrainConfig) -> int:
 
 @contextmanager
 def _throw_away_folder() -> Iterator[Path]:
-    """A folder for everything that is written, temporary files too."""
+    """Yields a folder for all output, temporary files included."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="rayscribe-debug-") as folder:
         tempfile.tempdir = folder
@@ -143,7 +143,7 @@ def _throw_away_folder() -> Iterator[Path]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Computes in one thread: of steps this small, threads that wait for each other are most of the time."""
+    """Computes in one thread: in steps this small, threads mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -154,7 +154,7 @@ def _one_thread() -> Iterator[None]:
 
 def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
     stages.begin("model")
-    # The small one has other sizes and no warm-up.
+    # The small config has other sizes and no warm-up.
     refuse_unused_fields(config)
     opened = open_sources(config, pin_sources(config), weights=False)
     with opened.named_in_errors():
@@ -180,14 +180,14 @@ def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
 
 
 class _StagedEngine(LocalEngine):
-    """This process, watched: says when a stage begins, and may stop training after a step, as a request would."""
+    """A LocalEngine that reports the stages, and may stop training after a step, as a request would."""
 
     def __init__(self, stages: Stages, *, stop_at: int | None = None, resumed_from: int = 0):
         super().__init__()
         self.stages, self._stop_at, self._resumed_from = stages, stop_at, resumed_from
 
     def train(self, task: TrainTask, folder: RunFolder) -> None:
-        """See `LocalEngine`; DeepSpeed's process groups serve one training of a process, so it gets one of its own."""
+        """Trains as in `LocalEngine`; DeepSpeed allows one training per process, so it gets its own."""
         if not task.config.strategy.is_sharded:
             self.train_here(task)
             return
@@ -208,7 +208,7 @@ class _StagedEngine(LocalEngine):
 
 
 def _train_there(engine: _StagedEngine, task: TrainTask, temporary: str) -> tuple[Stages, Exception | None]:
-    """Trains in this process, for another one; gives that one what it needs to go on."""
+    """Trains in this process on behalf of another; returns what that process needs to continue."""
     tempfile.tempdir = temporary
     torch.set_num_threads(1)
     try:
@@ -217,7 +217,7 @@ def _train_there(engine: _StagedEngine, task: TrainTask, temporary: str) -> tupl
         return engine.stages, error
     except Exception as error:
         traceback.print_exc()
-        # As it is, it may not travel.
+        # The original error may not be picklable.
         return engine.stages, RuntimeError(f"{type(error).__name__}: {error}")
     return engine.stages, None
 
@@ -242,12 +242,12 @@ class _Watch(TrainerCallback):
 
 
 def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
-    """The recipe with few clips of each split and two steps, for one CPU, below a folder."""
+    """Returns the recipe with few clips of each split and two steps, for one CPU, below a folder."""
     training = config.training
     arguments = {name: value for name, value in training.training_args.items() if name not in LEFT_OUT}
     if "dataloader_num_workers" in arguments:
         arguments["dataloader_num_workers"] = min(arguments["dataloader_num_workers"], 1)
-    # Else all recordings to mix in would be read, to be remembered in a folder that is thrown away.
+    # Otherwise all augmentation recordings would be read, for a cache in a folder that is deleted.
     few = source_of(config.data, config.run.storage_options).truncated(CLIPS, folder)
     data = {"cache_dir": None, "max_bad_fraction": 0.5, "fingerprint": "manifest"}
     changes: dict[str, Any] = {
@@ -291,13 +291,13 @@ def _needs_gpu(config: TrainConfig) -> bool:
 
 
 def _tries_strategy(config: TrainConfig) -> bool:
-    """Whether a CPU has what the strategy needs; a ds_config may be written for another number of workers."""
+    """Returns True if a CPU supports the strategy; a ds_config may be written for another number of workers."""
     part = config.strategy
     return part.name == "deepspeed" and part.ds_config is None and part.nvme_path is None
 
 
 def left_out(config: TrainConfig) -> list[str]:
-    """Fields that are not tried, since a new run in one process on a CPU does not have what they ask for."""
+    """Returns the fields that are not tried, since a new run in one process on a CPU cannot support them."""
     asked = {
         "run.resume": config.run.resume.startswith(FROM),
         "scaling": config.scaling != ScalingPart(),
@@ -311,10 +311,10 @@ def left_out(config: TrainConfig) -> list[str]:
 
 
 def tiny_model(model: ModelPart, folder: Path, seed: int, described: ModelPart | None = None) -> tuple[ModelPart, str]:
-    """Makes a model of few weights where the config's has many, in place of pretrained weights in a new folder.
+    """Makes a model with few weights in a new folder, to replace pretrained weights if those are many.
 
-    `described` names the folder with what describes the model. None: `model` does. Gives the model part to go on with,
-    and a line that says what it is.
+    `described` names the folder with the model's description; by default `model` does. Returns the new model part, and
+    a line that describes it.
 
     Raises:
         ConfigError: config or processor of the weights cannot be opened.
@@ -351,7 +351,7 @@ def _smaller(model: ModelPart) -> ModelPart:
 
 
 def _shrunk(value: Any, name: str = "") -> Any:
-    """The content of a config.json with small sizes; of its parts too."""
+    """Returns the content of a config.json, nested configs included, with small sizes."""
     if isinstance(value, dict):
         return {key: _shrunk(each, key) for key, each in value.items()}
     if name not in SIZES:
@@ -362,7 +362,7 @@ def _shrunk(value: Any, name: str = "") -> Any:
 
 
 def _class_of(config: PretrainedConfig) -> Any:
-    """What the weights were saved from, so that as much of them is missing as of the real ones."""
+    """Returns the class that the weights were saved from, so that the same weights are missing as in the original."""
     names = config.architectures or []
     return getattr(transformers, names[0], AutoModel.from_config) if names else AutoModel.from_config
 

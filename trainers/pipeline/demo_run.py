@@ -1,7 +1,7 @@
-"""`python task.py` without arguments: the demo recipe, on the driver's node, with as many workers as fit there.
+"""Runs the demo recipe for `python task.py` without arguments, with as many workers as fit on the driver's node.
 
-The workers, and the tasks that prepare the audio, run on the node of the driver: a folder there is storage for all of
-them, so that the demo needs neither a bucket nor a shared disk. Pure, and imports neither Ray nor torch.
+Workers and preparing tasks run on the driver's node, where a folder is storage for all of them. So the demo needs
+neither a bucket nor a shared disk. Pure, and imports neither Ray nor torch.
 """
 
 import math
@@ -15,24 +15,24 @@ from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 
-# In the repository, in the job's copy of it, and in an installed distribution alike.
+# The same path in the repository, in the job's copy of it, and in an installed distribution.
 RECIPE = Path(__file__).parents[2] / "jobs" / "specs" / "whisper_micro.yaml"
 ARGUMENTS = ("--config", str(RECIPE))
 NOTICE = f"no arguments: running the demo recipe {RECIPE.name} to its end (python task.py --help lists the arguments)"
 # Memory of one demo worker: imports, weights and a batch, rounded up.
 WORKER_BYTES = 2**30
-# Every node has 1 of a resource of its own, `node:<address>`; this part of it places a worker there.
+# Every node has 1 of its own resource `node:<address>`; reserving this part of it places a worker there.
 NODE_SHARE = 0.001
 
 
 @dataclass(frozen=True)
 class DemoPlacement:
-    """Where the demo runs.
+    """The placement of the demo.
 
     Attributes:
         num_workers: Training workers. 0: the driver's node offers Ray no CPU, so the driver trains in its own process.
-        node_resources: What every worker and task reserves in order to be placed on the driver's node.
-        overrides: The recipe's fields that change, with their values.
+        node_resources: Resources that every worker and task reserves to be placed on the driver's node.
+        overrides: Changed fields of the recipe, with their values.
     """
 
     num_workers: int
@@ -47,9 +47,9 @@ class DemoPlacement:
 
 
 def place_demo(config: TrainConfig, node: Mapping[str, float]) -> DemoPlacement:
-    """Fits the recipe to a node. The global batch stays the recipe's own, and so does the order of the utterances.
+    """Fits the recipe to a node. Global batch size and order of the utterances stay those of the recipe.
 
-    `node` are logical resources of the driver's node as Ray counts them; memory in bytes.
+    `node` has the logical resources of the driver's node as Ray counts them; memory in bytes.
     """
     global_batch = config.scaling.max_workers * config.training.per_device_train_batch_size
     cpus = node.get("CPU", 0.0)
@@ -70,5 +70,5 @@ def place_demo(config: TrainConfig, node: Mapping[str, float]) -> DemoPlacement:
 
 
 def apply_placement(config: TrainConfig, placement: DemoPlacement) -> TrainConfig:
-    """The config with the placement's overrides."""
+    """Returns the config with the placement's overrides."""
     return TrainConfig.model_validate(apply_overrides(config.model_dump(), placement.overrides))

@@ -1,4 +1,4 @@
-"""Where preparing, training and scoring run: the interface, and this process; on Ray, see `ray_engine`."""
+"""Engines, which run preparing, training and scoring: interface and local engine. On Ray, see `ray_engine`."""
 
 from collections.abc import Callable
 from typing import Protocol, TypeVar
@@ -18,27 +18,27 @@ Made = TypeVar("Made")
 
 
 class Engine(Protocol):
-    """Where preparing and training run: on Ray (`ray_engine`), or in this process."""
+    """Runs preparing, training and scoring: on Ray (`ray_engine`), or in this process."""
 
     @property
     def run_shard_tasks(self) -> Runner:
         """Runs the tasks that prepare data."""
 
     def run_on_main_process(self, make: Callable[[], Made]) -> Made:
-        """What `make` returns, made by one process and known to all that call."""
+        """Returns the result of `make`, called in one process, to all processes that call this."""
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
-        """Refuses what can never run here; `trains`: training is to run, and not only preparing or scoring."""
+        """Refuses a config that can never run here; `trains` is False for preparing and scoring alone."""
 
     def train(self, task: TrainTask, folder: RunFolder) -> None:
-        """Runs the training workers to their end."""
+        """Runs the training workers until they end."""
 
     def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
-        """Runs scoring workers to their end."""
+        """Runs the scoring workers until they end."""
 
 
 class LocalEngine:
-    """This process, or those that torchrun started: the same core without Ray."""
+    """Runs in this process, or in those that torchrun started, without Ray."""
 
     run_shard_tasks: Runner = staticmethod(run_in_process)
 
@@ -50,7 +50,7 @@ class LocalEngine:
         return made
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
-        """Refuses to train in another number of processes than the config's workers, which batches are made for.
+        """Refuses to train in another number of processes than the config's workers, for which batches are planned.
 
         Raises:
             ConfigError: names both numbers.

@@ -1,4 +1,4 @@
-"""Scores an existing model: how it is found, and how its score is shown."""
+"""Scores an existing model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from trainers.storage import open_storage
 from trainers.training.callbacks import VALIDATION
 from trainers.training.tasks import ScoreTask
 
-# A model that writes nothing, or anything at all, has about 100.
+# Models that output nothing, or anything at all, have about 100.
 _USELESS_PERCENT = 90.0
 
 
@@ -45,7 +45,7 @@ class RunResult:
     Attributes:
         folder: The run folder's path or URL.
         totals: Totals of the split that was scored last: test, or validation where there is no test.
-        model: Says the language of the speech, and to which context the model is shortened.
+        model: The model part of the config, for the language and a shortened context.
     """
 
     folder: str
@@ -57,7 +57,7 @@ class RunResult:
     def headline(self) -> str:
         """`WER 4.2% on test (200 utterances) · normalizer basic 1 · <folder>`, or `(199 of 200 utterances)`.
 
-        Of a model that is trained at a shorter context than its own, what it scores there: `· at 30 s: WER 4.5%`.
+        For a model that is trained at a shorter context than its own, also the score at its own: `· at 30 s: WER 4.5%`.
         """
         requested, scored, language = self.totals["utterances"], self.totals["scored"], self.model.language
         of_all = "" if scored == requested else f"{scored} of "
@@ -68,7 +68,7 @@ class RunResult:
 
     @property
     def warning(self) -> str | None:
-        """What to say of a model that was trained and recognizes next to nothing."""
+        """A warning if the model recognizes next to nothing, else None."""
         rate = self.totals.get(ranking_rate(self.model.language))
         if rate is None or rate < _USELESS_PERCENT:
             return None
@@ -79,13 +79,14 @@ class RunResult:
 
 
 def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbest: int | None = None) -> RunResult:
-    """Scores a model on a split of the config's data, into a new folder under the storage path.
+    """Scores a model on a split of the config's data, and writes the result to a new folder under the storage path.
 
-    The model is a run folder, a folder or URL with a model, or a Hub id; of each utterance `nbest` hypotheses are
-    given, by default only the best.
+    `model` is a run folder, a folder or URL of a model, or a Hub id; `nbest` is the number of hypotheses of each
+    utterance, by default 1.
 
     Raises:
-        ConfigError: there is no such model, the config has no such split, or more hypotheses are asked for than beams.
+        ConfigError: there is no such model, the config has no such split, or `nbest` is larger than the number of
+            beams.
     """
     _check_search(config)
     metrics = RecipeMetrics.of(config.scoring)
@@ -123,16 +124,16 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
 def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]) -> DecodePart:
     """Finds weights that do not fit their config, and a language without a token, before anything is prepared.
 
-    Gives the decode part as their family reads it.
+    Returns the decode part as parsed by the model's family.
     """
     source = with_model(config, model)
     with TemporaryDirectory(prefix="rayscribe-model-") as folder:
         try:
-            # An adapter of a run is checked as it is merged.
+            # A run's adapter is checked when it is merged.
             adapter = _described_adapter(config, model, Path(folder))
             opened = adapter or open_sources(source, pin_sources(source), weights=False)
         except StorageError:
-            # Workers, which open it again, may have what this node does not.
+            # Workers open the model again, and may have files that this node does not have.
             return config.decode
         try:
             part = model_config_for_scoring(config.model, str(opened.folder), None)
@@ -146,7 +147,7 @@ def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]
 
 
 def _described_adapter(config: TrainConfig, model: str, folder: Path) -> OpenedModel | None:
-    """What describes a run's adapter, copied to `folder`; None: the model is none."""
+    """Copies the description of a run's adapter to `folder`; returns None if the model is not an adapter."""
     if not is_absolute(model):
         return None
     storage = open_storage(model, config.run.storage_options)
@@ -158,7 +159,7 @@ def _described_adapter(config: TrainConfig, model: str, folder: Path) -> OpenedM
 
 
 def _check_search(config: TrainConfig) -> None:
-    """Refuses files and sets that a search lacks."""
+    """Refuses a search whose files or sets are missing."""
     check_decoder(config.decode, config.run.storage_options)
     unset = variables_in(config.data.validation or "")
     if config.decode.is_tuned and unset:
@@ -175,7 +176,7 @@ def _choice(part: DecodePart) -> str:
 
 
 def _refuse_nbest(part: DecodePart, nbest: int | None) -> None:
-    """Refuses more hypotheses than there are."""
+    """Refuses more hypotheses than beams."""
     if part.beams is None and nbest not in (None, 1):
         raise ConfigError(f"--nbest {nbest}: decode gives one hypothesis of an utterance: leave --nbest out")
     if part.beams is not None and nbest is not None and not 1 <= nbest <= (most := getattr(part, part.beams)):

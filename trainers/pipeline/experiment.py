@@ -1,4 +1,4 @@
-"""What makes two runs the same experiment: everything that changes the mathematics, and nothing that does not. Pure."""
+"""Describes what makes two runs the same experiment: all that changes the mathematics, and nothing else. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from trainers.scoring.ranking import ranking_rate
 from trainers.training.planning import batch_shape
 
 BEGAN_FROM = "run.resume"
-# Only where each worker's part of a checkpoint is for one of as many workers.
+# Only if a checkpoint has a shard for each of the workers.
 SHARDS = "scaling.num_workers"
-# Fields of `training` that may change within a run: how long it is, how often and what it reports, its speed.
+# Fields of `training` that may change within a run: its length, intervals, reports and speed.
 OUTSIDE_EXPERIMENT = {
     "max_steps",
     "num_train_epochs",
@@ -26,11 +26,11 @@ OUTSIDE_EXPERIMENT = {
     "gradient_checkpointing",
     "torch_compile",
     "per_device_eval_batch_size",
-    # What they come to is in `utterances_per_step`.
+    # Their product is in `utterances_per_step`.
     "per_device_train_batch_size",
     "global_batch_size",
     "gradient_accumulation_steps",
-    # Compared one by one, without those that only load and log.
+    # Compared one by one, without those that only affect loading and logging.
     "training_args",
 }
 # Fields whose null means: as the run began, or the default of new runs.
@@ -42,18 +42,18 @@ RESOLVED = (
     "training.shuffle_window_shards",
     "training.pad_to",
 )
-# Fields of the model that say which files may be opened, and not what is in them.
+# Model fields that control which files may be opened, not their content.
 MODEL_OUTSIDE_EXPERIMENT = {"allow_pickle"}
 OUTSIDE_EXPERIMENT_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm", "report_to")
 
 
 def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str | None = None) -> dict[str, Any]:
-    """The experiment as flat names and values, for comparing and for showing a difference.
+    """Returns the experiment as flat names and values, for comparison and for showing differences.
 
     Args:
-        config: The config, resolved (`resolve_fields`).
-        data_keys: Hash of the prepared set of each split, and of the content of each file, by its field, that is known.
-        began_from: What a run that goes on began from, where the config does not name it again.
+        config: The resolved config (`resolve_fields`).
+        data_keys: Hash of the prepared set of each split and, by field, of the content of each file that is known.
+        began_from: Origin of a continued run, if the config does not name it again.
     """
     shape = batch_shape(config, config.scaling.max_workers)
     resume = config.run.resume
@@ -63,7 +63,8 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         "data.train": data_keys["train"],
         "data.mix": [[member.name, member.weight] for member in config.data.mix] or None,
         "data.mix_temperature": config.data.mix_temperature,
-        # What chooses the best: scores of two validation sets, or of two ways to score, do not rank together.
+        # Chooses the best checkpoint: scores of two validation sets, or of two ways to score, cannot be ranked
+        # together.
         "data.validation": data_keys["validation"],
         "data.normalizer": str(normalizer_named(config.data.normalizer_name)),
         "data.fingerprint": config.data.fingerprint,
@@ -71,7 +72,7 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
         "data.too_long_eval": config.data.too_long_eval,
         "checkpoint.checkpoint_score_attribute": config.checkpoint.checkpoint_score_attribute,
         "checkpoint.checkpoint_score_order": config.checkpoint.checkpoint_score_order,
-        # Where the metric is from that ranks checkpoints, if no error rate does; the others may come and go.
+        # Source of the metric that ranks checkpoints, if it is not an error rate; other metrics may change.
         "scoring.metrics": config.scoring.source_of(config.checkpoint.checkpoint_score_attribute),
         "data.min_duration_s": config.data.min_duration_s,
         "data.max_duration_s": config.data.max_duration_s,
@@ -99,9 +100,9 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
 
 
 def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any] | None) -> TrainConfig:
-    """The config with a value in each field whose null means: as the run began, or the default of new runs.
+    """Returns the config with a value in each field whose null means: as the run began, or the default of new runs.
 
-    `known` is the description of the run's experiment; None: a new run.
+    `known` is the description of the run's experiment; None for a new run.
     """
     kind, languages = "auto", True
     rate = f"eval_{ranking_rate(config.model.language)}"
@@ -119,17 +120,17 @@ def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any]
 def _normalizer(config: TrainConfig, known: Mapping[str, Any] | None) -> str:
     if not config.data.do_normalize_eval:
         return "none"
-    # In a description it stands with its version.
+    # A description contains the normalizer's version, too.
     began_with = str(known["data.normalizer"]).partition(" ")[0] if known is not None else "none"
     return "basic" if began_with == "none" else began_with
 
 
 def fill_missing_content_hashes(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """A description with the contents of files that only another one knows, since not all are read each time."""
+    """Returns a description with file hashes that only the other one has, since not all files are read each time."""
     unknown = {name for name in other.keys() - one.keys() if name.endswith(content_name(""))}
     return {**one, **{name: other[name] for name in unknown}}
 
 
 def content_name(name: str) -> str:
-    """The name in a description of the content of a file that a field names."""
+    """Returns the name, in a description, of the content of a file that a field names."""
     return f"{name}.content"

@@ -1,4 +1,4 @@
-"""fit(config): begin the attempt, train, and return the result of the run."""
+"""fit(config): begins the attempt, trains, and returns the result of the run."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -29,19 +29,19 @@ def fit(
     attempt: int | None = None,
     expected: str | None = None,
 ) -> RunResult:
-    """Runs one experiment from manifests to an exported, scored model; continues it where it was interrupted.
+    """Runs one experiment from manifests to an exported, scored model; continues it if it was interrupted.
 
-    The config has `run.name`, and absolute paths; for the rest see `AttemptRequest`.
+    The config must have `run.name`, and absolute paths; for the other arguments see `AttemptRequest`.
 
     Raises:
-        FencedError: a later attempt has taken the run over.
-        RayscribeError: with the thing, the value and the fix; before training wherever it can be known.
+        FencedError: a later attempt has taken over the run.
+        RayscribeError: names the problem, the value and the fix; raised before training wherever possible.
     """
-    # Rank 0's, since a name that is made from the time may differ between ranks.
+    # Rank 0's config, since a name that is made from the time may differ between ranks.
     config = engine.run_on_main_process(lambda: config)
     folder = RunFolder.of(config)
     with FinalStatus(config, folder, attempt) as final, ExitStack() as stack:
-        # Of a service's attempt, it keeps the log of the job.
+        # For a service's attempt, the service keeps the log of the job.
         log = stack.enter_context(DriverLog(folder)) if attempt is None and is_main_process() else None
         with StatusWriter(folder, attempt) as status:
             request = AttemptRequest(folder, overrides=overrides, number=attempt, expected=expected)
@@ -57,16 +57,16 @@ def fit(
             log.add(result.headline)
         if config.hub.push and is_main_process():
             final.headline += _push(config, folder, final.attempt)
-    # One that has finished before may have ended without it.
+    # A run that finished earlier may have ended without its page.
     if is_main_process() and (task is not None or not folder.storage.exists(layout.REPORT)):
         _report(folder)
     return result
 
 
 def _report(folder: RunFolder) -> None:
-    """Writes the run's page; a failure is a warning and never fails the run."""
+    """Writes the run's page; a failure is only a warning."""
     try:
-        # Imported here: what draws is slow to load, and needed once.
+        # Imported here: plotting is slow to load, and needed once.
         from trainers.scoring.report.page import write_report  # noqa: PLC0415
 
         write_report(folder)
@@ -76,7 +76,7 @@ def _report(folder: RunFolder) -> None:
 
 
 def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
-    """Pushes the run's model to the Hub, unless it is there; gives what is to be said of a run whose model is not.
+    """Pushes the run's model to the Hub unless it is there; returns a suffix for the headline if the push fails.
 
     A failed push never fails the run.
     """

@@ -1,4 +1,4 @@
-"""launch(config): begin an attempt of a program, run it on all workers, and enter its result. Imports no torch."""
+"""launch(config): begins an attempt of a program, runs it on all workers, and records its result. Imports no torch."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from trainers.storage import open_storage
 
 @dataclass(frozen=True)
 class LaunchResult:
-    """The result of a run: where it is, and what the program last said of itself."""
+    """The result of a run: its folder, and the last metrics that the program reported."""
 
     folder: str
     metrics: Mapping[str, Any]
@@ -57,18 +57,18 @@ def launch(
     attempt: int | None = None,
     expected: str | None = None,
 ) -> LaunchResult:
-    """Runs one program; continues it from its own last checkpoint where it was interrupted.
+    """Runs one program; continues from its own last checkpoint if it was interrupted.
 
     Args:
-        config: It has `run.name`.
-        base: Where the program lies, if not in a package that each worker has.
-        package: What identifies its files. None: what is in them, as it lies in `base`.
-        overrides: What the command line changed, for the record.
-        attempt: The attempt's number where a service counts. None: the next.
-        expected: A checkpoint that a service knows the run has.
+        config: The config, with `run.name`.
+        base: Folder of the program, unless it is in a package that each worker has.
+        package: Id of its files. None: the hash of the files in `base`.
+        overrides: The command line's changes, for the record.
+        attempt: Number of the attempt if a service counts them. None: the next.
+        expected: A checkpoint that the run must have, according to the service.
 
     Raises:
-        RayscribeError: the attempt cannot begin, or what stopped the program.
+        RayscribeError: the attempt cannot begin, or the program was stopped.
     """
     folder = RunFolder.of(config)
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()
@@ -89,7 +89,7 @@ def launch(
 
 
 def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> Driver | None:
-    """Begins an attempt; None where the run has finished already.
+    """Begins an attempt; returns None if the run has finished already.
 
     Raises:
         RayscribeError: the attempt cannot begin.
@@ -133,7 +133,7 @@ def _say_what_changes(config: ScriptConfig, state: State) -> None:
 
 
 def _finish(driver: Driver) -> None:
-    """Enters what the last worker group has left as the result of the run."""
+    """Records the outputs of the last worker group as the result of the run."""
     group = driver.check().groups[-1]
     kept = driver.folder.sub(group.outputs)
     result = kept.read_json(layout.RESULT)
@@ -156,7 +156,7 @@ def _result_of(folder: RunFolder, journal: Journal) -> LaunchResult:
 
 
 def _run_program(task: ScriptTask, folder: RunFolder, *, managed_by_service: bool) -> None:
-    """Runs a program on all workers to its end; errors as of `fit_to_end`, and of `check_capacity`."""
+    """Runs a program on all workers until it ends; raises the errors of `fit_to_end` and `check_capacity`."""
     config = task.config
     check_capacity(config)
 

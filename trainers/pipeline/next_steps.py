@@ -1,4 +1,4 @@
-"""What a user may do after a command that has ended well, as lines; commands in it work as they stand. Pure."""
+"""Suggests next steps after a successful command, as lines whose commands can be copied. Pure."""
 
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -7,21 +7,21 @@ from trainers.config.schema import TrainConfig
 from trainers.run_folder import layout
 
 _SET = "--set"
-# What only a training takes, of what is often set by hand.
+# Fields that only training uses, among those often set by hand.
 _TRAINING = "max_steps num_train_epochs extend learning_rate warmup_steps eval_steps save_steps logging_steps"
 _TRAINING += " global_batch_size per_device_train_batch_size"
 OF_TRAINING = frozenset(("run.name", *(f"training.{name}" for name in _TRAINING.split())))
 
 
 def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: str, split: str) -> Iterator[str]:
-    """Lines after a command.
+    """Yields lines to print after a command.
 
     Args:
         verb: train, prepare or evaluate.
-        command: What the user typed after the verb: the recipe and options that all verbs take.
-        config: The config, which has the run's name.
-        folder: Where the result is; of prepare nowhere.
-        split: What was scored.
+        command: The user's words after the verb: the recipe, and options that all verbs accept.
+        config: The config, with the run's name.
+        folder: Folder of the result; empty for prepare.
+        split: The split that was scored.
     """
     if verb == "prepare":
         yield f"train on it: {_line('train', command)}"
@@ -43,7 +43,7 @@ def _line(verb: str, command: Sequence[str], *more: str) -> str:
 
 
 def _last_overrides(words: Sequence[str]) -> list[str]:
-    """Words of a command, with only the last of several overrides of a field."""
+    """Returns the words of a command with only the last override of each field."""
     last = {_field(words[at]): at for at in _overrides(words)}
     return _without(words, {at for at in _overrides(words) if last[_field(words[at])] != at})
 
@@ -53,7 +53,7 @@ def _for_scoring(words: Sequence[str]) -> list[str]:
 
 
 def _overrides(words: Sequence[str]) -> list[int]:
-    """Where the overrides are, each behind its --set."""
+    """Returns the positions of overrides, each of which follows a --set."""
     return [at for at in range(1, len(words)) if words[at - 1] == _SET]
 
 

@@ -1,4 +1,4 @@
-"""The data of a config: opened, told apart by hashes, and prepared, each split once."""
+"""Opens the data of a config, identifies it by hashes, and prepares each split once."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from trainers.storage import open_storage
 
 
 def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS) -> dict[str, PreparedSet]:
-    """Prepares every split of the config, or finds it prepared.
+    """Prepares every split of the config that is not prepared yet.
 
     Raises:
         DataError: a manifest is wrong, or too many recordings cannot be decoded.
@@ -45,7 +45,7 @@ def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = S
 
 
 def check_storage(config: TrainConfig) -> None:
-    """Finds within seconds what would stop the run; before anything else that asks the storage and waits for it."""
+    """Checks within seconds that the storage can be written; called before requests that would wait for it longer."""
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()
 
 
@@ -66,7 +66,7 @@ def open_config_mixed(config: TrainConfig) -> list[SourceSplit]:
 
 
 def check_languages(config: TrainConfig, family: Family[Any], sources: Sequence[SourceSplit], processor: Any) -> None:
-    """Refuses, with a ConfigError, clips in a language that the model does not know."""
+    """Raises ConfigError for clips in a language that the model does not know."""
     for source in sources:
         try:
             language_prefixes(family, processor, languages_in(source.table), config.model.language)
@@ -76,12 +76,12 @@ def check_languages(config: TrainConfig, family: Family[Any], sources: Sequence[
 
 @dataclass(frozen=True)
 class OpenedData:
-    """The data of a config, opened and not prepared.
+    """The data of a config, opened but not prepared.
 
     Attributes:
-        sources: Data of the splits.
-        mixed: Recordings that are mixed into clips.
-        contents: Hash of each other file that is known: see `describe`.
+        sources: The splits.
+        mixed: The recordings that are mixed into clips.
+        contents: Hash of each other known file, see `describe`.
     """
 
     sources: Sequence[SourceSplit]

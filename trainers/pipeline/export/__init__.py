@@ -1,1 +1,1 @@
-"""The model of a run in other formats: converted, scored again by the format's own runtime, and kept if equal."""
+"""Exports the model of a run to other formats: converts it, scores it by the format's runtime, keeps it if equal."""

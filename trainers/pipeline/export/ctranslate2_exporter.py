@@ -1,4 +1,4 @@
-"""A Whisper for CTranslate2, as faster-whisper opens it."""
+"""Exports a Whisper to CTranslate2, in the form that faster-whisper opens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ EMPTY = ""
 
 
 class CTranslate2:
-    """CTranslate2's format of a Whisper, by its own converter of transformers' models."""
+    """CTranslate2's format of a Whisper, made by CTranslate2's converter for transformers' models."""
 
     def refusal(self, source: Source) -> str | None:
         return source.refusal_unless("whisper", "only Whispers")
@@ -24,9 +24,9 @@ class CTranslate2:
     def convert(self, source: Source, folder: Path) -> None:
         from ctranslate2.converters import TransformersConverter  # noqa: PLC0415
 
-        # It replaces the folder.
+        # Replaces the folder.
         TransformersConverter(str(source.folder), copy_files=[TOKENIZER]).convert(str(folder), force=True)
-        # faster-whisper reads it next to the tokenizer.
+        # faster-whisper reads the feature extractor's config next to the tokenizer.
         source.recognizer.processor.feature_extractor.save_pretrained(folder)
         if is_multilingual(source.recognizer.model.generation_config):
             _mark_multilingual(folder / VOCABULARY)
@@ -36,9 +36,10 @@ class CTranslate2:
 
 
 def _mark_multilingual(vocabulary: Path) -> None:
-    """Has the vocabulary the empty token that released multilingual ones have, by which CTranslate2 knows them.
+    """Adds the empty token that released multilingual vocabularies have, by which CTranslate2 detects them.
 
-    Without it faster-whisper leaves the language out of the prompt. It stands behind all that the model can utter.
+    Without the token, faster-whisper leaves the language out of the prompt. It follows all tokens that the model can
+    output.
     """
     tokens = json.loads(vocabulary.read_text(encoding="utf-8"))
     if EMPTY not in tokens:
@@ -46,7 +47,7 @@ def _mark_multilingual(vocabulary: Path) -> None:
 
 
 class _Whisper:
-    """Greedy, or a beam search, as the run's."""
+    """Greedy or beam search, as in the run."""
 
     def __init__(self, folder: Path, source: Source):
         import ctranslate2  # noqa: PLC0415
@@ -66,7 +67,7 @@ class _Whisper:
             self._runtime.StorageView.from_array(inputs["input_features"].numpy()),
             [prompt],
             beam_size=self._beams,
-            # It generates half of this at most, and this less the prompt.
+            # CTranslate2 generates at most half of this, and at most this minus the prompt.
             max_length=max(2 * self._most, self._most + len(prompt)),
             suppress_tokens=self._suppressed,
         )

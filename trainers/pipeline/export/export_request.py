@@ -1,4 +1,4 @@
-"""What a user asks to be exported. Light: loads none of the formats."""
+"""A user's request to export a model. Light: loads none of the formats."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ TOLERANCE = 0.5
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What `rayscribe export` is asked for.
+    """The arguments of `rayscribe export`.
 
     Attributes:
         formats: Names of KNOWN_EXPORTS, in the order in which they are made.
-        output: A folder of this machine, which gets one of each format.
-        tolerance: How far the error rate of a format may be from that of the run, either way. Percentage points.
-        force: Whether a folder of a format that is there is replaced.
+        output: A folder of this machine, which gets a folder of each format.
+        tolerance: Maximum difference between the error rates of a format and the run, either way. Percentage points.
+        force: True to replace existing folders of formats.
     """
 
     formats: Sequence[str]
@@ -32,10 +32,10 @@ class ExportRequest:
         return in_home(self.output).absolute()
 
     def exports(self) -> dict[str, KnownExport]:
-        """The formats by name, each of which can be made here as far as that is known without the model.
+        """Returns the formats by name, after checking what can be checked without the model.
 
         Raises:
-            ConfigError: names what cannot.
+            ConfigError: names formats that cannot be exported here.
         """
         names = [*dict.fromkeys(self.formats)]
         if not names:

@@ -43,10 +43,10 @@ class ScoredRun:
 
     Attributes:
         model: Folder of its model in the run folder.
-        totals: Its own score, which other runtimes can come to: at the model's full context, and without a search.
-        rows: The utterances that it scored, as evaluation/test.jsonl has them.
-        prepared: Their recordings.
-        normalizer: What its texts were compared with.
+        totals: The run's score that other runtimes can reproduce: at the model's full context, and without a search.
+        rows: The scored utterances, as in evaluation/test.jsonl.
+        prepared: The prepared set with their recordings.
+        normalizer: The normalizer of the score.
     """
 
     folder: RunFolder
@@ -62,7 +62,7 @@ class ScoredRun:
         """Reads a run folder.
 
         Raises:
-            ConfigError: it lacks something that an export needs; the text says what to do.
+            ConfigError: the run lacks something that an export needs; the text says what to do.
         """
         finish = Journal(folder).read().finished
         content = folder.read_yaml(CONFIG)
@@ -89,10 +89,10 @@ class ScoredRun:
 
     @contextmanager
     def opened(self) -> Iterator[Source]:
-        """Its model, on this disk as long as the block runs.
+        """Downloads and opens the run's model while the block runs.
 
         Raises:
-            ConfigError: it cannot be opened. StorageError: it cannot be read.
+            ConfigError: the model cannot be opened. StorageError: it cannot be read.
         """
         with TemporaryDirectory(prefix="rayscribe-export-") as temporary:
             local = Path(temporary) / MODEL
@@ -126,10 +126,10 @@ def _normalizer(folder: RunFolder, totals: Mapping[str, Any]) -> Normalizer:
 
 
 def positions_of(prepared: PreparedSet, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Where the clips of scored utterances are in their prepared set.
+    """Returns the positions of scored utterances in their prepared set.
 
     Raises:
-        DataError: one is not there.
+        DataError: an utterance is missing.
     """
     places = {id_: place for place, id_ in enumerate(prepared.index["id"].to_pylist())}
     missing = [row["id"] for row in rows if row["id"] not in places]
@@ -146,7 +146,7 @@ class FormatScore:
     """The score of a format.
 
     Attributes:
-        real_time_factor: Seconds that a second of audio takes, one clip after another.
+        real_time_factor: Seconds of computing per second of audio, one clip after another.
     """
 
     score: Score
@@ -156,15 +156,15 @@ class FormatScore:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one format.
+    """The result of one format.
 
     Attributes:
         format: Its name.
-        folder: Where it is kept. None: it is not.
-        problem: Why it is not kept. None: it is.
-        rates: Of the test split by its own runtime, in percent by metric. None: it did not come to one.
-        difference: Of the rate that ranks, to the run's own. Percentage points.
-        size_bytes: Of all its files.
+        folder: Folder of the exported model. None: it is not kept.
+        problem: Why it is not kept. None: it is kept.
+        rates: Error rates on the test split by the format's runtime, in percent by metric. None: there is no score.
+        difference: Difference between its ranking rate and the run's. Percentage points.
+        size_bytes: Total size of its files.
         real_time_factor: See `FormatScore`.
     """
 
@@ -179,13 +179,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Exported:
-    """What came of a request.
+    """The result of an export request.
 
     Attributes:
         run: The run's folder or URL.
         rate: The metric that ranks in the run's language, whose difference counts.
         own: The run's own score, see `ScoredRun`.
-        outcomes: Of each format, in the order of the request.
+        outcomes: The result of each format, in the order of the request.
     """
 
     run: str
@@ -200,7 +200,7 @@ class Exported:
 
 
 def export_run(folder: RunFolder, request: ExportRequest) -> Exported:
-    """Exports the model of a run that has finished; a format that is not kept leaves nothing.
+    """Exports the model of a finished run; formats that are not kept leave no files.
 
     Raises:
         ConfigError: the run, or a format for its model, cannot be used; nothing is written.
@@ -222,7 +222,7 @@ def export_run(folder: RunFolder, request: ExportRequest) -> Exported:
 
 @contextmanager
 def _output_folder(folder: Path) -> Iterator[None]:
-    """The folder that has those of the formats; one that is made here and gets none is removed."""
+    """Creates the output folder; removes it again if it is new and stays empty."""
     is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -237,20 +237,20 @@ def _output_folder(folder: Path) -> Iterator[None]:
 
 
 def _export(name: str, exporter: Exporter, source: Source, run: ScoredRun, request: ExportRequest) -> Outcome:
-    """One format: made next to where it will be, and renamed at the end."""
+    """Exports one format in a temporary folder next to its target, and renames it at the end."""
     with TemporaryDirectory(prefix=f".{name}-", dir=request.folder) as temporary:
         made = Path(temporary) / name
         made.mkdir()
         try:
             show(Stage(f"export {name}", "converting"))
-            # Some converters print what they do, and the table goes there.
+            # Some converters print progress to standard output, which is for the table.
             with redirect_stdout(io.StringIO()):
                 exporter.convert(source, made)
                 runtime = exporter.open(made, source)
             size = sum(file.stat().st_size for file in made.rglob("*") if file.is_file())
             show(Stage(f"export {name}", f"recognizing the {TEST} split"))
             found = score_format(runtime, source, run, f"score {name}")
-        # Converters and runtimes raise what they like; the other formats go on.
+        # Converters and runtimes raise any kind of error; the other formats continue.
         except Exception as error:
             return Outcome(name, problem=_reason(error))
         outcome = _compared(name, found, size, run, request.tolerance)
@@ -262,7 +262,7 @@ def _export(name: str, exporter: Exporter, source: Source, run: ScoredRun, reque
 
 
 def _reason(error: Exception) -> str:
-    """Our own text, or the first line of another's."""
+    """Returns the text of a Rayscribe error, or the first line of another error."""
     if isinstance(error, RayscribeError):
         return str(error)
     return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'without a message')}"
@@ -274,7 +274,7 @@ def _compared(name: str, found: FormatScore, size: int, run: ScoredRun, toleranc
     its = rates[rate]
     assert its is not None, "its references are those of the run, which have words"
     problem = None
-    # Less than what rounding may add.
+    # Allow for rounding.
     if abs(its - own) > tolerance + 1e-9:
         problem = (
             f"{rate.upper()} {its:.2f}% is {its - own:+.2f} percentage points from the run's {own:.2f}%: more than "
@@ -284,7 +284,7 @@ def _compared(name: str, found: FormatScore, size: int, run: ScoredRun, toleranc
 
 
 def _record(folder: Path, name: str, outcome: Outcome, found: FormatScore, run: ScoredRun) -> None:
-    """Writes its score as `rayscribe evaluate` does, so that `rayscribe compare` reads it."""
+    """Writes the score like `rayscribe evaluate`, so that `rayscribe compare` can read it."""
     totals = {
         "split": TEST,
         "language": run.config.model.language,
@@ -306,7 +306,7 @@ def _move(made: Path, target: Path, replaced: Path) -> None:
 
 
 def score_format(runtime: Runtime, source: Source, run: ScoredRun, what: str) -> FormatScore:
-    """Recognizes each utterance that the run scored, and counts as the run did; lines of progress begin with `what`.
+    """Recognizes and scores the utterances that the run scored; lines of progress begin with `what`.
 
     Raises:
         DataError: an utterance is not in the prepared set, or is damaged there.
@@ -325,7 +325,7 @@ def score_format(runtime: Runtime, source: Source, run: ScoredRun, what: str) ->
     for position, label in zip(positions_of(run.prepared, run.rows), labels, strict=True):
         samples = reader.read(position)
         began_s = time.perf_counter()
-        # Of one that is too short for an output the hypothesis is empty, as in scoring.
+        # As in scoring, the hypothesis of a clip that is too short for an output is empty.
         text = ""
         if len(samples) >= least_samples:
             text = runtime.recognize(features.inputs([torch.from_numpy(samples)], edge_s), label)

@@ -1,4 +1,4 @@
-"""What is asked of a format: to convert a run's model, and to recognize clips with what came of it."""
+"""Interface of export formats: convert a run's model, and recognize clips with the result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from trainers.models.recognizer import Decoding, Recognizer
 
 @dataclass(frozen=True)
 class Source:
-    """The model that is converted.
+    """The model to convert.
 
     Attributes:
         folder: Its files, as transformers opens them.
-        recognizer: The same, opened.
+        recognizer: The opened model.
         decoding: How the run's own hypotheses were generated.
     """
 
@@ -27,13 +27,13 @@ class Source:
 
     @property
     def most_new_tokens(self) -> int:
-        """The most tokens of a hypothesis, its end token among them; of a model with a decoder."""
+        """Maximum number of tokens in a hypothesis, including the end token; for models with a decoder."""
         most = self.recognizer.limits.new_tokens
         assert most is not None and isinstance(self.decoding.part, GenerationPart), "it generates"
         return max(1, min(self.decoding.part.max_length, most))
 
     def refusal_unless(self, family: str, named: str) -> str | None:
-        """Why a format that takes one family alone does not take the model; None: it does."""
+        """Returns why a format for one family does not support the model; None if it does."""
         own = self.recognizer.codec.name
         if own == family:
             return None
@@ -44,10 +44,10 @@ class Runtime(Protocol):
     """A converted model, opened by the runtime of its format, on CPUs."""
 
     def recognize(self, inputs: Mapping[str, torch.Tensor], label: Sequence[int]) -> str:
-        """The text of one clip.
+        """Returns the text of one clip.
 
         Args:
-            inputs: Of the clip alone, see `Features.inputs`.
+            inputs: Inputs of the single clip, see `Features.inputs`.
             label: Label ids of an empty text in the clip's language.
         """
 
@@ -56,10 +56,10 @@ class Exporter(Protocol):
     """A format."""
 
     def refusal(self, source: Source) -> str | None:
-        """Why a model cannot be converted, or not be scored as its run was, and what to do; None: it can."""
+        """Returns why a model cannot be converted, or not scored like its run, and what to do; None if it can."""
 
     def convert(self, source: Source, folder: Path) -> None:
-        """Writes the model into an empty folder, by the format's own converter."""
+        """Writes the model into an empty folder with the format's own converter."""
 
     def open(self, folder: Path, source: Source) -> Runtime:
-        """Opens what was written; of the source it takes limits and how to decode."""
+        """Opens the converted model; limits and decoding are those of the source."""

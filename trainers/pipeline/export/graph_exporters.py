@@ -1,8 +1,8 @@
-"""ONNX and OpenVINO: graphs that transformers' own exporters trace, run by ONNX Runtime and by OpenVINO.
+"""Exports to ONNX and OpenVINO: graphs traced by transformers' exporters, run by ONNX Runtime and by OpenVINO.
 
-A CTC model is one graph, from samples or mel frames to logits, which `ExportedModel` of transformers opens; the
-processor lies next to it. A Whisper would be two, one of them for a step with the keys and values of those before:
-as transformers 5.23 traces that one, a trained model repeats itself in ONNX Runtime, and OpenVINO breaks off.
+A CTC model is one graph from samples or mel frames to logits, which transformers' `ExportedModel` opens; the processor
+is stored next to it. A Whisper would be two graphs, one of them for a decoder step with cached keys and values: as
+traced by transformers 5.23, a trained model repeats itself in ONNX Runtime, and OpenVINO aborts.
 """
 
 import logging
@@ -21,14 +21,14 @@ from trainers.data.features.model_input import LENGTHS
 from trainers.models.families import family_of_folder
 from trainers.pipeline.export.exporter import Runtime, Source
 
-# Of what is traced: a length of 1 would be the only one that the graph takes.
+# Sizes of the traced input: a graph traced with a length of 1 would accept only that length.
 TRACED_CLIPS, TRACED_SAMPLES = 2, 16_000
 
 
 class _Graphs:
     """A format of transformers' exporters."""
 
-    # Module and class of its exporter and of that one's config.
+    # Modules and classes of the exporter and its config.
     exporter: ClassVar[str]
     config: ClassVar[str]
 
@@ -37,7 +37,7 @@ class _Graphs:
 
     def convert(self, source: Source, folder: Path) -> None:
         exporter, config = resolve_name(self.exporter)(), resolve_name(self.config)(dynamic=True)
-        # As transformers makes it: what a recognizer changes of a network for speed is not traced.
+        # A network as transformers makes it, since a recognizer's changes for speed must not be traced.
         auto_class = family_of_folder(source.folder).auto_class(AutoConfig.from_pretrained(source.folder))
         network = auto_class.from_pretrained(source.folder, dtype=torch.float32)
         network.eval()
@@ -68,21 +68,21 @@ class OpenVino(_Graphs):
     def __init__(self) -> None:
         """Keeps OpenVINO from reporting conversions to its maker.
 
-        It does so from a forked process, which inherits our handler of SIGTERM and, where there is no network, its
-        parent waits for it forever. Without the package that it reports with, it takes a stub.
+        OpenVINO reports from a forked process, which inherits our SIGTERM handler; without a network, the parent
+        process waits for it forever. If the package openvino_telemetry is missing, OpenVINO uses a stub.
         """
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 
 def _as_processors_give(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Inputs as transformers' processors make them, with int32 masks: a graph takes the type it was traced with."""
+    """Returns inputs as transformers' processors make them, with int32 masks: a graph requires its traced dtypes."""
     given = {name: value for name, value in inputs.items() if name != LENGTHS}
     return given | {name: value.to(torch.int32) for name, value in given.items() if name == "attention_mask"}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within it, torch says nothing of operators that no model of ours has."""
+    """Silences torch's warnings about operators that none of our models has."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch._export")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -97,7 +97,7 @@ def _quiet() -> Iterator[None]:
 
 
 class _Ctc:
-    """The best path."""
+    """Greedy CTC decoding."""
 
     def __init__(self, exported: Any, tokenizer: Any):
         self._exported, self._tokenizer = exported, tokenizer

@@ -1,4 +1,4 @@
-"""A model as transformers opens it: the run's own folder `model/`."""
+"""Exports a model as transformers opens it: the run's own folder `model/`."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from trainers.pipeline.export.exporter import Source
 
 
 class HuggingFace:
-    """transformers' own format, by transformers' own `generate`."""
+    """transformers' own format, run by transformers' `generate`."""
 
     def refusal(self, source: Source) -> str | None:
         return None

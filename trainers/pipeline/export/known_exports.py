@@ -1,6 +1,6 @@
-"""The formats that a model is exported to. To add one: a file with its `Exporter`, and its line here.
+"""The export formats. To add one: a file with its `Exporter`, and a line here.
 
-Loads none of them, nor the packages that they need.
+Imports neither the formats nor the packages that they need.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # It loads torch.
+    # Imports torch.
     from trainers.pipeline.export.exporter import Exporter
 
 
@@ -20,8 +20,8 @@ class KnownExport:
 
     Attributes:
         implementation: `module:class` of its `Exporter`.
-        packages: What its converter and its runtime need beyond the dependencies; modules have the same names.
-        extra: Which extra of ours has them.
+        packages: Packages that its converter and runtime need, besides the dependencies; modules have the same names.
+        extra: The extra of Rayscribe with these packages.
     """
 
     implementation: str
@@ -30,7 +30,7 @@ class KnownExport:
 
     @property
     def problem(self) -> str | None:
-        """Which package it lacks here, and how that is installed; None: it has all."""
+        """A missing package and how to install it; None if all are installed."""
         missing = next((name for name in self.packages if find_spec(name) is None), None)
         if missing is None:
             return None
@@ -48,7 +48,7 @@ KNOWN_EXPORTS: Mapping[str, KnownExport] = {
     "onnx": KnownExport(f"{_HERE}.graph_exporters:Onnx", ("onnx", "onnxscript", "onnxruntime"), "onnx"),
     "openvino": KnownExport(f"{_HERE}.graph_exporters:OpenVino", ("openvino",), "openvino"),
 }
-# Formats that are asked for, and that no package of a package index converts to.
+# Requested formats without a converter in any package index.
 LEFT_TO_OTHERS: Mapping[str, str] = {
     "ggml": (
         "the converter of whisper.cpp is a script of its repository (models/convert-h5-to-ggml.py), which no package "

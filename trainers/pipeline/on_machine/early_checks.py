@@ -1,4 +1,4 @@
-"""What is known to stop a run before anything slow is loaded, all of it at once. Loads no heavy library."""
+"""Finds problems of a run before anything slow is loaded, all at once. Loads no heavy library."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,16 +20,16 @@ from trainers.storage import try_out
 
 
 def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_files: bool, writes: bool) -> Problems:
-    """What would stop a verb, as far as that is known now; shows a warning of what is odd.
+    """Returns the problems that would stop a verb, as far as they are known now; shows a warning for suspicious values.
 
-    What is in buckets is looked for later, since that takes libraries that load slowly.
+    Buckets are checked later, since their libraries load slowly.
 
     Args:
-        config: See above, its paths absolute.
-        split: The one that is read. None: all.
-        trains: Whether the verb is a training.
-        has_files: Whether this machine has the files that the config names; of a cluster, its nodes have them.
-        writes: Whether something is kept under run.storage_path.
+        config: The config, with absolute paths.
+        split: The split to read. None: all.
+        trains: True for training.
+        has_files: True if this machine has the files of the config; on a cluster, its nodes have them.
+        writes: True if the verb writes under run.storage_path.
     """
     problems = Problems()
     if trains:
@@ -44,7 +44,7 @@ def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_
         for field, path in _files(config) if trains else ():
             with problems:
                 _refuse_missing(field, path)
-        # Of several processes the first one writes.
+        # With several processes, only the first one writes.
         if writes and not is_url(storage_path_of(config)) and is_main_process():
             with problems:
                 try_out(storage_path_of(config))
@@ -52,7 +52,7 @@ def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_
 
 
 def _files(config: TrainConfig) -> Iterator[tuple[str, str]]:
-    """Fields and paths of what else is on a disk of this machine, or should be."""
+    """Yields fields and paths of the other local files that the config names."""
     for part, name in (*AUGMENT_FIELDS, *(("decode", field) for field in config.decode.files)):
         value = getattr(getattr(config, part), name)
         if value is not None:

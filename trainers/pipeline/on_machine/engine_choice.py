@@ -1,11 +1,11 @@
-"""Whether a command needs Ray: one that only starts workers of this machine begins faster without. Pure."""
+"""Chooses whether a command needs Ray; local workers start faster without it. Pure."""
 
 from collections.abc import Mapping
 
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.wording import counted
 
-# Ray sets it for the driver of a job.
+# Set by Ray for the driver of a job.
 JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 USUAL_RESOURCES = {"CPU"}
 
@@ -13,14 +13,14 @@ USUAL_RESOURCES = {"CPU"}
 def reason_for_ray(
     scaling: ScalingPart, address: str | None, variables: Mapping[str, str], *, asked: bool | None, has_joined: bool
 ) -> str | None:
-    """Why a command runs on Ray, to be shown; None: in processes of this machine.
+    """Returns why a command runs on Ray, for a message; None if it runs in processes of this machine.
 
     Args:
-        scaling: What the config asks for.
-        address: The cluster that the command line names.
+        scaling: The scaling part of the config.
+        address: Address of a cluster on the command line.
         variables: The environment.
-        asked: Whether the command line asks for Ray.
-        has_joined: This process has joined a Ray before.
+        asked: True if the command line has --ray.
+        has_joined: True if this process has joined a Ray before.
     """
     strange = sorted(scaling.worker_resources.keys() - USUAL_RESOURCES)
     reasons = {
@@ -38,14 +38,14 @@ def reason_for_ray(
 
 
 def engine_line(reason: str | None) -> str:
-    """What was chosen and why, and how the other is."""
+    """Returns a line with the choice, its reason, and how to choose the other engine."""
     if reason is not None:
         return f"engine: Ray ({reason})"
     return "engine: processes of this machine, without Ray, which nothing here needs (--ray: on Ray)"
 
 
 def crowding(workers: int, each: int, cpus: int) -> str | None:
-    """What to say where workers of so many CPUs `each` need more than this machine has; None: there are enough."""
+    """Returns a warning if workers with `each` CPUs need more than this machine has; None if there are enough."""
     if workers * each <= cpus:
         return None
     of_each = f"of {counted(each, 'CPU')}"

@@ -1,7 +1,7 @@
-"""Processes of this machine that begin with everything imported: forked from one that has nothing but imported it.
+"""Starts processes with everything imported, by forking one process that has only imported modules.
 
-Python's fork server, which a program that calls us in its own `__main__` needs no guard for. Its process id, by which
-it is waited for and ended, Python keeps to itself: it is read here alone, from `multiprocessing.forkserver`.
+This is Python's fork server; programs that call us from `__main__` need no guard for it. The server's process id,
+needed to wait for it and to end it, is private in `multiprocessing.forkserver`, and read only here.
 """
 
 import contextlib
@@ -19,46 +19,46 @@ from trainers.config.parts.scaling_part import ScalingPart
 from trainers.distributed.machine import ASLEEP, end_with_parent
 from trainers.distributed.signals import SIGNALS
 
-# Ray sets it for its workers, too, unless the user has.
+# Ray sets this for its workers, too, unless the user has set it.
 THREADS = "OMP_NUM_THREADS"
-# They compute on CPUs: DeepSpeed, where it is imported, need not look for a GPU, nor warn that there is none.
+# Workers compute on CPUs: DeepSpeed, if it is imported, need not look for a GPU, nor warn that there is none.
 ACCELERATOR = {"DS_ACCELERATOR": "cpu"}
 PROCESSES = multiprocessing.get_context("forkserver")
-# The exit code that `multiprocessing` gives a process whose server is gone.
+# The exit code that `multiprocessing` reports for a process whose server has ended.
 LOST_CODE = 255
-# How long a server may take to end once its connections are closed.
+# Timeout for the server to end after its connections are closed.
 END_S, POLL_S = 5.0, 0.02
-# What the server is started with, again where it was killed.
+# The environment of the server, also if it is started again after it was killed.
 _VARIABLES: dict[str, str] = {}
 
 
 class WorkerCrashedError(Exception):
-    """A process ended without a last message, or was not started since the server had ended."""
+    """A process ended without a last message, or could not be started since the server had ended."""
 
 
 def threads_of(scaling: ScalingPart) -> int:
-    """As many as Ray has a worker compute with, so that a run goes on to the last bit on either."""
+    """Returns the threads of a worker: as many as under Ray, so that results are equal bit for bit with either."""
     return max(1, int(scaling.worker_resources["CPU"]))
 
 
 def start_server(modules: Sequence[str], threads: int) -> None:
-    """Has the server import modules that are there, and returns at once; its processes compute with as many threads."""
+    """Starts a server that imports available modules, without waiting; its processes compute with `threads` threads."""
     PROCESSES.set_forkserver_preload([*modules])
-    # Where to import from: not from the working directory, which may be anybody's.
+    # Import paths without the working directory, which other users may be able to write.
     paths = os.pathsep.join(path for path in sys.path if path)
     chosen = {THREADS: str(threads), **ASLEEP, **ACCELERATOR}
     _VARIABLES.clear()
     _VARIABLES.update({**chosen, **os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"})
-    # At the end of this process, and after the children of whoever called it.
+    # At the end of this process, after the children of whoever called us.
     util.Finalize(None, _kill_server, exitpriority=-1)
     _ensure_server()
 
 
 def _ensure_server() -> None:
-    """Starts the server, unless it runs."""
-    # It would have signals handled again.
+    """Starts the server unless it is running."""
+    # Started first, since it would unblock the signals.
     resource_tracker.ensure_running()
-    # Those of a terminal reach it, too; a process handles them once it can.
+    # Signals of a terminal are sent to the server, too; each process handles them once it can.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         with _environment(_VARIABLES):
@@ -68,10 +68,10 @@ def _ensure_server() -> None:
 
 
 def how_server_ended() -> str | None:
-    """`killed by SIGKILL`, or the like, where it is about to end, or has; None: it runs on."""
+    """Returns how the server ended, such as `killed by SIGKILL`, waiting for a moment; None if it is still running."""
     server: Any = forkserver._forkserver
     end_s = time.monotonic() + END_S
-    # Its connections close before it has ended. Python asks for its end, too, before it starts another.
+    # Its connections close before it has ended. WNOWAIT: Python waits for it, too, before it starts another.
     while (end := os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
         if time.monotonic() > end_s:
             return None
@@ -80,24 +80,24 @@ def how_server_ended() -> str | None:
 
 
 def describe_end(code: int) -> str:
-    """How a process has ended, by its exit code as `multiprocessing` has it."""
+    """Describes how a process ended, by its exit code as reported by `multiprocessing`."""
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def _kill_server() -> None:
-    """It would end by itself, but only after its imports, with this process's output open until then."""
+    """Kills the server, which would otherwise keep this process's output open until its imports end."""
     server: Any = forkserver._forkserver
     pid, server._forkserver_pid = server._forkserver_pid, None
     if pid is not None:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            # Another process may have the number of one that was waited for.
+            # Another process may have got the id of a process that was waited for.
             if os.waitpid(pid, os.WNOHANG) == (0, 0):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
 
 
 def become_part_of_driver(variables: Mapping[str, str]) -> None:
-    """Gives this new process the driver's environment; it ends when the driver does, however that ends."""
+    """Sets the driver's environment in this new process, and ends it when the driver ends, in whatever way."""
     os.environ.clear()
     os.environ.update(variables)
     end_with_parent()
@@ -105,7 +105,7 @@ def become_part_of_driver(variables: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def starting_processes() -> Iterator[None]:
-    """A block that starts processes: they do not import the program that this one runs, as they otherwise would.
+    """Lets processes start while the block runs without importing this process's `__main__`, as they otherwise would.
 
     Raises:
         WorkerCrashedError: the server was killed meanwhile; the next block starts another.

@@ -1,7 +1,7 @@
-"""Preparing, training and scoring in processes of this machine alone.
+"""Prepares, trains and scores in processes of this machine alone.
 
-Preparing takes a pool; training and scoring a worker group: started together, followed, and ended together.
-Their ranks find each other at a store of the driver's, as torchrun's do at its agent's.
+Preparing uses a process pool; training and scoring use a worker group, whose processes start and end together. Ranks
+find each other by a store in the driver, as under torchrun by the agent's store.
 """
 
 import math
@@ -54,14 +54,14 @@ from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.worker import run_training_worker
 
 POLL_S = 0.2
-# Once a worker has failed, the others end by the broken connections to it; one that does not is killed after this.
+# Once a worker has failed, the others end by broken connections to it; those that have not by then are killed.
 GRACE_S = 5.0
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What each worker does: `run` with a task and its session. Its log is kept with those of the attempt."""
+    """The work of each worker: calls `run` with a task and its session. Logs are kept with those of the attempt."""
 
     run: Callable[[Any, Session], None]
     task: Any
@@ -76,7 +76,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker's last message: the error that stopped it, if one did, or that it has ended as a signal asked it to."""
+    """A worker's last message: the error that stopped it, if any, and whether a signal interrupted it."""
 
     error: RayscribeError | None = None
     was_interrupted: bool = False
@@ -84,21 +84,21 @@ class Ended:
 
 @dataclass(frozen=True)
 class WorkerSession(LocalSession):
-    """A rank in a process of its own, whose events the driver shows."""
+    """A rank in its own process, whose events the driver shows."""
 
     channel: Any = None
     _lock: Any = field(default_factory=threading.Lock)
 
     def show(self, event: Event) -> None:
-        # Other threads show what they do, too.
+        # Other threads show events, too.
         with self._lock:
             self.channel.send(event)
 
 
 def run_rank(work: Work, variables: dict[str, str], output: Path, channel: Any) -> None:
-    """A worker's process, from its start to its end."""
+    """Main function of a worker's process."""
     become_part_of_driver(variables)
-    # A terminal's signals are the driver's to pass on.
+    # The driver passes on signals of the terminal.
     os.setsid()
     for descriptor, name in ((1, "out"), (2, "err")):
         file = os.open(output.with_suffix(f".{name}"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -133,12 +133,12 @@ def _run(work: Work, channel: Any) -> Ended:
 class _Worker:
     process: Any
     channel: Any
-    # Linux alone has one. None: it has ended already.
+    # A pidfd, on Linux only. None: not available, or the process has ended.
     handle: int | None
     ended: Ended | None = None
 
     def kill(self) -> None:
-        """Ends its process, also one whose server is gone, of which `multiprocessing` knows nothing more."""
+        """Kills the process, even if its server has ended and `multiprocessing` can no longer reach it."""
         self.process.kill()
         if self.handle is not None:
             with suppress(ProcessLookupError):
@@ -150,7 +150,7 @@ class _Worker:
 
 
 def run_group(work: Work) -> Ended:
-    """Runs as many workers as the config asks for to their end; gives how that was, and leaves none behind."""
+    """Runs the config's number of workers until they end; returns the outcome, and leaves no process behind."""
     count = work.config.scaling.max_workers
     store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False) if count > 1 else None
     workers: list[_Worker] = []
@@ -165,7 +165,7 @@ def run_group(work: Work) -> Ended:
         finally:
             for worker in workers:
                 worker.kill()
-            # The last output of those that died.
+            # Stores the last output of workers that died.
             finish_logs(work.folder)
     ends = [worker.ended for worker in workers if worker.ended is not None]
     errors = {rank: end.error for rank, end in enumerate(ends) if end.error is not None}
@@ -174,7 +174,7 @@ def run_group(work: Work) -> Ended:
 
 
 def _variables(rank: int, count: int, store: TCPStore) -> dict[str, str]:
-    """A rank's environment: the driver's, and what torchrun sets."""
+    """Returns a rank's environment: the driver's, with torchrun's variables."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     address = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
     interface = interface_of(LOOPBACK)
@@ -197,7 +197,7 @@ def _start(work: Work, variables: dict[str, str], output: Path) -> _Worker:
 
 
 def _follow(workers: Sequence[_Worker]) -> None:
-    """Shows the workers' events, and passes a request to stop on to them, until all have ended."""
+    """Shows the workers' events, and passes on a stop request, until all have ended."""
     was_stopped, end_s = False, math.inf
     while (living := [worker for worker in workers if worker.ended is None]) and time.monotonic() < end_s:
         handles = [handle for worker in living for handle in (worker.channel, worker.process.sentinel)]
@@ -215,7 +215,7 @@ def _follow(workers: Sequence[_Worker]) -> None:
 
 
 def _read(worker: _Worker) -> None:
-    """Shows what a worker has sent; where its process is gone, nothing more comes."""
+    """Shows a worker's messages; if its process has ended without a last one, records the error."""
     is_alive = worker.process.is_alive()
     with suppress(EOFError):
         while worker.ended is None and worker.channel.poll():
@@ -232,14 +232,14 @@ def _read(worker: _Worker) -> None:
 
 
 class MachineEngine:
-    """Processes of this machine, see `process_server`, which is to be started before."""
+    """Runs in processes of this machine, see `process_server`, whose server must be started before."""
 
     def run_shard_tasks(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
         """Runs preparing tasks, one on each CPU.
 
         Raises:
             LostWorkerError: a process died.
-            RayscribeError: what stopped a task.
+            RayscribeError: a task failed.
         """
         processes = min(cpus_of_this_machine(), len(blocks))
         start: dict[str, Any] = {"initializer": become_part_of_driver, "initargs": (dict(os.environ),)}
@@ -255,24 +255,24 @@ class MachineEngine:
         return make()
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
-        """A machine has room for any number of processes; it only gets slower."""
+        """Does nothing: any number of processes fits on a machine, only more slowly."""
 
     def train(self, task: TrainTask, folder: RunFolder) -> None:
-        """Runs a worker group, and another one where it fails and that may pass.
+        """Runs a worker group, and restarts it after failures that a retry may fix.
 
         Raises:
-            RayscribeError: what stopped the workers.
-            Interruption: a stop was requested while there was nothing to wait for.
+            RayscribeError: the error that stopped the workers.
+            Interruption: a stop was requested while there was no checkpoint to wait for.
         """
         run_to_end(Work(run_training_worker, task, folder, task.attempt))
 
     def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
-        """Scores in a worker group; for the rest see `train`."""
+        """Scores in a worker group; otherwise like `train`."""
         run_to_end(Work(score_task, task, folder, 1))
 
 
 def run_to_end(work: Work) -> None:
-    """Runs a worker group, and another one as often as the restart policy lets it; for the rest see `train`."""
+    """Runs a worker group, and restarts it as often as the restart policy allows; raises the errors of `train`."""
     policy = RestartPolicy.of(work.config)
     with STOP_SIGNAL.deferred():
         while True:

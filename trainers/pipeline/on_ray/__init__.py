@@ -1,1 +1,1 @@
-"""The pipeline's steps on a Ray cluster: preparing with Ray Data, training with Ray Train."""
+"""Runs the pipeline on a Ray cluster: preparing with Ray Data, training with Ray Train."""

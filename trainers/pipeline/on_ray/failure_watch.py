@@ -1,6 +1,6 @@
-"""What Ray Train's controller decides when workers fail.
+"""Decides in Ray Train's controller what happens when workers fail.
 
-The controller is a process of its own, which imports this module: nothing here may need what training imports.
+The controller is a separate process that imports this module, which must not import what training needs.
 """
 
 from typing import Any
@@ -17,12 +17,12 @@ from trainers.distributed.restart_policy import RestartPolicy
 from trainers.distributed.root_cause import TooManyFailuresError, is_preemption, is_start_timeout, root_cause_of
 from trainers.errors import LostWorkerError, ProgramError, StoppedError
 
-# Of a reason in the journal.
+# Maximum length of a reason in the journal.
 LONGEST_REASON = 500
 
 
 class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
-    """Decides in Ray Train's controller whether errors of workers are retried; those that would recur are not."""
+    """Decides in Ray Train's controller whether errors of workers are retried; errors that would recur are not."""
 
     def __init__(self, coordinator: Any, config: AnyConfig):
         self._coordinator, self._policy, self._failed_starts = coordinator, RestartPolicy.of(config), 0
@@ -31,45 +31,45 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._controller = b""
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        """The driver can end this controller."""
+        """Passes the handle of this controller to the coordinator, so that the driver can end it."""
         self._controller = cloudpickle.dumps(get_runtime_context().current_actor)
         self._coordinator.set_controller.remote(self._controller)
 
     def after_worker_group_start(self, worker_group: Any) -> None:
-        """A new group has its workers on these nodes."""
+        """Records the nodes of a new group's workers."""
         self._nodes = {worker.metadata.node_id for worker in worker_group.get_workers()}
         self._decided = False
 
     def after_report(self, training_report: Any, metrics: Any) -> None:
-        """The workers have come further than the group before, to another checkpoint."""
+        """Notes that the workers have reached another checkpoint."""
         self._policy.note_progress()
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """Decides once per group: Ray polls those that a drained node has left until its deadline.
+        """Decides once per group: Ray polls a group that has left a drained node until the node's deadline.
 
         Raises:
             RayscribeError: the error would recur, or a stop was requested.
-            TooManyFailuresError: there were more than may be.
+            TooManyFailuresError: there were more failures than allowed.
         """
         if worker_group_status.errors and not self._decided:
             self._decide(worker_group_status.errors)
             self._decided = True
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Notes that a group is gone, and counts those that did not start; waits for room are not counted.
+        """Notes that a group has ended, and counts groups that did not start; waits for capacity are not counted.
 
         Raises:
             RayscribeError: a group did not start for a reason that would recur.
-            ControllerError: an elastic group failed to start more often than may be. Ray counts for a fixed one.
+            ControllerError: an elastic group failed to start too often. For a fixed one, Ray counts itself.
         """
         if not isinstance(current_state, RestartingState | ReschedulingState) or current_state is previous_state:
             return
-        # Again, since a coordinator that has started anew has forgotten it.
+        # Repeated, since a coordinator that was restarted has lost the handle.
         self._coordinator.set_controller.remote(self._controller)
         self._coordinator.set_phase.remote(WAITING)
         error = current_state.training_failed_error
         cause = root_cause_of(error)
-        # An error of Python's own may be one of Ray's start, which passes.
+        # A Python error may come from Ray's start, and be temporary.
         if isinstance(current_state, ReschedulingState) and cause.final and type(cause) is not ProgramError:
             raise cause
         if isinstance(current_state, ReschedulingState) and self._policy.is_elastic and not is_start_timeout(error):

@@ -1,4 +1,4 @@
-"""Preparing with Ray Data and training with Ray Train."""
+"""Prepares with Ray Data and trains with Ray Train."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -21,12 +21,12 @@ from trainers.training.on_ray.ray_workers import NodeAddressTorchConfig, evaluat
 from trainers.training.tasks import ScoreTask, TrainTask
 
 Made = TypeVar("Made")
-# Gives back what a run that was stopped says.
+# Returns the message of a run that was stopped.
 Loop = Callable[[dict[str, Any]], Any]
 
 
 def torch_config(config: TrainConfig, check: WorkerCheck | None = None) -> TorchConfig:
-    """The process group of the workers, and what each checks before; without a backend, Ray takes nccl on GPUs."""
+    """Returns the config of the workers' process group, with the check of each node; Ray's default on GPUs is nccl."""
     backend = config.scaling.backend
     return NodeAddressTorchConfig(
         backend=None if backend == "auto" else backend,
@@ -36,10 +36,10 @@ def torch_config(config: TrainConfig, check: WorkerCheck | None = None) -> Torch
 
 
 class RayEngine:
-    """The cluster that this process has joined, see `ray_connection.connected`."""
+    """Runs on the cluster that this process has joined, see `ray_connection.connected`."""
 
     def __init__(self, task_resources: Mapping[str, float] | None = None, *, train_loop: Loop = train_loop_per_worker):
-        """Each preparing task reserves `task_resources` next to its CPU, e.g. a part of a `node:<address>`."""
+        """Each preparing task reserves `task_resources` in addition to its CPU, e.g. a part of a `node:<address>`."""
         self._task_resources = dict(task_resources or {})
         self._train_loop = train_loop
 
@@ -48,7 +48,7 @@ class RayEngine:
 
         Raises:
             DataError: a node cannot read recordings that the driver's node reads.
-            RayscribeError: what stopped a task.
+            RayscribeError: a task failed.
         """
         refuse_unread_recordings(blocks, task.reader, self._task_resources)
         try:
@@ -60,24 +60,24 @@ class RayEngine:
         return make()
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
-        """Refuses a gang that the cluster can never hold, and folders that its nodes do not share."""
+        """Refuses a worker group that the cluster can never hold, and folders that its nodes do not share."""
         check_capacity(config)
         refuse_unshared_folders(config, self._task_resources)
 
     def train(self, task: TrainTask, folder: RunFolder) -> None:
-        """Runs a TorchTrainer to its end.
+        """Runs a TorchTrainer until it ends.
 
         Raises:
-            RayscribeError: what stopped the workers.
-            Interruption: a stop was requested while there was nothing to wait for.
+            RayscribeError: the error that stopped the workers.
+            Interruption: a stop was requested while there was no checkpoint to wait for.
         """
         self._run(self._train_loop, task, folder, task.sets.values(), task.attempt)
 
     def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
-        """Runs scoring workers to their end.
+        """Runs scoring workers until they end.
 
         Raises:
-            RayscribeError: what stopped the workers.
+            RayscribeError: the error that stopped the workers.
             Interruption: a stop was requested.
         """
         sets = [each for each in (task.prepared, task.validation) if each is not None]

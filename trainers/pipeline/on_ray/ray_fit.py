@@ -1,4 +1,4 @@
-"""A run of Ray Train from its start to its end, of a training or of a program. Imports no torch."""
+"""Runs a Ray Train run of a training or a program until it ends. Imports no torch."""
 
 import contextlib
 import threading
@@ -40,18 +40,18 @@ from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.layout import ATTEMPTS, RAY, RunFolder
 from trainers.run_folder.worker_logs import finish_logs
 
-# Seconds between two looks at the cluster's nodes.
+# Seconds between two polls of the cluster's nodes.
 NODE_POLL_S = 1.0
-# For how long threads are waited for at the end; a head that does not respond may hold them.
+# Timeout for joining threads at the end; a head that does not respond may block them.
 SHUTDOWN_TIMEOUT_S = 10.0
 NEVER_S = 1e9
-# Makes a trainer of Ray Train with a coordinator and a run's config.
+# Makes a Ray Train trainer from a coordinator and a run config.
 TrainerFactory = Callable[[Any, RunConfig], Any]
 
 
 def scaling_config(part: ScalingPart) -> ScalingConfig:
-    """Workers, what each reserves, and on which nodes."""
-    # Type checkers see the class of Ray Train's first version, which has fewer fields.
+    """Returns Ray Train's scaling config: workers, resources of each, and the nodes that they may use."""
+    # Type checkers see the class of Ray Train V1, which has fewer fields.
     count: Any = part.num_workers
     further: dict[str, Any] = {"label_selector": dict(part.label_selector) or None}
     if part.is_elastic:
@@ -69,17 +69,17 @@ def scaling_config(part: ScalingPart) -> ScalingConfig:
 
 
 def run_config(config: AnyConfig, *, name: str, storage_path: str, filesystem: Any = None) -> RunConfig:
-    """Where Ray keeps its own folder of this attempt, with pointers to the checkpoints that the run's journal keeps.
+    """Returns Ray's run config, whose folder has pointers to the checkpoints in the run's journal.
 
-    Ray starts a worker group again within an attempt as often as `failure_watch.FailureWatch` lets it. Errors of its
-    controller are waits for room that were too long, see `ray_connection.start_timeout_s`, and workers that do not
-    start. An elastic group may be planned with a node that is gone by then, which is a wait like others; so Ray sets it
-    no limit, and the watch limits the rest.
+    Ray restarts a worker group within an attempt as often as `failure_watch.FailureWatch` allows. Errors of its
+    controller are waits for capacity that were too long, see `ray_connection.start_timeout_s`, and workers that do not
+    start. An elastic group may be planned with a node that is lost by then, which is a wait like others; so Ray gets no
+    limit for elastic runs, and the watch limits the remaining errors.
 
     Args:
         config: The config.
-        name: Of the Ray run; Ray would silently continue a run of the same name, so each attempt has its own.
-        storage_path: Folder in which Ray makes a folder of that name, as `filesystem` has it.
+        name: Name of the Ray run; Ray would silently continue a run of the same name, so each attempt has its own.
+        storage_path: Folder on `filesystem` in which Ray makes a folder of that name.
         filesystem: pyarrow filesystem of a bucket, None for a folder.
     """
     limit = -1 if config.scaling.is_elastic else config.run.max_failures
@@ -88,14 +88,14 @@ def run_config(config: AnyConfig, *, name: str, storage_path: str, filesystem: A
         storage_path=storage_path,
         storage_filesystem=filesystem,
         checkpoint_config=_checkpoint_config(config),
-        # Type checkers see the class of Ray Train's first version, which has fewer fields.
+        # Type checkers see the class of Ray Train V1, which has fewer fields.
         failure_config=FailureConfig(max_failures=-1, controller_failure_limit=limit),  # type: ignore[call-arg]
     )
 
 
 def _checkpoint_config(config: AnyConfig) -> CheckpointConfig:
     if isinstance(config, ScriptConfig):
-        # Nothing of it is reported to Ray.
+        # Programs report no checkpoints to Ray.
         return CheckpointConfig()
     part = config.checkpoint
     return CheckpointConfig(
@@ -113,19 +113,19 @@ def fit_to_end(
     *,
     managed_by_service: bool = False,
 ) -> None:
-    """Runs workers to their end; what rank 0 gives back says what a run that was stopped has.
+    """Runs workers until they end; the return value of rank 0 is the message of a run that was stopped.
 
     Args:
         make: Makes the trainer.
         config: The config.
         folder: The run folder.
-        attempt: Number of the attempt, whose status is written; None: of no attempt.
-        managed_by_service: A queue starts the run again where the cluster has lost a node.
+        attempt: Number of the attempt whose status is written. None: no attempt.
+        managed_by_service: True if a queue restarts the run when the cluster has lost a node.
 
     Raises:
-        RayscribeError: what stopped the workers.
+        RayscribeError: the error that stopped the workers.
         StoppedError: a stop was requested.
-        Interruption: a stop was requested while there was nothing to wait for.
+        Interruption: a stop was requested while there was no checkpoint to wait for.
     """
     number = attempt or 1
     path, filesystem = folder.storage.sub(f"{ATTEMPTS}/{number}/{RAY}").for_pyarrow()
@@ -142,7 +142,7 @@ def fit_to_end(
             raise
         except (TrainingFailedError, RayError) as error:
             wait_s = SILENT_NODE_TIMEOUT_S if only_connection_errors(error) else LOST_NODE_TIMEOUT_S
-            # The last output of workers of this node that died.
+            # Stores the last output of workers of this node that died.
             finish_logs(folder)
             raise root_cause_of(error, lost_nodes=lost_nodes(fit.nodes or nodes, wait_s=wait_s)) from error
         if stopped is not None:
@@ -150,7 +150,7 @@ def fit_to_end(
 
 
 class RayFit:
-    """`fit` of a trainer of Ray Train in a thread, so that this thread can print lines and handle signals."""
+    """Runs `fit` of a Ray Train trainer in a thread, so that this thread can print lines and handle signals."""
 
     def __init__(
         self,
@@ -169,11 +169,11 @@ class RayFit:
         self._phase = ""
         self._group: str | None = None
         self._nodes: tuple[str, ...] = ()
-        # The group that is to leave, and why.
+        # The group that has to leave, and the reason.
         self._leaves: tuple[str | None, str] | None = None
         self._selects = config.scaling.selects
         self._resize_policy = ResizePolicy(config.scaling, driver_node_id())
-        # An elastic run waits: it may go on with fewer workers than the queue would wait for.
+        # An elastic run waits: it may continue with fewer workers than the queue would wait for.
         self._lost_capacity = LostCapacity(config.scaling) if requeued and not config.scaling.is_elastic else None
         self._stale_nodes = StaleNodes(config.scaling)
         self._is_capacity_lost = False
@@ -184,13 +184,13 @@ class RayFit:
         return set(self._nodes)
 
     def wait(self) -> Any:
-        """Prints the workers' lines, and passes a request to stop on to them, until they end.
+        """Prints the workers' lines, and passes on a stop request, until they end.
 
         Raises:
             TrainingFailedError: the workers failed.
             RayError: Ray Train's controller failed.
-            LostNodeError: there is no room for the workers any more, and a queue to wait in.
-            Interruption: a stop was requested while there was nothing to wait for.
+            LostNodeError: there is no capacity for the workers any more, and a queue to wait in.
+            Interruption: a stop was requested while there was no checkpoint to wait for.
         """
         fit = threading.Thread(target=self._fit, name="fit", daemon=True)
         nodes = threading.Thread(target=self._watch_nodes, name="nodes", daemon=True)
@@ -200,7 +200,7 @@ class RayFit:
         try:
             self._follow(fit)
         finally:
-            # A thread that is inside of Ray while Ray is shut down crashes the process.
+            # A thread inside of Ray while Ray is shut down crashes the process.
             self._ended.set()
             if not fit.is_alive() or kill_controller(self._coordinator):
                 fit.join(SHUTDOWN_TIMEOUT_S)
@@ -230,7 +230,7 @@ class RayFit:
             self._error = error
 
     def _watch_nodes(self) -> None:
-        """Has the workers leave where they should; in a thread, since a head that restarts does not respond."""
+        """Requests the workers to regroup where necessary; in a thread, since a head that restarts does not respond."""
         while not self._ended.wait(NODE_POLL_S):
             # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
             group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
@@ -262,7 +262,7 @@ class RayFit:
             self._enter(update.phase)
 
     def _request(self, known: EndRequest | None) -> None:
-        """Asks the workers to end until the coordinator knows of it: one that starts again has forgotten."""
+        """Repeats requests to the workers until the coordinator has them; a coordinator that restarts loses them."""
         if STOP_SIGNAL.received:
             if known != EndRequest():
                 self._coordinator.request_stop.remote()
@@ -276,5 +276,5 @@ class RayFit:
             self._status.update(Phase.WAITING_FOR_RESOURCES, detail=self._need)
             show(Stage("workers", f"starting {self._need}"))
         else:
-            # From now on the main process writes.
+            # From now on the main process writes the status.
             self._status.pause()

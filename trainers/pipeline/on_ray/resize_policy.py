@@ -1,9 +1,8 @@
-"""When a worker group is to leave for another: a node of it is drained, or there are resources for more workers. Pure.
+"""Decides when a worker group is replaced: a node of it is drained, or there is capacity for more workers. Pure.
 
-The group then stores a checkpoint, and Ray Train starts another one where there is capacity. It could change the size
-of an elastic group itself, but would end the workers without a checkpoint. Where the capacity is lost, and a queue
-starts the run again when it is back, the attempt ends instead of waiting; where there should be capacity, nodes are
-asked.
+The group then stores a checkpoint, and Ray Train starts another one where there is capacity. Ray Train could resize an
+elastic group itself, but would end the workers without a checkpoint. If capacity is lost, and a queue will restart the
+run when it is back, the attempt ends instead of waiting; if there should be capacity, nodes are asked to report.
 """
 
 from collections import Counter
@@ -12,26 +11,27 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.wording import counted
 
-# For how long there must be capacity: Ray Train counts the nodes every 20 s (TICK_INTERVAL_S of its
+# Seconds for which there must be capacity: Ray Train counts the nodes every 20 s (TICK_INTERVAL_S of its
 # AutoscalingCoordinator; one count may fail), and would otherwise start as few workers as before.
 STABLE_CAPACITY_S = 45.0
-# The wait after a regroup until the next one for capacity; it doubles as long as the group does not grow.
+# Seconds between a regroup and the next one for capacity; doubles as long as the group does not grow.
 RESIZE_BACKOFF_S, MAX_RESIZE_BACKOFF_S = 300.0, 3600.0
-# How often the same capacity is tried in vain: the first time Ray Train may not have counted a node that is new.
+# Failed attempts with the same capacity: at the first, Ray Train may not have counted a new node yet.
 MAX_RESIZE_ATTEMPTS = 2
-# For how long there must be no capacity: nodes join a head that has restarted one by one.
+# Seconds without capacity before the attempt ends: nodes rejoin a restarted head one by one.
 LOST_CAPACITY_TIMEOUT_S = 15.0
 
-# From the start of a wait for capacity until nodes are asked what is free on them, and from then to the next time.
+# Seconds from the start of a wait for capacity until nodes are asked for their free resources, and between two
+# requests.
 FIRST_RESOURCE_REPORT_S, RESOURCE_REPORT_INTERVAL_S = 20.0, 60.0
 
 Resources = Mapping[str, float]
-# Nodes, and how many workers each could take.
+# Nodes, and the number of workers that each could hold.
 WorkersByNode = frozenset[tuple[str, int]]
 
 
 class ResizePolicy:
-    """Asks a worker group to leave once for each reason."""
+    """Requests a worker group to leave, once for each reason."""
 
     def __init__(self, scaling: ScalingPart, own_node: str):
         self._scaling, self._own_node = scaling, own_node
@@ -44,12 +44,12 @@ class ResizePolicy:
     def regroup_reason(
         self, group: Sequence[str], free: Mapping[str, Resources], draining: Set[str], now_s: float
     ) -> str | None:
-        """Why the group is to leave; None: it is not, or was asked already.
+        """Returns why the group has to leave; None if it stays, or was requested already.
 
         Args:
             group: Id of each rank's node.
-            free: Resources of each living node that nobody has, by its id.
-            draining: Ids of nodes that are about to be taken away.
+            free: Free resources of each living node, by its id.
+            draining: Ids of nodes that are being drained.
             now_s: Seconds from any origin.
         """
         leaving = (draining & {*group, self._own_node}) - self._leaving
@@ -73,11 +73,11 @@ class ResizePolicy:
         if workers <= size:
             self._workers_by_node = frozenset()
             return None
-        # Others that come and go are of no interest.
+        # Ignore other nodes that come and go.
         by_node = frozenset((node, count) for node, count in counts.items() if count)
         if self._workers_by_node != by_node:
             self._workers_by_node, self._since_s = by_node, now_s
-        # Where the same capacity does not take more workers, something holds it that Ray does not count.
+        # If the same capacity does not take more workers, something uses it that Ray does not count.
         is_vain = self._tries[by_node] >= MAX_RESIZE_ATTEMPTS
         if now_s - self._since_s < STABLE_CAPACITY_S or is_vain or now_s - self._asked_s < self._pause_s:
             return None
@@ -88,14 +88,14 @@ class ResizePolicy:
 
 
 class LostCapacity:
-    """Notices that a cluster no longer holds a fixed number of workers."""
+    """Detects that a cluster no longer holds a fixed number of workers."""
 
     def __init__(self, scaling: ScalingPart):
         self._scaling = scaling
         self._since_s: float | None = None
 
     def is_gone(self, nodes: Iterable[Resources], now_s: float) -> bool:
-        """Whether there has been no capacity for a while."""
+        """Returns True if there has been no capacity for a while."""
         each = self._scaling.worker_resources
         if sum(workers_on(node, each) for node in nodes) >= self._scaling.min_workers:
             self._since_s = None
@@ -107,9 +107,9 @@ class LostCapacity:
 class StaleNodes:
     """Finds nodes that may have capacity, while a group waits, although Ray's control store says otherwise.
 
-    It deducts what a placement group asks of a node before the node has agreed. Where the call fails, as in the seconds
-    after Ray was started again on a host, it gives nothing back until the node reports that something has changed; on
-    a node that is never given any work nothing does, and the group waits forever (Ray 2.60).
+    The control store deducts the resources of a placement group before the node has agreed. If the call to the node
+    fails, as in the seconds after Ray was restarted on a host, it does not restore them until the node reports a
+    change; a node without any work never does, and the group waits forever (Ray 2.60).
     """
 
     def __init__(self, scaling: ScalingPart):
@@ -119,13 +119,13 @@ class StaleNodes:
     def nodes_to_query(
         self, now_s: float, total: Mapping[str, Resources], free: Mapping[str, Resources], *, waits: bool
     ) -> list[str]:
-        """Ids of the nodes that are to report what is free on them; none most of the time.
+        """Returns the ids of nodes that should report their free resources; most of the time none.
 
         Args:
             now_s: Seconds from any origin.
-            total: All that each living node has, by its id.
-            free: What nobody has of it, as the control store says.
-            waits: Whether a group waits for capacity.
+            total: All resources of each living node, by its id.
+            free: The free part according to the control store.
+            waits: True while a group waits for capacity.
         """
         if not waits:
             self._next_s = None
@@ -140,6 +140,6 @@ class StaleNodes:
 
 
 def workers_on(node: Resources, each: Resources) -> int:
-    """How many workers fit into these resources."""
-    # What is free is a sum, and may be short by a rounding.
+    """Returns the number of workers that fit into these resources."""
+    # Free resources are a sum, and may be short by rounding.
     return max(0, min(int((node.get(name, 0.0) + 1e-6) // value) for name, value in each.items() if value > 0))

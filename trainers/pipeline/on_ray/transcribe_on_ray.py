@@ -1,4 +1,4 @@
-"""Transcribes over all nodes with Ray Data: processes that each have a model, and are given blocks."""
+"""Transcribes on all nodes with Ray Data: each process loads a model, and gets blocks."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ from trainers.pipeline.transcription.transcription_folder import TranscriptionFo
 def transcribe_on_ray(
     blocks: Sequence[pa.Table], task: TranscribeTask, folder: TranscriptionFolder, num_workers: int | None
 ) -> Iterator[pa.Table]:
-    """Gives OUTCOMES of each block; a block whose process or node is lost is given to another.
+    """Yields OUTCOMES of each block; a block whose process or node is lost is given to another.
 
     Raises:
         DataError: a node cannot read recordings that the driver's node reads.
-        ResourceError: the cluster has no room for one process.
-        RayscribeError: what stopped a process.
+        ResourceError: the cluster has no capacity for a single process.
+        RayscribeError: a process failed.
     """
     part = task.config.scaling
     held = largest_cluster(part.selects)
@@ -54,7 +54,7 @@ def transcribe_on_ray(
         batch_size=None,
         batch_format="pyarrow",
         zero_copy_batch=True,
-        # As many as fit from the beginning; fewer where a node is lost.
+        # As many as fit from the beginning; fewer if a node is lost.
         compute=ActorPoolStrategy(min_size=1, max_size=workers, initial_size=workers),
         num_cpus=each.get("CPU", 1.0),
         num_gpus=each.get("GPU", 0.0),
