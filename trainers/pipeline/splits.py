@@ -90,7 +90,7 @@ class OpenedData:
 
     @classmethod
     def of(cls, config: TrainConfig, *, trains: bool = True) -> Self:
-        """Opens what a config names; without training, recordings to mix may be gone."""
+        """Opens the data that a config names; without training, recordings to mix may be missing."""
         mixed: Sequence[SourceSplit] = ()
         try:
             mixed = open_config_mixed(config)
@@ -99,19 +99,19 @@ class OpenedData:
                 raise
         contents = {}
         for name in config.model.files:
-            # Where it is gone, a run that has read it goes on without; to another, the family says what is wrong.
+            # If a file is missing, a run that has read it continues without; for another run, the family reports it.
             with suppress(OSError):
                 if (location := getattr(config.model, name)) is not None:
                     contents[f"model.{name}"] = hashlib.sha256(Path(location).read_bytes()).hexdigest()
         return cls(open_config_sources(config), mixed, contents)
 
     def keys(self, data: DataPart) -> dict[str, str]:
-        """Hash of each content, see `describe`."""
+        """Returns the hash of each content, see `describe`."""
         prepared = {source.split: prepared_key(source, data) for source in self.sources}
         return {**self.contents, **prepared, **{source.split: source.fingerprint for source in self.mixed}}
 
     def changed_recordings(self, config: TrainConfig, state: State) -> str:
-        """Which recordings have changed since the run began, for a message; "" where that is not known."""
+        """Lists the recordings that have changed since the run began, for a message; "" if not known."""
         known = state.experiment["experiment"] if state.experiment is not None else {}
         cache, lines = open_storage(cache_url_of(config), config.run.storage_options), []
         keys = {source.split: known.get(f"data.{source.split}") for source in self.sources}
@@ -126,7 +126,7 @@ class OpenedData:
         return "".join(lines)
 
     def slices(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """The values of clips that are scored in `data.slice_columns`; prints which of these a split lacks."""
+        """Yields the values of scored clips in `data.slice_columns`; warns about columns that a split lacks."""
         for source in self.sources:
             if source.split == "train":
                 continue
@@ -144,7 +144,7 @@ class OpenedData:
                 yield {"split": source.split, "id": id, "values": values}
 
     def prepare(self, config: TrainConfig, engine: Engine, show: Callable[[str], None]) -> dict[str, PreparedSet]:
-        """Prepares the splits; later changes of their recordings can then be named."""
+        """Prepares the splits, and stores fingerprints by which later changes of their recordings can be named."""
         sets = prepare_splits(config, self.sources, engine, show)
         cache = open_storage(cache_url_of(config), config.run.storage_options)
         for source in self.sources:
@@ -157,7 +157,7 @@ class OpenedData:
 def prepare_splits(
     config: TrainConfig, sources: Sequence[SourceSplit], engine: Engine, show: Callable[[str], None] = lambda _: None
 ) -> dict[str, PreparedSet]:
-    """Prepares opened sources; `show` takes how far it is."""
+    """Prepares opened sources; `show` is called with the progress."""
     return {source.split: _prepare(config, source, engine, show) for source in sources}
 
 
@@ -191,11 +191,11 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
 
 
 def _write_page(prepared: PreparedSet) -> None:
-    """Writes the page of a set that has none, as some of a mix may; a failure is a warning."""
+    """Writes the page of a set without one, such as a part of a mix; a failure is only a warning."""
     try:
         if prepared.storage.exists(REPORT):
             return
-        # Imported here: what draws is slow to load, and needed once a set.
+        # Imported here: plotting is slow to load, and needed once per set.
         from trainers.scoring.report.data_section import prepared_html  # noqa: PLC0415
 
         prepared.storage.write_bytes(REPORT, prepared_html(prepared).encode())

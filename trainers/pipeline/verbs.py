@@ -1,6 +1,6 @@
-"""What the verbs of `task.py` do, each on the engine that its config needs.
+"""Runs the verbs of `task.py`, each on the engine that its config needs.
 
-Libraries that take seconds to load are loaded here, once the config is known to be right.
+Libraries that take seconds to load are loaded here, once the config has been checked.
 """
 
 import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainers.pipeline.evaluate import RunResult
 
 LIBRARIES = "loading torch and transformers"
-# What a worker of this machine imports, by itself or by accelerate where it is there.
+# Imports of a worker on this machine, by itself or by accelerate if deepspeed is installed.
 WORKERS_IMPORT = (f"{__package__}.on_machine.worker_group", "deepspeed")
 
 
@@ -37,7 +37,7 @@ class Call:
     """A call of a verb.
 
     Attributes:
-        changed: What was overridden in the config, for the record.
+        changed: Overrides of the config, for the record.
     """
 
     given: TaskArguments
@@ -50,7 +50,7 @@ Verb = Callable[[Call, "Engine"], Result]
 
 
 def train(call: Call, engine: "Engine") -> "RunResult":
-    """Trains, evaluates and exports, or continues what was interrupted."""
+    """Trains, evaluates and exports, or continues an interrupted run."""
     from trainers.pipeline.fit import fit  # noqa: PLC0415
 
     expected = os.environ.get(CHECKPOINT_VARIABLE)
@@ -73,7 +73,7 @@ def evaluate(call: Call, engine: "Engine") -> "RunResult":
 
 
 def prepare(call: Call, engine: "Engine") -> "dict[str, PreparedSet]":
-    """Decodes and stores each split, or finds it stored.
+    """Decodes and stores each split that is not stored yet.
 
     Raises:
         ConfigError: the config names no data.
@@ -102,10 +102,10 @@ VERBS: Mapping[str, Verb[Any]] = {"train": train, "prepare": prepare, "evaluate"
 
 
 def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Result:
-    """Runs a verb on Ray where something needs it (`needs_ray` says what), else in processes of this machine.
+    """Runs a verb on Ray if something needs it (`needs_ray` names it), else in processes of this machine.
 
     Raises:
-        RayscribeError: what stopped it.
+        RayscribeError: the verb failed.
     """
     given, config = call.given, call.config
     if given.ray is False:
@@ -126,7 +126,7 @@ def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Resu
         from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
 
     refuse_missing_accelerators(config, given.address)
-    # Again inside, since Ray takes SIGTERM for itself when it connects.
+    # Installed again inside, since Ray replaces the handler of SIGTERM when it connects.
     with connected(config, given.address, meanwhile=load), STOP_SIGNAL.on_signals():
         from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
 
@@ -144,7 +144,7 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
     """Runs a program on Ray workers.
 
     Raises:
-        RayscribeError: what stopped it.
+        RayscribeError: the program failed.
     """
     if given.verb != "train" or given.debug or given.ray is False:
         wrong = "--debug" if given.debug else "--no-ray" if given.ray is False else f"--verb {given.verb}"
@@ -168,10 +168,10 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
 
 
 def _load(call: Call) -> None:
-    """Loads torch, transformers and what runs with them, and has a training's arguments checked by them.
+    """Loads torch, transformers and the modules that use them, and lets them check the arguments of a training.
 
     Raises:
-        ConfigError: what they say of the arguments.
+        ConfigError: an argument is refused.
     """
     show(Stage("imports", LIBRARIES))
     from trainers.training.arguments import check_arguments, check_trackers  # noqa: PLC0415
@@ -189,7 +189,7 @@ def _local_engine(config: TrainConfig) -> "LocalEngine":
 
 
 def _machine_engine(call: Call) -> "Engine":
-    """Processes of this machine, which import what they need while this one does."""
+    """Returns an engine of local processes, which import their modules while this process does."""
     from trainers.pipeline.on_machine.process_server import start_server, threads_of  # noqa: PLC0415
 
     scaling = call.config.scaling

@@ -1,7 +1,7 @@
-"""One file of transcripts, which grows while recordings are recognized, and can be gone on with.
+"""A file of transcripts that grows while recordings are recognized, and can be continued.
 
-<file>              of what is recognized so far; at the end, of all recordings in their order
-.<file>.progress    a line for what it is of, and one for each part that was recognized; there until the end
+<file>              transcripts so far; at the end, those of all recordings in their order
+.<file>.progress    a line with the request's identity, and a line for each recognized part; removed at the end
 """
 
 import json
@@ -23,10 +23,10 @@ from trainers.storage.json_files import to_json
 
 
 class GrowingFile:
-    """The file; for one writer.
+    """The file and its progress; allows one writer.
 
     Attributes:
-        parts: What is recognized of each recording, by its id.
+        parts: The recognized part of each recording, by its id.
     """
 
     def __init__(self, path: Path, transcript_format: str):
@@ -38,15 +38,15 @@ class GrowingFile:
         self._has_begun = False
 
     def open(self, identity: Mapping[str, Any]) -> None:
-        """Finds what an earlier start of the same request has left; writes nothing yet.
+        """Reads what an earlier start of the same request has written; writes nothing yet.
 
         Raises:
-            ConfigError: it cannot be read.
-            ResumeError: it is of another request, or damaged; names what differs, and what to delete.
+            ConfigError: the progress cannot be read.
+            ResumeError: the progress is damaged, or of another request; names what differs, and what to delete.
         """
         with _naming(self._path):
             lines = self._progress.read_bytes().splitlines(keepends=True) if self._progress.exists() else []
-            # The last one was cut short where the process was killed while it wrote.
+            # The last line may be incomplete if the process was killed while it wrote.
             self._known = [line for line in lines if line.endswith(b"\n")] or [_line(identity)]
         fix = f"name another file, or delete {self._progress}"
         with self._naming_damage(1):
@@ -58,11 +58,11 @@ class GrowingFile:
 
     @property
     def transcripts(self) -> dict[str, Transcript]:
-        """Of each recording that was begun, by its id."""
+        """The transcript of each recording that was begun, by its id."""
         return {name: part.transcript for name, part in self.parts.items()}
 
     def add(self, parts: Sequence[Part]) -> None:
-        """Adds what was recognized, of which nothing is lost from then on; a ConfigError, if it cannot be written."""
+        """Adds recognized parts, which are kept from then on; raises ConfigError if the file cannot be written."""
         with _naming(self._path):
             if not self._has_begun:
                 self._replace(self._progress, b"".join(self._known))
@@ -77,7 +77,7 @@ class GrowingFile:
             self._write([self.parts[part.transcript.id] for part in parts if part.is_last], anew=False)
 
     def finish(self, text: str) -> None:
-        """Leaves a text as the file's content, and nothing else; raises as `add`."""
+        """Replaces the file by its final text, and removes the progress; raises as `add`."""
         with _naming(self._path):
             self._replace(self._path, text.encode())
             self._progress.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ class GrowingFile:
         self.parts[part.transcript.id] = part
 
     def _write(self, finished: Sequence[Part], *, anew: bool) -> None:
-        """Writes complete lines: of finished recordings, or in other formats of the one that is recognized."""
+        """Writes complete lines: of finished recordings in jsonl, of all parts in other formats."""
         if self._format != "jsonl":
             text = "".join(FORMATS[self._format](part.transcript) for part in self.parts.values())
             self._replace(self._path, text.encode())
@@ -99,7 +99,7 @@ class GrowingFile:
             file.write("".join(FORMATS["jsonl"](part.transcript) for part in finished).encode())
 
     def _replace(self, path: Path, content: bytes) -> None:
-        """Writes a file at once, so that a process that is killed leaves the former one."""
+        """Replaces a file atomically, so that a killed process leaves the previous one."""
         new = self._path.with_name(f".{self._path.name}.part")
         with new.open("wb") as file:
             file.write(content)
@@ -109,7 +109,7 @@ class GrowingFile:
 
     @contextmanager
     def _naming_damage(self, number: int) -> Iterator[None]:
-        """A block that reads a line of the progress, whose errors name the file."""
+        """Reads a line of the progress in a block whose errors name the file."""
         try:
             yield
         except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -121,7 +121,7 @@ class GrowingFile:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """A block whose errors of the file system name the option."""
+    """Converts file system errors of a block to a ConfigError that names the option."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The rows of what is to be transcribed: recordings, folders of them, or one manifest."""
+"""Opens the rows to transcribe: recordings, folders of recordings, or a manifest."""
 
 import re
 from collections import Counter
@@ -23,22 +23,22 @@ from trainers.errors import ConfigError, DataError
 
 ARGUMENT = "FILES"
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl", ".json")
-# Tables that no manifest is, and manifests that are compressed.
+# Tables in formats that manifests cannot have, and compressed manifests.
 _OTHER_TABLE = re.compile(r".*\.(parquet|arrow|feather|xlsx?|ods|(csv|tsv|jsonl?)\.(gz|bz2|xz|zst|zip))", re.IGNORECASE)
-# Names of what is written of rows.
+# Column with the names of output files.
 NAME = pa.field("name", pa.string())
 
 
 def is_manifest(text: str) -> bool:
-    """Whether it names rows and not a recording."""
+    """Returns True if a location is that of a table, not of a recording."""
     return DataLocation.parse(text).format != MANIFEST or text.lower().endswith(MANIFEST_ENDINGS)
 
 
 def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOptions) -> LocatedRows:
-    """The rows of recordings, of folders of them, or of a manifest; each with a name for what is written of it.
+    """Opens the rows of recordings, of folders, or of a manifest, with a name for the output of each.
 
     Raises:
-        ConfigError: they contradict each other, or a folder has no recordings.
+        ConfigError: the inputs contradict each other, or a folder has no recordings.
         DataError: a manifest is missing or wrong.
         StorageError: a bucket cannot be read.
     """
@@ -65,7 +65,7 @@ def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOpt
 
 
 def refuse_missing(locations: Sequence[str]) -> None:
-    """Refuses, with a DataError, recordings of this machine of which none is there; of several, some may be missing."""
+    """Raises DataError if no local recording exists; of several, some may be missing."""
     if locations and not any(is_remote(each) or Path(each).exists() or [*archives_in(each)] for each in locations):
         more = f" (nor is any other of {len(locations)})" if len(locations) > 1 else ""
         raise DataError(f"{ARGUMENT}: {locations[0]}: no such file{more}: name recordings that are there")
@@ -103,7 +103,7 @@ def _named(rows: LocatedRows) -> LocatedRows:
 
 
 def names_of(ids: Sequence[str]) -> list[str]:
-    """A relative path for each id, all different: without the ending of a recording, unless another has it, too."""
+    """Returns a unique relative path for each id: without the suffix of a recording, unless that is ambiguous."""
     full = [str(PurePosixPath(*_parts(name))) for name in ids]
     short = [_without_ending(name) for name in full]
     short_counts = Counter(short)

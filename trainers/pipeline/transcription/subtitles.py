@@ -1,4 +1,4 @@
-"""Transcripts as text and as subtitles: SubRip (SRT) and WebVTT. Pure."""
+"""Formats transcripts as text and as subtitles: SubRip (SRT) and WebVTT. Pure."""
 
 import html
 import textwrap
@@ -11,9 +11,9 @@ from trainers.storage.json_files import to_jsonl
 if TYPE_CHECKING:
     from trainers.models.recognizer import Word
 
-# As broadcasters have it: two lines of 42 characters, and not longer than one can look at them.
+# As usual for broadcasters: two lines of 42 characters, shown for a few seconds.
 LINE_CHARACTERS, CUE_LINES, CUE_S = 42, 2, 7.0
-# A pause between words that ends a cue, and the shortest time that one is shown.
+# A pause between words that ends a cue, and the shortest time of a cue.
 CUE_PAUSE_S, LEAST_CUE_S = 1.0, 0.001
 
 
@@ -26,12 +26,12 @@ class Cue(NamedTuple):
 
 
 def to_txt(transcript: Transcript) -> str:
-    """One line a segment."""
+    """Formats a transcript as text, one line per segment."""
     return "".join(f"{segment.text}\n" for segment in transcript.segments if segment.text)
 
 
 def to_srt(transcript: Transcript) -> str:
-    """SubRip."""
+    """Formats a transcript as SubRip."""
     return "\n".join(
         f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{_lines(cue.text)}\n"
         for number, cue in enumerate(cues_of(transcript), 1)
@@ -39,7 +39,7 @@ def to_srt(transcript: Transcript) -> str:
 
 
 def to_vtt(transcript: Transcript) -> str:
-    """WebVTT, https://www.w3.org/TR/webvtt1/."""
+    """Formats a transcript as WebVTT, https://www.w3.org/TR/webvtt1/."""
     cues = (
         f"\n{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_lines(html.escape(cue.text, quote=False))}\n"
         for cue in cues_of(transcript)
@@ -48,7 +48,7 @@ def to_vtt(transcript: Transcript) -> str:
 
 
 def to_line(transcript: Transcript) -> str:
-    """One line of JSON."""
+    """Formats a transcript as one line of JSON."""
     return to_jsonl([transcript.to_json_dict()], transcript.id)
 
 
@@ -56,7 +56,7 @@ FORMATS: Mapping[str, Callable[[Transcript], str]] = {"txt": to_txt, "srt": to_s
 
 
 def cues_of(transcript: Transcript) -> list[Cue]:
-    """What is shown when: parts of segments, where times of words are known, else segments."""
+    """Returns the cues of a transcript: parts of segments if the times of words are known, else segments."""
     found = [cue for segment in transcript.segments if segment.text for cue in _cues(segment)]
     return [cue._replace(end_s=max(cue.end_s, cue.start_s + LEAST_CUE_S)) for cue in found]
 
@@ -67,7 +67,7 @@ def _cues(segment: Segment) -> Iterator[Cue]:
         return
     groups = [*_groups(segment.words)]
     begin = place = 0
-    # Languages are written with spaces between words, or without: the text is cut where the words of a group begin.
+    # Not all languages have spaces between words, so the text is cut where the words of a group begin.
     for group, behind in zip(groups, [*groups[1:], None], strict=True):
         for word in group:
             place = max(place, segment.text.find(word.text, place)) + len(word.text)
@@ -93,6 +93,6 @@ def _lines(text: str) -> str:
 
 
 def _clock(seconds: float, mark: str) -> str:
-    """`01:02:03,456`, hours not limited."""
+    """Formats a time as `01:02:03,456`, with any number of hours."""
     minutes, milliseconds = divmod(round(seconds * 1000), 60_000)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{milliseconds // 1000:02d}{mark}{milliseconds % 1000:03d}"

@@ -1,4 +1,4 @@
-"""Recognizes recordings of any length with a model: cut, in batches as scoring has them, and put together again."""
+"""Recognizes recordings of any length: cuts them, recognizes segments in batches as in scoring, joins the texts."""
 
 import math
 from collections import Counter
@@ -31,28 +31,29 @@ from trainers.training.planning import context_of, scoring_options
 from trainers.training.scoring_worker import open_model
 
 Show = Callable[[Event], None]
-# Recordings are recognized together up to this much of them. Seconds.
+# Audio that is recognized together. Seconds.
 AT_ONCE_S = 1800.0
-# What a stop costs of a file that grows: on a CPU this much of them is recognized in a minute or two. Seconds.
+# Audio that is recognized between two writes to a growing file, and lost if the process is stopped: on a CPU, a minute
+# or two of computing. Seconds.
 GROWS_BY_S = 120.0
-# The longest segment where the model takes longer ones, which cost more than their length.
+# The longest segment if the model accepts longer ones, which cost more than proportionally.
 USUAL_SEGMENT_S = 30.0
 MOMENT_S = 0.01
 MOMENT_SAMPLES = round(MOMENT_S * SAMPLING_RATE_HZ)
-# How far below the loud moments of words one is silent, and up to how far above the quietest of its clip: noise.
+# A moment this far below the loud moments of words is silent, or this little above the quietest of its clip: noise.
 SILENCE_DB, NOISE_DB = 40.0, 6.0
 LOUD, QUIET = 0.9, 0.05
-# Sound further from a word's letters is not of this word. Seconds, as many as a short word takes, all of whose letters
-# may be at one of its ends.
+# Sound further from a word's letters does not belong to the word. Seconds; the length of a short word, all of whose
+# letters may be at one of its ends.
 REACH_S = 0.4
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """How recordings are cut that are longer than a segment may be; others are recognized in one piece, as in scoring.
+    """Rules for cutting recordings that are longer than a segment; others are recognized in one piece, as in scoring.
 
     Attributes:
-        max_segment_s: The longest segment. None: what the model takes, at most USUAL_SEGMENT_S.
+        max_segment_s: The longest segment. None: the model's longest input, at most USUAL_SEGMENT_S.
         pause_s: A pause of at least this length separates two segments.
     """
 
@@ -62,15 +63,15 @@ class Cutting:
 
 @dataclass(frozen=True)
 class TranscribeTask:
-    """Everything that a process needs to transcribe, besides its rows; travels to the nodes.
+    """Everything that a process needs to transcribe, except its rows; sent to the nodes.
 
     Attributes:
-        config: Model, decoding and precision, resolved.
-        model: Folder or URL with the model, or a Hub id.
-        setting: Of the search that the config asks for. None: it asks for none.
-        words: Whether times of words are wanted.
+        config: The resolved config, for model, decoding and precision.
+        model: Folder or URL of the model, or a Hub id.
+        setting: The setting of the search. None: there is no search.
+        words: True if times of words are requested.
         reader: Reads the recordings of rows.
-        contents: What the model and its files were when the request began, see `contents_of`. None: it does not matter.
+        contents: Hashes of the model and its files when the request began, see `contents_of`. None: not checked.
     """
 
     config: TrainConfig
@@ -84,7 +85,7 @@ class TranscribeTask:
 
 @dataclass(frozen=True)
 class Part:
-    """What was recognized of a recording at once: its transcript with the segments of that, and whether they end it."""
+    """Segments of a recording that were recognized at once, as a transcript, and whether they are its last."""
 
     transcript: Transcript
     is_last: bool = True
@@ -92,7 +93,7 @@ class Part:
 
 @dataclass(frozen=True)
 class _Clip:
-    """A segment that is not recognized yet: of which recording, its samples (T,), and where they are in it."""
+    """A segment to recognize: the index of its recording, its samples (T,), and its start in the recording."""
 
     recording: int
     samples: np.ndarray
@@ -107,11 +108,11 @@ class Transcriber:
     """A model, on its device, that transcribes rows.
 
     Attributes:
-        gives_word_times: Whether segments have the times of their words.
+        gives_word_times: True if segments have the times of their words.
     """
 
     def __init__(self, task: TranscribeTask, recognizer: Recognizer, options: ScoringOptions, show: Show | None = None):
-        """Takes a model in its place; `show` is told how many segments are done."""
+        """Uses a recognizer that is on its device; `show` gets the number of completed segments."""
         self._task, self._recognizer, self._options, self._show = task, recognizer, options, show
         self.gives_word_times = options.decoding.word_times
         self._batches = BatchRecognizer(recognizer)
@@ -119,12 +120,12 @@ class Transcriber:
         self._longest_s = min(task.cutting.max_segment_s or USUAL_SEGMENT_S, context_s)
 
     def transcribe(self, rows: Sequence[Row]) -> Iterator[Transcript]:
-        """Gives what comes of each row; rows of one recording one after another."""
+        """Yields the transcript of each row; rows of one recording must be adjacent."""
         for parts in self._parts(rows, {}, AT_ONCE_S, math.inf):
             yield from (part.transcript for part in parts)
 
     def growing_parts(self, rows: Sequence[Row], known: Mapping[str, Part]) -> Iterator[list[Part]]:
-        """Gives what comes of rows a little at a time, after the parts that are `known` of some, by the row's id."""
+        """Yields a few parts at a time, without the parts in `known`, by row id."""
         waiting = [row for row in rows if row["id"] not in known or not known[row["id"]].is_last]
         begun = {name: len(part.transcript.segments) for name, part in known.items()}
         on_cpu = self._recognizer.model.device.type == "cpu"
@@ -134,13 +135,13 @@ class Transcriber:
     def _parts(
         self, rows: Sequence[Row], begun: Mapping[str, int], at_once_s: float, part_s: float
     ) -> Iterator[list[Part]]:
-        """Gives parts of rows, as they are recognized.
+        """Yields parts of rows as they are recognized.
 
         Args:
-            rows: Those that are transcribed.
-            begun: Of some, by their id, how many of the first segments are left out.
-            at_once_s: So much is read before it is recognized together. Seconds.
-            part_s: So much of that is recognized together. Seconds.
+            rows: The rows to transcribe.
+            begun: Number of first segments that are skipped, by row id.
+            at_once_s: Audio that is read before it is recognized together. Seconds.
+            part_s: Audio of which parts are recognized together. Seconds.
         """
         together: list[tuple[Row, np.ndarray]] = []
         size = 0
@@ -166,7 +167,7 @@ class Transcriber:
         labels = self._labels([row for row, _ in recordings])
         left = Counter(clip.recording for clip in clips)
         counter = ProgressCounter("transcribe", total=len(clips), unit="segments", show=self._show or _show_nothing)
-        # Those in which nobody speaks have no clip.
+        # Recordings without speech have no clip.
         silent = [number for number in range(len(recordings)) if not left[number]]
         if silent:
             yield [_part(*recordings[number], (), is_last=True) for number in silent]
@@ -182,14 +183,14 @@ class Transcriber:
         return cut_recording(samples, self._longest_s, self._task.cutting.pause_s)
 
     def _labels(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Of each recording the labels of an empty text in its language."""
+        """Returns the labels of an empty text in each recording's language."""
         recognizer, language = self._recognizer, self._task.config.model.language
         return empty_labels(recognizer.codec, recognizer.processor, [row["language"] for row in rows], language)
 
     def _recognize(
         self, clips: Sequence[_Clip], labels: Sequence[list[int]], counter: ProgressCounter
     ) -> list[Recognition]:
-        """In the order of the clips; one that is too short for the model has the empty hypothesis."""
+        """Returns recognitions in the order of the clips; a clip that is too short for the model gets an empty one."""
         words = () if self.gives_word_times else None
         found = [Recognition("", 0.0, 0.0, words=words)] * len(clips)
         least = self._recognizer.limits.least_samples
@@ -213,7 +214,7 @@ def _show_nothing(event: Event) -> None: ...
 
 
 def _windows(clips: Sequence[_Clip], length_s: float) -> Iterator[list[_Clip]]:
-    """Clips in their order, each time the first of them that have a length together."""
+    """Yields consecutive clips, each time as many as are needed for a total length."""
     window: list[_Clip] = []
     for clip in clips:
         window.append(clip)
@@ -242,15 +243,15 @@ def _segment(clip: _Clip, found: Recognition) -> Segment:
 
 @contextmanager
 def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None = None) -> Iterator[Transcriber]:
-    """The model on this process's GPU, or its CPU where it has none; for `show` see Transcriber.
+    """Opens the model on this process's GPU or, without one, on its CPU; for `show` see Transcriber.
 
     Raises:
         ConfigError: there is no such model, or the config does not fit it.
-        StorageError: it cannot be read.
+        StorageError: the model cannot be read.
     """
     recognizer = open_model(task.config, task.model, session)
     config = decoded_by(task.config, recognizer.codec)
-    # Only now, so that what was replaced while it was opened is noticed, too.
+    # Checked after opening, so that a model that was replaced meanwhile is noticed, too.
     if task.contents is not None and contents_of(config, task.model) != task.contents:
         raise ResumeError(
             f"MODEL {task.model}: it, or a file of decode, has been replaced since this request began, and one output "
@@ -263,7 +264,7 @@ def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None
 
     def transcriber(search: Search | None) -> Transcriber:
         options = scoring_options(config, recognizer.limits, search=search)
-        # float16 is of GPUs.
+        # float16 is for GPUs.
         half = options.decoding.autocast is torch.float16 and device == "cpu"
         decoding = replace(
             options.decoding,
@@ -284,15 +285,16 @@ if TYPE_CHECKING:
 
 
 def reach_to_pauses(words: "Sequence[Word]", samples: npt.NDArray[np.int16]) -> "tuple[Word, ...]":
-    """Words of a clip, whose gaps are divided among them by what is heard in each.
+    """Returns the words of a clip with the gaps between them divided by the sound in each gap.
 
-    A CTC model is sure of a letter for a moment anywhere within its sound (Zeyer et al. 2021, "Why does CTC result in
-    peaky behavior?"), so that a word may be spoken long before its first letter's output and after its last one's. Of
-    the gap between two words' letters, the longest pause belongs to neither. Where there is none, they meet in its
-    middle, as in ctc-segmentation (Kürzinger et al. 2020). A word gains at most REACH_S on either side, else nothing.
+    A CTC model outputs a letter for a moment anywhere within its sound (Zeyer et al. 2021, "Why does CTC result in
+    peaky behavior?"), so a word may begin long before its first letter's output and end long after its last one's. Of
+    the gap between the letters of two words, the longest pause belongs to neither word. Without a pause, the words meet
+    in the middle of the gap, as in ctc-segmentation (Kürzinger et al. 2020). A word is extended by at most REACH_S on
+    either side, else not at all.
 
     Args:
-        words: In their order, with the times of their letters. Those that follow each other without a gap stay.
+        words: Words in their order, with the times of their letters. Words without a gap between them are not changed.
         samples: The clip, (T,).
     """
     if not words or not len(samples):
@@ -315,18 +317,18 @@ def reach_to_pauses(words: "Sequence[Word]", samples: npt.NDArray[np.int16]) -> 
 
 
 def _silent(words: "Sequence[Word]", samples: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
-    """Which moments of a clip are a pause, (moments,)."""
-    # In floats, whose squares do not overflow.
+    """Returns which moments of a clip are silent, shape (moments,)."""
+    # Float, since squares would overflow.
     moments = np.pad(samples.astype(np.float32), (0, -len(samples) % MOMENT_SAMPLES)).reshape(-1, MOMENT_SAMPLES)
     power = np.square(moments).mean(axis=1)
-    # Words without a length, or beyond the end, are some models' own: the clip speaks for them.
+    # Some models give words without a length, or beyond the end; then all of the clip counts.
     spoken = np.concatenate([power[int(word.start_s / MOMENT_S) : round(word.end_s / MOMENT_S)] for word in words])
     loud = np.quantile(spoken if len(spoken) else power, LOUD) * 10 ** (-SILENCE_DB / 10)
     return np.asarray(power <= max(loud, np.quantile(power, QUIET) * 10 ** (NOISE_DB / 10)))
 
 
 def _longest_pause(silent: npt.NDArray[np.bool_], left_s: float, right_s: float) -> tuple[float, float]:
-    """Where the longest run of silent moments in a gap begins and ends: without one, its middle twice."""
+    """Returns start and end of the longest silent run in a gap; the middle of the gap, twice, if there is none."""
     first, last = round(left_s / MOMENT_S), round(right_s / MOMENT_S)
     within = np.concatenate([[False], silent[first:last], [False]])
     runs = np.flatnonzero(np.diff(within)).reshape(-1, 2)

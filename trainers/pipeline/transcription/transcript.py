@@ -1,4 +1,4 @@
-"""What is written of a recording. Pure."""
+"""The transcript of a recording. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Segment:
 
     Attributes:
         avg_logprob: See `Recognition`.
-        words: Its words, where the model knows when each is spoken. None: it does not.
+        words: Its words with their times. None: the model does not give them.
     """
 
     start_s: float
@@ -31,13 +31,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Transcript:
-    """What came of a recording.
+    """The transcript of a recording, or why it has none.
 
     Attributes:
-        id: That of its row, or its path as it was given.
-        audio: Where it is.
-        duration_s: Its length. 0 where it could not be read.
-        language: Of its row. None: the model's.
+        id: Id of its row, or its path as given.
+        audio: Path or URL of the recording.
+        duration_s: Length of the recording. 0: it could not be read.
+        language: Language of its row. None: the model's.
         problem: Why it was not transcribed. None: it was.
     """
 
@@ -53,7 +53,7 @@ class Transcript:
         return " ".join(segment.text for segment in self.segments if segment.text)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """A line of JSON: of one that failed with its `error`, else with its `text` and `segments`."""
+        """Returns the content of a line of JSON: with `error` if it failed, else with `text` and `segments`."""
         known: dict[str, Any] = {"id": self.id, "audio": self.audio}
         if self.problem is not None:
             return {**known, "error": self.problem}
@@ -64,5 +64,5 @@ class Transcript:
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers to the fourth decimal: a tenth of a millisecond."""
+    """Rounds numbers to the fourth decimal: a tenth of a millisecond."""
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}

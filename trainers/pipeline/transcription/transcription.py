@@ -1,4 +1,4 @@
-"""Transcribes what a request names: in this process and in memory, or a shard at a time into a folder."""
+"""Transcribes the recordings of a request: in this process and in memory, or a shard at a time into a folder."""
 
 import os
 import time
@@ -47,16 +47,16 @@ TRANSCRIBE = "transcribe"
 
 @dataclass(frozen=True)
 class TranscriptionResult:
-    """What came of a request.
+    """The result of a request.
 
     Attributes:
-        recordings: How many there are.
-        quarantined: Why some have no transcript, by id.
-        audio_s: Length of those that were transcribed now, without what was there from before. Seconds.
-        took_s: How long that took, without loading the model where it is not on Ray.
-        folder: Where the transcripts are. None: in `transcripts`.
-        transcripts: Of each recording, in their order; of a folder, none.
-        format: What was asked for.
+        recordings: Number of recordings.
+        quarantined: Why recordings have no transcript, by id.
+        audio_s: Length of the audio transcribed now, without earlier results. Seconds.
+        took_s: Seconds of transcribing; includes loading the model only on Ray.
+        folder: Folder of the transcripts. None: in `transcripts`.
+        transcripts: The transcript of each recording, in their order; empty if they are in a folder.
+        format: The requested format.
     """
 
     recordings: int
@@ -78,7 +78,7 @@ class TranscriptionResult:
 
     @property
     def text(self) -> str:
-        """The transcripts in their format; several as plain text with their ids before them."""
+        """The transcripts in their format; several in plain text follow their ids."""
         good = [transcript for transcript in self.transcripts if transcript.problem is None or self.format == "jsonl"]
         if self.format == "txt" and len(self.transcripts) > 1:
             return "".join(f"{transcript.id}: {transcript.text}\n" for transcript in good)
@@ -89,13 +89,13 @@ Runner = Callable[[Sequence[pa.Table], TranscribeTask, TranscriptionFolder], Ite
 
 
 class BlockTranscriber:
-    """Transcribes blocks, each of which is a shard, into a folder, with a model that is opened once; gives OUTCOMES."""
+    """Transcribes blocks into a folder, a shard each, with a model that is opened once; returns OUTCOMES."""
 
     def __init__(self, task: TranscribeTask, folder: TranscriptionFolder):
         resolve_secrets(os.environ)
         silence_libraries()
         self._folder = folder
-        # A search has files that are there as long as it is open: until the process ends.
+        # The files of a search exist while it is open: until the process ends.
         self._open = ExitStack()
         session = LocalSession.of_this_process()
         self._transcriber = self._open.enter_context(opened_transcriber(task, session))
@@ -103,7 +103,7 @@ class BlockTranscriber:
     def __call__(self, block: pa.Table) -> pa.Table:
         rows: list[Row] = block.to_pylist()
         shard = int(rows[0]["shard"])
-        # A block may be given again, after another process was taken for lost.
+        # A block may be repeated after another process was considered lost.
         if not self._folder.is_finished(shard):
             self._folder.write(shard, rows, self._transcriber.transcribe(rows))
         return self._folder.outcomes(shard)
@@ -126,7 +126,7 @@ def transcribe_in_process(
 def transcribe(
     request: TranscriptionRequest, config: TrainConfig, model: str, rows: LocatedRows, run: Runner
 ) -> TranscriptionResult:
-    """Transcribes the rows that a request names, with a model that was found (`find_model`); `run` writes to a folder.
+    """Transcribes the rows of a request with a model found by `find_model`; `run` writes to a folder.
 
     Raises:
         ConfigError: the config cannot be used.
@@ -138,7 +138,7 @@ def transcribe(
     cutting = Cutting(request.max_segment_s, request.pause_s)
     contents = contents_of(config, model) if request.out is not None else None
     if contents is not None and not is_absolute(model):
-        # Of the Hub: all processes open the commit that it is now.
+        # For a Hub id: all processes open the current commit.
         config = config.model_copy(
             update={"model": config.model.model_copy(update={"revision": contents["model_content"]})}
         )
@@ -180,7 +180,7 @@ def _in_memory(request: TranscriptionRequest, task: TranscribeTask, rows: Locate
 
 
 def _grow(file: GrowingFile, transcriber: Transcriber, rows: Sequence[Row]) -> float:
-    """Transcribes what the file has not yet; gives how many seconds of audio it had."""
+    """Transcribes what the file does not have yet; returns the seconds of audio that it had."""
     known = [segment for part in file.parts.values() for segment in part.transcript.segments]
     known_s = sum(segment.end_s - segment.start_s for segment in known)
     if known:
@@ -228,7 +228,7 @@ def _into_folder(
     )
     total_s = pc.sum(every["duration_s"]).as_py() or 0.0
     totals = {"recordings": len(every), "quarantined": len(failed), "audio_s": round(total_s, 3)}
-    # A model gives them of all recordings, or of none.
+    # A model gives times of words for all recordings, or for none.
     _tell_words(task, gives=pc.any(every["has_words"]).as_py() is not False)
     folder.finish({**totals, "model": task.model}, failed.select(["id", "audio", "error"]).to_pylist())
     return result
@@ -243,10 +243,10 @@ def _tell_words(task: TranscribeTask, *, gives: bool) -> None:
 
 
 def _setting(config: TrainConfig, model: str) -> Setting | None:
-    """That of the config's search; of several, the one that the run has chosen; None: there is no search.
+    """Returns the setting of the config's search; of several, the run's choice; None without a search.
 
     Raises:
-        ConfigError: none was ever chosen.
+        ConfigError: there are several settings, and none was chosen.
     """
     part = config.decode
     if not part.is_tuned:

@@ -1,4 +1,4 @@
-"""`rayscribe transcribe` and `rayscribe.transcribe`: with Ray or without, and what is printed. Light until it runs."""
+"""Implements `rayscribe transcribe` and `rayscribe.transcribe`, with Ray or without. Light until it runs."""
 
 import os
 import sys
@@ -16,16 +16,16 @@ from trainers.models.sources.run_models import find_model
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
 
 if TYPE_CHECKING:
-    # It loads torch.
+    # Imports torch.
     from trainers.pipeline.transcription.transcription import TranscriptionResult
 
 ARGUMENT = "MODEL"
-# Recordings that a message names.
+# Number of recordings that a message names.
 SHOWN_PROBLEMS = 3
 
 
 def run_transcription(request: TranscriptionRequest) -> int:
-    """Transcribes, and prints or writes what is not written to a folder; see `exit_code_of`."""
+    """Transcribes, and prints the result unless it is written to a file or folder; returns an exit code."""
 
     def work() -> int:
         try:
@@ -60,15 +60,15 @@ def transcribe_request(request: TranscriptionRequest) -> "TranscriptionResult":
 
 
 def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
-    """Transcribes with Ray, or without; gives a TranscriptionResult.
+    """Transcribes with Ray or without.
 
     Raises:
-        RayscribeError: what stopped it; not that some recordings cannot be read.
+        RayscribeError: the request failed; not raised for single recordings that cannot be read.
     """
     request.check()
     resolve_secrets(os.environ)
     config = transcription_config(request)
-    # Before torch is loaded, for what is wrong with them is told in a second or two.
+    # Before torch is loaded, so that errors in the arguments are reported in a second or two.
     model = find_model(request.model, config.run.storage_options, ARGUMENT)
     from trainers.pipeline.transcription.input_rows import is_manifest, open_rows, refuse_missing  # noqa: PLC0415
 
@@ -88,7 +88,7 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
     else:
         from trainers.distributed.ray_connection import connected  # noqa: PLC0415
 
-        # Again inside, since Ray takes SIGTERM for itself when it connects.
+        # Installed again inside, since Ray replaces the handler of SIGTERM when it connects.
         with connected(config, request.address), STOP_SIGNAL.on_signals():
             from trainers.pipeline.on_ray.transcribe_on_ray import transcribe_on_ray  # noqa: PLC0415
 

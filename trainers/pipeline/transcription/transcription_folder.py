@@ -1,11 +1,11 @@
-"""A folder of transcripts, which is written a shard at a time and can be gone on with.
+"""A folder of transcripts that is written a shard at a time, and can be continued.
 
-transcripts/part-00000.jsonl …   a line for each row: its transcript, or the error that it has none for; a shard's file
-                                 is written whole and once, so that each row is in one line, whatever was killed
-<name>.srt, .vtt or .txt         of each recording, where such a format is asked for; before its shard
+transcripts/part-00000.jsonl …   a line for each row: its transcript or its error; a shard's file
+                                 is written once and atomically, so that each row has one line
+<name>.srt, .vtt or .txt         of each recording, if such a format is requested; written before its shard
 quarantine.jsonl                 the rows without a transcript
-request.json                     what the folder is of
-result.json                      totals; last
+request.json                     the identity of the request
+result.json                      totals; written last
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from trainers.storage.json_files import to_json, to_jsonl
 
 SHARDS, QUARANTINE, REQUEST, RESULT = "transcripts", "quarantine.jsonl", "request.json", "result.json"
 ROWS_PER_SHARD = 32
-# What came of each row.
+# The outcome of each row.
 OUTCOMES = pa.schema(
     [
         ("id", pa.string()),
@@ -44,12 +44,12 @@ OUTCOMES = pa.schema(
 
 @dataclass(frozen=True)
 class TranscriptionFolder:
-    """The folder; travels to the nodes.
+    """The folder; sent to the nodes.
 
     Attributes:
         url: Its path or URL.
-        storage_options: How buckets are reached.
-        format: Of a file for each recording. jsonl: there are none but the shards.
+        storage_options: Options for access to buckets.
+        format: Format of a file for each recording. jsonl: only the shards are written.
     """
 
     url: str
@@ -61,11 +61,12 @@ class TranscriptionFolder:
         return open_storage(self.url, self.storage_options)
 
     def begin(self, request: Mapping[str, Any], names: Iterable[str]) -> None:
-        """Says what the folder is of, or finds that it says so; `names` are those of its recordings.
+        """Writes the request, or checks that the folder has the same one; `names` are those of its recordings.
 
         Raises:
-            ConfigError: it has no request, but a file that would be replaced or taken for one of this request.
-            ResumeError: it is of something else; names what differs.
+            ConfigError: the folder has no request, but a file that would be replaced or mistaken for one of this
+                request.
+            ResumeError: the folder is of another request; names what differs.
         """
         if not self.storage.exists(REQUEST):
             self._refuse_files(names)
@@ -86,7 +87,7 @@ class TranscriptionFolder:
             )
 
     def finished(self) -> set[int]:
-        """Numbers of the shards that are there."""
+        """Returns the numbers of the shards that exist."""
         keys = (entry.key for entry in self.storage.list_files(SHARDS))
         return {int(key.rpartition("-")[2].removesuffix(".jsonl")) for key in keys if key.endswith(".jsonl")}
 
@@ -94,7 +95,7 @@ class TranscriptionFolder:
         return self.storage.exists(shard_key(shard))
 
     def write(self, shard: int, rows: Sequence[Row], transcripts: Iterable[Transcript]) -> None:
-        """Writes what came of the rows of a shard, unless another process has."""
+        """Writes the transcripts of a shard's rows, unless another process has."""
         by_id = {transcript.id: transcript for transcript in transcripts}
         found = [by_id[row["id"]] for row in rows]
         if self.format != "jsonl":
@@ -106,10 +107,10 @@ class TranscriptionFolder:
         self.storage.create_exclusive(shard_key(shard), lines.encode())
 
     def outcomes(self, shard: int) -> pa.Table:
-        """What came of the rows of a shard that is there.
+        """Returns the outcomes of the rows of an existing shard.
 
         Raises:
-            DataError: its file is damaged.
+            DataError: the shard's file is damaged.
         """
         try:
             lines = self.storage.read_bytes(shard_key(shard)).decode().removesuffix("\n").split("\n")
@@ -127,12 +128,12 @@ class TranscriptionFolder:
 
 
 def shard_key(shard: int) -> str:
-    """Where in the folder a shard is."""
+    """Returns the key of a shard in the folder."""
     return f"{SHARDS}/part-{shard:05d}.jsonl"
 
 
 def identity_of(task: TranscribeTask, rows: LocatedRows, transcript_format: str) -> dict[str, Any]:
-    """What decides about transcripts, by name, as JSON has it; a later start knows by it whether they are its own."""
+    """Returns what determines the transcripts, by name, as JSON; a later start compares it with that of the folder."""
     settings = task.config.model_dump(mode="json", include=set(KEPT) - {"run"})
     fields = {
         f"{part}.{name}": value
@@ -156,12 +157,12 @@ def identity_of(task: TranscribeTask, rows: LocatedRows, transcript_format: str)
 
 
 def refuse_others(known: Mapping[str, Any], wanted: Mapping[str, Any], what: str, fix: str) -> None:
-    """Refuses, with a ResumeError, transcripts of another request, or of a model that has been replaced since."""
+    """Raises ResumeError for transcripts of another request, or of a model that has been replaced since."""
     if names := [name for name in {**known, **wanted} if known.get(name) != wanted.get(name)]:
         raise ResumeError(f"{what}: holds transcripts of another request ({', '.join(names)} differ): {fix}")
 
 
 def _hash_of_rows(table: pa.Table) -> str:
-    """Hash of which rows there are, in which order, and where their recordings are: 16 hexadecimal digits."""
+    """Returns a hash of the rows, their order, and the places of their recordings: 16 hexadecimal digits."""
     rows = json.dumps(table.select(["id", "audio", "offset_s", "duration_s", "language"]).to_pylist())
     return hashlib.sha256(rows.encode()).hexdigest()[:16]

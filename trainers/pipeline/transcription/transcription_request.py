@@ -1,4 +1,4 @@
-"""What a user asks to be transcribed, and the config that follows: of the run that made the model, with overrides.
+"""A request to transcribe, and its config: that of the run that trained the model, with overrides.
 
 Imports no torch.
 """
@@ -20,7 +20,7 @@ from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.run_folder.layout import CONFIG, RunFolder
 from trainers.storage import open_storage
 
-# What of a run's recipe decides how its model transcribes; the rest is of training.
+# Parts of a run's recipe that determine how its model transcribes; the rest is for training.
 KEPT: Mapping[str, Sequence[str] | None] = {
     "model": None,
     "decode": None,
@@ -28,27 +28,27 @@ KEPT: Mapping[str, Sequence[str] | None] = {
     "training": ("per_device_eval_batch_size", "bf16", "fp16"),
     "data": ("normalizer", "do_normalize_eval"),
 }
-# Of a file's name: letters, so that a folder may be named after a version or a date.
+# Suffix of a file: letters only, so that a folder may be named after a version or a date.
 _FILE_ENDING = re.compile(r"[a-z]{2,5}")
 
 
 @dataclass(frozen=True)
 class TranscriptionRequest:
-    """What `rayscribe transcribe` and `rayscribe.transcribe` are asked for.
+    """The arguments of `rayscribe transcribe` and `rayscribe.transcribe`.
 
     Attributes:
-        model: A run folder, a folder or URL with a model, or a Hub id.
-        inputs: Recordings, folders of them, or one manifest.
-        sets: Overrides of the run's config, as of `--set`.
+        model: A run folder, a folder or URL of a model, or a Hub id.
+        inputs: Recordings, folders of recordings, or one manifest.
+        sets: Overrides of the run's config, as with `--set`.
         out: A file for a single recording, or of JSON lines for any number; or a folder or URL of a bucket. None: the
-            transcripts are printed, or given back.
-        format: One of FORMATS. None: that of a file's ending, else jsonl for a folder and txt for what is printed.
+            transcripts are printed, or returned.
+        format: One of FORMATS. None: by the suffix of a file, else jsonl for a folder and txt for printing.
         max_segment_s: See `Cutting`.
         pause_s: See `Cutting`.
-        words: Whether times of words are wanted.
-        ray: Whether Ray is used. None: for a manifest that is written to a folder, or where an address is given.
-        address: A Ray cluster. None: one that is started here.
-        num_workers: How many processes transcribe on Ray. None: as many as the cluster has room for.
+        words: True to add the times of words.
+        ray: True to use Ray. None: for a manifest with output to a folder, or if an address is given.
+        address: Address of a Ray cluster. None: a Ray is started here.
+        num_workers: Number of processes on Ray. None: as many as fit on the cluster.
         json: Print one JSON document per line, for programs.
     """
 
@@ -66,7 +66,7 @@ class TranscriptionRequest:
     json: bool = False
 
     def check(self) -> None:
-        """Refuses what contradicts itself.
+        """Refuses arguments that contradict each other.
 
         Raises:
             ConfigError: names the arguments.
@@ -105,7 +105,7 @@ class TranscriptionRequest:
             raise ConfigError(f"--out {self.out}: is there already: name another file, or delete it")
 
     def _check_folder(self, out: str) -> None:
-        """Refuses what looks like a file of another format, unless there is such a folder."""
+        """Refuses a name that looks like a file of another format, unless such a folder exists."""
         name = out.rpartition("/")[2]
         ending = name.rpartition(".")[2].lower() if "." in name.strip(".") else ""
         if _FILE_ENDING.fullmatch(ending) and (is_url(out) or not in_home(out).is_dir()):
@@ -115,7 +115,7 @@ class TranscriptionRequest:
             )
 
     def check_count(self, recordings: int) -> None:
-        """Refuses, with a ConfigError, a file that takes one recording where there are more."""
+        """Raises ConfigError for several recordings with a file that takes only one."""
         if self.file_format not in (None, "jsonl") and recordings > 1:
             raise ConfigError(
                 f"--out {self.out} is one file, and there are {recordings} recordings: name a folder, or "
@@ -124,13 +124,13 @@ class TranscriptionRequest:
 
     @property
     def file_format(self) -> str | None:
-        """The format that the ending of `out` says; None where it is a folder, or there is none."""
+        """The format by the suffix of `out`; None if `out` is a folder or missing."""
         ending = (self.out or "").rpartition(".")[2].lower()
         return ending if self.out is not None and "." in self.out and ending in FORMATS else None
 
     @property
     def folder(self) -> str | None:
-        """The folder or URL that is written to."""
+        """The output folder or URL; None if there is none."""
         if self.out is None or self.file_format is not None:
             return None
         return self.out.rstrip("/") if is_url(self.out) else str(in_home(self.out).absolute())
@@ -141,15 +141,15 @@ class TranscriptionRequest:
 
 
 def progress_of(path: Path) -> Path:
-    """Where a file that is not finished has what it is of, by which it is gone on with."""
+    """Returns the path of the progress of an unfinished file, from which it can be continued."""
     return path.with_name(f".{path.name}.progress")
 
 
 def transcription_config(request: TranscriptionRequest) -> TrainConfig:
-    """The config of the run whose folder is named, else the defaults, with the overrides.
+    """Returns the config of the model's run, or else the defaults, with the overrides.
 
     Raises:
-        ConfigError: one message with every problem.
+        ConfigError: lists every problem.
         StorageError: the run's folder cannot be read.
     """
     sets = [parse_override(text) for text in request.sets]
@@ -158,7 +158,7 @@ def transcription_config(request: TranscriptionRequest) -> TrainConfig:
     if content is None:
         content = {"model": {"name_or_path": request.model}}
     if content.get("training", {}).get("fp16"):
-        # Of a recipe, it asks for GPUs; without one it has no effect here.
+        # As part of a recipe fp16 requires GPUs; here it has no effect without one.
         content["scaling"] = {"use_gpu": True}
     content = {"data": {}, **apply_overrides(content, sets)}
     content["run"] = {**content.get("run", {}), "storage_path": request.folder}
@@ -167,7 +167,7 @@ def transcription_config(request: TranscriptionRequest) -> TrainConfig:
 
 
 def _of_run(model: str, options: StorageOptions) -> dict[str, Any] | None:
-    """What is kept of a run's config; None where it is no run's folder."""
+    """Returns the kept parts of a run's config; None if the model is not a run's folder."""
     path = in_home(model)
     if not is_url(model) and not path.is_dir():
         return None
