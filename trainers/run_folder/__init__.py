@@ -1,1 +1,1 @@
-"""What a run leaves: layout, journal and fencing, checkpoints, status, logs."""
+"""The output of a run: layout, journal and fencing, checkpoints, status, logs."""

@@ -1,4 +1,4 @@
-"""A request for an attempt of a run, of a training or a program, and where none may begin. Imports no torch."""
+"""A request for an attempt of a training or a program, with the checks before it begins. Imports no torch."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from trainers.run_folder.journal import State, publish
 from trainers.run_folder.layout import CHECKPOINTS, RESULT, RunFolder
 from trainers.run_folder.staging import staged_checkpoints_of_run
 
-# In an experiment: the kind of run that it is of. Of a training nothing says it.
+# Key in an experiment: the kind of its run. A training has no such entry.
 TRAINER, TRAINING = "trainer", "huggingface"
 
 
@@ -23,9 +23,9 @@ class AttemptRequest:
 
     Attributes:
         trainer: The kind of run.
-        overrides: What the command line changed, for the record.
-        number: The attempt's number where a service counts; it takes the run over from all before. None: the next.
-        expected: A checkpoint that a service knows the run has. None: it knows of none.
+        overrides: The command line's changes, for the record.
+        number: The attempt's number if a service counts; the attempt takes over from all before. None: the next.
+        expected: A checkpoint that the run must have, according to the service. None: none is known.
     """
 
     folder: RunFolder
@@ -36,12 +36,12 @@ class AttemptRequest:
 
     @property
     def is_managed(self) -> bool:
-        """Whether a service counts the attempts."""
+        """True if a service counts the attempts."""
         return self.number is not None
 
     @property
     def is_retry(self) -> bool:
-        """Whether a service starts this very run again."""
+        """True if a service retries this run."""
         return self.number is not None and self.number > 1
 
     def check(self, state: State) -> None:
@@ -50,8 +50,7 @@ class AttemptRequest:
         Raises:
             FencedError: an attempt of this number or a later one has begun.
             ResumeError: the folder holds a run of another kind, or checkpoints that no journal names.
-            StorageError: a checkpoint is missing that the run is known to have, as where nothing is mounted; it is
-                tried again.
+            StorageError: a known checkpoint of the run is missing, as on an unmounted storage; the attempt is retried.
         """
         refuse_superseded(self.folder, state, self.number)
         refuse_another_trainer(state, self.folder, self.trainer)
@@ -67,7 +66,7 @@ class AttemptRequest:
         changes: Sequence[str] = (),
         data: Mapping[str, str] | None = None,
     ) -> None:
-        """Writes what the attempt begins with into its own folder; `data` has the hashes of its prepared sets."""
+        """Writes the initial files of the attempt into its own folder; `data` has the hashes of its prepared sets."""
         driver.own.write_json(layout.ATTEMPT, {**layout.describe_start(), "changes": changes})
         driver.own.write_request(config, self.overrides)
         driver.own.write_json(layout.ENVIRONMENT, layout.describe_environment(data or {}))
@@ -75,14 +74,14 @@ class AttemptRequest:
 
 
 def enter_prepared(driver: Driver, processor: int | None = None, mix: Mapping[str, Any] | None = None) -> None:
-    """Has the run folder show an attempt all of whose files are written; `processor` is the attempt that has it."""
+    """Makes the run folder show a completely written attempt; `processor` is the attempt that holds the processor."""
     prepared = {"kind": "prepared", "attempt": driver.attempt, "processor": processor}
     driver.append(lambda _: {**prepared, "mix": mix} if mix is not None else prepared)
     publish(driver.folder, driver.journal)
 
 
 def refuse_another_trainer(state: State, folder: RunFolder, trainer: str) -> None:
-    """Refuses a folder of a run of another kind."""
+    """Refuses the folder of a run of another kind."""
     if state.experiment is not None and (known := state.experiment.get(TRAINER, TRAINING)) != trainer:
         raise ResumeError(
             f"{folder.url}: holds a run with trainer: {known}, and this recipe has trainer: {trainer}: name another "
@@ -91,7 +90,7 @@ def refuse_another_trainer(state: State, folder: RunFolder, trainer: str) -> Non
 
 
 def refuse_without_journal(state: State, folder: RunFolder) -> None:
-    """Refuses a folder whose checkpoints no journal vouches for, instead of beginning anew next to them."""
+    """Refuses a folder with checkpoints but no journal, instead of starting from scratch next to them."""
     if state.number == 0 and (folder.storage.exists(RESULT) or folder.storage.list_folders(CHECKPOINTS)):
         raise ResumeError(
             f"{folder.url}: holds checkpoints or a result but no journal, so it is not known which of them count; "
@@ -100,7 +99,7 @@ def refuse_without_journal(state: State, folder: RunFolder) -> None:
 
 
 def _refuse_without_checkpoint(state: State, folder: RunFolder, expected: str | None) -> None:
-    """Refuses a folder in which a checkpoint that the run is known to have is missing, as where nothing is mounted."""
+    """Refuses a folder in which a known checkpoint of the run is missing, as on an unmounted storage."""
     if state.has_begun:
         return
     start_over = "give the run another name (run.name)"

@@ -1,8 +1,8 @@
-"""What an attempt writes about itself while it runs: its progress, and its logs. Imports no torch.
+"""Status and logs that an attempt writes while it runs. Imports no torch.
 
 attempts/<k>/status.json                   replaced every few seconds, see `StatusWriter`; last by `FinalStatus`
-attempts/<k>/logs/rank-<r>-<group>.log     what a worker prints, see `worker_logs`
-attempts/<k>/logs/driver.log               what the driver printed, once the service has archived it; further pieces
+attempts/<k>/logs/rank-<r>-<group>.log     output of a worker, see `worker_logs`
+attempts/<k>/logs/driver.log               output of the driver, once the service has archived it; further pieces
                                            of a long one are driver-1.log, driver-2.log, …
 """
 
@@ -29,20 +29,20 @@ from trainers.storage.json_files import finite
 STATUS = "status.json"
 LOGS = "logs"
 DRIVER_LOG = "driver"
-# Far more than any status; what else wrote there may be of any size.
+# Far more than any status; a file that something else wrote may be of any size.
 MAX_STATUS_BYTES = 256 << 10
 MAX_WERS = 100
 _WORKER_LOG = re.compile(r"rank-(\d+)-([^/]+)\.log")
 
 WRITE_INTERVAL_S = 2.0
-# Written again unchanged after this long, so that a reader can tell a long step from a dead process.
+# Written again unchanged after this time, so that a reader can distinguish a long step from a dead process.
 HEARTBEAT_S = 20.0
 # How long the last write may delay the end of a process.
 JOIN_TIMEOUT_S = 15.0
 
 
 class Phase(StrEnum):
-    """What an attempt does."""
+    """The phase of an attempt."""
 
     PREPARING_DATA = "PREPARING_DATA"
     WAITING_FOR_RESOURCES = "WAITING_FOR_RESOURCES"
@@ -52,23 +52,23 @@ class Phase(StrEnum):
 
 
 def status_key(attempt: int) -> str:
-    """Where an attempt writes its status, in the run folder."""
+    """Returns the key of an attempt's status in the run folder."""
     return f"{ATTEMPTS}/{attempt}/{STATUS}"
 
 
 def worker_log_key(attempt: int, rank: int, group: str) -> str:
-    """Where a worker's log is kept, in the run folder."""
+    """Returns the key of a worker's log in the run folder."""
     return f"{ATTEMPTS}/{attempt}/{LOGS}/rank-{rank}-{group}.log"
 
 
 def driver_log_key(attempt: int, piece: int = 0) -> str:
-    """Where a driver's log is archived, in the run folder: its first piece, or a further one."""
+    """Returns the key of an archived driver log in the run folder: its first piece, or a further one."""
     name = f"{DRIVER_LOG}-{piece}" if piece else DRIVER_LOG
     return f"{ATTEMPTS}/{attempt}/{LOGS}/{name}.log"
 
 
 def worker_logs(folder: RunFolder, attempt: int) -> list[tuple[int, str, str]]:
-    """Rank, worker group and key of each worker's log of an attempt, by rank."""
+    """Returns rank, worker group and key of each worker's log of an attempt, by rank."""
     found = []
     for entry in folder.storage.list_files(f"{ATTEMPTS}/{attempt}/{LOGS}"):
         match = _WORKER_LOG.fullmatch(entry.key.rpartition("/")[2])
@@ -78,7 +78,7 @@ def worker_logs(folder: RunFolder, attempt: int) -> list[tuple[int, str, str]]:
 
 
 def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
-    """What an attempt wrote last, see `StatusWriter.show`; None where there is no valid one.
+    """Returns an attempt's last status, see `StatusWriter.update`; None if there is no valid one.
 
     Raises:
         StorageError: the storage is not available.
@@ -93,27 +93,27 @@ def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
     return status if isinstance(status, dict) else None
 
 
-# The WER of a validation, and that at the full context where it was scored there, too. Percent.
+# The WER of a validation, and that at the full context if scored. Percent.
 Wers = tuple[float, float | None]
 
 
 def validated_wers(folder: RunFolder, state: State, last_step: int) -> list[Wers]:
-    """Those of each validation of the run, up to that of a step, in their order."""
+    """Returns the WERs of each validation of the run up to a step, in their order."""
     lines = map(json.loads, deduplicate(accepted_metrics(folder, state)).splitlines())
     return _wers(line for line in lines if line["step"] <= last_step)
 
 
 def best_of(found: Iterable[Wers]) -> dict[str, float]:
-    """`best_wer` of validations, and of the same one `best_full_context_wer`, as far as they are known."""
+    """Returns the known values of `best_wer` and, of the same validation, `best_full_context_wer`."""
     best = min(found, key=lambda pair: pair[0], default=(None, None))
     names = ("best_wer", "best_full_context_wer")
     return {name: wer for name, wer in zip(names, best, strict=True) if wer is not None}
 
 
 def scores_of(state: State, validated: Iterable[Wers] = ()) -> dict[str, float]:
-    """What is known of `best_wer`, of all validations, and `test_wer`, and of both at the full context. Percent.
+    """Returns the known values of `best_wer` of all validations and `test_wer`, both also at the full context. Percent.
 
-    `validated` are those that are known otherwise: a checkpoint of the best WER is not kept where others rank.
+    `validated` are WERs from other sources: the checkpoint with the best WER is not kept if another metric ranks.
     """
     result = state.finished.result if state.finished is not None else {}
     of_program = {"eval_wer": (result.get("metrics") or {}).get("wer")}
@@ -125,7 +125,7 @@ def scores_of(state: State, validated: Iterable[Wers] = ()) -> dict[str, float]:
 
 
 def restarts_of(state: State, attempt: int) -> dict[str, Any]:
-    """How often the workers of an attempt were started again, and why last, as in a status; nothing where never."""
+    """Returns the number of worker restarts of an attempt and the last reason, for a status; empty without restarts."""
     groups = [group for group in state.groups if group.attempt == attempt]
     return {"restarts": len(groups) - 1, "restart_reason": groups[-1].reason} if len(groups) > 1 else {}
 
@@ -136,10 +136,10 @@ def _wers(found: Iterable[Mapping[str, Any]]) -> list[Wers]:
 
 
 class StatusWriter:
-    """Writes an attempt's status in a thread; nothing where the attempt has no number yet.
+    """Writes an attempt's status in a thread; nothing if the attempt has no number yet.
 
-    Storage that is slow or not available costs the attempt nothing. One that writes `after_workers` keeps of their last
-    status what it does not change: how far training had come.
+    A slow or unavailable storage does not delay the attempt. With `after_workers`, fields of the workers' last status
+    that this writer does not set are kept: the progress of training.
     """
 
     def __init__(self, folder: RunFolder, attempt: int | None, *, after_workers: bool = False):
@@ -157,7 +157,7 @@ class StatusWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Writes the last change, and ends the thread; waits for JOIN_TIMEOUT_S at most."""
+        """Writes the last change, and ends the thread; waits for at most JOIN_TIMEOUT_S."""
         with self._condition:
             self._closed = True
             self._condition.notify()
@@ -167,11 +167,11 @@ class StatusWriter:
     def update(self, phase: Phase, **numbers: Any) -> None:
         """Changes the status; a new phase is written at once.
 
-        Numbers are of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of the last validation),
-        `wers` (of the last MAX_WERS validations), `best_wer` (of all of them), `test_wer`, the latter two as
-        `best_full_context_wer` and `test_full_context_wer`, too, `eta_s`, `checkpoint_s`
-        (seconds that storing the last checkpoint took), `workers` (of an elastic run), those of `restarts_of` and
-        `detail` those that have changed; a detail holds until the next change.
+        `numbers` are those that have changed of `step`, `max_steps`, `loss`, `wer` and `full_context_wer` (percent, of
+        the last validation), `wers` (of the last MAX_WERS validations), `best_wer` (of all of them), `test_wer`,
+        `best_full_context_wer` and `test_full_context_wer`, `eta_s`, `checkpoint_s` (seconds that storing the last
+        checkpoint took), `workers` (of an elastic run), those of `restarts_of`, and `detail`, which is valid until the
+        next change.
         """
         with self._condition:
             self._urgent = self._urgent or phase != self._status.get("phase")
@@ -180,7 +180,7 @@ class StatusWriter:
             self._condition.notify()
 
     def pause(self) -> None:
-        """Writes nothing more until `update` is called again; another process may write meanwhile."""
+        """Stops writing until `update` is called again; another process may write meanwhile."""
         with self._condition:
             self._status = {}
             self._changed = self._urgent = False
@@ -210,12 +210,12 @@ class StatusWriter:
             status = {name: finite(value) for name, value in {**status, "at_s": time.time()}.items()}
             self._folder.storage.write_bytes(status_key(self._attempt), json.dumps(status, allow_nan=False).encode())
         except StorageError:
-            # Others report that the storage is not available; a status is not worth an attempt.
+            # Other code reports an unavailable storage; a status is not worth failing an attempt.
             return
 
 
 class FinalStatus:
-    """A block around all of an attempt; writes its last status, with its result in one line, the headline."""
+    """Surrounds all of an attempt; writes its last status, with the headline: its result in one line."""
 
     def __init__(self, config: AnyConfig, folder: RunFolder, attempt: int | None):
         self.attempt, self.headline = attempt, ""
@@ -227,7 +227,7 @@ class FinalStatus:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Writes the last status, on the main process only; tells an Interruption what the run has."""
+        """Writes the last status, on the main process only; sets the text of an Interruption about what the run has."""
         if isinstance(error, Interruption):
             error.left = self._left()
         # Another attempt may have this attempt's number by now.
@@ -242,7 +242,7 @@ class FinalStatus:
     def _scores(self) -> dict[str, float]:
         state = self._state()
         try:
-            # Metrics of a program are its own.
+            # A program's metrics are not in the run's metrics files.
             is_program = isinstance(self._config, ScriptConfig)
             return scores_of(state, () if is_program else validated_wers(self._folder, state, sys.maxsize))
         except RayscribeError:

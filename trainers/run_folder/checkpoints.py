@@ -1,9 +1,9 @@
 """Checkpoints of a run: uploaded during training, retained by score over all attempts, fetched and verified.
 
 Training completes a checkpoint on the node's own disk (`staging.stage`). A thread (`Uploader`) copies its files to the
-run folder, then MANIFEST.json with sizes and SHA-256, and enters it in the journal last. One that a killed process left
-in staging is uploaded by the next worker on that node (`resume.take_over`), so that a kill during an upload costs no
-step. One that is found damaged is quarantined.
+run folder, then MANIFEST.json with sizes and SHA-256, and finally adds the checkpoint to the journal. The next worker
+on a node uploads checkpoints that a killed process left in staging (`resume.take_over`), so that a kill during an
+upload loses no step. A damaged checkpoint is quarantined.
 """
 
 import json
@@ -24,59 +24,60 @@ from trainers.run_folder.staging import NodePart, read_staged
 from trainers.storage import Storage, sha256_of
 
 MANIFEST = "MANIFEST.json"
-# What a node other than the main process's has stored of a checkpoint; the manifest has it too.
+# Files of a checkpoint that a node other than the main process's has stored; the manifest has them too.
 PART = "PART-{}.json"
 POLL_S = 0.2
-# The name that the manifest of a quarantined checkpoint gets; its files stay for inspection.
+# The manifest of a quarantined checkpoint is renamed to this; its files stay for inspection.
 DAMAGED = "DAMAGED.json"
-# Lines of metrics up to its step that the run folder's storage had not taken when it was written.
+# Lines of metrics up to the checkpoint's step that were not yet in the run folder's storage.
 UNWRITTEN_METRICS = "unwritten-metrics.jsonl"
-# What training needs to go on, and nobody else; the optimizer's is twice the model.
+# Files that only training needs to continue; the optimizer's is twice the size of the model.
 TRAINING_STATE = {"optimizer.pt", "scheduler.pt", "scaler.pt", "trainer_state.json", "original.json", UNWRITTEN_METRICS}
-# In an adapter's checkpoint: the weights that it was trained on; in one of a model whose loss compares it with those
-# that the run began with: these. Its `folder` names a run's own, which are a folder next to the checkpoints.
+# In an adapter's checkpoint, BASE is the weights it was trained on; ORIGINAL, in checkpoints of models whose loss
+# compares them with the initial weights, is those weights. `folder` in these files names a run's own weights, in a
+# folder next to the checkpoints.
 BASE, ORIGINAL = "base.json", "original.json"
 # Written last.
 _BASE_COMPLETE = "config.json"
 _BASE_FOLDER = re.compile(r"base-[0-9a-f]{16}")
 _WEIGHTS = re.compile(rf"(adapter_)?model.*\.safetensors|pytorch_model.*\.bin|adapter_config\.json|{re.escape(BASE)}")
-# The same of DeepSpeed: each rank's shard, which of several is meant, and programs that put shards together.
+# Files of DeepSpeed: each rank's shard, the name of the current one, and programs that merge shards.
 _DEEPSPEED = r"global_step\d+/.*|latest|zero_to_\w+\.py"
-# Of FSDP2: each rank's shards, and what they are parts of.
+# Files of FSDP2: each rank's shards, and their metadata.
 _FSDP = r"(pytorch_model_fsdp|optimizer)(_0/.*|\.bin)"
 _SHARDS = re.compile(f"{_DEEPSPEED}|{_FSDP}")
-# The rank whose shard a file is.
+# The rank that a shard belongs to.
 _OWNER = re.compile(r"zero_pp_rank_(\d+)_")
 _OUTPUTS = re.compile(rf"{ATTEMPTS}/\d+/outputs-\w+")
 _NAME = re.compile(r"checkpoint-\d+-a\d+-\w+(-\w+)?")
-# Size in bytes and SHA-256 of files, by their names.
+# Size in bytes and SHA-256 of files, by name.
 Files = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """Which checkpoints stay, see `run_part.CheckpointPart`."""
+    """Decides which checkpoints are kept, see `run_part.CheckpointPart`."""
 
     num_to_keep: int | None
     score_attribute: str
     score_order: Literal["min", "max"] = "min"
 
     def best(self, checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-        """The checkpoint with the best score, the newest of equal ones; None if there is none."""
+        """Returns the checkpoint with the best score, the newest of equal ones; None if there is none."""
         return next(iter(self._ranked(checkpoints)), None)
 
     def surplus(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """The checkpoints that are neither among the best nor the newest, from which training would resume."""
+        """Returns the checkpoints that are neither among the best nor the newest, from which training would resume."""
         if self.num_to_keep is None or not checkpoints:
             return []
-        # Programs of others may have no scores at all.
+        # Programs may not report any scores.
         ranked = self._ranked(checkpoints) or sorted(checkpoints, key=lambda item: item.step, reverse=True)
         stays = {item.name for item in ranked[: self.num_to_keep]}
         last = newest(checkpoints)
         return [item for item in checkpoints if item.name not in stays and item != last]
 
     def _ranked(self, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-        # One that was saved on a request to stop has no score, and one of another program perhaps a number that is not
+        # A checkpoint that was saved on a stop request has no score, and that of a program may have a score that is not
         # finite: neither is ever the best.
         scored = [item for item in checkpoints if item.finite_metrics.get(self.score_attribute) is not None]
         sign = -1 if self.score_order == "max" else 1
@@ -84,19 +85,19 @@ class RetentionPolicy:
 
 
 def newest(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    """The checkpoint with the most steps."""
-    # Of equals the last: it was entered later.
+    """Returns the checkpoint with the most steps."""
+    # Of equal ones the last, which was added later.
     ordered = sorted(checkpoints, key=lambda item: (item.step, item.created))
     return ordered[-1] if ordered else None
 
 
 def list_checkpoints(folder: RunFolder, *, most_bytes: int | None = None) -> list[Checkpoint]:
-    """All checkpoints of a run that its journal names, by step; see Journal for `most_bytes`."""
+    """Returns all checkpoints in a run's journal, by step; see Journal for `most_bytes`."""
     return list(Journal(folder, most_bytes=most_bytes).read().checkpoints)
 
 
 def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy) -> Checkpoint:
-    """Uploads a staged checkpoint, or the first of its parts, which enters it, and deletes the staged files."""
+    """Uploads a staged checkpoint, or its first part, which adds it to the journal; deletes the staged files."""
     checkpoint, part = _of_this_group(staged, writer)
 
     def others(target: Storage) -> Files:
@@ -108,7 +109,7 @@ def upload_staged(staged: Path, writer: GroupWriter, retention: RetentionPolicy)
 
 
 def upload_part(staged: Path, writer: GroupWriter) -> None:
-    """Uploads a part of a checkpoint, not its first; the staged files stay until it is entered. Raises as `upload`."""
+    """Uploads another part of a checkpoint; its staged files stay until the checkpoint is added. Raises as `upload`."""
     writer.check()
     checkpoint, part = _of_this_group(staged, writer)
     target = writer.folder.storage.sub(f"{CHECKPOINTS}/{checkpoint.name}")
@@ -116,10 +117,10 @@ def upload_part(staged: Path, writer: GroupWriter) -> None:
 
 
 def _of_this_group(staged: Path, writer: GroupWriter) -> tuple[Checkpoint, NodePart]:
-    """A staged checkpoint; one that another group staged under a name of this group, the same for all its parts."""
+    """Returns a staged checkpoint; one of another group gets a name of this group, equal for all its parts."""
     checkpoint, part = read_staged(staged)
     if not checkpoint.name.endswith(f"-{writer.group.id}"):
-        # Scores of this group are finite; what another group staged may not be.
+        # Scores of this group are finite; those of another group may not be.
         name = f"{checkpoint.name}-{writer.group.id}"
         checkpoint = replace(checkpoint, name=name, metrics=checkpoint.finite_metrics)
     return checkpoint, part
@@ -132,14 +133,14 @@ def upload(
     retention: RetentionPolicy,
     others: Callable[[Storage], Files],
 ) -> Checkpoint:
-    """Stores a checkpoint, of a training or a program, and enters it in the journal once all nodes have stored theirs.
+    """Stores a checkpoint of a training or a program; adds it to the journal once all nodes have stored their parts.
 
-    It is as the journal will have it, but for its files: it has the names of this node's, which are in `local`. Others
-    gives the files of other nodes once they are in the folder that it is given, see `collect_parts`; what it raises
-    leaves the checkpoint without an entry. For `retention` see `enter`.
+    `checkpoint` is as in the journal, except that its files are only the names of this node's, which are in `local`.
+    `others` returns the files of other nodes once they are in the given folder, see `collect_parts`; if it raises, the
+    checkpoint is not added. For `retention` see `enter`.
 
     Raises:
-        FencedError: another attempt has taken over, so it was not entered.
+        FencedError: another attempt has taken over, so the checkpoint was not added.
         StorageError: the storage does not accept it.
     """
     writer.check()
@@ -152,7 +153,7 @@ def upload(
 
 
 def store_files(local: Path, files: Iterable[str], target: Storage) -> Files:
-    """Copies files of a local folder to the folder of a checkpoint; gives their sizes and SHA-256."""
+    """Copies files of a local folder to the folder of a checkpoint; returns their sizes and SHA-256."""
     stored = {}
     for name in sorted(files):
         stored[name] = {"size_bytes": (local / name).stat().st_size, "sha256": sha256_of(local / name)}
@@ -161,14 +162,14 @@ def store_files(local: Path, files: Iterable[str], target: Storage) -> Files:
 
 
 def enter_part(target: Storage, number: int, files: Files) -> None:
-    """Says to the main process that a node's part of a checkpoint is stored in its folder, and has these files."""
+    """Tells the main process that a node's part of a checkpoint is stored, and which files it has."""
     target.write_bytes(PART.format(number), json.dumps(files, indent=1).encode())
 
 
 def collect_parts(target: Storage, numbers: Iterable[int], wait: Callable[[int], object]) -> Files:
-    """The files of the parts of a checkpoint that nodes of these numbers store in its folder, once they have.
+    """Waits for the parts of a checkpoint that nodes with these numbers store; returns their files.
 
-    `wait` is called with such a number again and again, until its part is there; what it raises ends the wait.
+    `wait` is called with a number repeatedly until its part exists; an error that it raises ends the wait.
     """
     files: Files = {}
     for number in numbers:
@@ -181,17 +182,17 @@ def collect_parts(target: Storage, numbers: Iterable[int], wait: Callable[[int],
 
 
 def delete_checkpoint(storage: Storage, name: str) -> None:
-    """Deletes the files of a checkpoint that the journal of the run folder `storage` does not name."""
+    """Deletes the files of a checkpoint that is not in the journal of the run folder `storage`."""
     storage.delete_tree(f"{CHECKPOINTS}/{name}", first=MANIFEST)
 
 
 def enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> None:
-    """Enters a checkpoint, all of whose files are stored, in the journal, after its manifest is written.
+    """Writes the manifest of a checkpoint whose files are stored, and adds the checkpoint to the journal.
 
-    The same entry removes the checkpoints that the retention policy keeps no longer; their files are deleted after it.
+    The same entry removes the checkpoints that the retention policy no longer keeps; their files are deleted after it.
 
     Raises:
-        FencedError: another attempt has taken over, so it was not entered, and its files are deleted.
+        FencedError: another attempt has taken over, so the checkpoint was not added, and its files are deleted.
         StorageError: the storage does not accept it.
     """
     storage = writer.folder.storage
@@ -202,7 +203,7 @@ def enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolic
 
 
 def _append(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> list[str]:
-    """Adds the entry of a checkpoint; gives the names of those that it removes."""
+    """Adds the entry of a checkpoint; returns the names of the checkpoints that it removes."""
     removes: list[str] = []
 
     def decide(state: State) -> Entry | None:
@@ -222,10 +223,10 @@ def _append(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPol
 
 
 def read_manifest(storage: Storage, name: str) -> Checkpoint:
-    """The description in the folder of a checkpoint below `storage`, for one that is named by its URL.
+    """Reads the manifest in the folder of a checkpoint below `storage`, for a checkpoint named by its URL.
 
     Raises:
-        DamagedError: it has no manifest.
+        DamagedError: there is no manifest.
     """
     if not storage.exists(f"{name}/{MANIFEST}"):
         raise DamagedError(f"{storage.url(name)}: no {MANIFEST}, so it is not a complete checkpoint; name another")
@@ -233,17 +234,17 @@ def read_manifest(storage: Storage, name: str) -> Checkpoint:
 
 
 def description_of(checkpoint: Checkpoint) -> Checkpoint:
-    """Its model without the weights: configs and processor."""
+    """Returns a checkpoint's model without weights: configs and processor."""
     return _with_files(model_of(checkpoint), lambda name: not _WEIGHTS.match(name))
 
 
 def model_of(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint without what only training needs to go on: model, processor and scores."""
+    """Returns a checkpoint without files that only training needs: model, processor and scores."""
     return _with_files(checkpoint, lambda name: name not in TRAINING_STATE and not _SHARDS.fullmatch(name))
 
 
 def for_ranks(checkpoint: Checkpoint, ranks: Collection[int]) -> Checkpoint:
-    """A checkpoint without the shards of other ranks than these."""
+    """Returns a checkpoint without the shards of other ranks."""
     return _with_files(checkpoint, lambda name: not (owner := _OWNER.search(name)) or int(owner[1]) in ranks)
 
 
@@ -258,20 +259,20 @@ def fetch_undamaged(
     fetch_one: Callable[[Checkpoint], None],
     leave_out: Callable[[Checkpoint, DamagedError], None],
 ) -> Checkpoint | None:
-    """Fetches the checkpoint that is chosen, of trainings and of programs; where it is damaged, the next.
+    """Fetches the chosen checkpoint of a training or a program; if it is damaged, the next choice.
 
     Args:
         storage: The folder of the checkpoints.
-        checkpoints: Those of the run.
-        choose: Of those that are left.
-        fetch_one: Copies one to this node, and raises DamagedError.
-        leave_out: What is done with a damaged one.
+        checkpoints: The checkpoints of the run.
+        choose: Chooses among those that are left.
+        fetch_one: Copies one to this node, or raises DamagedError.
+        leave_out: Called with each damaged one.
 
     Returns:
-        The one that was fetched; None where none is chosen.
+        The fetched checkpoint; None if none is chosen.
 
     Raises:
-        ResumeError: each one that was chosen is damaged.
+        ResumeError: all chosen checkpoints are damaged.
         StorageError: the storage is not available.
     """
     left = list(checkpoints)
@@ -311,23 +312,23 @@ def fetch_files(storage: Storage, checkpoint: Checkpoint, local: Path) -> None:
 
 
 def is_fetched(storage: Storage, key: str, local: Path, sha256: str) -> bool:
-    """Copies a file to this node; whether it has this SHA-256."""
+    """Copies a file to this node; returns True if it has this SHA-256."""
 
     def is_intact() -> bool:
         storage.download_file(key, local)
         return sha256_of(local) == sha256
 
-    # What went wrong on the way here must not take a good checkpoint out of the run.
+    # Retried, since an error during the transfer must not take a good checkpoint out of the run.
     return is_intact() or is_intact()
 
 
 def fetch_base(storage: Storage, local: Path, *, trains: bool = True) -> None:
-    """Copies the run's own weights that a checkpoint names next to it here; nothing for one that names none.
+    """Copies the run's own weights that a local checkpoint names, if any, to the folder next to it.
 
-    One that is trained on needs those that its loss compares it with, too.
+    With `trains`, weights that the loss compares the model with are copied, too.
 
     Raises:
-        DamagedError: they are missing. Whether they are the right ones is seen when they are opened.
+        DamagedError: the weights are missing. Their content is checked when they are opened.
         StorageError: the storage is not available.
     """
     named = (BASE, ORIGINAL) if trains else (BASE,)
@@ -351,10 +352,10 @@ def quarantine(writer: GroupWriter, name: str) -> None:
 
 
 def sweep(writer: GroupWriter) -> None:
-    """Deletes what killed and stale groups left incomplete, which the journal cannot name any more.
+    """Deletes incomplete files of killed and stale groups, which the journal cannot name any more.
 
-    Listed first, compared with the journal after: a later group writes under names that did not exist while this one
-    held the run, so that even a sweep that was paused in between deletes nothing of it.
+    Lists first and compares with the journal afterwards: a later group writes under names that did not exist while this
+    group held the run, so that even a sweep that was paused in between deletes none of its files.
     """
     storage = writer.folder.storage
     listed = storage.sub(CHECKPOINTS).list_folders()
@@ -373,8 +374,9 @@ def sweep(writer: GroupWriter) -> None:
 class Uploader:
     """Uploads staged checkpoints, or a node's parts of them, in a thread, one at a time; applies the retention policy.
 
-    A new one is not accepted before the last is uploaded, so that a lost disk costs less than two save intervals. After
-    each, `also` is called in the thread, with the uploaded checkpoint and the seconds that it took.
+    The next checkpoint is accepted only after the last is uploaded, so that a lost disk costs less than two save
+    intervals. After each, `also` is called in the thread, with the uploaded checkpoint and the seconds that the upload
+    took.
     """
 
     def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[Checkpoint, float], None]):
@@ -385,13 +387,13 @@ class Uploader:
         self._error: Exception | None = None
 
     def submit(self, staged: Path) -> None:
-        """Starts to upload this one after the one before, whose FencedError or StorageError it raises."""
+        """Starts an upload after the previous one ends; raises the FencedError or StorageError of the previous one."""
         self.wait()
         self._thread = threading.Thread(target=self._upload, args=(staged,), name="checkpoint-upload", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Waits until what was submitted is uploaded, or raises its FencedError or StorageError."""
+        """Waits until the submitted checkpoint is uploaded; raises its FencedError or StorageError."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

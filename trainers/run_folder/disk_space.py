@@ -1,4 +1,4 @@
-"""Whether checkpoints fit: an estimate at the start of training, against what is free. Hours later it is too late."""
+"""Estimates at the start of training whether checkpoints fit on the disks, instead of failing hours later."""
 
 import shutil
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ STAGED_CHECKPOINTS = 2
 
 @dataclass(frozen=True)
 class DiskEstimate:
-    """The space that checkpoints need, and what is free.
+    """The space that checkpoints need, and the free space.
 
     Attributes:
-        checkpoint_bytes: A checkpoint.
+        checkpoint_bytes: Size of a checkpoint.
         staging: Folder on this node in which checkpoints are written.
-        staging_free_bytes: Free there.
-        kept: Most checkpoints that the run keeps, the one included that is on its way. None: all.
+        staging_free_bytes: Free space there.
+        kept: Maximum number of checkpoints that the run keeps, including the one being uploaded. None: all.
         storage: Folder of runs. None: a bucket.
-        storage_free_bytes: Free there, the run's own checkpoints counted as free, since they are replaced.
-        models_bytes: Complete models that a run with an adapter writes on either disk: the merged
-            one, and where it has weights of its own, those.
+        storage_free_bytes: Free space there, including the run's own checkpoints, since they are replaced.
+        models_bytes: Complete models that a run with an adapter writes to either disk: the merged model and, if the run
+            has base weights of its own, those.
     """
 
     checkpoint_bytes: int
@@ -46,10 +46,10 @@ class DiskEstimate:
         fetched_bytes: int,
         models_bytes: int = 0,
     ) -> "DiskEstimate":
-        """Reads how much space the disks have.
+        """Reads the free space of the disks.
 
-        Checkpoints that the run has (`existing_bytes`) are replaced by later ones unless all are kept, and the one on
-        this node (`fetched_bytes`) goes once it is loaded.
+        Existing checkpoints of the run (`existing_bytes`) are replaced by later ones unless all are kept, and the
+        checkpoint on this node (`fetched_bytes`) is deleted once it is loaded.
         """
         kept = num_to_keep + 2 if num_to_keep is not None else None
         replaced = existing_bytes if kept is not None else 0
@@ -69,7 +69,7 @@ class DiskEstimate:
 
     @property
     def problem(self) -> str | None:
-        """Which disk cannot hold what training will write: the folder, the need, what is free, and the fix."""
+        """Describes a disk that is too small: the folder, the need, the free space and the fix; None if both fit."""
         staged = STAGED_CHECKPOINTS * self.checkpoint_bytes + self.models_bytes
         each = f"of about {format_bytes(self.checkpoint_bytes)}"
         if self.staging_free_bytes < staged:
@@ -97,9 +97,9 @@ class DiskEstimate:
 
 
 def checkpoint_bytes(stored: int, trained: int, *, sharded: bool = False) -> int:
-    """Size of a checkpoint in bytes, by the numbers of its weights and of those that are trained.
+    """Returns the size of a checkpoint in bytes, by the numbers of its weights and of its trained weights.
 
-    AdamW keeps two moments of these. Shards are the weights once more, and the optimizer's own copy of them.
+    AdamW keeps two moments of trained weights. Shards contain the weights again, and the optimizer's copy of them.
     """
     if sharded:
         return BYTES_PER_NUMBER * (2 * stored + 3 * trained)

@@ -1,4 +1,4 @@
-"""What the driver of a run without a queue shows, in the run folder, too; a service keeps the log of a job."""
+"""Writes the output of a driver without a queue to the run folder; for other runs, the service keeps the job's log."""
 
 import os
 import threading
@@ -13,15 +13,16 @@ from trainers.run_folder.attempt_status import driver_log_key
 from trainers.run_folder.layout import RunFolder
 
 WRITE_S = 3.0
-# Of one attempt; a day of training has a tenth of this. It is written anew each time, as a bucket has it.
+# For one attempt; a day of training prints a tenth of this. The file is rewritten each time, since buckets cannot
+# append.
 MAX_CHARACTERS = 1 << 20
 MASK = "***"
 
 
 class DriverLog:
-    """Writes what is shown while the block runs, every few seconds, from when the attempt has its number.
+    """Writes shown lines while the block runs, every few seconds, once the attempt has its number.
 
-    No error of it disturbs the run.
+    Errors of the log do not disturb the run.
     """
 
     def __init__(self, folder: RunFolder):
@@ -39,11 +40,11 @@ class DriverLog:
         return self
 
     def add(self, line: str) -> None:
-        """Adds what is shown after the block."""
+        """Adds a line after the block."""
         self._lines.append(line)
 
     def begin(self, attempt: int) -> None:
-        """Says whose log it is."""
+        """Sets the attempt, and starts writing."""
         self._attempt = attempt
         self._thread.start()
 
@@ -65,7 +66,7 @@ class DriverLog:
 
     def _write(self) -> None:
         assert self._attempt is not None
-        # It only grows, so that a reader goes on where it was; what is beyond the limit is left out.
+        # The text only grows, so that a reader can continue at its offset; text beyond the limit is dropped.
         text = "".join(f"{line}\n" for line in self._lines[:])[:MAX_CHARACTERS]
         for secret in self._secrets:
             text = text.replace(secret, MASK)

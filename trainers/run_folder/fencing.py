@@ -1,7 +1,7 @@
-"""Who may write into a run: a driver, and the worker group of its attempt; each until another is named in the journal.
+"""Decides who may write into a run: a driver, and its attempt's worker group, until the journal names another.
 
-One that finds another named in its place ends with FencedError. It need not notice in time: what it writes has names of
-its own, and is read only once the journal names it, to which it can no longer add an entry.
+A writer that was replaced ends with FencedError. It need not notice at once: its files have unique names, and are read
+only if the journal names them, to which it can no longer add entries.
 """
 
 import platform
@@ -30,17 +30,17 @@ class Writer(ABC):
 
     @abstractmethod
     def holds(self, state: State) -> bool:
-        """Whether the journal still names it."""
+        """Returns True if the journal still names this writer."""
 
     def check(self) -> State:
-        """The state of the journal, as long as it names this writer. Raises FencedError: it names another."""
+        """Returns the state of the journal; raises FencedError if it names another writer."""
         return self._checked(self.journal.read())
 
     def append(self, decide: Callable[[State], Entry | None]) -> State:
-        """Adds an entry, see `Journal.append`, as long as the journal names this writer.
+        """Adds an entry, see `Journal.append`, if the journal names this writer.
 
         Raises:
-            FencedError: it names another; nothing was added.
+            FencedError: the journal names another writer; nothing was added.
         """
         return self.journal.append(lambda state: decide(self._checked(state)))
 
@@ -52,7 +52,7 @@ class Writer(ABC):
 
 @dataclass(frozen=True)
 class Driver(Writer):
-    """The driver of an attempt, which prepares it; no other driver has its id."""
+    """The driver that prepares an attempt, with a unique id."""
 
     id: str
 
@@ -66,12 +66,12 @@ class Driver(Writer):
     ) -> "Driver | None":
         """Begins an attempt.
 
-        Where a service counts, it has a number, and ends the attempts before at once. None: the next free one, started
-        by hand; it leaves a living worker group alone until its own may open. `experiment_on` returns the experiment,
-        as `State.experiment`; None: on this state it is to be resolved anew.
+        `number`: the attempt's number if a service counts; it ends earlier attempts at once. None: the next number, for
+        attempts started by hand; a living worker group is not fenced until this attempt's own group may open.
+        `experiment_on` returns the experiment, see `State.experiment`; None: it has to be resolved anew on this state.
 
         Returns:
-            The driver; None where the experiment is to be resolved anew, and nothing was entered.
+            The driver; None if the experiment has to be resolved anew, and nothing was added.
 
         Raises:
             FencedError: an attempt of this number or a later one has begun.
@@ -85,7 +85,7 @@ class Driver(Writer):
             experiment = experiment_on(state)
             if experiment is None:
                 return None
-            # Two experiments in one folder share nothing, so the earlier one ends, whoever began this one.
+            # Two experiments in one folder share nothing, so the earlier one ends, however this one was started.
             takes_over = number is not None or state.experiment is None or state.experiment["id"] != experiment["id"]
             return {
                 "kind": "opened",
@@ -110,7 +110,7 @@ class Driver(Writer):
 
 @dataclass(frozen=True)
 class GroupWriter(Writer):
-    """A worker group, which trains; each rank may have a writer of it, once the main process has opened it."""
+    """The worker group that trains; each rank may have its own writer, once the main process has opened the group."""
 
     group: Group
 
@@ -119,7 +119,7 @@ class GroupWriter(Writer):
         return cls(folder, Journal(folder), attempt, Group(attempt, group))
 
     def open(self, workers: int, reason: str | None = None) -> State:
-        """Takes over from the group before, whose metrics count up to this moment; `reason`: why it has ended.
+        """Takes over from the previous group, whose metrics count up to now; `reason`: why that group ended.
 
         Raises:
             FencedError: a later attempt has begun.
@@ -143,10 +143,10 @@ class GroupWriter(Writer):
 
     @contextmanager
     def writing_outputs(self) -> Iterator[None]:
-        """A block that writes this group's outputs, which a later one deletes, and reads them again.
+        """Writes this group's outputs, which a later group deletes, and reads them again while the block runs.
 
         Raises:
-            FencedError: the journal names another, which may be why they could not be read; they are deleted.
+            FencedError: the journal names another writer, which may be why reading failed; the outputs are deleted.
         """
         try:
             yield
@@ -160,13 +160,13 @@ class GroupWriter(Writer):
             raise
 
     def resize(self, step: int, workers: int) -> str | None:
-        """Enters from which step on the group trains, where it has another number of workers than the one before.
+        """Records the step from which the group trains, if it has another number of workers than the previous group.
 
         Returns:
-            What changes, as a line; None: nothing does.
+            A line about the change; None if the number is the same.
 
         Raises:
-            FencedError: the journal names another.
+            FencedError: the journal names another writer.
         """
         before = self.check().workers
         if before in (None, workers):
@@ -184,7 +184,7 @@ def refuse_superseded(folder: RunFolder, state: State, number: int | None) -> No
     """Refuses to begin an attempt whose number is not above all others.
 
     Raises:
-        FencedError: names the attempt that has the run now.
+        FencedError: names the attempt that has taken over the run.
     """
     if number is not None and state.attempt >= number:
         raise _fenced(folder, number, state)
@@ -208,7 +208,7 @@ def _fenced(folder: RunFolder, attempt: int, state: State) -> FencedError | Stor
 
 
 def _seal(folder: RunFolder, state: State) -> dict[str, int]:
-    """How many bytes of metrics count, of each group that may not write any more from now on."""
+    """Returns how many bytes of metrics count, for each group that may not write any more from now on."""
     return {
         group.id: len(complete_lines(folder, group.metrics_key)) for group in state.groups if group.sealed_bytes is None
     }

@@ -1,9 +1,9 @@
-"""The journal of a run: what happened to it, in one total order. Readers trust nothing else. Imports no torch.
+"""The journal of a run: its history in one total order, and the only source that readers trust. Imports no torch.
 
-journal/00000001.json, 00000002.json, …, each created by exactly one of those that race for it (a hard link, or a
-conditional PUT). To change something is to compare and swap: read up to entry n, decide, create entry n + 1; where
-somebody else created it first, read that and decide again. So an attempt that was paused finds, when it resumes,
-that another has taken over, and what it wrote in the meantime is in no entry: to every reader it does not exist.
+journal/00000001.json, 00000002.json, …, each created by exactly one of the writers that compete for it (a hard link, or
+a conditional PUT). A change is a compare-and-swap: read up to entry n, decide, create entry n + 1; if somebody else
+created it first, read that entry and decide again. So an attempt that was paused finds, when it resumes, that another
+has taken over, and its files of the meantime are in no entry: for every reader they do not exist.
 
     opened      {attempt, driver, experiment, takes_over, sealed}   a driver begins an attempt
     opened      {attempt, group, workers, sealed}                   a worker group of the attempt may write from now on
@@ -16,7 +16,7 @@ that another has taken over, and what it wrote in the meantime is in no entry: t
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
     pushed      {outputs, model_id, repository, commit}             the Hub has the model of these outputs
 
-`sealed` is how many bytes of each former group's metrics count. Each entry has its own SHA-256.
+`sealed` is how many bytes of each earlier group's metrics count. Each entry has its own SHA-256.
 """
 
 import hashlib
@@ -44,28 +44,28 @@ from trainers.run_folder.layout import (
 )
 from trainers.storage.json_files import finite, to_json
 
-# What the root of the run folder shows of the newest attempt that is prepared.
+# Files of the newest prepared attempt that are copied to the root of the run folder.
 REQUEST = (CONFIG, OVERRIDES, ENVIRONMENT, EXPERIMENT, QUARANTINE)
 _PARALLEL_READS = 16
-# Of one entry: a checkpoint of a thousand ranks has 150 KB.
+# Limit of one entry: a checkpoint of a thousand ranks has 150 KB.
 MAX_ENTRY_BYTES = 16 << 20
 _CHECKSUM = b', "sha256": "'
-# After a lost race, so that many who race for entry after entry do not keep each other from it.
+# After a lost race, so that many writers that compete for entry after entry do not block each other.
 _LONGEST_PAUSE_S = 0.05
-# The place of a line of metrics among those of a run: its step, then its kind, of which there are so many.
+# The position of a line of metrics among those of a run: its step, then its kind, of which there are `KINDS`.
 Position = tuple[int, int]
 KINDS = 3
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a checkpoint without opening it.
+    """The description of a checkpoint, known without opening it.
 
     Attributes:
-        name: Its folder's name, checkpoint-<step>-a<attempt>-<worker group>.
-        step: Optimizer steps behind it.
+        name: Name of its folder, checkpoint-<step>-a<attempt>-<worker group>.
+        step: Completed optimizer steps.
         attempt: The attempt that wrote it.
-        metrics: The scores on the validation set at this step.
+        metrics: Scores on the validation set at this step.
         created: ISO 8601 time.
         files: Size in bytes and SHA-256 of each file.
     """
@@ -79,19 +79,19 @@ class Checkpoint:
 
     @property
     def finite_metrics(self) -> dict[str, Any]:
-        """Its metrics as JSON has them; None for one that is not finite."""
+        """Its metrics for JSON; None for values that are not finite."""
         return {name: finite(value) for name, value in self.metrics.items()}
 
 
 @dataclass(frozen=True)
 class Group:
-    """A worker group, the one that writes checkpoints and results until another is opened.
+    """A worker group, which writes checkpoints and results until another is opened.
 
     Attributes:
         attempt: Its attempt.
-        id: Tells it from other groups of the attempt, which Ray Train starts after a failure.
-        sealed_bytes: How much of its metrics counts. None: all complete lines, since it may still write.
-        reason: Why it follows another group of its attempt; "" where it is the first, or that is not known.
+        id: Distinguishes it from other groups of the attempt, which Ray Train starts after a failure.
+        sealed_bytes: How many bytes of its metrics count. None: all complete lines, since it may still write.
+        reason: Why it follows another group of its attempt; "" if it is the first, or the reason is not known.
     """
 
     attempt: int
@@ -110,7 +110,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Resize:
-    """A change of the number of workers, after so many optimizer steps, and the attempt that trains with them."""
+    """A change of the number of workers after `step` optimizer steps, and the attempt that trains with them."""
 
     step: int
     before: int
@@ -136,13 +136,13 @@ class Finished:
 
 @dataclass(frozen=True)
 class Push:
-    """A model that the Hub has.
+    """A model that was pushed to the Hub.
 
     Attributes:
-        outputs: As of `Finished`: whose model it is.
-        model_id: Where it was asked to be, as OWNER/NAME or NAME.
-        repository: URL of where it is.
-        commit: The repository's, that has it.
+        outputs: The outputs with the model, see `Finished`.
+        model_id: The requested repository, as OWNER/NAME or NAME.
+        repository: URL of the repository.
+        commit: The commit of the model.
     """
 
     outputs: str
@@ -156,20 +156,20 @@ class State:
     """The state of a run after all entries so far.
 
     Attributes:
-        number: Of the last entry; 0 where there is none.
-        attempt: Of the last driver that opened; 0 before the first.
-        driver: Unique id of that driver, which alone may write as one.
-        group: The worker group that may write; None where a driver took over and no group has opened since.
+        number: Number of the last entry; 0 without entries.
+        attempt: Attempt of the last driver that opened; 0 before the first.
+        driver: Unique id of that driver, the only driver that may write.
+        group: The worker group that may write; None if a driver took over and no group has opened since.
         experiment: Id and description of the experiment, see `experiment.describe`.
-        prepared: The attempt whose request the run folder's root shows.
-        processor: The attempt that holds a new model's processor; None where there is none.
-        checkpoints: All that exist, by step.
-        quarantined: Names of damaged ones, whose files stay.
-        groups: All worker groups of the experiment that ever might write, in order.
+        prepared: The attempt whose request is shown in the root of the run folder.
+        processor: The attempt that holds a new model's processor; None if there is none.
+        checkpoints: All existing checkpoints, by step.
+        quarantined: Names of damaged checkpoints, whose files stay.
+        groups: All worker groups of the experiment that were ever allowed to write, in order.
         finished: The last result.
         workers: Number of workers that train. None: not known yet.
-        resizes: All changes of it, in order.
-        pushes: All, in order.
+        resizes: All changes of the number of workers, in order.
+        pushes: All pushes, in order.
     """
 
     number: int = 0
@@ -189,7 +189,7 @@ class State:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is something that only the same experiment may go on from."""
+        """True if the run has something from which only the same experiment may continue."""
         return bool(self.checkpoints or self.quarantined) or self.finished is not None
 
     def has(self, name: str) -> bool:
@@ -197,11 +197,11 @@ class State:
 
 
 class Journal:
-    """Reads and extends a run's journal; threads may share it. What was read once is not read again.
+    """Reads and extends a run's journal; threads may share it. Entries are read only once.
 
     Args:
         folder: The run folder.
-        most_bytes: A longer journal is not read, for a reader with less memory than its writers. None: any is.
+        most_bytes: A longer journal is not read, for readers with less memory than the writers. None: no limit.
     """
 
     def __init__(self, folder: RunFolder, *, most_bytes: int | None = None):
@@ -210,19 +210,19 @@ class Journal:
         self._lock = threading.Lock()
 
     def read(self) -> State:
-        """The state after all entries up to now.
+        """Returns the state after all entries up to now.
 
         Raises:
-            ResumeError: an entry is of a kind that this version does not know, or the journal is too long.
+            ResumeError: an entry is of an unknown kind, or the journal is too long.
             StorageError: the storage is not available.
         """
         with self._lock:
             return self._read()
 
     def append(self, decide: Callable[[State], Mapping[str, Any] | None]) -> State:
-        """Adds the entry that `decide` gives for exactly the state that it follows; None: nothing is to be added.
+        """Adds the entry that `decide` returns for exactly the state that it follows; None: nothing is added.
 
-        It may raise, and is called again whenever another entry came first. Returns the state after the entry.
+        `decide` may raise, and is called again whenever another entry came first. Returns the state after the entry.
         """
         with self._lock:
             while True:
@@ -246,7 +246,7 @@ class Journal:
         return self._state
 
     def entries(self) -> Iterator[Any]:
-        """All entries that a listing shows without a gap, in order, several read at a time; raises as `read`."""
+        """Yields all entries that a listing shows without a gap, in order, with parallel reads; raises as `read`."""
         listed = {entry.key: entry.size_bytes for entry in self._storage.list_files()}
         last = 0
         while _key(last + 1) in listed:
@@ -263,7 +263,7 @@ class Journal:
 
 
 def _with_checksum(entry: bytes) -> bytes:
-    """An entry, a JSON object, with its own SHA-256 as the last key."""
+    """Returns an entry, a JSON object, with its own SHA-256 as the last key."""
     return entry[:-1] + _CHECKSUM + hashlib.sha256(entry).hexdigest().encode() + b'"}'
 
 
@@ -283,7 +283,7 @@ def _parsed(number: int, content: bytes) -> Any:
 
 
 def fold(state: State, entry: Mapping[str, Any]) -> State:
-    """The state after one more entry. Pure.
+    """Returns the state after one more entry. Pure.
 
     Raises:
         ResumeError: the entry is of an unknown kind, or lacks a field of its kind.
@@ -307,7 +307,7 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
     sealed = entry["sealed"]
     groups = tuple(replace(item, sealed_bytes=sealed.get(item.id, item.sealed_bytes)) for item in state.groups)
     if "group" in entry:
-        # Whether they are more or fewer than before is entered once the step is known.
+        # A change of the number of workers is recorded once the step is known.
         workers = state.workers if state.workers is not None else entry.get("workers")
         opened = Group(entry["attempt"], entry["group"], reason=str(entry.get("reason", "")))
         return replace(state, group=entry["group"], groups=(*groups, opened), workers=workers)
@@ -317,7 +317,7 @@ def _opened(state: State, entry: Mapping[str, Any]) -> State:
         attempt=entry["attempt"],
         driver=entry["driver"],
         group=None if entry["takes_over"] else state.group,
-        # Metrics of another experiment are not this one's; its groups have ended, see `Driver.open`.
+        # Metrics of another experiment do not count for this one; its groups have ended, see `Driver.open`.
         groups=groups if known else (),
         experiment=entry["experiment"],
         # The processor of another experiment has other sizes.
@@ -370,11 +370,11 @@ _FOLDS: dict[Any, Callable[[State, Mapping[str, Any]], State]] = {
 
 
 def publish(folder: RunFolder, journal: Journal) -> None:
-    """Copies to the root, for people, what the journal names, result.json last. It may be repeated.
+    """Copies the files that the journal names to the root, for people, result.json last. Safe to repeat.
 
-    An attempt that was paused here and resumes when another has finished may overwrite one file with what was right
-    before. So everyone who publishes reads the journal before each file and after the last one, and goes on until the
-    root has what the journal names at that time. Programs read through the journal, and are never between two files.
+    An attempt that was paused here and resumes after another has finished may overwrite a file with outdated content.
+    So every publisher reads the journal before each file and after the last one, and continues until the root has what
+    the journal names at that time. Programs read through the journal, and never see a state between two files.
 
     Raises:
         StorageError: the storage does not accept it.
@@ -385,7 +385,7 @@ def publish(folder: RunFolder, journal: Journal) -> None:
         try:
             folder.storage.copy_file(source, key)
         except StorageError:
-            # A later attempt may have deleted it, once it had results of its own.
+            # A later attempt may have deleted the file, once it had results of its own.
             if _sources(journal.read()).get(key) == source:
                 raise
         else:
@@ -393,7 +393,7 @@ def publish(folder: RunFolder, journal: Journal) -> None:
 
 
 def _sources(state: State) -> dict[str, str]:
-    """What each file of the root is a copy of, in the order of copying."""
+    """Returns the source of each file in the root, in the order of copying."""
     sources = {name: f"{ATTEMPTS}/{state.prepared}/{name}" for name in REQUEST} if state.prepared is not None else {}
     if state.finished is not None:
         files = sorted(state.finished.files, key=lambda name: (name == RESULT, name))
@@ -402,7 +402,7 @@ def _sources(state: State) -> dict[str, str]:
 
 
 def accepted_metrics(folder: RunFolder, state: State, *, most_bytes: int | None = None) -> bytes:
-    """All lines of metrics that count, of all worker groups in their order: bytes, one line of JSON each.
+    """Returns all lines of metrics that count, of all worker groups in their order: bytes, one line of JSON each.
 
     With `most_bytes`, no more of each group is read.
     """
@@ -414,30 +414,30 @@ def accepted_metrics(folder: RunFolder, state: State, *, most_bytes: int | None 
 
 
 def deduplicate(metrics: bytes) -> bytes:
-    """Lines of metrics by step, each loss and each score once: as the last worker group that came to it wrote it.
+    """Returns lines of metrics by step, each loss and score once: as written by the last worker group that reached it.
 
     Args:
-        metrics: Lines of all groups in their order; a killed one may have come further than its last checkpoint.
+        metrics: Lines of all groups in their order; a killed group may have got beyond its last checkpoint.
     """
     kept: dict[Position, bytes] = {}
     for line in metrics.splitlines(keepends=True):
         try:
             content = json.loads(line)
         except ValueError:
-            # A full disk may have cut it short before the next one was written.
+            # A full disk may have cut the line short before the next one was written.
             continue
         kept[position_of(content)] = line
-    # A group may begin from a checkpoint that was staged on another node before a group that came less far.
+    # A group may begin from a checkpoint staged on another node, at a later step than the group before it reached.
     return b"".join(kept[key] for key in sorted(kept))
 
 
 def position_of(line: Mapping[str, Any]) -> Position:
-    """Where a line of metrics is: at its step there are losses, then scores, and of the last one those of the test."""
+    """Returns the position of a line of metrics: at each step losses come first, then scores, then test scores."""
     return line["step"], 2 if "test_wer" in line else int("eval_wer" in line)
 
 
 def complete_lines(folder: RunFolder, key: str, *, most_bytes: int | None = None) -> bytes:
-    """The content of a file up to its last line feed, or of its first `most_bytes`; nothing where there is no file."""
+    """Returns the content of a file, or its first `most_bytes`, up to the last line feed; empty if there is no file."""
     storage = folder.storage
     if not storage.exists(key):
         return b""

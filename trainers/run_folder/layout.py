@@ -1,9 +1,9 @@
 """The layout of a run folder. Imports no torch.
 
-journal/00000001.json …       what happened, in one order; what it does not name does not exist, see `journal`
-checkpoints/<name>/           of all attempts; one exists once the journal names it, see `checkpoints`
-checkpoints/base-<hash>/      what an adapter is trained on, where it is the run's own, see `checkpoints.BASE`
-attempts/<k>/                 what only attempt k writes:
+journal/00000001.json …       history in one order; files that it does not name do not exist, see `journal`
+checkpoints/<name>/           of all attempts; exists once the journal names it, see `checkpoints`
+checkpoints/base-<hash>/      base weights of an adapter, if they are the run's own, see `checkpoints.BASE`
+attempts/<k>/                 files that only attempt k writes:
     ray/<run>-a<k>/               Ray Train's own folder, with <checkpoint>/pointer.json for each that Ray keeps
     attempt.json                  when and where it began
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
@@ -13,16 +13,16 @@ attempts/<k>/                 what only attempt k writes:
     outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json; of a script its files/
     outputs/                      what a script has written so far, of its small files
 
-At the root for people, as copies of what the journal names (hard links on a disk), see `journal.publish`:
+At the root for people: copies of files that the journal names (hard links on a disk), see `journal.publish`:
 config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
 model/                        the best model, ready for from_pretrained; model/adapter/ where one is merged into it
 evaluation/<split>.json .jsonl
 evaluation/decoding.json      settings of a search, where one was chosen on the validation set
 metrics.jsonl                 each loss and score once, over all attempts; with the others at the run's end
-result.json                   last
+result.json                   written last
 report.html                   the page of the run, see `scoring.report`
 
-From the metrics that count, by the newest worker group, see `training.trackers`:
+Made from the metrics that count, by the newest worker group, see `training.trackers`:
 tensorboard/ wandb/           TensorBoard's events; an offline run of W&B
 """
 
@@ -64,7 +64,7 @@ ATTEMPTS = "attempts"
 RAY = "ray"
 POINTER = "pointer.json"
 EVALUATION = "evaluation"
-# Next to the splits' files: how hypotheses were searched, and by which weights, where those were chosen.
+# Next to the splits' files: the settings of the search, and the weights that chose them, if they were chosen.
 DECODING = "decoding.json"
 MODEL = "model"
 TENSORBOARD = "tensorboard"
@@ -92,7 +92,7 @@ class RunFolder:
 
     @classmethod
     def of(cls, config: AnyConfig) -> "RunFolder":
-        """The folder of the config's run, which must have a name."""
+        """Returns the folder of the config's run, which must have a name."""
         assert config.run.name is not None
         url = f"{storage_path_of(config)}/{config.run.name}"
         return cls(open_storage(url, config.run.storage_options))
@@ -107,18 +107,18 @@ class RunFolder:
         return self.url.rpartition("/")[2]
 
     def ray_run_name(self, attempt: int) -> str:
-        """The name of an attempt's Ray Train run, and of its folder below attempts/<k>/ray."""
+        """Returns the name of an attempt's Ray Train run, and of its folder below attempts/<k>/ray."""
         return f"{self.name}-a{attempt}"
 
     def read_json(self, key: str) -> Any | None:
-        """The content of a JSON file, None where it is not there."""
+        """Returns the content of a JSON file, None if it does not exist."""
         return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
 
     def read_yaml(self, key: str) -> Any | None:
-        """The content of a YAML file, None where it is not there.
+        """Returns the content of a YAML file, None if it does not exist.
 
         Raises:
-            DataError: it is not YAML in UTF-8.
+            DataError: the file is not YAML in UTF-8.
         """
         if not self.storage.exists(key):
             return None
@@ -131,12 +131,12 @@ class RunFolder:
         """Writes a JSON file.
 
         Raises:
-            ScoringError: a number in it is not finite.
+            ScoringError: a number is not finite.
         """
         self.storage.write_bytes(key, (to_json(content, self.storage.url(key), indent=2) + "\n").encode())
 
     def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes one line of JSON a row; ScoringError as `write_json`."""
+        """Writes rows as lines of JSON; raises ScoringError as `write_json`."""
         self.storage.write_bytes(key, to_jsonl(rows, self.storage.url(key)).encode())
 
     def write_request(self, config: AnyConfig, overrides: Sequence[str]) -> None:
@@ -144,7 +144,7 @@ class RunFolder:
         self.storage.write_bytes(OVERRIDES, yaml.safe_dump(list(overrides), allow_unicode=True).encode())
 
     def sub(self, prefix: str) -> "RunFolder":
-        """A folder of this one with the same layout: an attempt's own, or the outputs of a worker group."""
+        """Returns a folder within this one with the same layout: an attempt's own, or the outputs of a worker group."""
         return RunFolder(self.storage.sub(prefix))
 
     def write_evaluation(self, split: str, totals: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -153,22 +153,22 @@ class RunFolder:
 
 
 def now() -> str:
-    """The time as ISO 8601, UTC, to the second."""
+    """Returns the current time as ISO 8601, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def seconds_of(at: str) -> float:
-    """A time of `now`, in seconds since 1970."""
+    """Converts a time of `now` to seconds since 1970."""
     return datetime.fromisoformat(at).timestamp()
 
 
 def describe_start() -> dict[str, Any]:
-    """When and where an attempt begins, and by which process."""
+    """Returns when and where an attempt begins, and in which process."""
     return {"started": now(), "host": platform.node(), "process": process_name(), "python": sys.version.split()[0]}
 
 
 def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
-    """Versions, machine, git revision, and the hashes of the prepared data."""
+    """Returns versions, machine, git revision, and the hashes of the prepared data."""
     return {
         "started": now(),
         "python": sys.version.split()[0],
@@ -181,7 +181,7 @@ def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
 
 
 def version_of(package: str) -> str | None:
-    """The version of a package; None where it is not installed, as Rayscribe where its code came along with a job."""
+    """Returns the version of a package; None if it is not installed, like Rayscribe itself in a job with its code."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Where a worker group starts: from the run's newest undamaged checkpoint, uploaded or still staged on a node."""
+"""Starts a worker group from the run's newest undamaged checkpoint, uploaded or still staged on a node."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -39,19 +39,18 @@ def take_over(
 ) -> dict[str, Any]:
     """Opens this worker group in the journal, and uploads the checkpoints that a killed group left staged.
 
-    Every rank calls it. In order: the first rank of each node waits for the end of earlier groups there; the main
-    process opens this group; all checkpoints that are staged completely, on one node or in parts on several, and are
-    ahead of the run's, are uploaded, the oldest first; the earlier groups' staging folders are deleted; the main
-    process deletes what they left incomplete in the run folder. A kill in between leaves those that are not uploaded
-    to the next group.
+    Every rank calls this. In order: the first rank of each node waits for the end of earlier groups there; the main
+    process opens this group; all completely staged checkpoints that are ahead of the run's, on one node or in parts on
+    several, are uploaded, the oldest first; the earlier groups' staging folders are deleted; the main process deletes
+    their incomplete files in the run folder. After a kill in between, the next group uploads the rest.
 
     Returns:
-        How often the workers of the attempt were started again, see `restarts_of`.
+        The number of worker restarts in the attempt, see `restarts_of`.
 
     Raises:
-        FencedError: a later attempt has begun; every rank raises it.
+        FencedError: a later attempt has begun; raised by every rank.
         ResumeError: an earlier group is alive on this node, see `Staging.wait_for_earlier_groups`.
-        StorageError: a checkpoint could not be uploaded; every rank raises it.
+        StorageError: a checkpoint could not be uploaded; raised by every rank.
     """
     others = (
         staging.wait_for_earlier_groups(managed_by_service=managed_by_service, log=session.show_from_main)
@@ -80,10 +79,10 @@ def take_over(
 def _upload_left(
     found: Sequence[tuple[int, StagedPart]], writer: GroupWriter, retention: RetentionPolicy, session: Session
 ) -> None:
-    """Uploads one checkpoint, each of its parts from the rank that has it. Every rank calls it."""
+    """Uploads one checkpoint, each part from the rank that has it. Every rank calls this."""
     session.show_from_main(f"uploading {found[0][1].name}, which a killed worker group has left complete")
     own = [part for rank, part in found if rank == session.rank]
-    # The first part enters the checkpoint: not before all the others are stored, since it would wait for them.
+    # The first part adds the checkpoint to the journal, and would wait for the others, so they are stored before.
     with session.failing_together("uploading the parts that a killed worker group left"):
         for each in own:
             if each.part.number > 0:
@@ -95,14 +94,14 @@ def _upload_left(
 
 
 def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> tuple[Checkpoint, Path] | None:
-    """Fetches the run's newest checkpoint into the staging folder of every node. Every rank calls it.
+    """Fetches the run's newest checkpoint into the staging folder of every node. Every rank calls this.
 
     Returns:
-        The checkpoint and its local folder; None where the run has none yet.
+        The checkpoint and its local folder; None if the run has none yet.
 
     Raises:
         FencedError: another attempt has taken over.
-        ResumeError: all of the run's are damaged.
+        ResumeError: all checkpoints of the run are damaged.
     """
     local = staging.folder / "resume"
     return _on_every_node(lambda: _fetch_undamaged(writer, local, newest, session.show_from_main), local, session)
@@ -111,7 +110,7 @@ def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> t
 def fetch_best(
     staging: Staging, writer: GroupWriter, retention: RetentionPolicy, session: Session
 ) -> tuple[Checkpoint, Path] | None:
-    """Fetches the model of the best checkpoint to every node, otherwise as `starting_point`."""
+    """Fetches the model of the best checkpoint to every node, otherwise like `starting_point`."""
     local = staging.folder / "best"
 
     def best(checkpoints: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -124,10 +123,10 @@ def fetch_best(
 def fetch_weights(
     address: str, storage_options: StorageOptions, staging: Staging, session: Session
 ) -> tuple[Checkpoint, Path]:
-    """Fetches the model of a named checkpoint to every node. Every rank calls it.
+    """Fetches the model of a named checkpoint to every node. Every rank calls this.
 
     Raises:
-        ResumeError: it is not complete.
+        ResumeError: the checkpoint is not complete.
     """
     local = staging.folder / "weights"
 
@@ -145,7 +144,7 @@ def fetch_weights(
 def _on_every_node(
     fetch_first: Callable[[], tuple[Storage, Checkpoint] | None], local: Path, session: Session
 ) -> tuple[Checkpoint, Path] | None:
-    """What the main process has fetched and verified, fetched to the other nodes, to each its own ranks' shards."""
+    """Fetches and verifies a checkpoint on the main process, then on the other nodes with the shards of their ranks."""
     chosen: tuple[Storage, Checkpoint] | None = session.broadcast(fetch_first, FETCHING)
     if chosen is None:
         return None
@@ -163,7 +162,7 @@ def _fetch_undamaged(
     choose: Callable[[Sequence[Checkpoint]], Checkpoint | None],
     log: Callable[[str], None],
 ) -> tuple[Storage, Checkpoint] | None:
-    """Fetches the checkpoint that is chosen; a damaged one is quarantined, and the next is chosen."""
+    """Fetches the chosen checkpoint; a damaged one is quarantined, and the next is chosen."""
     checkpoints = writer.folder.storage.sub(CHECKPOINTS)
 
     def leave_out(checkpoint: Checkpoint, error: DamagedError) -> None:
@@ -177,10 +176,10 @@ def _fetch_undamaged(
 
 
 def named_checkpoint(text: str, storage_options: StorageOptions) -> tuple[Storage, Checkpoint]:
-    """The checkpoint that `run.resume: from:<text>` names, and the folder above it.
+    """Returns the checkpoint that `run.resume: from:<text>` names, and the folder above it.
 
     Raises:
-        ResumeError: it is no absolute folder or URL, or no complete checkpoint, or its run's journal does not name it.
+        ResumeError: not an absolute folder or URL, not a complete checkpoint, or not in its run's journal.
     """
     if not is_absolute(text):
         raise ResumeError(f"run.resume: from:{text}: give the absolute folder or URL of a checkpoint")

@@ -1,8 +1,8 @@
-"""Where the runs of this user are that were started without a queue, one small file for each. Imports no torch.
+"""Registers this user's runs without a queue, in small files. Imports no torch.
 
-<state folder>/runs/<hash of the run folder>-<start>.json, which only the process that starts writes: when it begins,
-and when it ends. The one that was started last says what the run is; when it ends, it removes those before it. One that
-is refused, so that it ends before it begins an attempt, removes itself, and leaves what was known of the run before.
+<state folder>/runs/<hash of the run folder>-<start>.json is written only by the starting process: when it begins, and
+when it ends. The file of the last start describes the run; when that process ends, it removes the files before it. A
+start that is refused before it begins an attempt removes its own file, and leaves those before it.
 """
 
 import hashlib
@@ -32,27 +32,27 @@ from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 
 FOLDER = "runs"
-# An error may be as long as a file; the list shows its first line.
+# An error may be as long as a file; lists show its first line.
 MAX_REASON = 500
-# By how much a start follows the one before at least, whatever the clock says. Seconds.
+# Minimum time between two starts of a run, even if the clock was set back. Seconds.
 NEXT_S = 0.001
 
 
 @dataclass(frozen=True)
 class Registered:
-    """A run that was started without a queue, as its last start knows it.
+    """A run that was started without a queue, as described by its last start.
 
     Attributes:
-        url: The run folder's absolute path or URL.
-        config: What it was started with, see `config.loader.to_yaml`.
-        process: Its driver, see `machine.process_name`. "": not known.
-        started_s: Seconds since 1970, as all times; after that of any start before, whatever the clock says.
-        folder: The working directory of the driver.
-        created_s: When it was first started.
-        address: The Ray that it joined. None: one of its own.
-        no_ray: It ran in its driver, without Ray.
-        attempt: The newest when it ended; 0 where it ended before it had one, or runs.
-        exit_code: None: it runs, or was killed.
+        config: The config of the start, see `config.loader.to_yaml`.
+        process: Name of its driver, see `machine.process_name`. "": not known.
+        started_s: Seconds since 1970, as all times; later than any previous start, even if the clock was set back.
+        folder: Working directory of the driver.
+        created_s: Time of the first start.
+        address: Address of the Ray that it joined. None: a Ray of its own.
+        no_ray: True if it ran in its driver, without Ray.
+        attempt: The newest attempt when it ended; 0 if it ended before it had one, or is running.
+        exit_code: None: it is running, or was killed.
+        reason: Why it was stopped.
         reason: What stopped it.
     """
 
@@ -75,14 +75,14 @@ class Registered:
 
     @property
     def is_running(self) -> bool | None:
-        """Whether its driver lives; None where that is not seen from this machine."""
+        """True if its driver is alive; None if this machine cannot see that."""
         if self.ended_s is not None or process_has_ended(self.process) or self.went_with_restart:
             return False
         return True if self.process and sees_processes_of(self._machine) else None
 
     @property
     def went_with_restart(self) -> bool:
-        """Whether its driver was of an earlier start of this machine, and had not ended by itself."""
+        """True if its driver belonged to an earlier boot of this machine, and had not ended by itself."""
         return self.ended_s is None and self.process != "" and was_restarted(self._machine)
 
     @property
@@ -101,7 +101,7 @@ class Registered:
         return home() / FOLDER / f"{_key(self.url)}-{self.started_s:.6f}.json"
 
     def write(self) -> None:
-        """Writes it in the place of what was written before; nothing where the state folder cannot be written.
+        """Replaces the file of this start; does nothing if the state folder cannot be written.
 
         A training is worth more than its line in a list.
         """
@@ -115,10 +115,10 @@ class Registered:
 
 @contextmanager
 def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Iterator[None]:
-    """A block in which a driver runs the config's run, which has a name; remembers that, and how it ended.
+    """Registers the config's run, which must have a name, while the block runs; records how it ended.
 
     Raises:
-        ResumeError: another process of this machine runs it; nothing is written then.
+        ResumeError: another process of this machine runs it; nothing is written in that case.
     """
     if not is_main_process():
         yield
@@ -139,7 +139,7 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
     _refuse_second(start)
     start.write()
     try:
-        # One that was started in the same moment.
+        # Another process may have started at the same moment.
         _refuse_second(start)
     except ResumeError:
         start.remove()
@@ -164,7 +164,7 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
 
 
 def _refuse_second(start: Registered) -> None:
-    """Refuses a start after that of another process which lives: two would train the same run."""
+    """Refuses to start after a living process with the same run: two would train it."""
     for other in _read(f"{_key(start.url)}-*.json"):
         is_first = (other.started_s, other.process) < (start.started_s, start.process)
         if other.process != start.process and other.is_running and is_first:
@@ -175,7 +175,7 @@ def _refuse_second(start: Registered) -> None:
 
 
 def _end_of(error: BaseException) -> tuple[int, str]:
-    """Exit code, and what stopped it."""
+    """Returns the exit code of an error, and its text."""
     if isinstance(error, StoppedError):
         return STOP_SIGNAL.exit_code, str(error)
     if isinstance(error, RayscribeError):
@@ -193,7 +193,7 @@ def _attempts(config: AnyConfig) -> int:
 
 
 def all_registered() -> list[Registered]:
-    """Every run, the one that was first started last first; files that cannot be read are left out."""
+    """Returns all runs, the one that was first started last first; skips files that cannot be read."""
     newest: dict[str, Registered] = {}
     for found in sorted(_read("*.json"), key=lambda run: run.started_s):
         newest[found.url] = found
@@ -201,7 +201,7 @@ def all_registered() -> list[Registered]:
 
 
 def find_registered(url: str) -> Registered | None:
-    """The run of a run folder, as its last start knows it."""
+    """Returns the run of a run folder, as described by its last start."""
     return max(_read(f"{_key(url)}-*.json"), key=lambda run: run.started_s, default=None)
 
 

@@ -1,7 +1,7 @@
-"""Staging: folders on a node's own disk, in which a worker group completes checkpoints before they are uploaded.
+"""Staging folders on a node's own disk, in which a worker group completes checkpoints before they are uploaded.
 
-A node may hold folders of several groups: this one's, and those of killed ones, whose complete checkpoints are uploaded
-by the next. The first rank of each node holds a lock on its group's folder for as long as its process lives.
+A node may have folders of several groups: the current one's, and those of killed groups, whose complete checkpoints the
+next group uploads. The first rank of each node holds a lock on its group's folder while its process lives.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from trainers.run_folder.layout import now
 from trainers.storage.own_folder import own_temporary_folder
 
 if TYPE_CHECKING:
-    # It loads torch, which the service, a reader of checkpoints, does without.
+    # Imports torch, which the service, a reader of checkpoints, does not need.
     from trainers.distributed.session import Session
 
 STAGED = "STAGED.json"
 LOCK = ".lock"
-# URL of the run folder, in a worker group's folder.
+# File in a worker group's folder with the URL of the run folder.
 RUN = "RUN"
 POLL_S = 0.2
-# How long a killed group may take to end, before it is taken for alive.
+# Timeout for a killed group to end, after which it counts as alive.
 KILLED_GROUP_TIMEOUT_S = 60.0
-# The same where only a step interval can be lost: the group is fenced, and only what it staged is left behind.
+# Timeout if only a step interval can be lost: the group is fenced, and only its staged checkpoints are left behind.
 FENCED_GROUP_TIMEOUT_S = 10.0
-# How long a new lock may be held by another process.
+# Timeout for a new lock that another process holds.
 LOCK_TIMEOUT_S = 10.0
 _OWN_FOLDER = "give each node a temporary folder of its own (TMPDIR)"
 
@@ -43,8 +43,8 @@ _OWN_FOLDER = "give each node a temporary folder of its own (TMPDIR)"
 class Staging:
     """A worker group's folder on the node's own disk, below `root`, which has those of all groups of this run here.
 
-    The group has one name on all its nodes, which may share the root. The first rank of each node holds the lock for as
-    long as it lives.
+    The group has one name on all its nodes, which may share the root. The first rank of each node holds the lock while
+    it lives.
     """
 
     root: Path
@@ -54,14 +54,14 @@ class Staging:
 
     @classmethod
     def open(cls, run_id: str, session: "Session", group: str | None = None) -> "Staging":
-        """Creates and locks the folder of a worker group, by default a new one; every rank calls it.
+        """Creates and locks the folder of a worker group, by default a new one; every rank calls this.
 
-        `run_id` is unique, so that a run of the same name in the same folder finds nothing of this one.
+        `run_id` is unique, so that a run of the same name in the same folder does not find this run's checkpoints.
         """
         group = group or session.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         root, lock = _root_of(run_id), None
         if session.local_rank == 0:
-            # Before the folder, so that nobody finds the folder of a living group without its lock.
+            # Locked before the folder exists, so that nobody finds the folder of a living group without its lock.
             folder = root / _folder_name(group, session.node)
             lock = _new_lock(_lock_of(folder))
             folder.mkdir(mode=0o700)
@@ -69,7 +69,7 @@ class Staging:
         return cls(root, group, session.node, lock)
 
     def name_run(self, url: str) -> None:
-        """Writes into this group's folder to which run its checkpoints belong, see `staged_checkpoints_of_run`."""
+        """Records the run folder of this group's checkpoints, see `staged_checkpoints_of_run`."""
         (self.folder / RUN).write_text(url)
 
     @property
@@ -77,12 +77,12 @@ class Staging:
         return self.root / _folder_name(self.group, self.node)
 
     def wait_for_earlier_groups(self, *, managed_by_service: bool, log: Callable[[str], None]) -> list[Path]:
-        """Folders of earlier worker groups that have ended; waits for those that are about to end.
+        """Waits for earlier worker groups that are about to end; returns the folders of those that have ended.
 
-        Where a service counts the attempts (`managed_by_service`), a group that is still alive is fenced and ignored.
+        If a service counts the attempts (`managed_by_service`), a group that is still alive is fenced and ignored.
 
         Raises:
-            ResumeError: one of these groups is alive and no service counts attempts: two would train the same run.
+            ResumeError: an earlier group is alive and no service counts attempts: two would train the same run.
         """
         own = _folder_name(self.group, "")
         folders = [path for path in sorted(self.root.iterdir()) if path.is_dir() and not path.name.startswith(own)]
@@ -102,7 +102,7 @@ class Staging:
 
     def remove(self) -> None:
         remove(self.folder)
-        # Another group that is still alive has its folder there.
+        # Fails if another living group has its folder there.
         with contextlib.suppress(OSError):
             self.root.rmdir()
 
@@ -111,7 +111,7 @@ def refuse_second_training(run_id: str) -> None:
     """Waits for worker groups of a run on this node that are about to end.
 
     Raises:
-        ResumeError: one is alive.
+        ResumeError: a group is still alive.
     """
     _wait_for_ends(path for path in _root_of(run_id).glob("*") if path.is_dir())
 
@@ -126,16 +126,16 @@ def _wait_for_ends(folders: Iterable[Path]) -> None:
 
 
 def _ends_before(folder: Path, end_s: float) -> bool:
-    """Waits for the end of a worker group, by its folder; whether it came."""
+    """Waits for the end of a worker group, by its folder; returns True if it has ended."""
     while not (is_free := _is_free(_lock_of(folder))) and time.monotonic() < end_s:
         time.sleep(POLL_S)
     return is_free
 
 
 class NodePart(NamedTuple):
-    """Which of a checkpoint's parts, and of how many, a node has staged: the files that its own ranks wrote.
+    """The part of a checkpoint that a node stages, and the number of parts: files that the node's own ranks wrote.
 
-    Number 0 is the main process's, which has all but the other nodes' shards.
+    Number 0 is the main process's, which has all files except the other nodes' shards.
     """
 
     number: int
@@ -146,7 +146,7 @@ ONLY_PART = NodePart(0, 1)
 
 
 class StagedPart(NamedTuple):
-    """A complete staged checkpoint, or a node's part of one; only one that a request to stop leaves is not scored."""
+    """A complete staged checkpoint or a node's part; not scored only if it was saved on a stop request."""
 
     step: int
     name: str
@@ -156,7 +156,7 @@ class StagedPart(NamedTuple):
 
 
 def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], part: NodePart = ONLY_PART) -> None:
-    """Declares a staged checkpoint, or a node's part of one, complete: all its files are written.
+    """Marks a staged checkpoint, or a node's part, as complete, once all its files are written.
 
     `metrics` are its scores on the validation set; percent.
     """
@@ -169,14 +169,14 @@ def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], p
 
 
 def read_staged(folder: Path) -> tuple[Checkpoint, NodePart]:
-    """The description of a complete staged checkpoint, without SHA-256 sums, and which of its parts is staged here."""
+    """Returns the description of a complete staged checkpoint, without SHA-256 sums, and which of its parts is here."""
     content = json.loads((folder / STAGED).read_text())
     part = NodePart(*content.pop("part", ONLY_PART))
     return Checkpoint(**content), part
 
 
 def list_staged(folders: Iterable[Path]) -> list[StagedPart]:
-    """What is complete in the folders of some worker groups."""
+    """Returns the complete staged checkpoints and parts in the folders of worker groups."""
     found = []
     for marker in (marker for folder in folders for marker in sorted(folder.glob(f"*/{STAGED}"))):
         path = marker.parent
@@ -190,7 +190,7 @@ def list_staged(folders: Iterable[Path]) -> list[StagedPart]:
 
 
 def staged_checkpoints_of_run(url: str) -> Iterator[Path]:
-    """Complete checkpoints of the run folder of this URL that killed worker groups left staged on this node."""
+    """Yields complete checkpoints of a run folder that killed worker groups left staged on this node."""
     for run in own_temporary_folder("staging").glob(f"*/*/{RUN}"):
         if run.read_text() == url:
             yield from (item.folder for item in list_staged([run.parent]))
@@ -199,17 +199,17 @@ def staged_checkpoints_of_run(url: str) -> Iterator[Path]:
 def staged_checkpoints_to_upload(
     checkpoints: Iterable[Checkpoint], parts_of_ranks: Sequence[Sequence[StagedPart]]
 ) -> list[list[tuple[int, StagedPart]]]:
-    """The staged checkpoints that are ahead of a run's, in the order of their steps: each part with a rank that has it.
+    """Returns the staged checkpoints that are ahead of a run's, by step: each part with a rank that has it.
 
-    Only those of which every part is staged somewhere; one of each step. Ahead is also a score that the run's own
-    checkpoint of the step lacks. `parts_of_ranks` is what each rank has found on its node.
+    Only complete checkpoints, one of each step. A score that the run's own checkpoint of the step lacks counts as
+    ahead, too. `parts_of_ranks` are the parts that each rank has found on its node.
     """
     found: dict[tuple[int, bool, str], dict[int, tuple[int, StagedPart]]] = {}
     for rank, parts in enumerate(parts_of_ranks):
         for each in parts:
             found.setdefault((each.step, each.is_scored, each.name), {}).setdefault(each.part.number, (rank, each))
     newest = max(((item.step, bool(item.metrics)) for item in checkpoints), default=(-1, False))
-    # Of several of one step the last, a scored one before others.
+    # If a step has several, the last; scored ones come first.
     of_steps = {
         key[0]: [part for _, part in sorted(parts.items())]
         for key, parts in sorted(found.items())
@@ -229,7 +229,6 @@ def _root_of(run_id: str) -> Path:
 
 
 def _folder_name(group: str, node: str) -> str:
-    """Of a group on a node."""
     return f"{group}-{node}"
 
 
@@ -261,12 +260,12 @@ def _new_lock(path: Path) -> TextIO:
                 raise StorageError(f"{path}: cannot be locked: {error.strerror}; {_OWN_FOLDER}") from error
         if time.monotonic() > end:
             raise ResumeError(f"{path}: held by another process of the same worker group; {_OWN_FOLDER}")
-        # An earlier or later group that looks whether this one lives holds it for a moment.
+        # An earlier or later group that checks whether this one lives holds the lock for a moment.
         time.sleep(POLL_S)
 
 
 def _is_free(lock: Path) -> bool:
-    """Whether no living process holds a lock."""
+    """Returns True if no living process holds a lock."""
     if not lock.exists():
         return True
     with lock.open("w") as file:

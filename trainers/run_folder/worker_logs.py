@@ -1,9 +1,9 @@
-"""The logs of workers in the run folder: one file a rank, kept even when the node is lost.
+"""Keeps the logs of workers in the run folder, one file per rank, even if the node is lost.
 
-Ray writes a worker's stdout and stderr to two files on the node, output of C++ included. A thread copies what is new
-in both, in complete lines, to one file, and that file to the run folder. It only grows: a reader needs only an offset.
-Nothing is put between the worker and Ray's files, so a worker that crashes loses no last line: the next worker of the
-run on the node, or the driver there, uploads the rest of a dead one's log (`finish_logs`).
+Ray writes a worker's stdout and stderr, output of C++ included, to two files on the node. A thread copies new complete
+lines of both to one file, and that file to the run folder. The file only grows: a reader needs only an offset. The
+worker writes directly to Ray's files, so a worker that crashes loses no last line: the next worker of the run on the
+node, or the driver there, uploads the rest of a dead worker's log (`finish_logs`).
 """
 
 import contextlib
@@ -29,32 +29,32 @@ from trainers.run_folder.layout import RunFolder
 from trainers.storage.own_folder import own_temporary_folder
 
 POLL_S = 1.0
-# A bucket cannot append: the complete file is sent each time, so the longer it is, the less often it is sent.
+# A bucket cannot append, so the complete file is sent each time; the longer it is, the less often.
 REFRESH_S, REFRESH_BYTES_PER_S = 3.0, 4 << 20
 MAX_BYTES = 64 << 20
-# Of the folder of a node's logs.
+# Name of the folder for a node's logs.
 PURPOSE = "logs"
 BLOCK_BYTES = 1 << 20
-# A line this long, such as a progress bar, is taken in parts.
+# A line this long, such as a progress bar, is copied in parts.
 LONG_LINE_BYTES = 64 << 10
 FULL = f"this log has reached {MAX_BYTES >> 20} MiB and ends here; Ray's own logs on the node have the rest\n".encode()
 MASK = b"***"
-# What torch prints of our own choice, in C++: see `trainers/training/arguments.py:FIXED`.
+# torch prints this from C++ because of an argument that we set: see `trainers/training/arguments.py:FIXED`.
 NOISE = re.compile(rb"^.*find_unused_parameters=True was specified in DDP constructor.*\n", re.MULTILINE)
 
 
 @dataclass
 class TailedFile:
-    """A file that a process prints to; what has been read of it and is not a complete line yet is the rest."""
+    """A process's output file; `rest` is the text read so far that is not a complete line yet."""
 
     path: str
     offset: int
     rest: bytes = b""
 
     def take(self, secrets: Sequence[bytes], *, to_the_end: bool) -> bytes:
-        """The new bytes up to the last complete line, with the values of secrets masked.
+        """Returns the new bytes up to the last complete line, with the values of secrets masked.
 
-        With `to_the_end` nothing more will be printed, so that the last line counts as complete.
+        With `to_the_end` nothing more will be printed, so the last line counts as complete.
         """
         with Path(self.path).open("rb") as file:
             file.seek(self.offset)
@@ -76,7 +76,7 @@ class TailedFile:
 
 
 def _cut_outside_secrets(text: bytes, secrets: Sequence[bytes]) -> int:
-    """Where a line that goes on may be cut without cutting a secret in two."""
+    """Returns where an unfinished line may be cut without cutting a secret."""
     cut, before = len(text) - max(map(len, secrets), default=0), -1
     while cut != before:
         before = cut
@@ -88,7 +88,7 @@ def _cut_outside_secrets(text: bytes, secrets: Sequence[bytes]) -> int:
 
 
 class WorkerLog:
-    """Copies the log of the calling process while the block runs. No error of it disturbs the worker."""
+    """Copies the log of the calling process while the block runs. Its errors do not disturb the worker."""
 
     def __init__(self, folder: RunFolder, attempt: int, *, rank: int, group: str):
         self._folder = folder
@@ -130,13 +130,13 @@ class WorkerLog:
 
 @contextlib.contextmanager
 def worker_log(folder: RunFolder, attempt: int, *, rank: int, group: str) -> Iterator[None]:
-    """A block of a worker, whose log is kept; with the error that ends it, which Ray shows in another process."""
+    """Keeps a worker's log while the block runs, with the error that ends it, which Ray prints in another process."""
     with WorkerLog(folder, attempt, rank=rank, group=group):
         try:
             yield
         except StoppedError:
             raise
-        # What Ray keeps of stderr may be on a disk that is full.
+        # The disk with Ray's copy of stderr may be full.
         except RayscribeError as error:
             with contextlib.suppress(OSError):
                 print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -148,10 +148,10 @@ def worker_log(folder: RunFolder, attempt: int, *, rank: int, group: str) -> Ite
 
 
 def finish_logs(folder: RunFolder) -> None:
-    """Uploads the last lines of processes of this node that were killed."""
+    """Uploads the last lines of killed processes of this node."""
     notes: list[Path] = []
     with contextlib.suppress(StorageError):
-        # What another user has noted could name any file of this one, which would be uploaded.
+        # Notes of another user could name any file of this user, which would be uploaded.
         notes = sorted(own_temporary_folder(PURPOSE).glob(f"{_local_name(folder)}-*.json"))
     for note in notes:
         with contextlib.suppress(OSError, ValueError, KeyError):
@@ -161,13 +161,13 @@ def finish_logs(folder: RunFolder) -> None:
 
 
 class _Copy:
-    """A copy of a process's output, in a file next to a JSON file with the offsets; locked while the process lives."""
+    """A copy of a process's output, next to a JSON file with the offsets; locked while the process lives."""
 
     def __init__(self, base: Path, key: str, sources: list[TailedFile], lock: TextIO):
         self._base, self._lock = base, lock
         self.key, self.sources = key, sources
         self.log = base.with_suffix(".log")
-        # By lines, since lines are what is taken.
+        # Split into lines, since output is copied by lines.
         self._secrets = [line.encode() for line in secret_lines(os.environ)]
 
     @classmethod
@@ -181,7 +181,7 @@ class _Copy:
 
     @classmethod
     def of_a_dead_process(cls, note: Path) -> "_Copy | None":
-        """None where the process lives, or another finishes its log."""
+        """Returns the copy of a dead process; None if the process lives, or another process finishes its log."""
         lock = note.with_suffix(".lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,12 +190,12 @@ class _Copy:
         content: dict[str, Any] = json.loads(note.read_text())
         copy = cls(note.with_suffix(""), content["key"], [TailedFile(**item) for item in content["sources"]], lock)
         if copy.log.stat().st_size > content["size"]:
-            # Copied before the offsets were written, so it will be copied again.
+            # These bytes were copied before the offsets were written, so they will be copied again.
             os.truncate(copy.log, content["size"])
         return copy
 
     def take_all(self, *, to_the_end: bool = False) -> int:
-        """Copies what is new, and gives the size of the copy in bytes."""
+        """Copies new output, and returns the size of the copy in bytes."""
         size = self.log.stat().st_size
         before = size
         with self.log.open("ab") as log:
@@ -224,13 +224,13 @@ class _Copy:
 def _finish(copy: _Copy, folder: RunFolder) -> None:
     with contextlib.suppress(OSError, StorageError):
         copy.take_all(to_the_end=True)
-        # An empty one, too: without it nobody could tell a worker that printed nothing from one whose log is lost.
+        # An empty log, too: otherwise a worker that printed nothing could not be distinguished from a lost log.
         folder.storage.upload_file(copy.log, copy.key)
         copy.remove()
 
 
 def _sources_of_this_process() -> list[TailedFile]:
-    """The files behind stdout and stderr, from their ends; none where they are not files, as in a terminal."""
+    """Returns the files of stdout and stderr, from their current ends; empty if they are no files, as in a terminal."""
     sources = []
     for descriptor in (1, 2):
         status = os.fstat(descriptor)

@@ -1,1 +1,1 @@
-"""The push of a run's model to the Hugging Face Hub."""
+"""Pushes a run's model to the Hugging Face Hub."""

@@ -1,4 +1,4 @@
-"""The push of a run's best model to the Hub: by the run at its end, and by `rayscribe push`."""
+"""Pushes a run's best model to the Hub: by the run at its end, and by `rayscribe push`."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,20 +14,20 @@ from trainers.run_folder.journal import Journal, Push, State
 from trainers.run_folder.layout import MODEL, RunFolder
 
 CARD = "README.md"
-# In a model card: where the model is.
+# Placeholder in a model card for the place of the model.
 PLACE = "<this folder>"
 
 
 def is_pushed(state: State, part: HubPart, run_name: str) -> bool:
-    """Whether the Hub has the model of a run's result, where it is asked to be."""
+    """Returns True if the model of the run's result is in the configured repository of the Hub."""
     wanted = (state.finished.outputs if state.finished is not None else None, _model_id(part, run_name))
     return any((push.outputs, push.model_id) == wanted for push in state.pushes)
 
 
 def push_run(folder: RunFolder, part: HubPart) -> Push:
-    """Pushes the model of a run that has finished, and enters it in the run's journal.
+    """Pushes the model of a finished run, and records the push in the run's journal.
 
-    It may be repeated: what the Hub has is not sent again, and a model that is there already is no new commit.
+    Safe to repeat: existing files are not sent again, and an unchanged model makes no new commit.
 
     Raises:
         ConfigError: the run has no model, or the Hub refuses the token, the name or the model.
@@ -56,7 +56,7 @@ def _model_id(part: HubPart, run_name: str) -> str:
 
 @contextmanager
 def _on_this_disk(folder: RunFolder, key: str) -> Iterator[Path]:
-    """A folder of the run, on this machine."""
+    """Yields a local copy of a folder of the run."""
     if not is_url(folder.url):
         yield Path(folder.url).resolve() / key
         return
@@ -66,7 +66,7 @@ def _on_this_disk(folder: RunFolder, key: str) -> Iterator[Path]:
 
 
 def _file_in(model: Path, name: str) -> Path:
-    """A file of a model; a ConfigError, if it is another's: others may write into a run folder."""
+    """Returns the path of a model's file; raises ConfigError for links out of the folder, which others may make."""
     path = model / name
     if not path.resolve().is_relative_to(model):
         raise ConfigError(f"{path}: leads out of the model's folder, and is not pushed: remove the link")

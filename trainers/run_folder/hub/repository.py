@@ -1,6 +1,6 @@
-"""A repository of the Hub that takes a model: whose it is, whether it can be written, and a commit to it.
+"""A Hub repository for a model: checks its owner and write access, and commits to it.
 
-The token is huggingface_hub's own, of HF_TOKEN or of a login. It is in nothing that is written or raised here.
+The token is huggingface_hub's own, from HF_TOKEN or a login. Nothing that is written or raised here contains it.
 """
 
 import json
@@ -19,7 +19,8 @@ from trainers.storage.retry import Explanation
 
 T = TypeVar("T")
 
-# What `from_pretrained` could take for a part of the model: of another one, a push removes it. History keeps it.
+# Files that `from_pretrained` may read as parts of a model: a push removes those of another model; they stay in the
+# history.
 PARTS_OF_MODELS = ("*.safetensors", "*.bin", "*.json")
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _HOW = "set HF_TOKEN where this runs (job.runtime_env.secrets brings it to a job), or log in there (hf auth login)"
@@ -28,7 +29,7 @@ _LATER = "try again later"
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository that the token's account may write to.
+    """A repository to which the token's account may write.
 
     Attributes:
         id: OWNER/NAME.
@@ -39,13 +40,13 @@ class Repository:
     url: str
 
     def commit(self, files: Mapping[str, Path | bytes], message: str) -> str:
-        """Makes these its model, in one commit, so that nobody loads a part of it; gives the commit's id.
+        """Replaces its model in one commit, so that nobody loads a part of it; returns the commit's id.
 
-        What the Hub has already, an upload that broke off included, is not sent again. Other files stay, but for those
-        of another model.
+        Files that the Hub has already, also from an interrupted upload, are not sent again. Other files stay, except
+        those of another model.
 
         Raises:
-            ConfigError: the Hub refuses it.
+            ConfigError: the Hub refuses the commit.
             StorageError: the Hub cannot be reached.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi  # noqa: PLC0415
@@ -54,7 +55,7 @@ class Repository:
             api = HfApi(token=_token())
             others = [name for name in api.list_repo_files(self.id) if name not in files]
             stale = [name for name in others if any(fnmatchcase(name, part) for part in PARTS_OF_MODELS)]
-            # Each is changed by a try.
+            # Made again for each retry, which changes the operations.
             operations: list[CommitOperationAdd | CommitOperationDelete] = [
                 *(CommitOperationDelete(name, is_folder=False) for name in stale),
                 *(CommitOperationAdd(name, content) for name, content in sorted(files.items())),
@@ -66,12 +67,12 @@ class Repository:
 
 
 def repository_of(part: HubPart, run_name: str, *, make: bool) -> Repository:
-    """The repository that a run's model is pushed to, which can be written.
+    """Returns the repository for a run's model, which can be written.
 
-    Where there is none, it is made; unless `make`, that is only found possible as far as that can be known.
+    With `make`, a missing repository is created; otherwise only checks, as far as possible, that it can be created.
 
     Raises:
-        ConfigError: there is no token, it is wrong, or it may not write there; or the name is none of the Hub's.
+        ConfigError: the token is missing, wrong or may not write there; or the name is not valid on the Hub.
         StorageError: the Hub cannot be reached.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415
@@ -102,20 +103,20 @@ def _name_of_run(run_name: str) -> str:
 
 
 def _token() -> str:
-    """The token, for what asks for it; a ConfigError, if there is none."""
+    """Returns the token; raises ConfigError if there is none."""
     from huggingface_hub import get_token  # noqa: PLC0415
 
     token = get_token()
     if token is None:
         raise ConfigError(f"hub: there is no token of the Hub: {_HOW}")
-    # What no header can hold would be repeated by the error of the request.
+    # The error of the request would quote characters that are not valid in headers.
     if _TOKEN.fullmatch(token) is None:
         raise ConfigError(f"hub: the token of the Hub (not shown) has blanks or letters that none has: {_HOW}")
     return token
 
 
 def _can_be_written(api: Any, identifier: str) -> bool:
-    """Whether a repository is there; raises, if it may not be written."""
+    """Returns True if a repository exists; raises if it may not be written."""
     try:
         api.auth_check(identifier, write=True)
     except Exception as error:
@@ -126,7 +127,7 @@ def _can_be_written(api: Any, identifier: str) -> bool:
 
 
 def _ask(call: Callable[[], T], what: str, account: Mapping[str, Any] | None = None) -> T:
-    """Asks the Hub, again after errors that may pass; whatever it raises then is a RayscribeError without the token."""
+    """Calls the Hub with retries; raises a RayscribeError without the token."""
     try:
         with hub_errors.one_line_of_retries(what):
             return hub_errors.HUB_RETRIES.run(call, action="reach the Hub for", url=what, explain=_explain)
@@ -140,7 +141,7 @@ def _refusal(error: Exception, what: str, account: Mapping[str, Any] | None) -> 
     status = _status_of(error)
     if hub_errors.is_offline(error):
         return ConfigError(f"{what}: HF_HUB_OFFLINE forbids to ask the Hub: unset it, or set hub.push: false")
-    # 401 is also what the Hub says of a private repository of others.
+    # For a private repository of others, the Hub responds with 401, too.
     if status in (401, 403, 404) and account is not None:
         return _foreign(what, account)
     if status == 401:
@@ -163,14 +164,14 @@ def _explain(error: BaseException) -> Explanation | None:
     found = hub_errors.explain_hub_error(error)
     if found is not None:
         return Explanation(found.cause, _LATER, transient=True)
-    # huggingface_hub reads some answers before it looks at their status.
+    # huggingface_hub parses some responses before it checks their status.
     if isinstance(error, json.JSONDecodeError):
         return Explanation("the Hub does not respond as a Hub", _LATER, transient=True)
     return None
 
 
 def _status_of(error: BaseException) -> int | None:
-    """The status of the response that an error is about, or that it was caused by."""
+    """Returns the HTTP status of an error or of its causes."""
     item: BaseException | None = error
     while item is not None:
         status = getattr(getattr(item, "response", None), "status_code", None)
@@ -189,7 +190,7 @@ def _without_token(text: str) -> str:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Within it, huggingface_hub draws no progress bars, which a log has as hundreds of lines."""
+    """Disables huggingface_hub's progress bars, which a log shows as hundreds of lines."""
     from huggingface_hub.utils.tqdm import (  # noqa: PLC0415
         are_progress_bars_disabled,
         disable_progress_bars,
