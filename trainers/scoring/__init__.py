@@ -1,1 +1,1 @@
-"""From hypotheses to error rates."""
+"""Computes error rates from hypotheses."""

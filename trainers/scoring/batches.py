@@ -1,4 +1,4 @@
-"""Recognizes clips in batches of a length, which are halved where memory does not suffice."""
+"""Recognizes clips in batches of similar length, which are halved if they do not fit into memory."""
 
 import gc
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from trainers.models.recognizer import Decoding, Recognition, Recognizer
 def batches_of(
     durations_s: np.ndarray, rows: np.ndarray, edges_s: Sequence[float] | None, *, to_longest: bool, batch_size: int
 ) -> list[tuple[np.ndarray, float | None]]:
-    """Batches of clips, each of one bucket and what it is padded to, the costliest first.
+    """Returns batches of clips, each of one bucket, with the length it is padded to; the costliest first.
 
     Args:
-        durations_s: Of all clips.
-        rows: Those that are recognized.
-        edges_s: See `ScoringOptions`, as the others.
-        to_longest: See there.
-        batch_size: See there.
+        durations_s: Durations of all clips.
+        rows: The clips to recognize.
+        edges_s: See `ScoringOptions`, also for the following.
+        to_longest: See `ScoringOptions`.
+        batch_size: See `ScoringOptions`.
     """
     known_edges_s = edges_s or tuple(np.unique(durations_s[rows]).tolist())
     buckets = bucket_of(durations_s[rows], known_edges_s)
@@ -36,7 +36,7 @@ def batches_of(
 
 
 class BatchRecognizer:
-    """A recognizer with what computes its input, on its device."""
+    """A recognizer with the features of its input, on its device."""
 
     def __init__(self, recognizer: Recognizer):
         self._recognizer = recognizer
@@ -49,9 +49,9 @@ class BatchRecognizer:
         edge_s: float | None,
         decoding: Decoding,
     ) -> list[Recognition]:
-        """Recognizes a batch, see `Recognizer.recognize`; a single clip that does not fit is an error.
+        """Recognizes a batch, see `Recognizer.recognize`; raises if a single clip does not fit into memory.
 
-        `clips` are int16 samples, `edge_s` as of `Features.inputs`.
+        `clips` are int16 samples, `edge_s` as in `Features.inputs`.
         """
         try:
             device = self._recognizer.model.device

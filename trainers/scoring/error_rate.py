@@ -1,8 +1,8 @@
-"""What a recognizer got wrong, counted by each metric so that sums are exact.
+"""Counts a recognizer's errors by each metric, so that sums are exact.
 
-Every utterance is aligned once for each metric, alone, and leaves integers. So neither the order of the utterances nor
-their distribution over workers can move a score. Nothing here changes case or punctuation: that is a normalizer's
-work, passed in. Imports no torch.
+Every utterance is aligned on its own, once for each metric, and yields integers. So neither the order of the utterances
+nor their distribution over workers can change a score. Case and punctuation are left to the normalizer that is passed
+in. Imports no torch.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ NOT_ALWAYS_KNOWN = ("avg_logprob", "nbest", "language")
 
 
 def count_edits(metric: Metric, reference: str, hypothesis: str) -> EditCounts:
-    """The edits of a shortest alignment of two texts, in units of a metric.
+    """Returns the edits of a shortest alignment of two texts, in units of a metric.
 
     With an empty reference every unit of the hypothesis is an insertion; with an empty hypothesis every unit of the
     reference is a deletion.
@@ -30,7 +30,7 @@ def count_edits(metric: Metric, reference: str, hypothesis: str) -> EditCounts:
     def cut(texts: list[str]) -> list[list[str]]:
         return [[*metric.cut(text)] for text in texts]
 
-    # jiwer's own rate is left aside: for an empty reference it is the number of insertions, not a rate.
+    # jiwer's own rate is not used: for an empty reference it is the number of insertions, not a rate.
     found = jiwer.process_words(reference, hypothesis, cut, cut)  # type: ignore[arg-type]  # any callable will do
     length = found.hits + found.deletions + found.substitutions
     return EditCounts(found.insertions, found.deletions, found.substitutions, length)
@@ -42,13 +42,13 @@ class UtteranceScore:
 
     Attributes:
         id: The utterance's id in the manifest.
-        reference: The transcript as the manifest has it.
-        hypothesis: The text as the model gave it.
-        counts: The edits by the name of each metric.
-        duration_s: Length of the recording in seconds; None where it is not known.
-        avg_logprob: See `trainers.models.recognizer`; None where it is not known.
-        nbest: Where they were asked for, the best hypotheses by `text` and `avg_logprob`, the best first.
-        language: Code of the utterance's language; None where the set names none.
+        reference: The transcript in the manifest.
+        hypothesis: The text from the model.
+        counts: The edits by metric name.
+        duration_s: Length of the recording in seconds; None if not known.
+        avg_logprob: See `trainers.models.recognizer`; None if not known.
+        nbest: If requested, the best hypotheses by `text` and `avg_logprob`, the best first.
+        language: Code of the utterance's language; None if the set has none.
     """
 
     id: str
@@ -61,7 +61,7 @@ class UtteranceScore:
     language: str | None = None
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The content of a line of JSON, without what is not known."""
+        """Returns the content of a line of JSON, without values that are not known."""
         edits: dict[str, int] = {}
         for name, counts in self.counts.items():
             edits |= known_metrics()[name].of_utterance(counts)
@@ -77,7 +77,7 @@ def score_utterance(
     duration_s: float | None,
     normalize: Callable[[str], str] = str,
 ) -> UtteranceScore:
-    """Scores one utterance by each metric, its texts normalized; the record has the texts as they came."""
+    """Scores one utterance by each metric on normalized texts; the record has the original texts."""
     texts = normalize(reference), normalize(hypothesis)
     counts = {name: count_edits(metric, *texts) for name, metric in known_metrics().items()}
     return UtteranceScore(id, reference, hypothesis, counts, duration_s)
@@ -88,10 +88,10 @@ class Score:
     """The score of a set of utterances.
 
     Attributes:
-        utterances: Utterances that were requested.
-        scored: Utterances among them that could be decoded.
-        empty_references: Scored utterances whose reference has no word. Their hypotheses count as insertions.
-        counts: Sums of edits by the name of each metric.
+        utterances: Number of requested utterances.
+        scored: Number of those that could be decoded.
+        empty_references: Number of scored utterances whose reference has no word. Their hypotheses count as insertions.
+        counts: Sums of edits by metric name.
     """
 
     utterances: int
@@ -101,7 +101,7 @@ class Score:
 
     @property
     def rates(self) -> dict[str, float | None]:
-        """Percentages by the name of each metric; None where the references hold none of its units at all."""
+        """Percentages by metric name; None if the references contain none of its units."""
         return {name: known_metrics()[name].rate(counts) for name, counts in self.counts.items()}
 
     def to_json_dict(self) -> dict[str, int | float | None]:
@@ -119,15 +119,15 @@ def score_texts(
     durations_s: Sequence[float] | None = None,
     utterances: int | None = None,
 ) -> tuple[Score, list[UtteranceScore]]:
-    """Scores hypotheses against their references: the sum, and one record for each.
+    """Scores hypotheses against their references: returns the sum, and one record for each.
 
     Args:
         predictions: Recognized texts.
         references: Transcripts, one for each prediction.
-        normalize: Applied to both texts before they are compared. None: not at all.
-        ids: Id of each utterance. None: they have none.
+        normalize: Applied to both texts before the comparison. None: no normalization.
+        ids: Id of each utterance. None: no ids.
         durations_s: Length of each recording in seconds. None: not known.
-        utterances: How many were requested. None: as many as there are predictions.
+        utterances: Number of requested utterances. None: the number of predictions.
 
     Raises:
         ScoringError: there are no predictions, or more than were requested.
@@ -141,10 +141,10 @@ def score_texts(
 
 
 def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
-    """Adds up utterances into one score, whatever their order; `check_ids` compares their ids.
+    """Adds up utterances into one score, in any order; ids are compared by `check_ids`.
 
     Raises:
-        ScoringError: there is nothing to add up, or more than was requested.
+        ScoringError: there are no utterances, or more than requested.
     """
     counts = {name: EditCounts() for name in known_metrics()}
     scored = empty_references = 0
@@ -166,7 +166,7 @@ def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
 
 
 def total_by(scores: Iterable[tuple[str | None, UtteranceScore]]) -> dict[str, Score]:
-    """The score of the utterances of each name that could be decoded, in alphabetical order; None is no name."""
+    """Returns the score of the decoded utterances of each name, in alphabetical order; skips those without a name."""
     of_each: dict[str, list[UtteranceScore]] = {}
     for name, score in scores:
         if name is not None:
@@ -175,10 +175,10 @@ def total_by(scores: Iterable[tuple[str | None, UtteranceScore]]) -> dict[str, S
 
 
 def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
-    """Makes sure that each requested id was scored exactly once, and no other; the order is free.
+    """Checks that each requested id was scored exactly once, and no other, in any order.
 
     Raises:
-        ScoringError: an id is missing, duplicated, or unknown; it names the first few.
+        ScoringError: an id is missing, duplicated, or unknown; names the first few.
     """
     if found := differences(asked, scored):
         raise ScoringError(
@@ -188,7 +188,7 @@ def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
 
 
 def differences(asked: Sequence[str], scored: Sequence[str]) -> str:
-    """How the ids that were scored differ from those asked for, with the first few of each kind; "" where not."""
+    """Describes how the scored ids differ from the requested ones, with the first few of each kind; "" if equal."""
     asked_counts, scored_counts = Counter(asked), Counter(scored)
     problems = {
         "asked for more than once": [id for id, count in asked_counts.items() if count > 1],

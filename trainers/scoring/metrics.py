@@ -1,7 +1,7 @@
-"""Metrics of `evaluate`, none of which is downloaded: those that are always scored, and a recipe's own.
+"""Metrics for `evaluate`, none of which is downloaded: those that are always scored, and a recipe's own.
 
-`evaluate.load("wer")` fetches a script from the Hub at run time. This is the same interface on our own counts:
-`ErrorRates()`, or `evaluate.load("<path of this file>", "wer")` where code knows only `evaluate`.
+`evaluate.load("wer")` downloads a script from the Hub at run time. This is the same interface on our own counts:
+`ErrorRates()`, or `evaluate.load("<path of this file>", "wer")` in code that only knows `evaluate`.
 """
 
 import hashlib
@@ -28,12 +28,13 @@ _CITATION = "Levenshtein alignment by jiwer and RapidFuzz: https://github.com/ji
 
 
 class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
-    """Error rates in percent with the counts that they are made of; a rate is None where the references are empty.
+    """Error rates in percent with the underlying counts; a rate is None if the references are empty.
 
-    `compute` takes what `error_rate.score_texts` does; with `ids`, `per_utterance` of the result has the single scores.
+    `compute` takes the arguments of `error_rate.score_texts`; with `ids`, the result has the single scores in
+    `per_utterance`.
 
-    All of them, or that of one metric by its name: `wer` (insertions, deletions, substitutions, words), `cer` (the same
-    in characters), `ser` (sentence_errors, utterances).
+    By default all metrics, or one by its name: `wer` (insertions, deletions, substitutions, words), `cer` (the same in
+    characters), `ser` (sentence_errors, utterances).
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
         num_process: int = 1,
         **options: Any,
     ) -> None:
-        """Holds its two columns in memory, where evaluate has a file in a folder that all processes of a machine share.
+        """Keeps its two columns in memory, instead of a file in a folder that all processes of a machine share.
 
-        Its distributed mode (`num_process` above 1) cannot work in memory, and gets the files back.
+        evaluate's distributed mode (`num_process` above 1) does not work in memory, and uses the files.
 
         Raises:
-            ConfigError: there is no metric of the name `config_name`.
+            ConfigError: there is no metric `config_name`.
         """
         if config_name is not None and config_name not in known_metrics():
             raise ConfigError(f"metric {config_name!r} is not known: use one of {', '.join(known_metrics())}")
@@ -77,21 +78,21 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
 
 
 def in_memory() -> dict[str, Any]:
-    """Options of a metric that no other process can collide with."""
-    # evaluate makes a folder there at once, also in memory; a node's home may be read-only.
+    """Returns options of a metric with which it cannot collide with other processes."""
+    # evaluate creates this folder even in memory mode; a node's home may be read-only.
     folder = str(own_temporary_folder("evaluate"))
     return {"keep_in_memory": True, "experiment_id": uuid4().hex, "cache_dir": folder}
 
 
 def load_metric(source: str) -> evaluate.EvaluationModule:
-    """The metric that a recipe names, see `scoring_part.ScoringPart`. Runs its code, and downloads none.
+    """Returns the metric that a recipe names, see `scoring_part.ScoringPart`. Runs its code, but downloads none.
 
     Raises:
-        Exception: whatever its code raises; LookupError or OSError where there is none.
+        Exception: any error of the metric's code; LookupError or OSError if there is none.
     """
     if CLASS.fullmatch(source):
         name, _, attribute = source.partition(":")
-        # Last, so that it hides no package: a job's own working directory is there, a command's is not.
+        # Appended, so that it hides no package: a job has its working directory in the path, a command does not.
         if (here := str(Path.cwd())) not in sys.path:
             sys.path.append(here)
         found = getattr(importlib.import_module(name), attribute)
@@ -99,16 +100,16 @@ def load_metric(source: str) -> evaluate.EvaluationModule:
         found = _only_metric_of(_script(Path(source)) if source.startswith("/") else _cached(source))
     if not (isinstance(found, type) and issubclass(found, evaluate.EvaluationModule)):
         raise TypeError("it is no subclass of evaluate.Metric")
-    # The state of training's own random numbers would be its seed.
+    # Otherwise its seed would come from the state of training's random numbers.
     metric = found(seed=0, **in_memory())
     metric.download_and_prepare()
     return metric
 
 
 def _script(path: Path) -> ModuleType:
-    """The module of a script, or of that of a folder's name in it; the files next to it are its submodules.
+    """Imports a script, or the script named like its folder; files next to it are its submodules.
 
-    Imported from where it is, not from a copy: evaluate would also fetch what comments of the script name.
+    Imported in place instead of from a copy: evaluate would also download what the script's comments name.
     """
     script = path / f"{path.name}.py" if path.is_dir() else path
     if not script.is_file():

@@ -1,7 +1,7 @@
-"""The normalizers by name: what is done to reference and hypothesis before they are compared.
+"""The normalizers by name, which transform reference and hypothesis before they are compared.
 
-A score is comparable with another only where both were made with the same normalizer, so each has a name and a version,
-which stand in every score. Imports neither torch nor transformers.
+Two scores are comparable only if they were made with the same normalizer, so every score contains its name and version.
+Imports neither torch nor transformers.
 """
 
 import re
@@ -18,10 +18,10 @@ from trainers.data.text import SPOKEN, TextRules, collapse_whitespace, normalize
 from trainers.errors import ConfigError
 from trainers.models.language_names import code_or_name
 
-# What is typed for an apostrophe, a glottal stop or a Hebrew geresh: ʻ ʼ ‘ ’ ׳ ` ´
+# Characters typed for an apostrophe, a glottal stop or a Hebrew geresh: ʻ ʼ ‘ ’ ׳ ` ´
 _APOSTROPHES = dict.fromkeys(map(ord, "\u02bb\u02bc\u2018\u2019\u05f3`\u00b4"), "'")
-# The stretch of Arabic words (tatweel), and Armenian punctuation, which stands within a word: ՛ ՜ ՞; marks without a
-# sound: combining grapheme joiner, inherent vowels of Khmer; signs that NFKC would spell out: © ® ™.
+# Silent characters: the stretch of Arabic words (tatweel); Armenian punctuation within a word: ՛ ՜ ՞; combining
+# grapheme joiner, inherent vowels of Khmer; signs that NFKC would spell out: © ® ™.
 _SILENT = dict.fromkeys(map(ord, "\u0640\u055b\u055c\u055e\u034f\u17b4\u17b5\u00a9\u00ae\u2122"), "")
 _DECIMAL_SIGNS = {0x066B: ".", 0x066C: ","}  # Arabic
 _ALIKE: dict[int, str] = {**_APOSTROPHES, **_SILENT, **_DECIMAL_SIGNS}
@@ -40,7 +40,7 @@ _JOINED = {
 }
 _JOINED_LETTERS = re.compile("|".join(_JOINED))
 
-# NFKC takes the vowel AM of Thai and Lao apart; a tone mark may stand between its halves.
+# NFKC decomposes the vowel AM of Thai and Lao; a tone mark may stand between its halves.
 _AM = re.compile("\u0e4d([\u0e48-\u0e4b]?)\u0e32|\u0ecd([\u0ec8-\u0ecb]?)\u0eb2")
 _AM_OF = {"\u0e32": "\u0e33", "\u0eb2": "\u0eb3"}
 
@@ -57,7 +57,7 @@ _SPACE_IN_HAN_OR_KANA = re.compile(f"(?<=[{_HAN_OR_KANA}]) +(?=[{_HAN_OR_KANA}])
 
 
 def normalize_basic(text: str) -> str:
-    """Brings reference and hypothesis into the form in which they are compared, in any language.
+    """Normalizes reference and hypothesis for comparison, in any language.
 
     - Encoding: NFKC, so that NFC and NFD, full and half width, ligatures and presentation forms are one. Decimal digits
       of every script are 0 to 9. Format characters go: joiners (U+200C, U+200D), direction marks, soft hyphens,
@@ -83,13 +83,13 @@ def normalize_basic(text: str) -> str:
 
 
 def _plain(character: str) -> str:
-    """What a character is before NFKC, which would make letters of some symbols."""
+    """Returns a character as prepared for NFKC, which would turn some symbols into letters."""
     category = unicodedata.category(character)
     if category == "Nd":
         return str(unicodedata.decimal(character))
     if category in ("Cf", "Me"):
         return ""
-    # Spacing forms of accents (¨ ¸ ゛): NFKC would leave the accent to the letter before.
+    # Spacing forms of accents (¨ ¸ ゛): NFKC would attach the accent to the previous letter.
     return " " if category in ("Cc", "Sk") else character
 
 
@@ -100,9 +100,9 @@ def _spoken(character: str) -> str:
     return " " if category[0] == "S" or character == "-" else character
 
 
-# Where nothing is said.
+# Used if data.normalizer is not set.
 DEFAULT = "basic"
-# More words than this share with marks are the writing of the language itself.
+# Above this share of words with marks, marks are part of the language's writing.
 _FEW_MARKED, _LOOKED_AT = 0.02, 10_000
 # Rules that whisper-normalizer has and openai-whisper does not; `cause` → `because` also changes "the cause of".
 _NOT_WHISPERS = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
@@ -114,7 +114,7 @@ for _pattern in _NOT_WHISPERS:
 
 @dataclass(frozen=True, slots=True)
 class Normalizer:
-    """A function of a module, of one text, by name and version, which changes with any result; can be pickled."""
+    """A text function of a module, with a name, and a version that changes with any result; picklable."""
 
     name: str
     version: str
@@ -131,17 +131,17 @@ class Normalizer:
 
 
 def normalizer_named(name: str) -> Normalizer:
-    """The normalizer of this name; a ConfigError, if there is none."""
+    """Returns the normalizer of this name; raises ConfigError if there is none."""
     if name not in NORMALIZERS:
         raise ConfigError(f"normalizer {name!r} is not known: use one of {', '.join(NORMALIZERS)}")
     return NORMALIZERS[name]
 
 
 def normalize_whisper_basic(text: str) -> str:
-    """Whisper's BasicTextNormalizer, by which most published scores of languages other than English were made.
+    """Whisper's BasicTextNormalizer, used for most published scores of languages other than English.
 
-    Lower case, NFKC, no text in brackets, symbols and punctuation to spaces. It also takes combining marks for symbols,
-    which cuts words of Indic scripts, Thai and vocalized Arabic into pieces and hides errors in their vowels.
+    Lower case, NFKC, no text in brackets, symbols and punctuation to spaces. It treats combining marks as symbols, too,
+    which splits words of Indic scripts, Thai and vocalized Arabic, and hides errors in their vowels.
     """
     return collapse_whitespace(_WHISPER_BASIC(text))
 
@@ -152,11 +152,11 @@ def normalize_whisper_english(text: str) -> str:
 
 
 def hidden_marks(normalizer: Normalizer, references: Iterable[str], language: str | None = None) -> str | None:
-    """Says that a normalizer removes marks with which words of the references are written; None where it does not.
+    """Returns a warning if a normalizer removes marks with which the references are written, else None.
 
-    Marks are what stays of a letter's when it is decomposed: vowel signs of Hindi and Thai, harakat, tones of
-    Vietnamese, accents of French. `basic` keeps each of them. A few, as of foreign words and names, are not told; nor
-    are those of English, which is written without.
+    Marks are the parts of a decomposed letter besides the base: vowel signs of Hindi and Thai, harakat, tones of
+    Vietnamese, accents of French. `basic` keeps all of them. A few marks, as in foreign words and names, are not
+    reported, nor are those of English, which is written without.
     """
     if normalizer.name in ("none", DEFAULT) or (language is not None and code_or_name(language) == "en"):
         return None
@@ -174,7 +174,7 @@ def hidden_marks(normalizer: Normalizer, references: Iterable[str], language: st
 
 
 def _marks(text: str) -> Counter[str]:
-    """Combining marks of a decomposed text."""
+    """Returns the combining marks of a decomposed text, with counts."""
     return Counter(letter for letter in unicodedata.normalize("NFD", text) if unicodedata.category(letter)[0] == "M")
 
 

@@ -1,4 +1,4 @@
-"""Which metric tells recognizers of a language apart, and how a score is shown. Imports no torch."""
+"""Chooses the metric that ranks recognizers of a language, and formats scores. Imports no torch."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ WRITTEN_WITHOUT_SPACES = frozenset(CODES.split())
 
 
 def ranking_rate(language: str | None) -> str:
-    """Name of the metric by which recognizers of a language are ranked, and which a score shows first.
+    """Returns the name of the metric that ranks recognizers of a language, and that a score shows first.
 
     A language is a code or a name: `th`, `zh-TW`, `yue_Hant`, `Thai`, `日本語`.
     """
@@ -32,10 +32,10 @@ def ranking_rate(language: str | None) -> str:
 
 
 def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:
-    """`WER 4.2% on test (200 utterances) · normalizer basic 1`; where CER ranks it comes first, and the line says why.
+    """`WER 4.2% on test (200 utterances) · normalizer basic 1`; if CER ranks, it is first, and the line says why.
 
-    Of several languages, the rates of each follow: `en: WER 3.0%; th: CER 1.3%, WER 80.0%`. `totals` is a score as
-    evaluation/<split>.json has it.
+    For several languages, the rates of each follow: `en: WER 3.0%; th: CER 1.3%, WER 80.0%`. `totals` is a score as in
+    evaluation/<split>.json.
     """
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     name, greedy = greedy_score(totals)
@@ -51,19 +51,19 @@ def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> st
 
 
 def greedy_score(totals: Mapping[str, Any]) -> tuple[str | None, Mapping[str, Any]]:
-    """What a search of outputs is compared with, such as `best path`, and its score; else None and the score itself."""
+    """Returns name and score of a search's baseline, such as `best path`; without one, None and the score itself."""
     names = (part.greedy for part in decode_parts().values())
     return next(((name.replace("_", " "), totals[name]) for name in names if name in totals), (None, totals))
 
 
 def rates_of(totals: Mapping[str, Any], language: str | None) -> str:
-    """`WER 4.2%`, or `CER 1.3%, WER 4.2%` where CER ranks."""
+    """`WER 4.2%`, or `CER 1.3%, WER 4.2%` if CER ranks."""
     shown = dict.fromkeys((ranking_rate(language), WER.name))
     return ", ".join(f"{name.upper()} {_percent(totals[name])}" for name in shown)
 
 
 def score_lines(totals: Mapping[str, Any], language: str | None) -> Iterator[str]:
-    """The complete score as a person reads it, by `score_line` and the counts."""
+    """Yields the complete score as lines for people: `score_line` and the counts."""
     yield score_line(totals, counted(totals["utterances"], "utterance"), language)
     metrics = known_metrics().values()
     for metric in metrics:

@@ -1,6 +1,6 @@
-"""The metrics of `scoring.metrics`: loaded from where the recipe says, and from nowhere else.
+"""The metrics of `scoring.metrics`, loaded only from the sources in the recipe.
 
-A metric is code that runs. So nothing is ever downloaded: a name of the Hub is one that the node's cache has.
+A metric is code that is run, so nothing is downloaded: a Hub name must be in the node's cache.
 """
 
 import math
@@ -12,14 +12,14 @@ from typing import Any, Self
 from trainers.config.parts.scoring_part import ScoringPart
 from trainers.errors import ConfigError, ScoringError
 
-# What each metric is tried on before anything is prepared. A model that begins often recognizes nothing.
+# Texts on which each metric is tried before anything is prepared. A model often recognizes nothing at first.
 TRIAL_HYPOTHESES = ("the cat sat", "")
 TRIAL_REFERENCES = ("the cat sat down", "on the mat")
 
 
 @dataclass
 class RecipeMetrics:
-    """The metrics by name, loaded from their sources when they are first computed, which one process does."""
+    """The metrics by name, loaded from their sources when they are first computed, in one process."""
 
     sources: Mapping[str, str]
     _loaded: dict[str, Any] = field(default_factory=dict)
@@ -29,18 +29,18 @@ class RecipeMetrics:
         return cls(part.metrics) if part.metrics else None
 
     def check(self) -> None:
-        """Computes each metric once; a ConfigError names one that cannot be loaded, or gives no number."""
+        """Computes each metric once; raises ConfigError for a metric that cannot be loaded or returns no number."""
         try:
             self.compute(TRIAL_HYPOTHESES, TRIAL_REFERENCES)
         except ScoringError as error:
             raise ConfigError(f"{error} (tried on {TRIAL_HYPOTHESES} for {TRIAL_REFERENCES})") from error
 
     def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """The number of each metric, by its name, of normalized texts.
+        """Computes each metric on normalized texts; returns the numbers by name.
 
         Raises:
             ConfigError: a metric cannot be loaded.
-            ScoringError: a metric fails, or does not give a finite number.
+            ScoringError: a metric fails, or does not return a finite number.
         """
         return {name: self._number(name, hypotheses, references) for name in self.sources}
 
@@ -52,7 +52,7 @@ class RecipeMetrics:
             result = self._loaded[name].compute(predictions=list(hypotheses), references=list(references))
         except Exception as error:
             raise ScoringError(f"{label} failed: {type(error).__name__}: {error}") from error
-        # A number itself, the one of that name, or the only one.
+        # A number itself, the value under the metric's name, or the only value.
         only = next(iter(result.values())) if isinstance(result, Mapping) and len(result) == 1 else None
         number = result.get(name, only) if isinstance(result, Mapping) else result
         if not isinstance(number, Real):
@@ -67,7 +67,7 @@ class RecipeMetrics:
 
 
 def _load(label: str, source: str) -> Any:
-    # Only here: a training without metrics of its recipe needs no `evaluate`.
+    # Imported here: training without metrics of its recipe does not need `evaluate`.
     from trainers.scoring.metrics import load_metric  # noqa: PLC0415
 
     try:

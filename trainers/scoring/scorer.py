@@ -1,4 +1,4 @@
-"""Scores a recognizer on a prepared set: every utterance once, in its own bucket, wherever it is computed."""
+"""Scores a recognizer on a prepared set: every utterance once, in its own bucket, on whichever rank."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -23,15 +23,15 @@ from trainers.scoring.recipe_metrics import RecipeMetrics
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """How hypotheses are made and compared.
+    """How hypotheses are generated and compared.
 
     Attributes:
-        batch_size: Utterances of one generate call. It never moves a score.
-        edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of one length are recognized
-            together, and none is padded.
-        to_longest: Pad each batch to its longest clip, not to the edge of its bucket.
-        full_context_s: Seconds of the model's full context, where a second score is made of clips that are padded to
-            it. None: no second score.
+        batch_size: Utterances of one generate call. Does not affect scores.
+        edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of equal length are recognized
+            together, without padding.
+        to_longest: Pad each batch to its longest clip instead of the edge of its bucket.
+        full_context_s: Seconds of the model's full context, for a second score with clips padded to it. None: no second
+            score.
     """
 
     batch_size: int
@@ -50,18 +50,18 @@ class ScoringOptions:
 
 @dataclass(frozen=True)
 class SplitScore:
-    """A split's score and what it is made of.
+    """A split's score and its components.
 
     Attributes:
         utterances: One record each, in the manifest's order.
-        loss: Cross-entropy per label in nats. None: scoring computes none of this model, see `Recognizer.scores_loss`.
-        skipped: Utterances that are too long for the model, and were left out as the config says.
-        greedy: Of a search of outputs, the score without it.
-        by_other_settings: Of such a search, the scores by the other settings of `recognizer.Search`.
-        full_context: The same with every clip padded to the model's full context, where that was requested.
-        languages: Of a set whose clips have languages of their own, the score of each, by its code.
-        metrics: Numbers of the recipe's own metrics.
-        members: Of a mix, the score of each member, by its name.
+        loss: Cross-entropy per label in nats. None: not computed for this model, see `Recognizer.scores_loss`.
+        skipped: Number of utterances that are too long for the model, and were left out as configured.
+        greedy: For a search of outputs, the score without it.
+        by_other_settings: For such a search, the scores with the other settings of `recognizer.Search`.
+        full_context: The score with every clip padded to the model's full context, if requested.
+        languages: For a set with a language column, the score of each language, by its code.
+        metrics: Values of the recipe's own metrics.
+        members: For a mix, the score of each member, by its name.
     """
 
     score: Score
@@ -84,7 +84,7 @@ class SplitScore:
         return {name: value for name, value in known.items() if value is not None}
 
     def to_json_dict(self) -> dict[str, Any]:
-        """What stands in evaluation/<split>.json."""
+        """Returns the content of evaluation/<split>.json."""
         name = self.decoding.part.greedy
         greedy = {} if self.greedy is None else {name: self.greedy.to_json_dict()}
         full = self.full_context and {"context_s": self.full_context_s, **self.full_context.to_json_dict()}
@@ -106,13 +106,13 @@ class SplitScore:
 
 @dataclass(frozen=True)
 class ScoredClips:
-    """What of a prepared set is scored.
+    """The scored clips of a prepared set.
 
     Attributes:
         labels: Label ids of each clip of the set.
-        rows: Positions of the clips that are scored, ascending.
-        languages: The language of each of these. None: they have none of their own.
-        members: Of a mix, the member that each of these is of.
+        rows: Positions of the scored clips, ascending.
+        languages: Language of each scored clip. None: the set has no language column.
+        members: For a mix, the member of each scored clip.
     """
 
     prepared: PreparedSet
@@ -123,11 +123,11 @@ class ScoredClips:
 
 
 class NotFiniteError(ScoringError):
-    """The loss or the probability of an utterance is no finite number."""
+    """The loss or the probability of an utterance is not finite."""
 
 
 class CutShortError(Exception):
-    """Scoring was ended before its time; every rank raises it, since no score is one of a part of the set."""
+    """Scoring was ended early; raised by every rank, since a score of a part of the set is not valid."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class _Hypothesis:
 
 
 class Scorer:
-    """Scores one prepared set; every rank has one, and all call `score` together."""
+    """Scores one prepared set; every rank has a Scorer, and all call `score` together."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Scorer:
         cache_bytes: int,
         metrics: RecipeMetrics | None = None,
     ):
-        """Takes what stays the same between scores; `cache_bytes` bounds the node's copy of shards from a bucket."""
+        """Stores what scores have in common; `cache_bytes` limits the node's copy of shards from a bucket."""
         self._metrics = metrics
         self._prepared, self._labels, self._rows = clips.prepared, clips.labels, clips.rows
         self._languages: Sequence[str | None] = clips.languages or [None] * len(clips.rows)
@@ -164,14 +164,14 @@ class Scorer:
     def score(
         self, options: ScoringOptions, what: str = "", *, cut_short: Callable[[], bool] = lambda: False
     ) -> SplitScore:
-        """Recognizes every utterance once over all ranks, gathers, sums, divides; and again at the full context.
+        """Recognizes every utterance once over all ranks, gathers and adds up the results; then at the full context.
 
         Lines of progress begin with `what`; none are printed without it. `cut_short` is called before each batch.
 
         Raises:
-            CutShortError: on some rank `cut_short` was true.
-            ScoringError: an utterance was scored twice or not at all; the references hold no word; the model or a
-                metric of the recipe gives no finite numbers.
+            CutShortError: `cut_short` returned True on some rank.
+            ScoringError: an utterance was scored twice or not at all; the references have no word; the model or a
+                metric of the recipe returns numbers that are not finite.
             ConfigError: a metric of the recipe cannot be loaded.
         """
         model = self._recognizer.model
@@ -206,7 +206,7 @@ class Scorer:
         return replace(result, full_context=full, full_context_s=options.full_context_s)
 
     def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float | None]]:
-        """This rank's batches: each of one bucket, the costliest first, dealt out in turn."""
+        """Returns this rank's batches: each of one bucket, the costliest first, assigned in turn."""
         batches = batches_of(
             self._durations_s,
             self._rows,
@@ -231,9 +231,9 @@ class Scorer:
         all_ids, scored = self._index["id"].to_pylist(), self._index.take(self._rows)
         ids = scored["id"].to_pylist()
         check_ids(ids, [all_ids[item.position] for item in gathered])
-        # Here every rank finds it.
+        # Checked after gathering, so that every rank raises.
         _refuse_not_finite(ids, gathered)
-        # One of each, in the order of the index.
+        # One recognition of each, in the order of the index.
         found, references = [item.recognition for item in gathered], scored["text"].to_pylist()
         score, scores = score_texts(
             [item.text for item in found],
@@ -243,7 +243,7 @@ class Scorer:
             scored["duration_s"].to_pylist(),
             self._prepared.summary.rows,
         )
-        # Of a search, texts without it, then by each of the other settings.
+        # For a search, texts without it, then with each of the other settings.
         rows = [(item.greedy, *item.by_other_settings) for item in found if item.greedy is not None]
         others = [
             score_texts(texts, references, normalizer, utterances=self._prepared.summary.rows)[0]
@@ -264,7 +264,7 @@ class Scorer:
         if self._recognizer.scores_loss:
             losses = [item.loss for item in found if item.loss is not None]
             assert len(losses) == len(found), "a recognizer that scores the loss gives that of each utterance"
-            # Added exactly, so that the loss does not move with the order of ranks either.
+            # fsum is exact, so the loss does not depend on the order of ranks either.
             loss = math.fsum(losses) / sum(item.labels for item in gathered)
         skipped = len(all_ids) - len(ids)
         greedy = others[0] if others else None
@@ -274,7 +274,7 @@ class Scorer:
         return SplitScore(score, utterances, loss, *how, languages=languages, members=members)
 
     def _with_metrics(self, result: SplitScore) -> SplitScore:
-        """Computes the recipe's metrics on the main process, of the texts as they were compared."""
+        """Computes the recipe's metrics on the main process, on normalized texts."""
         if self._metrics is None:
             return result
         metrics, normalize, utterances = self._metrics, result.normalizer, result.utterances
@@ -287,7 +287,7 @@ class Scorer:
 
 
 def show_rates(result: SplitScore, split: str, session: Session) -> None:
-    """Shows a score to who watches the cluster."""
+    """Sets the gauges of a score."""
     for name, percent in result.score.rates.items():
         if percent is not None:
             session.set_gauge_from_main(error_rate(name), percent / 100, split=split)

@@ -1,10 +1,10 @@
-"""Hypotheses and references of any system, read from files and scored as everything else is. Loads no heavy library.
+"""Reads hypotheses and references of any system from files, and scores them like a run's. Loads no heavy library.
 
-- `.txt`: an utterance a line, whatever stands in it; both files have the same number of lines.
+- `.txt`: one utterance per line, with any content; both files have the same number of lines.
 - `.trn` (NIST): the words, then the id in parentheses at the end of the line. Lines that begin with `;;` are comments.
 - `.jsonl`, `.json`: an object a line, with `id` and the text; so are our own evaluation/<split>.jsonl, which have both
   texts.
-- `.csv` (commas or semicolons), `.tsv`: a header, with `id` and the text by the names that JSON has.
+- `.csv` (commas or semicolons), `.tsv`: a header with `id` and the names of the text in JSON.
 """
 
 import re
@@ -17,7 +17,7 @@ from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError, DataError
 from trainers.scoring.error_rate import UtteranceScore, differences, score_utterance
 
-# Keys of the text in a line of JSON or a row of CSV, the first that is there: ours, those of NeMo, of manifests.
+# Keys of the text in a line of JSON or a row of CSV, of which the first one found is used: ours, NeMo's, manifests'.
 HYPOTHESIS_KEYS = ("hypothesis", "pred_text", "text")
 REFERENCE_KEYS = ("reference", "text")
 DURATION_KEYS = ("duration_s", "duration")
@@ -30,7 +30,7 @@ _TRN_ALTERNATIVES = re.compile(r"\{[^{}]*/[^{}]*\}")
 
 @dataclass(frozen=True)
 class Transcripts:
-    """The texts of one file, and durations where it has them, by id; where it has no ids, by the number of a line."""
+    """The texts of one file, and durations if it has them, by id; without ids, by line number."""
 
     path: Path
     texts: dict[str, str]
@@ -39,24 +39,24 @@ class Transcripts:
 
 
 def read_hypotheses(path: Path) -> Transcripts:
-    """What a system recognized; see the module for formats.
+    """Reads the hypotheses of a system; see the module for formats.
 
     Raises:
         ConfigError: there is no such file, or its extension is not known.
-        DataError: a line cannot be used; the text names it.
+        DataError: a line is not valid; the text names it.
     """
     return _read(path, HYPOTHESIS_KEYS)
 
 
 def read_references(path: Path) -> Transcripts:
-    """The transcripts; otherwise like `read_hypotheses`."""
+    """Reads the references; otherwise like `read_hypotheses`."""
     return _read(path, REFERENCE_KEYS)
 
 
 def score_transcripts(
     hypotheses: Transcripts, references: Transcripts, normalize: Callable[[str], str]
 ) -> list[UtteranceScore]:
-    """Scores each utterance, in the order of the references; a DataError, if lines or ids differ."""
+    """Scores each utterance, in the order of the references; raises DataError if lines or ids differ."""
     if hypotheses.by_line != references.by_line:
         numbered, named = (hypotheses, references) if hypotheses.by_line else (references, hypotheses)
         raise DataError(
@@ -104,7 +104,7 @@ def _read(path: Path, keys: Sequence[str]) -> Transcripts:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """The lines with their numbers from 1; only a line feed ends one, and the last may lack it."""
+    """Returns the lines with their numbers from 1; only a line feed ends a line, and the last may lack it."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -145,7 +145,7 @@ def _objects(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int
 
 
 def _table(path: Path, lines: Sequence[tuple[int, str]], suffix: str) -> Iterator[tuple[int, Any]]:
-    # pyarrow, which it needs, takes as long to load as all else here.
+    # Imported here: pyarrow takes as long to load as everything else here.
     from trainers.data.sources.manifest_fields import delimited_rows, separator_of  # noqa: PLC0415
 
     text = "\n".join(line for _, line in lines)

@@ -1,4 +1,4 @@
-"""The setting of a search, chosen on the validation set."""
+"""Tunes the setting of a search on the validation set."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from trainers.scoring.scorer import SplitScore
 
 
 class Trial(NamedTuple):
-    """What a setting came to on the validation set."""
+    """The score of a setting on the validation set."""
 
     setting: Setting
     score: Score
@@ -22,7 +22,7 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Tuning:
-    """Settings that were tried, the best of them, and the score without a search, by the name that records give it."""
+    """The tried settings, the best of them, and the score without a search, with its name in records."""
 
     trials: tuple[Trial, ...]
     best: Trial
@@ -30,7 +30,7 @@ class Tuning:
     name: str
 
     def line(self, rate: str) -> str:
-        """What was chosen, for a person; `rate` as of `tune`."""
+        """Describes the choice for people; `rate` as in `tune`."""
         chosen = ", ".join(f"{name} {value:g}" for name, value in self.best.setting.to_json_dict().items())
         before, after = self.greedy.rates[rate], self.best.score.rates[rate]
         return (
@@ -39,7 +39,7 @@ class Tuning:
         )
 
     def to_json_dict(self) -> dict[str, Any]:
-        """What stands in evaluation/decoding.json."""
+        """Returns the content of evaluation/decoding.json."""
         return {
             "chosen": self.best.to_json_dict(),
             self.name: self.greedy.rates,
@@ -58,7 +58,7 @@ def tune(part: DecodePart, rate: str, score: Callable[[tuple[Setting, ...]], Spl
 
 
 def choose(trials: Sequence[Trial], rate: str) -> Trial:
-    """The trial of the best rate; of equal ones that of the lowest CER, then of the least setting."""
+    """Returns the trial with the best rate; of equal ones that with the lowest CER, then the least setting."""
     sign = -1 if known_metrics()[rate].order == "max" else 1
 
     def rank(trial: Trial) -> tuple[float, ...]:

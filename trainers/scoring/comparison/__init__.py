@@ -1,1 +1,1 @@
-"""Whether one recognizer is better than another on the same utterances. Imports no torch."""
+"""Compares recognizers on the same utterances, with significance tests. Imports no torch."""

@@ -1,7 +1,7 @@
-"""Confidence intervals of error rates, by drawing utterances, or speakers, again and again.
+"""Confidence intervals of error rates, by resampling utterances or speakers.
 
 Bisani and Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance evaluation"; the percentile
-interval. Systems share each draw, so that the interval of their difference knows that they fail on the same utterances.
+interval. Systems share each draw, so that the interval of their difference accounts for errors in the same utterances.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy.typing as npt
 LEVEL = 0.95
 RESAMPLES = 5000
 SEED = 0
-# Bounds the memory that drawing takes.
+# Limits the memory of drawing.
 DRAWN_AT_ONCE = 1 << 21
 
 
@@ -27,13 +27,13 @@ class Interval(NamedTuple):
 def resampled_rates(
     errors: npt.ArrayLike, lengths: npt.ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> npt.NDArray[np.float64]:
-    """Error rates in percent, of shape (systems, resamples).
+    """Returns resampled error rates in percent, shape (systems, resamples).
 
     Args:
-        errors: Whole numbers of shape (systems, N), of N utterances, or sums of N speakers.
-        lengths: Units in their references, of shape (N,).
-        resamples: How often N of them are drawn.
-        seed: Of the random numbers.
+        errors: Integers of shape (systems, N), for N utterances, or sums for N speakers.
+        lengths: Number of units in their references, shape (N,).
+        resamples: Number of draws of N items.
+        seed: Seed of the random numbers.
     """
     columns = np.vstack([np.asarray(errors), np.asarray(lengths)])
     count = columns.shape[1]
@@ -50,11 +50,11 @@ def resampled_rates(
 
 
 def rate_interval(errors: npt.ArrayLike, lengths: npt.ArrayLike) -> Interval | None:
-    """The interval of one error rate in percent, the same wherever it is shown and in whichever order utterances come.
+    """Returns the interval of one error rate in percent, independent of the order of the utterances.
 
     Args:
-        errors: Whole numbers of shape (N,), of N utterances, or sums of N speakers.
-        lengths: Units in their references, of shape (N,).
+        errors: Integers of shape (N,), for N utterances, or sums for N speakers.
+        lengths: Number of units in their references, shape (N,).
     """
     columns = np.array([errors, lengths])
     ordered = columns[:, np.lexsort(columns)]
@@ -62,7 +62,7 @@ def rate_interval(errors: npt.ArrayLike, lengths: npt.ArrayLike) -> Interval | N
 
 
 def interval(values: npt.NDArray[np.float64]) -> Interval | None:
-    """The percentile interval of resampled values, without draws in which no reference has a unit; None: all are."""
+    """Returns the percentile interval of resampled values, without draws with empty references; None if all are."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return None
@@ -71,7 +71,7 @@ def interval(values: npt.NDArray[np.float64]) -> Interval | None:
 
 
 def sums_by(names: Sequence[str], columns: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """The columns, of shape (K, utterances), summed for each different name: (K, names)."""
+    """Returns the columns, shape (K, utterances), summed by name: shape (K, different names)."""
     different, positions = np.unique(np.asarray(names), return_inverse=True)
     values = np.asarray(columns)
     sums = np.zeros((len(values), len(different)), dtype=np.int64)

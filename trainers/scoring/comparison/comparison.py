@@ -1,4 +1,4 @@
-"""Systems compared with the first of them, utterance by utterance. Pure."""
+"""Compares systems with the first of them, utterance by utterance. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,10 +30,10 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class SystemScore:
-    """A system's own score, with its bootstrap interval over utterances; of two contexts that of the short one.
+    """A system's own score, with its bootstrap interval over utterances; with two contexts, the score at the short one.
 
     Attributes:
-        full_context_rate: That of the full context, by the same normalizer. None: there is no such score.
+        full_context_rate: Rate at the full context, with the same normalizer. None: there is no such score.
     """
 
     name: str
@@ -45,15 +45,15 @@ class SystemScore:
 
 @dataclass(frozen=True)
 class Paired:
-    """A system against the first.
+    """Comparison of a system with the first.
 
     Attributes:
-        difference: Its rate less that of the first, percentage points.
+        difference: Its rate minus that of the first, percentage points.
         interval: Bootstrap interval of the difference; both systems share each draw.
-        wins: Utterances in which it has fewer errors than the first.
-        losses: Those in which it has more.
-        ties: All others.
-        test: Whether the difference may be chance.
+        wins: Number of utterances with fewer errors than the first system.
+        losses: Number of utterances with more errors.
+        ties: Number of other utterances.
+        test: Test of whether the difference may be chance.
     """
 
     name: str
@@ -79,12 +79,12 @@ class Paired:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Systems on one set, by one metric.
+    """Comparison of systems on one set, by one metric.
 
     Attributes:
-        ids: Of the utterances.
-        errors: Of each system, its errors in each utterance.
-        paired: Of each system but the first.
+        ids: Ids of the utterances.
+        errors: Errors of each system in each utterance.
+        paired: Comparisons of each system but the first.
     """
 
     metric: str
@@ -99,11 +99,11 @@ class Comparison:
 
     @property
     def has_full_context(self) -> bool:
-        """Whether a system has a score at its full context, too."""
+        """True if a system also has a score at its full context."""
         return any(score.full_context_rate is not None for score in self.systems)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """All but the utterances."""
+        """Returns all content except the utterances."""
         scores = {
             score.name: {
                 **asdict(score.counts),
@@ -126,7 +126,7 @@ class Comparison:
         }
 
     def utterances(self) -> Iterator[dict[str, Any]]:
-        """One record an utterance: the normalized texts, and the errors of each system."""
+        """Yields one record per utterance: the normalized texts, and the errors of each system."""
         names = [system.name for system in self.systems]
         for number, (id, reference) in enumerate(zip(self.ids, self.references, strict=True)):
             yield {
@@ -138,11 +138,11 @@ class Comparison:
 
 
 def compare_named(systems: Sequence[System], normalizer: str | None = None, metric: str | None = None) -> Comparison:
-    """Compares systems by names: None is the normalizer of their scores, and the metric that ranks their language.
+    """Compares systems by names; by default with the normalizer of their scores and their language's metric.
 
     Raises:
-        ConfigError: the metric is none of these, or the scores have no normalizer in common.
-        DataError: they were not scored on the same utterances and references.
+        ConfigError: the metric is not known, or the scores have no normalizer in common.
+        DataError: the systems were not scored on the same utterances and references.
     """
     name = metric or ranking_rate(language_of(systems))
     chosen = {known.name: known for known in (WER, CER)}.get(name)
@@ -155,7 +155,7 @@ def compare_named(systems: Sequence[System], normalizer: str | None = None, metr
 def compare(
     systems: Sequence[System], references: Mapping[str, str], normalize: Normalizer, metric: Metric
 ) -> Comparison:
-    """Compares systems that were checked, see `systems.common_references`, whose normalized texts are given."""
+    """Compares systems that passed `systems.common_references`, which returns the given normalized references."""
     ids = [*references]
     texts = [[normalize(system.hypotheses[id]) for id in ids] for system in systems]
     counts = [[count_edits(metric, references[id], text) for id, text in zip(ids, own, strict=True)] for own in texts]

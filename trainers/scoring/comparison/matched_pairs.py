@@ -1,8 +1,8 @@
 """The matched-pairs sentence-segment word error test (MAPSSWE) of two systems on the same utterances.
 
-Gillick and Cox 1989, "Some statistical issues in the comparison of speech recognition algorithms", as NIST's sc_stats
-computes it (SCTK, src/sclite/mtchprs.c). Errors of neighboring words depend on each other, so the errors are counted
-in segments: a segment ends where both systems have two units in a row right.
+Gillick and Cox 1989, "Some statistical issues in the comparison of speech recognition algorithms", as computed by
+NIST's sc_stats (SCTK, src/sclite/mtchprs.c). Errors of neighboring words are not independent, so errors are counted in
+segments: a segment ends where both systems have two correct units in a row.
 """
 
 import math
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Units in a row that both systems have right, and that so end a segment: NIST's default.
+# Consecutive units that both systems have right and that end a segment: NIST's default.
 GOOD_UNITS = 2
-# Of a p that is shown as a number.
+# The smallest p that is shown as a number.
 LEAST_P = 0.001
-# Costs of an alignment by NIST's sclite: SCTK, doc/sclite.htm, "DP alignment"; src/sclite/net_dp.c and word.c.
+# Alignment costs of NIST's sclite: SCTK, doc/sclite.htm, "DP alignment"; src/sclite/net_dp.c and word.c.
 INSERTION = DELETION = 3
 SUBSTITUTION = 4
 Pair = tuple[str | None, str | None]
@@ -26,11 +26,11 @@ class MatchedPairs:
     """The result of a test; H0: the mean difference of the errors in a segment is 0.
 
     Attributes:
-        segments: In which at least one system has an error.
-        mean: Of the differences of errors, first system less second.
-        deviation: Their standard deviation (n - 1).
-        z: The statistic. None: each segment has the same difference, so that there is no deviation to compare with.
-        p: Probability, under H0, of a statistic that is at least as far from 0; two-sided.
+        segments: Number of segments in which at least one system has an error.
+        mean: Mean difference of the errors, first system minus second.
+        deviation: Standard deviation of the differences (n - 1).
+        z: The statistic. None: all segments have the same difference, so the deviation is 0.
+        p: Probability, under H0, of a statistic at least as far from 0; two-sided.
     """
 
     segments: int
@@ -41,7 +41,7 @@ class MatchedPairs:
 
     @property
     def shown_p(self) -> str:
-        """For a table: `0.031`, `<0.001`; a dash where there is none."""
+        """The p-value for a table: `0.031`, `<0.001`; a dash if there is none."""
         return "-" if self.p is None else f"<{LEAST_P}" if self.p < LEAST_P else f"{self.p:.3f}"
 
 
@@ -65,7 +65,7 @@ def matched_pairs(utterances: Iterable[tuple[Sequence[str], Sequence[str], Seque
 
 
 def segments_of(first: Sequence[Pair], second: Sequence[Pair]) -> Iterator[tuple[int, int]]:
-    """Errors of both systems in each segment of one utterance, by their alignments with the same reference."""
+    """Yields errors of both systems in each segment of an utterance, by their alignments with the same reference."""
     errors = [0, 0]
     good = GOOD_UNITS
     for units in zip(_by_unit(first), _by_unit(second), strict=True):
@@ -82,7 +82,7 @@ def segments_of(first: Sequence[Pair], second: Sequence[Pair]) -> Iterator[tuple
 
 
 def _by_unit(pairs: Sequence[Pair]) -> Iterator[tuple[int, bool | None]]:
-    """Of each unit of the reference, the insertions before it and whether it is right; at the end, those after all."""
+    """Yields the insertions before each unit of the reference, and whether it is correct; finally later insertions."""
     inserted = 0
     for unit, other in pairs:
         if unit is None:
@@ -94,11 +94,11 @@ def _by_unit(pairs: Sequence[Pair]) -> Iterator[tuple[int, bool | None]]:
 
 
 def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Pair]:
-    """Pairs of a unit of the reference and one of the hypothesis, in order; None where the other has none.
+    """Returns aligned pairs of units of reference and hypothesis, in order; None for a missing unit.
 
-    As sclite aligns them: by its costs, and by its choice among equal ones.
+    Aligns like sclite: by its costs, and by its choice among equal alignments.
     """
-    # Units at the end that are equal are always aligned with each other; those at the beginning not always.
+    # Equal units at the end are always aligned with each other; those at the beginning not always.
     rows, columns = len(reference), len(hypothesis)
     while rows and columns and reference[rows - 1] == hypothesis[columns - 1]:
         rows, columns = rows - 1, columns - 1
@@ -124,7 +124,7 @@ def align(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Pair]:
 
 
 def _costs(reference: Sequence[str], hypothesis: Sequence[str]) -> list[list[int]]:
-    """Of the first r units of the reference and the first h of the hypothesis, the least cost, at [r][h]."""
+    """Returns the minimum cost for the first r units of the reference and the first h of the hypothesis, at [r][h]."""
     numbers = {unit: number for number, unit in enumerate({*reference, *hypothesis})}
     columns = np.array([numbers[unit] for unit in hypothesis])
     inserted = INSERTION * np.arange(len(hypothesis) + 1)
@@ -134,7 +134,7 @@ def _costs(reference: Sequence[str], hypothesis: Sequence[str]) -> list[list[int
         above, here = costs[row - 1], costs[row]
         np.add(above, DELETION, out=here)
         np.minimum(here[1:], above[:-1] + SUBSTITUTION * (columns != numbers[unit]), out=here[1:])
-        # Insertions after whichever of these is the cheapest way to get there.
+        # Insertions follow whichever of these is the cheapest.
         here -= inserted
         np.minimum.accumulate(here, out=here)
         here += inserted

@@ -1,4 +1,4 @@
-"""What is compared: the hypotheses of a run, or of any other system, by the id of the utterance."""
+"""Systems to compare: the hypotheses of a run, or of any other system, by the id of the utterance."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,15 +22,14 @@ class System:
     """A recognizer's output on a set.
 
     Attributes:
-        name: What a user called it.
-        hypotheses: By id.
-        references: By id. None: they are another system's.
-        normalizer: Name and version of what its score was made with; "" where that is not known. None: it is another
-            system's output, which has no score yet.
-        language: Of the speech, where it is known.
-        full_context: Of a model that is trained at a shorter context than its own, its rates at its own by the name of
-            each metric, whose hypotheses are not kept. None: there is no other score.
-        settings: What makes its experiment, by field, and the versions of what it ran with.
+        name: Name given by the user.
+        hypotheses: Hypotheses by id.
+        references: References by id. None: those of another system apply.
+        normalizer: Name and version of the normalizer of its score; "" if not known. None: the system has no score yet.
+        language: Language of the speech, if known.
+        full_context: For a model that is trained at a shorter context than its own, its rates at its own by the name of
+            each metric; their hypotheses are not kept. None: there is no other score.
+        settings: Fields of its experiment, and versions of its packages.
     """
 
     name: str
@@ -43,11 +42,11 @@ class System:
 
     @classmethod
     def of_folder(cls, name: str, folder: RunFolder, split: str) -> "System":
-        """That of a run's folder, or of what `rayscribe evaluate` wrote.
+        """Reads the system of a run's folder, or of a folder that `rayscribe evaluate` wrote.
 
         Raises:
             ConfigError: the split has not been scored.
-            DataError: its file is damaged.
+            DataError: the file of the split is damaged.
         """
         key = f"{EVALUATION}/{split}.jsonl"
         if not folder.storage.exists(key):
@@ -64,7 +63,7 @@ class System:
             {row["id"]: row["hypothesis"] for row in rows},
             {row["id"]: row["reference"] for row in rows},
             normalizer,
-            # The score of a validation names none; the config next to it does.
+            # The score of a validation has no language; the config next to it does.
             totals.get("language") or (config.get("model") or {}).get("language"),
             totals.get("full_context"),
             _settings_of(folder),
@@ -72,15 +71,15 @@ class System:
 
     @classmethod
     def of_file(cls, name: str, path: Path, references: Path | None = None) -> "System":
-        """That of a file, see `transcripts`; raises as `read_hypotheses`."""
+        """Reads the system of a file, see `transcripts`; raises as `read_hypotheses`."""
         texts = read_references(references).texts if references is not None else None
         return cls(name, read_hypotheses(path).texts, texts)
 
 
 def rows_of(folder: RunFolder, key: str) -> list[dict[str, Any]]:
-    """The utterances of an evaluation; a DataError, if a line is none."""
+    """Returns the utterances of an evaluation; raises DataError for an invalid line."""
     rows = []
-    # Of a text, splitlines also ends lines where JSON does not, such as at U+2028.
+    # str.splitlines would also split where JSON does not, such as at U+2028.
     for number, line in enumerate(folder.storage.read_bytes(key).splitlines(), start=1):
         try:
             row = load_json(line.decode())
@@ -105,7 +104,7 @@ def _settings_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def differing_settings(systems: Sequence[System]) -> dict[str, list[Any]]:
-    """Fields whose values are not the same in all systems that have any, with the value of each system."""
+    """Returns fields whose values are not the same in all systems with settings, with the value of each system."""
     described = [system.settings for system in systems if system.settings]
     names = dict.fromkeys(name for settings in described for name in settings)
     return {
@@ -116,15 +115,15 @@ def differing_settings(systems: Sequence[System]) -> dict[str, list[Any]]:
 
 
 def language_of(systems: Iterable[System]) -> str | None:
-    """The language of the speech, of the first system that says it."""
+    """Returns the language of the first system that has one."""
     return next((system.language for system in systems if system.language), None)
 
 
 def common_normalizer(systems: Iterable[System], requested: str | None) -> Normalizer:
-    """What all texts are normalized with: the one requested, or that of the scores.
+    """Returns the normalizer for all texts: the requested one, or that of the scores.
 
     Raises:
-        ConfigError: the scores were made with different ones, or with one that this version does not have.
+        ConfigError: the scores have different normalizers, or one that this version does not have.
     """
     scored = {system.name: system.normalizer or "unknown" for system in systems if system.normalizer is not None}
     if requested is not None or not scored:
@@ -141,10 +140,10 @@ def common_normalizer(systems: Iterable[System], requested: str | None) -> Norma
 
 
 def common_references(systems: Sequence[System], normalize: Normalizer) -> dict[str, str]:
-    """The normalized references by id, which are those of all systems.
+    """Returns the normalized references by id, which all systems have in common.
 
     Raises:
-        ConfigError: no system has any.
+        ConfigError: no system has references.
         DataError: the ids or the texts of two systems differ.
     """
     first = next((system for system in systems if system.references is not None), None)

@@ -1,4 +1,4 @@
-"""Charts as static SVG, whose colors are those of the page: in light, in dark and in print."""
+"""Charts as static SVG with the colors of the page: light, dark and print."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,10 +10,10 @@ from markupsafe import Markup
 from pygal.etree import etree
 from pygal.style import Style
 
-# More are not seen.
+# Maximum number of points in a line.
 POINTS = 400
 BINS = 12
-# Lines differ by more than their color.
+# Lines differ in more than their color.
 DASHES = ("", "10, 5", "3, 4")
 STYLE = Style(
     background="transparent",
@@ -41,7 +41,7 @@ SHAPE: Mapping[str, Any] = {
     "disable_xml_declaration": True,
     "legend_at_bottom": True,
     "show_x_guides": False,
-    # Lines of the grid; with more their labels touch.
+    # Maximum number of grid lines, above which their labels overlap.
     "max_scale": 8,
     "margin": 8,
 }
@@ -52,19 +52,19 @@ Points = Sequence[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing, and what it shows in words."""
+    """A drawing, and its content in words."""
 
     svg: Markup
     caption: str
 
 
 def curves(metrics: Sequence[Row]) -> list[Chart]:
-    """Charts of what metrics.jsonl has by step, see `series_of`."""
+    """Returns charts of metrics.jsonl by step, see `series_of`."""
     return [_curve(title, series) for title, series in series_of(metrics)]
 
 
 def series_of(metrics: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Points]]]:
-    """Loss, error rates, learning rate, speed and padding by step, as far as they are known: title and series."""
+    """Yields title and series of loss, error rates, learning rate, speed and padding by step, if known."""
     wanted: tuple[tuple[str, Mapping[str, str], Callable[[float], float]], ...] = (
         ("Loss, nats per label", {"training": "loss", "validation": "eval_loss"}, float),
         ("Error rates on validation, percent", {"WER": "eval_wer", "CER": "eval_cer", "SER": "eval_ser"}, float),
@@ -85,7 +85,7 @@ def series_of(metrics: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Points
 
 
 def durations(split: str, values_s: Sequence[float]) -> Chart:
-    """How many clips of a split have which duration."""
+    """Returns a histogram of the clip durations of a split."""
     longest = max(values_s)
     step = next(step for step in (0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 600, math.inf) if longest / step <= BINS)
     counts = [0] * (int(longest / step) + 1) if math.isfinite(step) else [0]
@@ -101,7 +101,7 @@ def durations(split: str, values_s: Sequence[float]) -> Chart:
 def _series(metrics: Sequence[Row], field: str, scale: Callable[[float], float]) -> Points:
     points = [(row["step"], scale(row[field])) for row in metrics if isinstance(row.get(field), int | float)]
     every = -(-len(points) // POINTS) if points else 1
-    # With the last one.
+    # Keep the last point.
     return points[::-1][::every][::-1]
 
 
@@ -125,7 +125,6 @@ def in_words(title: str, series: Mapping[str, Points]) -> str:
 
 
 def _ends(points: Points) -> str:
-    """`from 5.7 at step 25 to 0.6 at step 200`."""
     (first, before), (last, after) = points[0], points[-1]
     if first == last:
         return f"{after:.4g} at step {last:,}"
@@ -133,11 +132,11 @@ def _ends(points: Points) -> str:
 
 
 def _svg(chart: Any, text: str) -> Markup:
-    """The drawing without its script, as an image that `text` describes."""
+    """Returns the drawing without its script, as an image that `text` describes."""
     root = chart.render_tree()
     for parent in [*root.iter()]:
         for child in [*parent]:
-            # What only its script uses, by ids that other drawings of a page have, too.
+            # Used only by the script; ids would also clash with other drawings of the page.
             child.attrib.pop("id", None)
             if str(child.tag).endswith(("script", "title", "desc")):
                 parent.remove(child)

@@ -9,23 +9,23 @@ from trainers.scoring.comparison.comparison import Comparison
 from trainers.scoring.comparison.matched_pairs import align
 from trainers.scoring.report.rendering import rendered
 
-# Of each side of a pair of systems.
+# Utterances shown for each side of a pair of systems.
 SHOWN = 10
 COMPARISON = "comparison.html.j2"
 
 
 def comparison_html(found: Comparison, settings: Mapping[str, Sequence[Any]], split: str) -> str:
-    """The page as one file; for the arguments see `comparison_values`."""
+    """Returns the page as one file; for the arguments see `comparison_values`."""
     return rendered(COMPARISON, **comparison_values(found, settings, split))
 
 
 def comparison_values(found: Comparison, settings: Mapping[str, Sequence[Any]], split: str) -> dict[str, Any]:
-    """What the template COMPARISON shows.
+    """Returns the values of the template COMPARISON.
 
     Args:
-        found: Systems compared.
-        settings: Fields whose values are not the same, with that of each system, see `systems.differing_settings`.
-        split: What the runs were scored on.
+        found: The comparison.
+        settings: Fields that differ, with the value of each system, see `systems.differing_settings`.
+        split: The split that the runs were scored on.
     """
     names = [system.name for system in found.systems]
     contests = [_contest(found, number) for number in range(1, len(names))]
@@ -47,7 +47,7 @@ def comparison_values(found: Comparison, settings: Mapping[str, Sequence[Any]], 
 
 
 def _contest(found: Comparison, number: int) -> dict[str, Any]:
-    """A system against the first: titles of either side with the utterances that differ most."""
+    """Returns a system's comparison with the first: for either side, a title and the utterances that differ most."""
     name, first = found.systems[number].name, found.systems[0].name
     fewer = {place: found.errors[0][place] - found.errors[number][place] for place in range(len(found.ids))}
     better = sorted((place for place in fewer if fewer[place] > 0), key=lambda place: -fewer[place])
@@ -58,7 +58,7 @@ def _contest(found: Comparison, number: int) -> dict[str, Any]:
 
 
 def _contested(found: Comparison, number: int, places: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Utterances with the errors of the first system and of the other, and both texts aligned with the reference."""
+    """Yields utterances with the errors of both systems, and both texts aligned with the reference."""
     for place in places:
         reference = found.references[place].split()
         texts = [

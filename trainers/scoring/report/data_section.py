@@ -1,4 +1,4 @@
-"""What prepared sets say of clips, and how a page shows it: durations, characters, what was left out by reason."""
+"""Describes prepared sets for a page: durations, characters, and left out rows by reason."""
 
 import re
 from collections import Counter
@@ -24,13 +24,13 @@ PREPARED = "prepared"
 
 @dataclass(frozen=True)
 class ClipSet:
-    """One split as it was prepared.
+    """A prepared split.
 
     Attributes:
-        rows: Of its manifest.
-        quarantined: Rows that could not be decoded.
-        durations_s: Of each clip.
-        characters: How often each is in the texts.
+        rows: Number of rows in its manifest.
+        quarantined: Number of rows that could not be decoded.
+        durations_s: Duration of each clip.
+        characters: Counts of characters in the texts.
     """
 
     split: str
@@ -42,17 +42,17 @@ class ClipSet:
 
     @classmethod
     def of(cls, split: str, prepared: PreparedSet) -> "ClipSet":
-        """Reads index and counts of a set; raises what reading them does."""
+        """Reads index and counts of a set; raises the errors of reading them."""
         index, summary = prepared.index, prepared.summary
         characters: Counter[str] = Counter()
-        # Texts of a large set are not in memory together.
+        # In chunks, so that the texts of a large set are not in memory together.
         for texts in index["text"].chunks:
             for text in texts.to_pylist():
                 characters.update(text)
         return cls(split, summary.rows, summary.quarantined, index["duration_s"].to_pylist(), characters, prepared)
 
     def speakers(self) -> dict[str, str]:
-        """The speaker of each clip that has one, by id; nothing where the set is not on a disk of this machine."""
+        """Returns speakers by clip id, for clips that have one; empty if the set is not on a disk of this machine."""
         found: dict[str, str] = {}
         for shard in sorted({*self.prepared.index["shard"].to_pylist()}):
             for table in self._shard(shard):
@@ -61,7 +61,7 @@ class ClipSet:
         return found
 
     def recordings(self, ids: Collection[str]) -> dict[str, bytes]:
-        """FLAC files by id; nothing where the set is not on a disk of this machine."""
+        """Returns FLAC files by id; empty if the set is not on a disk of this machine."""
         index = self.prepared.index
         places = zip(index["id"].to_pylist(), index["shard"].to_pylist(), index["row"].to_pylist(), strict=True)
         return {
@@ -74,13 +74,13 @@ class ClipSet:
     def _shard(self, shard: int) -> Iterator[pa.Table]:
         if is_url(self.prepared.url):
             return
-        # Mapped: only the columns that are used are read.
+        # Memory-mapped: only columns that are used are read.
         with pa.memory_map(str(Path(self.prepared.url) / shard_name(shard))) as source:
             yield pa.ipc.open_stream(source).read_all()
 
 
 def prepared_at(storage: Storage) -> PreparedSet | None:
-    """The prepared set whose folder this is; None where it is another folder, or none."""
+    """Returns the prepared set in this folder; None if the folder is not one."""
     if not storage.exists(SUMMARY):
         return None
     url = storage.url()
@@ -88,13 +88,13 @@ def prepared_at(storage: Storage) -> PreparedSet | None:
 
 
 def clip_sets(folder: RunFolder, config: Mapping[str, Any], keys: Mapping[str, str]) -> list[ClipSet]:
-    """The prepared sets of a run that can be read from here, by the hashes of its environment.json."""
+    """Returns the prepared sets of a run that can be read from here, by the hashes of its environment.json."""
     return [found for split, key in keys.items() if (found := _clip_set(folder, config, split, key)) is not None]
 
 
 def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str) -> ClipSet | None:
     beside = f"{folder.url.rpartition('/')[0]}/{PREPARED}"
-    # A run folder that was copied may have its prepared sets next to it.
+    # A copied run folder may have its prepared sets next to it.
     for url in dict.fromkeys(((config.get("data") or {}).get("cache_dir") or beside, beside)):
         try:
             options = StorageOptions.of(config["run"])
@@ -102,7 +102,7 @@ def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str
             if prepared is None:
                 continue
             return ClipSet.of(split, prepared)
-        # A report has what can be read; the set may be on another machine, or gone.
+        # A report has what can be read; the set may be on another machine, or deleted.
         except (RayscribeError, OSError, pa.ArrowException, LookupError, ValueError):
             continue
     return None
@@ -111,12 +111,12 @@ def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str
 MOST_CHARACTERS = 200
 REASONS = 50
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-# A set is a split of any number of runs.
+# A set may be a split of several runs.
 NAME = "this set"
 
 
 def data_section(sets: Sequence[ClipSet], quarantine: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the template data_section.html.j2 shows of prepared sets, and of rows with split, id and reason."""
+    """Returns the values of the template data_section.html.j2; quarantined rows have split, id and reason."""
     return {
         "clip_sets": [_described(found) for found in sets],
         "data_charts": [durations(found.split, found.durations_s) for found in sets if found.durations_s],
@@ -140,7 +140,7 @@ def _described(found: ClipSet) -> dict[str, Any]:
 
 
 def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many rows were left out by split and reason, whatever the numbers in it; the most frequent first."""
+    """Counts left out rows by split and reason, ignoring numbers in the reason; the most frequent first."""
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in quarantine:
         reason = str(row.get("reason", "")).replace(str(row.get("id", "")) or "\0", "…")
@@ -153,10 +153,10 @@ def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def prepared_html(prepared: PreparedSet) -> str:
-    """The page of one prepared set.
+    """Returns the page of one prepared set.
 
     Raises:
-        RayscribeError: a file of it is missing or damaged.
+        RayscribeError: a file of the set is missing or damaged.
     """
     clips = ClipSet.of(NAME, prepared)
     return rendered(

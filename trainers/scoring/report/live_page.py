@@ -1,4 +1,4 @@
-"""The page of a run that trains, made by a process of its own: neither a step nor the run's end depends on it."""
+"""Writes the page of a running training in a separate process, on which neither a step nor the run's end depends."""
 
 import os
 import pickle
@@ -16,17 +16,17 @@ from typing import Self
 from trainers.errors import RayscribeError
 from trainers.run_folder.layout import RunFolder
 
-# A validation and the upload of its checkpoint are on one page, and a training that ends soon makes none.
+# A validation and the upload of its checkpoint share one page, and a short training gets none.
 PAUSE_S = 10.0
 LOWEST_PRIORITY = 19
-# For a process that was killed; one that waits for a disk that does not answer ends later.
+# For a killed process; one that waits for a disk that does not respond ends later.
 LAST_WAIT_S = 5.0
 
 
 class LivePage:
-    """Writes a run's page some seconds after it is requested, one at a time; a failure is told once, and harms nothing.
+    """Writes a run's page some seconds after it is requested, one at a time; a failure is only reported, once.
 
-    Whoever ends it writes the page of what the run came to; a page that is being made then is not written.
+    The end of the block cancels a page that is being written; the caller writes the final page.
     """
 
     def __init__(self, folder: RunFolder, log: Callable[[str], None]):
@@ -34,7 +34,7 @@ class LivePage:
         self._folder, self._log = folder, log
         self._wanted, self._ends, self._lock = Event(), Event(), Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        # A daemon: a process may end while a storage does not answer.
+        # A daemon, so that the process can end while a storage does not respond.
         self._thread = Thread(target=self._write_all, name="live page", daemon=True)
         self._told = False
 
@@ -72,19 +72,19 @@ class LivePage:
                 self._log(f"warning: the page of the run was not written; training continues: {problem}: try {again}")
 
     def _write(self) -> str:
-        """What went wrong; "" for nothing."""
-        # What it imports is found as it is here; and training has the cores.
+        """Writes the page; returns an error message, or ""."""
+        # Uses this process's import path, and one thread, since training uses the cores.
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
         call = f"from {__name__} import write_page; write_page({LOWEST_PRIORITY})"
         with tempfile.TemporaryFile() as folder, tempfile.TemporaryFile() as errors:
-            # Not among the arguments, which every user of the machine can read.
+            # Not passed as an argument, which every user of the machine could read.
             pickle.dump(self._folder, folder)
             folder.seek(0)
             with self._lock:
                 if self._ends.is_set():
                     return ""
-                # Spawned (close_fds), and without pipes: a loader of batches that is forked meanwhile would keep these
-                # open, and have this thread wait for its end.
+                # Spawned (close_fds), and without pipes: a data loader that is forked meanwhile would keep pipes open,
+                # so that this thread would wait for it to end.
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", call],
                     stdin=folder,
@@ -96,19 +96,20 @@ class LivePage:
             code = self._process.wait()
             errors.seek(0)
             printed = errors.read().decode(errors="replace").strip().splitlines()
-        # By a signal: with the training, or by the kernel, which takes it before the training.
+        # A negative code is a signal: sent to the training, too, or by the kernel, which kills this process before the
+        # training.
         return "" if code <= 0 else printed[-1] if printed else f"its process ended with exit code {code}"
 
 
 def write_page(niceness: int) -> None:
-    """What that process does: writes the page of the run folder that it reads from its input."""
-    # A terminal's is meant for the training.
+    """Runs in the separate process: writes the page of the run folder that is read from standard input."""
+    # Ctrl-C in a terminal is meant for the training.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(niceness)
-    # Where memory runs out, Linux ends this process, not the training.
+    # If memory runs out, Linux should kill this process, not the training.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    # Imported here: a training worker draws nothing.
+    # Imported here: a training worker does not plot.
     from trainers.scoring.report.page import write_report  # noqa: PLC0415
 
     try:

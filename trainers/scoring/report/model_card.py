@@ -1,6 +1,6 @@
-"""The model card: what the model is, how it was trained, how good it is and on what, all of it as measured.
+"""The model card: the model, its training, and its measured scores with the data they were measured on.
 
-Its metadata is what the Hub reads: the language, the weights it began with, data sets, and scores as its model-index.
+The Hub reads its metadata: the language, the base model, data sets, and scores as its model-index.
 """
 
 import json
@@ -33,7 +33,7 @@ from trainers.scoring.report.score_section import rate_of
 
 TASK = "automatic-speech-recognition"
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-# The Hub refuses a card whose language is none of ISO 639's codes, or whose base model or data set has no Hub id.
+# The Hub refuses a card whose language is not an ISO 639 code, or whose base model or data set has no Hub id.
 _CODE, _HUB_ID = re.compile(r"[a-z]{2,3}"), re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _COUNTS = {"words": "word", "insertions": "insertion", "deletions": "deletion", "substitutions": "substitution"}
 _USE = f"""## Use
@@ -52,13 +52,13 @@ recordings.
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a model.
+    """Measurements of a model.
 
     Attributes:
-        totals: Scores of validation and test set, as evaluation/<split>.json has them.
-        rows: The utterances of each, as evaluation/<split>.jsonl has them.
+        totals: Scores of validation and test set, as in evaluation/<split>.json.
+        rows: The utterances of each, as in evaluation/<split>.jsonl.
         sets: The prepared set of each split.
-        left_out: How many clips of each were prepared, and neither trained on nor scored.
+        left_out: Number of clips of each split that were prepared, but neither trained on nor scored.
     """
 
     totals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -70,18 +70,18 @@ class Measured:
     def of(
         cls, outputs: RunFolder, sets: Mapping[str, PreparedSet], quarantine: Sequence[Mapping[str, Any]]
     ) -> "Measured":
-        """Reads the scores in the outputs of a worker group; `quarantine` are the rows that its attempt left out."""
+        """Reads the scores in the outputs of a worker group; `quarantine` has the rows that its attempt left out."""
         found = {split: outputs.read_json(f"{EVALUATION}/{split}.json") for split in (VALIDATION, TEST)}
         totals = {split: content for split, content in found.items() if content is not None}
         rows = {split: rows_of(outputs, f"{EVALUATION}/{split}.jsonl") for split in totals}
-        # Rows that could not be prepared are among them.
+        # Includes rows that could not be prepared.
         counts = Counter(str(row["split"]) for row in quarantine)
         left_out = {split: max(0, counts[split] - item.summary.quarantined) for split, item in sets.items()}
         return cls(totals, rows, sets, left_out)
 
     @property
     def test(self) -> Mapping[str, Any] | None:
-        """Totals of the test set; None where there is none."""
+        """Totals of the test set; None if there is none."""
         return self.totals.get(TEST)
 
 
@@ -92,7 +92,7 @@ def model_card(
     measured: Measured,
     origins: Sequence[Origin] = (),
 ) -> str:
-    """Renders the model card of a checkpoint; `origins` are those of the weights that the run began with."""
+    """Renders the model card of a checkpoint; `origins` are those of the initial weights."""
     origin = " and ".join(each.name for each in origins) or "new weights"
     trained = f", adapt.method {config.adapt.method}" if config.adapt.method != "full" else ""
     notes = "\n\n".join(_notes(config, measured))
@@ -107,7 +107,7 @@ def model_card(
 
 
 def beyond(model: ModelPart, totals: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The score at the model's full context, where that is longer than the one that it is trained at; else None."""
+    """Returns the score at the model's full context if it is longer than the training context, else None."""
     full: Mapping[str, Any] | None = totals.get("full_context")
     return full if full is not None and full["context_s"] > (model.max_context_s or full["context_s"]) else None
 
@@ -133,18 +133,18 @@ def _metadata(config: TrainConfig, family: Family[Any], measured: Measured, orig
 
 
 def _data_sets(config: TrainConfig) -> Iterator[HubDatasetPart]:
-    """Those of the Hub."""
+    """Yields the data sets of the Hub."""
     named = (config.data.dataset, *(member.dataset for member in config.data.mix))
     yield from (part for part in named if part is not None and _HUB_ID.fullmatch(part.name))
 
 
 def _eval_results(config: TrainConfig, measured: Measured) -> Iterator[EvalResult]:
-    """The scores on the test set, or where there is none the validation set, of what `pipeline` does with the model."""
+    """Yields the scores that `pipeline` reproduces, on the test set or, without one, on the validation set."""
     split = TEST if measured.test is not None else VALIDATION
     totals = measured.totals.get(split)
     if totals is None:
         return
-    # What a search with files of its own, or a shortened context, came to is not what others will see.
+    # Other users would not see the score of a search with its own files, or of a shortened context.
     scored = beyond(config.model, totals) or greedy_score(totals)[1]
     part = next(_data_sets(config), None) if not config.data.mix else None
     key = measured.sets[split].key if split in measured.sets else None
@@ -206,7 +206,7 @@ def _notes(config: TrainConfig, measured: Measured) -> Iterator[str]:
 
 
 def _data(measured: Measured) -> str:
-    """The data by hash: a prepared set is named by that of its manifest, and of what was done to it."""
+    """Returns the section on data; a prepared set is named by a hash of its manifest and preparation."""
     if not measured.sets:
         return ""
     rows = []
@@ -219,7 +219,7 @@ def _data(measured: Measured) -> str:
 
 
 def _rates(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None = None, prefix: str = "") -> str:
-    """The cells of a row; with intervals where its utterances are given, and have the metric's edits."""
+    """Returns the cells of a row; with intervals if its utterances are given, and have the metric's edits."""
     cells = []
     for name, metric in known_metrics().items():
         rate = metrics.get(prefix + name)

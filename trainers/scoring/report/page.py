@@ -1,4 +1,4 @@
-"""The page of a run: what its folder holds, of a run that has ended or goes on, and how it is shown."""
+"""The page of a run, finished or not, from the content of its folder."""
 
 import base64
 import json
@@ -38,15 +38,15 @@ VALIDATION = "validation"
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One attempt.
+    """An attempt of the run.
 
     Attributes:
         started: ISO 8601 time.
-        took_s: Until its last status.
-        workers: How many trained, of its last worker group. None: none did.
-        worker_s: Seconds of all workers together, whose number changes where a run is elastic. None: not known.
-        phase: What it did last.
-        reason: In one line, what it was doing, or how it ended.
+        took_s: Seconds until its last status.
+        workers: Number of workers in its last worker group. None: there was none.
+        worker_s: Total seconds of all workers, whose number changes in elastic runs. None: not known.
+        phase: Its last phase.
+        reason: What it was doing, or how it ended, in one line.
     """
 
     number: int
@@ -63,7 +63,7 @@ class AttemptRecord:
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """A scored split: totals as evaluation/<split>.json has them, the utterances, and what was scored."""
+    """A scored split: the totals in evaluation/<split>.json, the utterances, and `of`, the scored checkpoint."""
 
     split: str
     of: str
@@ -73,13 +73,13 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its folder has it.
+    """A run as stored in its folder.
 
     Attributes:
-        read: When it was read, ISO 8601.
+        read: Time of reading, ISO 8601.
         metrics: Each loss and each score once, by step.
         quarantine: Rows that were left out: split, id, reason.
-        slices: What clips have in `data.slice_columns`: by split and id, each column's value.
+        slices: Values of clips in `data.slice_columns`: by split and id, the value of each column.
     """
 
     folder: RunFolder
@@ -99,7 +99,7 @@ class RunRecord:
         """Reads a run folder.
 
         Raises:
-            RayscribeError: no run is in it, or a file of it is damaged.
+            RayscribeError: there is no run in the folder, or a file is damaged.
         """
         journal = Journal(folder)
         state = journal.read()
@@ -121,7 +121,7 @@ class RunRecord:
 
     @property
     def language(self) -> str | None:
-        """Of the speech, where the recipe names one."""
+        """Language of the speech, if the recipe names one."""
         found: str | None = (self.config.get("model") or {}).get("language")
         return found
 
@@ -139,7 +139,7 @@ def _slices(folder: RunFolder, state: State) -> dict[str, dict[str, dict[str, st
 
 
 def _groups(journal: Journal) -> dict[int, list[tuple[float, int]]]:
-    """The worker groups of each attempt: when they began, in seconds since 1970, and how many workers they have."""
+    """Returns the worker groups of each attempt: start in seconds since 1970, and number of workers."""
     found: dict[int, list[tuple[float, int]]] = {}
     for entry in journal.entries():
         if entry.get("kind") == "opened" and entry.get("workers"):
@@ -148,7 +148,7 @@ def _groups(journal: Journal) -> dict[int, list[tuple[float, int]]]:
 
 
 def worker_seconds(groups: Sequence[tuple[float, int]], began_s: float, ended_s: float) -> float:
-    """Seconds of all workers, of the first group from the attempt's beginning on."""
+    """Returns the total seconds of all workers; the first group counts from the attempt's start."""
     begins_s = [began_s, *(at_s for at_s, _ in groups[1:])]
     ends_s = [*begins_s[1:], ended_s]
     return sum(
@@ -189,7 +189,7 @@ def _attempts(
 
 
 def _splits(folder: RunFolder, state: State) -> list[SplitRecord]:
-    """The scores of the run's result; while it trains, that of its newest checkpoint on the validation set."""
+    """Returns the scores of the run's result; during training, that of its newest checkpoint on the validation set."""
     if state.finished is not None:
         outputs = folder.sub(state.finished.outputs)
         best = str(state.finished.result.get("best_checkpoint") or "the result")
@@ -208,7 +208,7 @@ def _split(folder: RunFolder, prefix: str, split: str, of: str) -> SplitRecord |
     return SplitRecord(split, of, folder.read_json(f"{prefix}/{split}.json") or {}, rows_of(folder, key))
 
 
-# Of all recordings in the page together, before they are written as text.
+# Total of all recordings in the page, before base64 encoding.
 MAX_AUDIO_BYTES = 4_000_000
 
 
@@ -216,15 +216,15 @@ def write_report(folder: RunFolder) -> None:
     """Writes the page into the run folder.
 
     Raises:
-        RayscribeError: no run is in it, or a file of it is damaged; or it cannot be written.
+        RayscribeError: there is no run in the folder, a file is damaged, or the page cannot be written.
     """
     folder.storage.write_bytes(REPORT, report_html(folder).encode())
 
 
 def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
-    """The page of a run, as its folder is now; raises as `write_report`.
+    """Returns the page of a run in its current state; raises as `write_report`.
 
-    `price_per_hour` is of one GPU, see `ScalingPart.price_per_gpu_hour`; None: that of the run's config, if it has one.
+    `price_per_hour` is for one GPU, see `ScalingPart.price_per_gpu_hour`; None: that of the run's config, if any.
     """
     record = RunRecord.of(folder)
     if price_per_hour is None:
@@ -258,7 +258,7 @@ def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
 
 
 def _scored(found: SplitRecord, record: RunRecord, sets: Sequence[ClipSet]) -> ScoreSection:
-    """A split's score, with speakers and recordings where its prepared set is on a disk of this machine."""
+    """Returns a split's score, with speakers and recordings if its prepared set is on a disk of this machine."""
     prepared = next((each for each in sets if each.split == found.split), None)
     speakers = prepared.speakers() if prepared is not None else {}
     section = score_section(
@@ -288,7 +288,7 @@ def _with_audio(utterances: Sequence[Utterance], recordings: Mapping[str, bytes]
 
 
 def _standing(record: RunRecord) -> str:
-    """How far the run is, in one line."""
+    """Returns the state of the run in one line."""
     result = record.state.finished
     if result is not None:
         return f"finished {clock(str(result.result.get('finished', '')))}, by attempt {result.attempt}"
@@ -300,7 +300,7 @@ def _standing(record: RunRecord) -> str:
 def _numbers(
     record: RunRecord, scores: Sequence[ScoreSection], sets: Sequence[ClipSet]
 ) -> Iterator[tuple[str, str, str]]:
-    """What a reader looks for first: label, value, and what belongs to it."""
+    """Yields the most important numbers: label, value, and a note."""
     for score in scores:
         best = score.rates[0]
         rate = percent(best.rate)
@@ -328,7 +328,7 @@ def _numbers(
 def _spent(
     record: RunRecord, hours: Sequence[float | None], price_per_hour: float | None
 ) -> Iterator[tuple[str, str, str]]:
-    """What the run has taken so far, as far as it is known."""
+    """Yields the resources that the run has used so far, if known."""
     known = [value for value in hours if value is not None]
     if known:
         device = _device(record.config)
@@ -338,14 +338,14 @@ def _spent(
 
 
 def _device_hours(record: RunRecord) -> list[float | None]:
-    """Of each attempt the time of its workers, of each device that one holds."""
+    """Returns the device-hours of each attempt: hours of its workers times devices per worker."""
     resources = (record.config.get("scaling") or {}).get("resources_per_worker") or {}
     per_worker = resources.get(_device(record.config), 1.0)
     return [None if item.worker_s is None else item.worker_s * per_worker / 3600 for item in record.attempts]
 
 
 def _device(config: Mapping[str, Any]) -> str:
-    """What a worker holds one of."""
+    """Returns the kind of device that is counted for workers."""
     scaling = config.get("scaling") or {}
     accelerator = scaling.get("accelerator")
     if accelerator == "hpu":

@@ -1,4 +1,4 @@
-"""Pages from templates: one file each, that needs no network and runs no script. Others' texts in it are escaped."""
+"""Renders pages from templates: single files without network access or scripts. Inserted texts are escaped."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ CSS = "report.css"
 
 
 def environment_of(*folders: Path) -> Environment:
-    """Templates of the folders, the first before the next, and of this package; what they insert is escaped."""
+    """Returns an environment with the templates of the folders, in this order, and of this package; escapes values."""
     environment = Environment(
         loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
@@ -24,16 +24,16 @@ def environment_of(*folders: Path) -> Environment:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A template of this package with its values; all need `title`, `sections` and `version`, see layout.html.j2."""
+    """Renders a template of this package; all need `title`, `sections` and `version`, see layout.html.j2."""
     css = Markup((TEMPLATES / CSS).read_text(encoding="utf-8"))
     return environment_of().get_template(template).render(css=css, **values)
 
 
 def percent(rate: float | None) -> str:
-    """`12.30%`; of references without a unit it is undefined."""
+    """`12.30%`, or `undefined` for references without a unit."""
     return "undefined" if rate is None else f"{rate:.2f}%"
 
 
 def clock(at: str) -> str:
-    """A time of a run folder, for people: `2026-11-26 07:25:39 UTC`."""
+    """Formats a time of a run folder for people: `2026-11-26 07:25:39 UTC`."""
     return at.replace("T", " ").replace("+00:00", " UTC")

@@ -1,4 +1,4 @@
-"""A scored split as a report shows it: rates with intervals, slices, the worst utterances, confusions. Pure."""
+"""A scored split in a report: rates with intervals, slices, the worst utterances, confusions. Pure."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from trainers.scoring.comparison.matched_pairs import Pair, align
 from trainers.scoring.normalizers import NORMALIZERS, Normalizer
 from trainers.scoring.ranking import ranking_rate
 
-# Of one page, whatever the size of the set.
+# Limits for one page, whatever the size of the set.
 WORST = 20
 CONFUSIONS = 20
 SLICES = 25
@@ -29,7 +29,7 @@ class Rate:
     """An error rate in percent, and its 95% bootstrap intervals.
 
     Attributes:
-        by_speaker: Over speakers, which is the wider one where their rates differ. None: they are not known.
+        by_speaker: Interval over speakers, which is wider if their rates differ. None: speakers are not known.
     """
 
     metric: str
@@ -42,7 +42,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Slice:
-    """The utterances that have something in common."""
+    """Utterances with a common property."""
 
     name: str
     utterances: int
@@ -53,7 +53,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Slices:
-    """Utterances by one thing; of many values those with the most errors are shown."""
+    """Utterances grouped by one property; of many groups, those with the most errors are shown."""
 
     by: str
     shown: Sequence[Slice]
@@ -62,7 +62,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class Utterance:
-    """One utterance, its words aligned: pairs of the reference's and the hypothesis's."""
+    """An utterance with aligned words: pairs of reference and hypothesis."""
 
     id: str
     pairs: Sequence[Pair]
@@ -75,13 +75,13 @@ class Utterance:
 
 @dataclass(frozen=True)
 class ScoreSection:
-    """All of one split.
+    """The results of one split.
 
     Attributes:
-        ranking: Name of the metric by which recognizers of the language are told apart.
-        speakers: How many are known.
-        words: What was recognized instead of which word, None for nothing, and how often.
-        characters: The same of characters, within words that were recognized as others.
+        ranking: Name of the metric that ranks recognizers of the language.
+        speakers: Number of known speakers.
+        words: Pairs of a word and what was recognized instead, None for nothing, with counts.
+        characters: Pairs of characters within substituted words, with counts.
     """
 
     split: str
@@ -107,7 +107,7 @@ def score_section(
     speakers: Mapping[str, str],
     slices: Mapping[str, Mapping[str, str]],
 ) -> ScoreSection:
-    """Evaluates the rows of evaluation/<split>.jsonl, by id with speakers and values of columns that are known."""
+    """Evaluates the rows of evaluation/<split>.jsonl; speakers and values of slice columns are by id."""
     ranking = {WER.name: WER, CER.name: CER}[ranking_rate(language)]
     names = [speakers.get(row["id"]) for row in rows]
     rates = [rate_of(metric, rows, names) for metric in dict.fromkeys((ranking, WER, CER))]
@@ -134,13 +134,13 @@ def _counts(row: Row, metric: Metric) -> EditCounts:
 
 
 def _columns(rows: Iterable[Row], metric: Metric) -> np.ndarray:
-    """Errors and lengths, of shape (2, utterances)."""
+    """Returns errors and lengths, shape (2, utterances)."""
     counts = [_counts(row, metric) for row in rows]
     return np.array([[item.errors for item in counts], [item.reference_length for item in counts]])
 
 
 def rate_of(metric: Metric, rows: Sequence[Row], speakers: Sequence[str | None]) -> Rate:
-    """The rate of rows by a metric whose edits they have, with its intervals; None of a speaker that is not known."""
+    """Returns the rate of rows by a metric whose edits they have, with its intervals; None for an unknown speaker."""
     total = sum((_counts(row, metric) for row in rows), EditCounts())
     columns = _columns(rows, metric)
     by_speaker = None
@@ -174,7 +174,7 @@ def _slices(
     of_each: dict[str, list[Row]] = {}
     for row, name in zip(rows, names, strict=True):
         of_each.setdefault(name or "not known", []).append(row)
-    # Which of them are shown is decided before an interval is drawn for each.
+    # Chosen before the intervals are computed, which takes long.
     largest = sorted(of_each, key=lambda name: -int(_columns(of_each[name], metric)[0].sum()))[:SLICES]
     found = [_slice(name, of_each[name], metric) for name in largest]
     return Slices(by, sorted(found, key=order), len(of_each))
@@ -197,7 +197,7 @@ def _length_class(duration_s: float | None) -> str | None:
 
 
 def _worst(rows: Sequence[Row], metric: Metric) -> list[Row]:
-    """Those with the most errors; of as many, the shorter reference first."""
+    """Returns the rows with the most errors; of equal ones, the shorter reference first."""
 
     def badness(row: Row) -> tuple[int, int]:
         counts = _counts(row, metric)
@@ -214,7 +214,7 @@ def _utterance(row: Row, normalize: Normalizer, speakers: Mapping[str, str]) -> 
 
 
 def _confusions(rows: Iterable[Row], normalize: Normalizer) -> tuple[Counter[Pair], Counter[Pair]]:
-    """Pairs of words that differ, and of characters within words that were recognized as others."""
+    """Counts pairs of words that differ, and of characters within substituted words."""
     words: Counter[Pair] = Counter()
     for row in rows:
         if _counts(row, WER).errors:
