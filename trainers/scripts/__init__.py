@@ -1,1 +1,1 @@
-"""Unmodified torchrun programs on Ray workers."""
+"""Runs unmodified torchrun programs on Ray workers."""

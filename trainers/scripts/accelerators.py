@@ -1,4 +1,4 @@
-"""What programs run on: the table of accelerators, and whether a torch is built for what a node has. Loads no torch."""
+"""The table of accelerators for programs, and a check that torch is built for those of a node. Loads no torch."""
 
 import json
 import subprocess
@@ -19,12 +19,12 @@ class Accelerator:
     """A kind of accelerator.
 
     Attributes:
-        name: As `scaling.accelerator` names it.
+        name: Name in `scaling.accelerator`.
         resource: Ray's resource, of which a worker holds one or more. None: there is none.
-        backend: What torch's process groups on it communicate by.
-        visibility: Variables that list the devices which a process sees.
-        hidden: Values of other variables of the kind, which hide devices that a worker does not hold.
-        modes: Variables of each `script.hpu_mode`, with those of null for none.
+        backend: Backend of torch's process groups on it.
+        visibility: Variables that list the devices visible to a process.
+        hidden: Values of other variables of this kind, which hide devices that a worker does not hold.
+        modes: Environment variables of each `script.hpu_mode`; those of None apply without a mode.
     """
 
     name: AcceleratorName
@@ -35,7 +35,7 @@ class Accelerator:
     modes: Mapping[str | None, Mapping[str, str]] = field(default_factory=lambda: {None: {}})
 
     def visible(self, ids_by_rank: Sequence[Sequence[str]]) -> dict[str, str]:
-        """Variables by which each process of a node sees the devices of all its ranks, as under torchrun.
+        """Returns variables by which each process of a node sees the devices of all its ranks, as under torchrun.
 
         Args:
             ids_by_rank: Ray's ids of the devices that each rank of this node holds, in the order of local ranks, so
@@ -51,11 +51,11 @@ class Accelerator:
                 f"several ranks of a node hold {self.resource} {', '.join(shared)}, and a program takes the device of "
                 f"its local rank: set scaling.resources_per_worker.{self.resource}: 1"
             )
-        # Without ids, Ray manages no devices of the kind.
+        # Without ids, Ray manages no devices of this kind.
         return {**self.hidden, **(dict.fromkeys(self.visibility, ",".join(ids)) if ids else {})}
 
     def environment(self, mode: str | None) -> dict[str, str]:
-        """Variables of a mode; the program's own settings go before them.
+        """Returns the variables of a mode; the program's own settings take precedence.
 
         Raises:
             ConfigError: the accelerator has no such mode.
@@ -68,28 +68,28 @@ class Accelerator:
         return dict(self.modes[mode])
 
 
-# Ray leaves GPUs visible to workers that hold none. HIP takes an empty list for none given, and -1 for no device.
+# Ray leaves GPUs visible to workers that hold none. HIP treats an empty list as unset, and -1 as no device.
 CPU = Accelerator("cpu", None, "gloo", hidden={"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"})
 CUDA = Accelerator("cuda", "GPU", "nccl", ("CUDA_VISIBLE_DEVICES",))
-# HIP reads the first, and only without it the second, which many programs look into. ROCR_VISIBLE_DEVICES, which would
-# renumber the devices of both, is left to the node: Ray's ids count within it.
+# HIP reads the first, and the second only without the first; many programs read the second. ROCR_VISIBLE_DEVICES, which
+# would renumber the devices of both, is left to the node: Ray's ids count within it.
 ROCM = Accelerator("rocm", "GPU", "nccl", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
-# Of Gaudis. https://docs.habana.ai/en/latest/PyTorch/Runtime_Flags.html; collectives within graphs are of lazy mode.
+# Modes of Gaudis. https://docs.habana.ai/en/latest/PyTorch/Runtime_Flags.html; lazy mode has collectives within graphs.
 HPU_MODES = {
     None: {},
     "lazy": {"PT_HPU_LAZY_MODE": "1", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
     "eager": {"PT_HPU_LAZY_MODE": "0"},
 }
-# HABANA_VISIBLE_DEVICES is read by the container's runtime, this one by the program.
+# HABANA_VISIBLE_DEVICES is read by the container's runtime, this variable by the program.
 HPU = Accelerator("hpu", "HPU", "hccl", ("HABANA_VISIBLE_MODULES",), modes=HPU_MODES)
 ACCELERATORS: Mapping[str, Accelerator] = {each.name: each for each in (CPU, CUDA, ROCM, HPU)}
 
 
 def accelerator_of(scaling: ScalingPart, root: Path = Path("/")) -> Accelerator:
-    """What the workers have.
+    """Returns the accelerator of the workers.
 
-    `auto` is the maker of this machine's GPUs, by its devices below `root`. Ray is asked for the same whatever they
-    are; what a program's environment is, its own node has to say.
+    `auto` is the vendor of this machine's GPUs, by its devices below `root`. Ray's resource is the same for both; the
+    environment of a program has to be made on its own node.
     """
     if scaling.device == "auto":
         is_amd = (root / "dev/kfd").exists() and not list((root / "dev").glob("nvidia[0-9]*"))
@@ -97,11 +97,11 @@ def accelerator_of(scaling: ScalingPart, root: Path = Path("/")) -> Accelerator:
     return ACCELERATORS[scaling.device]
 
 
-# torch, and a device, may take a minute to load from a disk of the network.
+# torch, and a device, may take a minute to load from a network disk.
 PROBE_TIMEOUT_S = 300.0
-# Run by the program's interpreter, which may be older than ours and has nothing of Rayscribe. It does a sum on a GPU;
-# of Gaudis it asks the plugin alone, since one has one user at a time. A torch with that plugin is one for Gaudi,
-# whatever it was made from.
+# Run by the program's interpreter, which may be older than ours and does not have Rayscribe. Computes a sum on a GPU;
+# for Gaudis it only asks the plugin, since a Gaudi has one user at a time. A torch with that plugin counts as built for
+# Gaudi, whatever it was built from.
 PROBE = f"""
 import importlib.metadata, importlib.util, json, runpy, sys
 
@@ -142,18 +142,18 @@ print("\\n" + json.dumps(probe(sys.argv[1])))
 
 
 def check_build(python: str, accelerator: Accelerator, machine: str, environment: Mapping[str, str]) -> None:
-    """Refuses a torch that cannot use this node's devices, before a program finds out in its own words.
+    """Refuses a torch that cannot use this node's devices, before a program fails with its own message.
 
-    One without torch may be what a program wants: a line says so. Call it once a node, and where it has ranks.
+    A missing torch may be intended: only prints a line. Call this once per node, and only on nodes with ranks.
 
     Args:
         python: The program's interpreter.
-        accelerator: What its ranks hold, see `accelerator_of`.
-        machine: The node, for messages.
-        environment: That of the program.
+        accelerator: The accelerator of its ranks, see `accelerator_of`.
+        machine: Name of the node for messages.
+        environment: The environment of the program.
 
     Raises:
-        ResourceError: has what is there, and the line that fixes it.
+        ResourceError: names the torch and devices, and the line that fixes it.
     """
     if accelerator.resource is None:
         return
@@ -161,7 +161,7 @@ def check_build(python: str, accelerator: Accelerator, machine: str, environment
     if build is None:
         print_line(f"{python} on {machine} has no torch, so whether it fits the node's devices was not checked")
         return
-    # What a machine's GPUs are, a process is started to tell.
+    # The process that describes the GPUs for messages is not started if torch sees them.
     if build.sees_devices and build.kind in KINDS[accelerator.name]:
         return
     finding = judge(build, devices_here(), wanted=accelerator.name, machine=machine)
@@ -170,10 +170,10 @@ def check_build(python: str, accelerator: Accelerator, machine: str, environment
 
 
 def _build_of(python: str, accelerator: Accelerator, machine: str, environment: Mapping[str, str]) -> Build | None:
-    """The build of an interpreter's torch; None where it has none."""
+    """Returns the build of an interpreter's torch; None if it has no torch."""
     command = [python, "-c", PROBE, accelerator.name]
     try:
-        # A folder of the program's may hide a package.
+        # In "/", since a folder of the program may hide a package.
         done = subprocess.run(
             command,
             env=dict(environment),

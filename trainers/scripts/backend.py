@@ -1,4 +1,4 @@
-"""How Ray Train tells each worker its rank, before it runs, and the worker its program, by torchrun's variables."""
+"""A Ray Train backend that sends each worker its rank, which becomes torchrun's variables of its program."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.train.backend import Backend, BackendConfig
 
-# torchrun's name of a role that was not named.
+# torchrun's default name of a role.
 ROLE = "default"
 
 
@@ -19,14 +19,14 @@ class RankContext:
     """One of `world_size` processes.
 
     Attributes:
-        rank: Of all; those of a node follow each other.
-        local_rank: Of its node.
-        local_world_size: Processes of its node.
-        node_number: Of its node, in the order of ranks.
-        node_count: Nodes of the group.
-        master_address: Host of rank 0, where the processes meet.
-        master_port: A port there that was free.
-        devices: Ids of the accelerators of each process of its node, in the order of local ranks.
+        rank: Rank among all processes; those of a node are consecutive.
+        local_rank: Rank on its node.
+        local_world_size: Number of processes on its node.
+        node_number: Number of its node, in the order of ranks.
+        node_count: Number of nodes in the group.
+        master_address: Host of rank 0, to which the processes connect.
+        master_port: A free port there.
+        devices: Ids of the accelerators of each process on its node, in the order of local ranks.
     """
 
     rank: int
@@ -41,13 +41,13 @@ class RankContext:
 
     @property
     def is_keeper(self) -> bool:
-        """Whether this process prepares its node for the others, and keeps what they write there."""
+        """True if this process prepares its node for the others, and keeps the files that they write there."""
         return self.local_rank == 0
 
     def environment(self, run_id: str, restarts: int, max_restarts: int) -> dict[str, str]:
-        """Variables of torchrun for this process, see torch/distributed/elastic/agent/server/local_elastic_agent.py.
+        """Returns torchrun's variables, see torch/distributed/elastic/agent/server/local_elastic_agent.py.
 
-        Without TORCHELASTIC_USE_AGENT_STORE, which says that torchrun itself holds the store: here rank 0 does.
+        Without TORCHELASTIC_USE_AGENT_STORE, which says that torchrun itself has the store: here rank 0 has it.
         """
         return {
             "RANK": str(self.rank),
@@ -70,7 +70,7 @@ class RankContext:
 
 @dataclass(frozen=True)
 class WorkerPlace:
-    """Where a worker is, and which accelerators it has by the name of their resource."""
+    """The location of a worker, and the ids of its accelerators by the name of their resource."""
 
     node: str
     address: str
@@ -78,9 +78,9 @@ class WorkerPlace:
 
 
 def contexts_of(workers: Sequence[WorkerPlace], port: int, resource: str | None) -> list[RankContext]:
-    """The context of each worker, in their order; the first one is rank 0.
+    """Returns the context of each worker, in their order; the first worker is rank 0.
 
-    Programs expect the ranks of a node to follow each other, which the order of workers need not keep.
+    Programs expect the ranks of a node to be consecutive, which the order of workers need not be.
     """
     nodes = list(dict.fromkeys(worker.node for worker in workers))
     local = {node: [number for number, worker in enumerate(workers) if worker.node == node] for node in nodes}
@@ -122,7 +122,7 @@ class ScriptBackendConfig(BackendConfig):
 
 @dataclass(frozen=True)
 class GroupMember:
-    """This process as a member of a worker group, whose id no other group has; `nodes` is the node of each rank."""
+    """This process as a member of a worker group with a unique id; `nodes` has the node of each rank."""
 
     group: str
     context: RankContext
@@ -130,7 +130,7 @@ class GroupMember:
 
 
 class _ThisWorker:
-    """What the backend has told this process."""
+    """Values that the backend has sent to this process."""
 
     member: GroupMember | None = None
     port: socket.socket | None = None
@@ -152,7 +152,7 @@ class _ScriptBackend(Backend):
 
 
 def this_member() -> GroupMember:
-    """This worker's place in its group, which the backend has told it."""
+    """Returns this worker's place in its group, which the backend has sent."""
     assert _ThisWorker.member is not None, "only a worker of a ScriptBackendConfig asks"
     return _ThisWorker.member
 
@@ -163,14 +163,14 @@ def _place() -> WorkerPlace:
 
 
 def release_port() -> None:
-    """Leaves the port of the group to the program of this worker, which is about to start."""
+    """Releases the port of the group for the program of this worker, which is about to start."""
     if _ThisWorker.port is not None:
         _ThisWorker.port.close()
         _ThisWorker.port = None
 
 
 def _free_port() -> int:
-    """A port of this node, held until `release_port`: preparing the node may take hours."""
+    """Returns a port of this node, held until `release_port`, since preparing the node may take hours."""
     release_port()
     _ThisWorker.port = socket.socket()
     _ThisWorker.port.bind(("", 0))
@@ -180,5 +180,5 @@ def _free_port() -> int:
 
 def _tell(member: GroupMember) -> None:
     _ThisWorker.member = member
-    # Of the worker itself, for its console.
+    # Read by this worker's console.
     os.environ["RANK"] = str(member.context.rank)

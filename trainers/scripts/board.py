@@ -1,4 +1,4 @@
-"""What the workers of a group tell each other while their programs run."""
+"""Communication between the workers of a group while their programs run."""
 
 import contextlib
 import time
@@ -12,34 +12,34 @@ from trainers.distributed.coordinator import EndRequest
 from trainers.distributed.ray_connection import COORDINATOR_TIMEOUT_S, end_request, living_nodes, restart_reason
 from trainers.errors import LostWorkerError
 
-# A coordinator that died starts again within seconds.
+# A coordinator that died restarts within seconds.
 TRIES, PAUSE_S = 5, 2.0
 
 
 class Board(Protocol):
-    """Holds one value for each topic; on Ray the coordinator does."""
+    """Stores one value per topic; on Ray in the coordinator."""
 
     def post(self, topic: str, value: Any) -> None:
-        """Sets the value of a topic, which pickles."""
+        """Sets the value of a topic, which must be picklable."""
 
     def posted(self, topic: str) -> Any | None:
-        """The value of a topic; None: there is none yet, or the board does not respond."""
+        """Returns the value of a topic; None if there is none yet, or the board does not respond."""
 
 
 class CoordinatorBoard:
     """The coordinator as the board of one group, whose topics no other group reads.
 
-    It also gathers lines, and knows of requests to end.
+    It also collects lines, and stores requests to end.
     """
 
     def __init__(self, coordinator: Any, group: str):
         self._coordinator, self._group = coordinator, group
         self._coordinator_id: str | None = None
-        # By this process, which a coordinator that starts again has forgotten.
+        # Values posted by this process, which a restarted coordinator has lost.
         self._own: dict[str, Any] = {}
 
     def post(self, topic: str, value: Any) -> None:
-        """Raises LostWorkerError where the coordinator does not respond, also not after it has started again."""
+        """Sets a topic's value; raises LostWorkerError if the coordinator does not respond, even after a restart."""
         self._own[topic] = value
         for _ in range(TRIES):
             try:
@@ -54,7 +54,7 @@ class CoordinatorBoard:
         )
 
     def try_post(self, topic: str, value: Any) -> None:
-        """Sets the value of a topic that nothing of this process depends on, as long as the coordinator responds."""
+        """Sets the value of a topic that this process does not depend on, if the coordinator responds."""
         with contextlib.suppress(LostWorkerError):
             self.post(topic, value)
 
@@ -71,7 +71,7 @@ class CoordinatorBoard:
         return value
 
     def show(self, event: Event) -> None:
-        """Has the driver show an event, such as a line."""
+        """Makes the driver show an event, such as a line."""
         self._coordinator.add_event.remote(event)
 
     def say_all(self, lines: list[str]) -> None:
@@ -85,16 +85,16 @@ class CoordinatorBoard:
         self._coordinator.set_phase.remote(phase)
 
     def is_alive(self, node: str) -> bool:
-        """Whether the cluster takes a node for alive, by its id; yes where the head does not respond."""
+        """Returns True if the cluster considers a node alive, or its head does not respond."""
         try:
             return node in living_nodes()
         except (RayError, RuntimeError, OSError):
             return True
 
     def restart_reason(self) -> str | None:
-        """Why this group follows another one of the attempt; None: it does not, or the coordinator does not say."""
+        """Returns why this group follows another of the attempt; None if it is the first, or it is not known."""
         return restart_reason(self._coordinator)
 
     def end_request(self) -> EndRequest | None:
-        """What was requested of the workers. None: nothing."""
+        """Returns the request to the workers, or None."""
         return end_request(self._coordinator)

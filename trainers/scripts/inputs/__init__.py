@@ -1,1 +1,1 @@
-"""What a script reads: placeholders in its arguments, inputs fetched from storage, data prepared once."""
+"""Inputs of a script: placeholders in its arguments, files fetched from storage, data prepared once."""

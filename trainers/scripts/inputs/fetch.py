@@ -1,4 +1,4 @@
-"""Inputs of a script from buckets and web servers, fetched once a node; of manifests the recordings, too."""
+"""Fetches inputs of a script from buckets and web servers, once per node; for manifests, also the recordings."""
 
 import fcntl
 import hashlib
@@ -33,9 +33,9 @@ from trainers.storage.own_folder import make_once
 from trainers.storage.web_files import download_web_file
 
 PARALLEL = 16
-# Of more recordings of a bucket, a listing says what is there: a thousand a request.
+# Above this number of recordings in a bucket, a listing is used: a thousand per request.
 MOST_ASKED_FOR = 1000
-# A larger recording is copied to the disk in parts.
+# Larger recordings are copied to the disk in parts.
 _LARGE_BYTES = 2**26
 UNUSED_S = 3 * 24 * 3600.0
 _USED = ".used"
@@ -44,15 +44,15 @@ _held: dict[Path, IO[str]] = {}
 T = TypeVar("T")
 
 PROGRESS_S = 10.0
-# Handed to the threads at once.
+# Number of items passed to the threads at once.
 _AT_ONCE = 10_000
 
 
 def location_of(path: str, manifest: str, prefixes: Mapping[str, str]) -> str:
-    """The path or URL of a recording that a manifest at a URL names.
+    """Returns the path or URL of a recording that a manifest at a URL names.
 
-    Relative paths, and what is below SpeechBrain's `{data_root}`, count from the manifest's folder, unless a prefix is
-    replaced; a prefix may be `{data_root}` itself.
+    Relative paths, and those below SpeechBrain's `{data_root}`, are resolved against the manifest's folder, unless a
+    prefix is replaced; a prefix may be `{data_root}` itself.
 
     Raises:
         ValueError: a recording cannot be read from there; names the reason.
@@ -74,10 +74,10 @@ def location_of(path: str, manifest: str, prefixes: Mapping[str, str]) -> str:
 
 
 def place_of(url: str) -> str:
-    """A relative path of its own for a recording at a URL, with the same folders and name.
+    """Returns a unique relative path for a recording at a URL, with the same folders and name.
 
     Raises:
-        ValueError: it has `..` in it.
+        ValueError: the URL contains `..`.
     """
     path, _, query = url.replace("://", "/", 1).partition("?")
     parts = [part for part in path.split("/") if part not in ("", ".")]
@@ -89,10 +89,10 @@ def place_of(url: str) -> str:
 
 
 def entries_of(urls: Collection[str], options: StorageOptions) -> dict[str, Entry]:
-    """Size and mark of the content of each of the recordings that are there.
+    """Returns size and version of each of the recordings that exist.
 
     Raises:
-        StorageError: a bucket or a server cannot be asked.
+        StorageError: a bucket or a server does not respond.
     """
     of_buckets: dict[str, dict[str, str]] = {}
     found: dict[str, Entry] = {}
@@ -122,11 +122,11 @@ def entries_of(urls: Collection[str], options: StorageOptions) -> dict[str, Entr
 
 
 def copy(url: str, entry: Entry, local: Path, options: StorageOptions) -> None:
-    """Copies a file of a bucket or a server to `local`, whose folder is there.
+    """Copies a file of a bucket or a server to `local`, whose folder must exist.
 
     Raises:
-        FileNotFoundError: there is none any more.
-        StorageError: it cannot be read, or is another than the entry says.
+        FileNotFoundError: the file does not exist any more.
+        StorageError: the file cannot be read, or does not match the entry.
     """
     if is_web_url(url):
         download_web_file(url, local)
@@ -147,20 +147,20 @@ def _split(url: str) -> tuple[str, str]:
 
 
 class InputCache:
-    """A node's copies of inputs, by what marks their content; what no run has used for days is removed.
+    """A node's copies of inputs, by the versions of their contents; copies unused for days are removed.
 
-    These are folders of inputs, and recordings, which manifests share: a folder has them as hard links, which take no
-    space.
+    Contains folders of inputs, and recordings, which manifests share: a folder contains them as hard links, which take
+    no space.
 
     Args:
-        root: A folder of this user's on the node; it is made.
+        root: A folder of this user on the node, which is created.
     """
 
     def __init__(self, root: Path):
         self._inputs, self._recordings = root / "inputs", root / "recordings"
 
     def folder(self, *key: str) -> Path:
-        """The folder of what has a key, which makes it when it is new; it is there as long as this process lives."""
+        """Returns the folder of a key, which is created if it is new; it is kept as long as this process lives."""
         folder = self._inputs / _name(*key)
         if folder in _held:
             return folder
@@ -177,10 +177,10 @@ class InputCache:
                     return folder
             except FileNotFoundError:
                 pass
-            # Another process was removing it as unused.
+            # Another process was removing the folder as unused.
 
     def link_recording(self, link: Path, key: tuple[str, ...], fetch: Callable[[Path], None]) -> None:
-        """Puts a recording at `link`; where the node has none of its key, `fetch` writes it to the file it is given."""
+        """Links a recording to `link`; if the node does not have its key, `fetch` writes it to the given file."""
         name = _name(*key)
         kept = self._recordings / name[:2] / name
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -219,15 +219,15 @@ def _name(*key: str) -> str:
 
 
 class InputFetcher:
-    """Gives the local file or folder of a URL; processes of a node share one copy of each version.
+    """Returns the local file or folder of a URL; processes of a node share one copy of each version.
 
-    A manifest (CSV, TSV, JSON, JSON lines) names local copies of its recordings; a folder is given as it is.
+    In a manifest (CSV, TSV, JSON, JSON lines), recordings are replaced by local copies; a folder is copied unchanged.
 
     Args:
-        cache: Folder of this user's on the node.
-        options: How buckets are reached.
-        path_prefix: Beginnings of recordings' paths, and what is read in place of each.
-        say: Is called with lines for people.
+        cache: Folder of this user on the node.
+        options: Options for access to buckets.
+        path_prefix: Prefixes of recordings' paths, and their replacements.
+        say: Called with lines for people.
     """
 
     def __init__(
@@ -239,11 +239,11 @@ class InputFetcher:
         self._say = say
 
     def __call__(self, url: str) -> Path:
-        """The local path of an input.
+        """Returns the local path of an input.
 
         Raises:
-            DataError: there is no such file or folder, or not all recordings of a manifest; names row and URL.
-            StorageError: it cannot be fetched.
+            DataError: there is no such file or folder, or recordings of a manifest are missing; names row and URL.
+            StorageError: the input cannot be fetched.
         """
         entry = self._entry(url)
         with naming_full_disk():
@@ -256,7 +256,7 @@ class InputFetcher:
             return self._with_recordings(url, manifest, file) if manifest.references else file
 
     def _entry(self, url: str) -> Entry | None:
-        """What there is of a file; None where the URL must be a folder's."""
+        """Returns the entry of a file; None if the URL must be that of a folder."""
         if is_url(url) and url.endswith("/"):
             return None
         try:
@@ -284,14 +284,14 @@ class InputFetcher:
         versions = [f"{clean_key(entry.key)} {_version(entry)}" for entry in entries]
 
         def make(part: Path) -> None:
-            # Files are there only when they are complete, also those that a killed process has left.
+            # Files exist only when they are complete, including those that a killed process has left.
             left = [entry.key for entry in entries if not (part / entry.key).exists()]
             self._each(lambda key: storage.download_file(key, part / key), left, f"fetching {url}", "files")
 
         return make_once(self._cache.folder(url, *versions) / PurePosixPath(url).name, make)
 
     def _with_recordings(self, url: str, manifest: NamedPaths, file: Path) -> Path:
-        """The manifest that names local copies of its recordings."""
+        """Returns the manifest with local copies of its recordings."""
         locations = self._locations(url, manifest)
         rows = {locations[each.path]: each.place for each in reversed(manifest.references)}
         entries = entries_of([location for location in rows if is_remote(location)], self._options)
@@ -324,7 +324,7 @@ class InputFetcher:
         return make_once(folder / file.name, make)
 
     def _locations(self, url: str, manifest: NamedPaths) -> dict[str, str]:
-        """Where each recording is, by the path that the manifest has."""
+        """Returns the location of each recording, by its path in the manifest."""
         found: dict[str, str] = {}
         for reference in manifest.references:
             if reference.path in found:
@@ -340,7 +340,7 @@ class InputFetcher:
         return found
 
     def _each(self, action: Callable[[T], None], items: Sequence[T], what: str, unit: str) -> None:
-        """Does something for each, several at a time, and says how far it is; after a failure no new one begins."""
+        """Applies an action to each item, several at a time, with progress; after a failure no further one begins."""
         counter = ProgressCounter(what, total=len(items), unit=unit, show=as_lines(self._say), every_s=PROGRESS_S)
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="inputs") as pool:
             for start in range(0, len(items), _AT_ONCE):
@@ -350,5 +350,5 @@ class InputFetcher:
 
 
 def _version(entry: Entry) -> str:
-    """What marks the content of a file; of one that nothing marks, each process has a copy of its own."""
+    """Returns the version of a file's content; without any mark of it, each process has its own copy."""
     return f"{entry.size_bytes} {entry.etag or entry.modified_s or uuid4().hex}"

@@ -1,4 +1,4 @@
-"""Where manifests name recordings, and the same manifests with other paths there: all other bytes stay as they are."""
+"""Finds recordings in manifests, and replaces their paths; all other bytes stay unchanged."""
 
 import codecs
 import json
@@ -12,11 +12,11 @@ from trainers.data.sources.manifest_fields import AUDIO_COLUMNS, AUDIO_ENDINGS
 
 TABLES = (".csv", ".tsv")
 SUFFIXES = (*TABLES, ".json", ".jsonl")
-# Delimiters of what is named .csv, of which the first counts whose header names recordings.
+# Delimiters of .csv files; the first one whose header names recordings is used.
 _DELIMITERS = (",", ";", "\t", "|")
 _BOM = "\ufeff"
 _ENDINGS = tuple(f".{ending}" for ending in AUDIO_ENDINGS)
-# SpeechBrain's recordings of several channels, and where Lhotse's recordings of these types are.
+# SpeechBrain's recordings of several channels, and Lhotse's recordings with sources of these types.
 _FILES, _SOURCE, _SOURCE_TYPES = "files", "source", ("file", "url")
 _DECODER = json.JSONDecoder(strict=False)
 _SPACES = {" ", "\t", "\r", "\n"}
@@ -26,11 +26,11 @@ class Reference(NamedTuple):
     """A place where a manifest names a recording.
 
     Attributes:
-        place: Its row in messages.
+        place: Its row, for messages.
         column: Its column or key.
-        start: Where its value begins in the text, quotes included.
-        end: Where it ends.
-        path: The recording as it is written.
+        start: Start of its value in the text, including quotes.
+        end: End of its value.
+        path: The recording as written.
     """
 
     place: str
@@ -42,7 +42,7 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True)
 class NamedPaths:
-    """A manifest, and where it names recordings, in the order of its text."""
+    """A manifest, and the places where it names recordings, in the order of its text."""
 
     text: str
     encoding: str
@@ -50,7 +50,7 @@ class NamedPaths:
     references: tuple[Reference, ...]
 
     def with_paths(self, paths: Mapping[str, str]) -> bytes:
-        """The manifest with other paths of recordings, by those that it names."""
+        """Returns the manifest with recordings replaced by `paths`."""
         parts, position = [], 0
         for reference in self.references:
             parts += [self.text[position : reference.start], self._written(reference, paths[reference.path])]
@@ -66,14 +66,14 @@ class NamedPaths:
 
 
 def read_paths(name: str, content: bytes) -> NamedPaths:
-    """Finds where a CSV, TSV, JSON or JSON lines file names recordings; in one that is no manifest, nowhere.
+    """Finds the recordings in a CSV, TSV, JSON or JSON lines file; none in a file that is not a manifest.
 
-    These are the values of columns and keys with a name of AUDIO_COLUMNS, or that ends with `_wav`, of which some value
-    ends as recordings do. JSON may be lines, a list of rows, SpeechBrain's object of utterances, or Lhotse's cuts.
+    These are the values of columns and keys with a name in AUDIO_COLUMNS, or that ends with `_wav`, if some value has
+    the suffix of recordings. JSON may be lines, a list of rows, SpeechBrain's object of utterances, or Lhotse's cuts.
 
     Args:
-        name: Of the file: its extension says what it is.
-        content: Its bytes, in UTF-8, UTF-16 with a mark, or any encoding that has ASCII's characters as they are.
+        name: Name of the file, whose extension determines the format.
+        content: Its bytes, in UTF-8, UTF-16 with a BOM, or any encoding that is compatible with ASCII.
     """
     encoding = _encoding_of(content)
     text = content.decode(encoding, "surrogateescape" if encoding == "utf-8" else "surrogatepass")
@@ -86,7 +86,7 @@ def read_paths(name: str, content: bytes) -> NamedPaths:
 
 
 def _ends_as_recording(path: str) -> bool:
-    # What follows on ? is part of a file's name, and of a URL its query.
+    # A text after ? is part of a file's name, but in a URL the query.
     return any(text.lower().endswith(_ENDINGS) for text in (path, path.partition("?")[0]))
 
 
@@ -106,7 +106,7 @@ def _names_recordings(column: str) -> bool:
 
 
 class _Field(NamedTuple):
-    """A field of a table: where it is, without the spaces around it, and its value."""
+    """A field of a table: its position, without surrounding spaces, and its value."""
 
     start: int
     end: int
@@ -130,8 +130,8 @@ def _in_table(text: str, delimiter: str | None) -> Iterator[Reference]:
 
 
 def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[_Field]]]:
-    """The rows of a table that are not empty, each with the line it begins on."""
-    # TSV knows no quotes: a transcript may begin with one.
+    """Yields the rows of a table that are not empty, each with the number of its first line."""
+    # TSV has no quotes: a transcript may begin with one.
     quoted = rf' *"[^"]*(?:""[^"]*)*" *(?=[{re.escape(delimiter)}\r\n]|\Z)|' if delimiter != "\t" else ""
     pattern = re.compile(rf"({quoted}[^{re.escape(delimiter)}\r\n]*)({re.escape(delimiter)}|\r\n|\r|\n|\Z)")
     fields: list[_Field] = []
@@ -175,7 +175,7 @@ def _in_json(text: str) -> Iterator[Reference]:
 
 
 def _in_value(text: str, value: Any, start: int, place: str, column: str | None) -> Iterator[Reference]:
-    """The recordings that an object or a list names; `column` is that of the paths in a list."""
+    """Yields the recordings in an object or a list; `column` is that of the paths in a list."""
     for key, child, begin, end in _members(text, start):
         row = place
         if not place and isinstance(key, int):
@@ -197,7 +197,7 @@ def _is_path(key: str, siblings: Mapping[str, Any]) -> bool:
 
 
 def _members(text: str, start: int) -> Iterator[tuple[str | int, Any, int, int]]:
-    """Key or number, value, begin and end of each member of the object or list at `start`, which is valid."""
+    """Yields key or number, value, start and end of each member of the valid object or list at `start`."""
     is_object = text[start] == "{"
     position, number = _behind_space(text, start + 1), 0
     while text[position] not in "}]":

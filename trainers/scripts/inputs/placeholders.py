@@ -1,9 +1,9 @@
 """Placeholders in the arguments and variables of a script: checked at submission, resolved on the node.
 
-{run_folder} {attempt} {data}                        the run's folder, the attempt's number, what was prepared once
-{s3:bucket/key} {gs:…} {az:…} {https:…} {http:…}     a file that is fetched, or with a slash at its end a folder
+{run_folder} {attempt} {data}                        the run's folder, the attempt's number, the prepared data
+{s3:bucket/key} {gs:…} {az:…} {https:…} {http:…}     a file to fetch or, with a slash at its end, a folder
 
-`{{data}}` is the text {data}. All else in braces, such as JSON, is the script's own.
+`{{data}}` is the text {data}. Other text in braces, such as JSON, is left unchanged.
 """
 
 import re
@@ -17,7 +17,7 @@ from trainers.storage.base import clean_prefix
 
 RUN_FOLDER, ATTEMPT, DATA = "run_folder", "attempt", "data"
 _SCHEMES = ("s3", "gs", "az", "https", "http")
-# Of other storages, which nobody means as the name of a value.
+# Schemes of other storages, which are not plausible as names of values.
 _OTHER_SCHEMES = (
     "abfs",
     "abfss",
@@ -34,16 +34,16 @@ _OTHER_SCHEMES = (
     "s3n",
     "sftp",
 )
-# A dollar before it is of a shell, or of OmegaConf.
+# A dollar before the brace belongs to a shell, or to OmegaConf.
 _BRACED = re.compile(r"(?<!\$)(?:\{(\{[^{}]*\})\}|\{([^{}]*)\})")
-# A space or a quote behind the colon is of JSON, YAML or Python.
+# A space or a quote after the colon belongs to JSON, YAML or Python.
 _INPUT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):([^\s\"'].*)", re.DOTALL)
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
 
 
 @dataclass(frozen=True)
 class Known:
-    """What placeholders stand for; `data` is the folder of this node, None where nothing is prepared."""
+    """The values of placeholders; `data` is the folder on this node, None if nothing is prepared."""
 
     run_folder: str
     attempt: int
@@ -52,7 +52,7 @@ class Known:
 
 @dataclass(frozen=True)
 class _Placeholder:
-    """A placeholder: one of the names, or the scheme and the rest of an input."""
+    """A placeholder: one of the names, or scheme and rest of an input."""
 
     name: str
     rest: str = ""
@@ -63,7 +63,7 @@ class _Placeholder:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with an input, and the fix."""
+        """Problem and fix of an input, or None."""
         if not self.rest:
             return None
         shown = f"{{{self.name}:{without_password(self.rest)}}}"
@@ -86,7 +86,7 @@ class _Placeholder:
 
 
 def problems_of(words: Sequence[str]) -> list[str]:
-    """A line for each placeholder that cannot be resolved on a node: the argument, the value and the fix.
+    """Returns a line for each placeholder that cannot be resolved on a node: the argument, the value and the fix.
 
     A word `NAME=value` may be a variable.
     """
@@ -99,32 +99,32 @@ def problems_of(words: Sequence[str]) -> list[str]:
 
 
 def needs_data(words: Sequence[str]) -> bool:
-    """Whether a word names the folder that was prepared."""
+    """Returns True if a word contains the placeholder of the prepared folder."""
     return any(
         placeholder.name == DATA and not placeholder.rest for word in words for placeholder in _placeholders_in(word)
     )
 
 
 def has_inputs(words: Sequence[str]) -> bool:
-    """Whether a word names what is to be fetched."""
+    """Returns True if a word contains an input to fetch."""
     return any(placeholder.rest for word in words for placeholder in _placeholders_in(word))
 
 
 def resolve(
     words: Sequence[str], env: Mapping[str, str], known: Known, fetch: Callable[[str], Path]
 ) -> tuple[list[str], dict[str, str]]:
-    """The arguments and variables of a script on this node; each input is fetched once.
+    """Resolves the arguments and variables of a script on this node; each input is fetched once.
 
     Args:
         words: The arguments.
         env: The variables.
-        known: What the placeholders stand for that are no inputs.
-        fetch: Gives the local file or folder of a URL.
+        known: Values of the placeholders that are not inputs.
+        fetch: Returns the local file or folder of a URL.
 
     Raises:
         ConfigError: a placeholder has no value, or cannot be resolved.
         DataError: there is no such input.
-        StorageError: it cannot be fetched.
+        StorageError: an input cannot be fetched.
     """
     fetched: dict[str, str] = {}
 
@@ -159,7 +159,7 @@ def _placeholders_in(word: str) -> list[_Placeholder]:
 
 
 def _meaning(body: str) -> _Placeholder | None:
-    """The placeholder that has this between its braces. None: it is a text of the script's."""
+    """Returns the placeholder with this text between its braces; None if it is other text."""
     if body in (RUN_FOLDER, ATTEMPT, DATA):
         return _Placeholder(body)
     found = _INPUT.fullmatch(body)

@@ -1,6 +1,6 @@
-"""`script.prepare`: a command that runs once per run, on the main process's node, and whose output all nodes get.
+"""Runs `script.prepare`: a command that runs once per run, on the main process's node, and whose output all nodes get.
 
-data/<key>/files-<id>/…      what it wrote
+data/<key>/files-<id>/…      the files that it wrote
 data/<key>/MANIFEST.json     sizes and SHA-256 of these files; created once, when all of them are stored
 """
 
@@ -28,13 +28,13 @@ from trainers.storage.base import clean_key, in_parallel
 from trainers.storage.own_folder import locked
 
 DATA, MANIFEST = "data", "MANIFEST.json"
-# Names the folder to the command.
+# Variable with the folder for the command.
 VARIABLE = "RAYSCRIBE_DATA"
 POLL_S = 0.5
-# Between two looks into the storage, in case that the board has lost its answer.
+# Polls of the board between two polls of the storage, in case the board has lost the result.
 _POLLS_OF_BOARD = 20
 _READY = "ready"
-# Of files that are no package's, the most that is read to tell whether one has changed.
+# Larger files outside of a package are compared by size and time instead of content.
 _HASHED_BYTES = 16 << 20
 
 Run = Callable[[Sequence[str], Path, Mapping[str, str]], None]
@@ -52,26 +52,26 @@ def prepared_data(  # noqa: PLR0913 -- who calls it knows each by itself
     say: Callable[[str], None],
     working_dir: Path,
 ) -> Path:
-    """The folder that a command has written, on this node: run here, or found in the run folder and fetched.
+    """Returns the folder on this node that a command has written: run here, or fetched from the run folder.
 
-    The main process runs it, unless an earlier attempt has; the others wait. Text files that name `into` of the main
-    process's node name that of this node.
+    The main process runs the command, unless an earlier attempt has; the others wait. In text files, the path `into` of
+    the main process's node is replaced by that of this node.
 
     Args:
-        command: What is run.
+        command: The command to run.
         key: See `key_of`.
-        folder: The run's.
+        folder: The run folder.
         into: The folder on this node.
-        run: Runs a command in a folder, with variables next to its own; raises where it fails.
-        is_main: Whether this is the main process.
-        board: Of this worker group; an error of the main process is raised by all.
-        say: Is called with lines for people.
-        working_dir: Where the command runs.
+        run: Runs a command in a folder, with additional variables; raises if it fails.
+        is_main: True in the main process.
+        board: Board of this worker group; an error of the main process is raised by all.
+        say: Called with lines for people.
+        working_dir: Working directory of the command.
 
     Raises:
-        ScriptError: the command has failed, as `run` says.
-        DamagedError: what is stored of it is damaged.
-        StorageError: it cannot be stored or fetched.
+        ScriptError: the command failed; raised by `run`.
+        DamagedError: the stored data is damaged.
+        StorageError: the data cannot be stored or fetched.
     """
     topic = f"{DATA}/{key}"
     storage = folder.storage.sub(topic)
@@ -96,21 +96,21 @@ def prepared_data(  # noqa: PLR0913 -- who calls it knows each by itself
 
 
 def key_of(script: ScriptPart, package: str) -> str:
-    """Hash of all that the command's output depends on, as the recipe has it.
+    """Returns a hash of everything in the recipe that the command's output depends on.
 
     Args:
-        script: With the command.
-        package: What identifies the files next to it.
+        script: The script part with the command.
+        package: Id of the files next to it.
     """
     fields = script.model_dump(mode="json", include={"prepare", "python", "working_dir", "env", "path_prefix"})
     return hashlib.sha256(json.dumps([package, fields], sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hash_of_files(script: ScriptPart, folder: Path) -> str:
-    """What identifies the files of a program that lies in a folder, as far as its preparation goes by them.
+    """Returns a hash of a program's files in a folder that its preparation may depend on.
 
-    These are all files that the command names, and all of Python below its working directory, but for what the
-    program writes, and for installed packages. Of large files size and time of change count.
+    These are all files that the command names, and all Python files below its working directory, except the program's
+    output and installed packages. Large files are compared by size and modification time.
     """
     work = folder / (script.working_dir or ".")
     output = work / script.sync_dir if script.sync_dir is not None else output_folder_of(script.command, work)
@@ -149,7 +149,7 @@ def _await_main(storage: Storage, board: Board, topic: str) -> None:
             raise answer
         if answer is not None:
             return
-        # The command may run for hours, in which the storage may be away for a while.
+        # The command may run for hours, during which the storage may be unavailable for a while.
         with contextlib.suppress(StorageError):
             if polls % _POLLS_OF_BOARD == 0 and storage.exists(MANIFEST):
                 return
@@ -166,7 +166,7 @@ def _prepare(command: Sequence[str], into: Path, run: Callable[[], None], say: C
 
 
 def _store(storage: Storage, into: Path, say: Callable[[str], None]) -> bool:
-    """Stores what was prepared; False: another attempt was first, whose data all nodes take."""
+    """Stores the prepared files; returns False if another attempt was first, whose data all nodes use."""
     below = f"files-{uuid4().hex[:8]}"
     paths = sorted(into.rglob("*"))
     for path in paths:
@@ -182,7 +182,7 @@ def _store(storage: Storage, into: Path, say: Callable[[str], None]) -> bool:
     in_parallel(store, (path for path in paths if path.is_file()))
     manifest = {"folder": str(into), "below": below, "files": dict(sorted(files.items()))}
     is_first = storage.create_exclusive(MANIFEST, json.dumps(manifest, indent=1).encode())
-    # Of processes that were killed or too late.
+    # Files of processes that were killed or too late.
     kept = below if is_first else _read_manifest(storage)["below"]
     for other in storage.list_folders():
         if other != kept:
@@ -201,7 +201,7 @@ def _read_manifest(storage: Storage) -> dict[str, Any]:
 
 
 def _fetch(storage: Storage, into: Path, say: Callable[[str], None]) -> None:
-    """Copies what is stored here and verifies each file; what is here already stays."""
+    """Copies the stored files here and verifies each; existing equal files are kept."""
     manifest = _read_manifest(storage)
     source, files = storage.sub(manifest["below"]), manifest["files"]
     into.mkdir(parents=True, exist_ok=True)

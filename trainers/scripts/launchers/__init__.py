@@ -1,1 +1,1 @@
-"""Lines that start training elsewhere, as torchrun's: what each says of the program and its workers."""
+"""Command lines of other launchers, such as torchrun: what each means for the program and its workers."""

@@ -1,7 +1,7 @@
-"""accelerate launch: its options, and what it would set for the program. Source: that of accelerate 1.15.
+"""Reads the options of accelerate launch, and the variables that it sets. Source: accelerate 1.15.
 
-These are its commands/launch.py and utils/launch.py. Its own config file,
-~/.cache/huggingface/accelerate/default_config.yaml, is not read: a line means the same everywhere.
+From its commands/launch.py and utils/launch.py. Its config file, ~/.cache/huggingface/accelerate/default_config.yaml,
+is not read: a line means the same everywhere.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from trainers.scripts.launchers.launch_option import (
 from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings, dash_or_underscore, kind_of
 
 MIXED_PRECISION = ("no", "fp16", "bf16")
-# Options that --use_deepspeed reads, and the variable that each becomes.
+# Options that --use_deepspeed reads, and the variable of each.
 DEEPSPEED = {
     "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
     "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
@@ -39,12 +39,12 @@ DEEPSPEED = {
     "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
     "deepspeed_moe_layer_cls_names": "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES",
 }
-# Those that are lower-cased on the way.
+# Options whose values are lower-cased.
 LOWERED = (
     *("gradient_clipping", "offload_optimizer_device", "offload_param_device"),
     *("zero3_init_flag", "zero3_save_16bit_model"),
 )
-# Options that --use_fsdp reads, with their defaults as the variable has them. None: no variable.
+# Options that --use_fsdp reads, with the defaults of their variables. None: no variable.
 FSDP: dict[str, str | None] = {
     "fsdp_version": "1",
     "fsdp_sharding_strategy": "FULL_SHARD",
@@ -84,13 +84,13 @@ _BY_VARIABLE = "set what it stands for in front of the line, as {0}, and leave i
 _TPU = "TPUs are not supported: leave it out, and train on GPUs or CPUs"
 
 _KINDS = ("cpu", "multi_gpu", "use_deepspeed", "use_fsdp")
-# As their variables have them.
+# Options whose values are not lower-cased.
 _AS_WRITTEN = ("fsdp_version", "fsdp_sharding_strategy", "fsdp_min_num_params")
 _FSDP_NAMES = {"fsdp_version": "FSDP_VERSION", "fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP"}
 
 
 def _as_variables(options: str, variables: str, names: Iterable[str]) -> tuple[Option, ...]:
-    """Options that are refused, each with the variable that it stands for."""
+    """Returns options that are refused, each with the variable to set instead."""
     each = (refused(_BY_VARIABLE.format(f"{variables}_{name.upper()}=…"), [f"--{options}_{name}"]) for name in names)
     return tuple(chain.from_iterable(each))
 
@@ -177,7 +177,7 @@ def _fsdp_variables(given: Given) -> dict[str, str]:
     for name, default in FSDP.items():
         value = given.get(name, default)
         if value is not None:
-            # Those without a default are names of torch's or of classes.
+            # Options without a default are names in torch or of classes.
             lowered = default is not None and name not in _AS_WRITTEN
             found[_FSDP_NAMES.get(name, name.upper())] = value.lower() if lowered else value
     return found
@@ -228,7 +228,7 @@ def _workers(given: Given, surroundings: Surroundings) -> Workers | None:
 
 
 def read(given: Given, surroundings: Surroundings) -> Reading:
-    """What the options of accelerate launch say."""
+    """Reads the options of accelerate launch."""
     kinds = [name for name in _KINDS if given.get(name)]
     if len(kinds) > 1:
         raise ValueError(f"{', '.join(f'--{name}' for name in kinds)} exclude each other: keep one")

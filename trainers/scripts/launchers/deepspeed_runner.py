@@ -1,4 +1,4 @@
-"""DeepSpeed's launcher. Source: deepspeed/launcher/runner.py and launch.py of DeepSpeed 0.19."""
+"""Reads the options of DeepSpeed's launcher. Source: deepspeed/launcher/runner.py and launch.py of DeepSpeed 0.19."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ from trainers.scripts.launchers.launch_option import (
 )
 from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings, kind_of
 
-# Of DeepSpeed's own variable that chooses the device.
+# DeepSpeed's own variable for the device.
 ACCELERATOR = "DS_ACCELERATOR"
 KINDS: Mapping[str, Device] = {"cuda": "gpu", "cpu": "cpu", "hpu": "hpu"}
 
@@ -61,7 +61,7 @@ OPTIONS = (
 
 
 def _included(text: str) -> int | None:
-    """Devices of `worker-0:0,1@worker-1`; None: not all hosts say theirs."""
+    """Returns the number of devices in `worker-0:0,1@worker-1`; None if a host does not list its devices."""
     slots = [host.partition(":")[2] for host in text.split("@")]
     return sum(len(each.split(",")) for each in slots) if all(slots) else None
 
@@ -86,7 +86,7 @@ def _workers(given: Given, surroundings: Surroundings) -> tuple[Workers | None, 
 
 
 def read(given: Given, surroundings: Surroundings) -> Reading:
-    """What the options of deepspeed say."""
+    """Reads the options of deepspeed."""
     workers, notes = _workers(given, surroundings)
     return Reading(
         workers=workers,

@@ -1,4 +1,4 @@
-"""The launcher of Optimum's examples for Intel Gaudi. Source: optimum-habana, examples/gaudi_spawn.py."""
+"""Reads the options of Optimum's launcher for Intel Gaudi. Source: optimum-habana, examples/gaudi_spawn.py."""
 
 from trainers.scripts.launchers.launch_line import Reading, Workers
 from trainers.scripts.launchers.launch_option import NODES, RENDEZVOUS, noted, ours, positive, switch
@@ -18,7 +18,7 @@ OPTIONS = (
 
 
 def read(given: Given, surroundings: Surroundings) -> Reading:
-    """What the options say: as many workers as `--world_size`, on each host if there is a hostfile."""
+    """Reads the options: `--world_size` workers, on each host if there is a hostfile."""
     if given.get("use_mpi") and given.get("use_deepspeed"):
         raise ValueError("--use_mpi and --use_deepspeed exclude each other: keep one")
     notes = tuple(f"gaudi_spawn.py --{name}: {_STARTED}" for name in ("use_mpi", "use_deepspeed") if given.get(name))

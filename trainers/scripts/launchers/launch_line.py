@@ -1,24 +1,24 @@
-"""What a line that starts training says: the program, its environment, and its workers."""
+"""The content of a line that starts training: the program, its environment, and its workers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 Device = Literal["cpu", "gpu", "hpu"]
-# A command is the rest of the line of a launcher that starts whatever it is given, another launcher perhaps.
+# A `command` is the rest of the line of a launcher that starts any command, such as another launcher.
 ProgramKind = Literal["script", "module", "executable", "command"]
-# The launcher of a line that has none.
+# The launcher of a line without one.
 PLAIN = "python"
 
 
 @dataclass(frozen=True)
 class Program:
-    """What each worker runs.
+    """The program of each worker.
 
     Attributes:
-        kind: A Python file, a module as `python -m` takes it, or a file that is no Python.
+        kind: A Python file, a module for `python -m`, or an executable that is not Python.
         name: Path, or dotted name of the module.
-        arguments: Its own arguments, as they are in the line.
+        arguments: Its own arguments, as in the line.
     """
 
     kind: ProgramKind
@@ -28,12 +28,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Workers:
-    """How many workers a line asks for.
+    """The number of workers in a line.
 
     Attributes:
-        min: Fewest in total; less than `max` where the line is elastic.
-        max: Most in total.
-        per_node: Of one node, where the line says it.
+        min: Minimum in total; less than `max` in an elastic line.
+        max: Maximum in total.
+        per_node: Number on one node, if the line has it.
     """
 
     min: int
@@ -43,18 +43,18 @@ class Workers:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a launcher's own options say.
+    """The meaning of a launcher's own options.
 
     Attributes:
-        kind: What the launcher takes the rest of the line for.
-        assignments: Environment variables that the line sets for the program, in front of it or by `-x`.
+        kind: Kind of the program in the rest of the line.
+        assignments: Environment variables that the line sets for the program, in front or by `-x`.
         variables: Environment variables that the launcher would set for the program, by its options.
-        workers: None: the line does not say it, as with one worker for each device of a machine.
-        device: What a worker trains on, where the line says it. None: where it does not.
-        max_retries: How often failed workers are started again, where the line says it.
-        local_rank_option: The launcher gives the program this option in front of its arguments, with `=` and the rank
-            of the worker on its node. None: the program reads LOCAL_RANK.
-        notes: What of the line has no effect here, each with the reason.
+        workers: None: not in the line, as with one worker for each device of a machine.
+        device: The device of workers. None: not in the line.
+        max_retries: How often failed workers are restarted, if in the line.
+        local_rank_option: Option that the launcher gives the program in front of its arguments, with `=` and the local
+            rank. None: the program reads LOCAL_RANK.
+        notes: Parts of the line without effect here, each with the reason.
     """
 
     kind: ProgramKind = "script"
@@ -69,12 +69,12 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchLine(Reading):
-    """A line, understood.
+    """A parsed line.
 
     Attributes:
-        launcher: Who would start the workers: torchrun, deepspeed, …; PLAIN: nobody, the program itself is started.
-        program: What each worker runs.
-        interpreter: The Python that the line names. None: none.
+        launcher: Name of the launcher: torchrun, deepspeed, …; PLAIN: the program is started without one.
+        program: The program of each worker.
+        interpreter: The Python in the line. None: there is none.
     """
 
     launcher: str
@@ -83,5 +83,5 @@ class LaunchLine(Reading):
 
     @property
     def environment(self) -> dict[str, str]:
-        """All variables that the program has by its line; a launcher's own replace those in front of it."""
+        """All variables that the line sets for the program; the launcher's override those in front of the line."""
         return {**self.assignments, **self.variables}

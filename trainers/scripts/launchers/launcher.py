@@ -1,7 +1,7 @@
-"""A launcher: how its line begins, its options, and what they say; and how a line is read by them.
+"""Launchers: how their lines begin, their options, and the parser of their lines.
 
-The options are read by argparse, as most launchers do it themselves, up to the program: of what follows, nothing is
-looked at. So the reader grows the beginning of a line word by word until there is a program in it.
+argparse reads the options, as in most launchers, up to the program; the words after the program are not parsed. So the
+parser takes longer and longer beginnings of the line until they contain a program.
 """
 
 import argparse
@@ -15,20 +15,20 @@ from trainers.errors import ConfigError
 from trainers.scripts.launchers.launch_line import ProgramKind, Reading
 from trainers.scripts.launchers.launch_option import Option
 
-# Values of the options of a line by `Option.key`; those that were not given are not there.
+# Values of the options in a line by `Option.key`; without options that are not given.
 Given = Mapping[str, Any]
 PROGRAM = "program"
-# Options that a message about one that is not known names.
+# Number of similar options in a message about an unknown option.
 MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a launcher finds around its line.
+    """The context of a launcher's line.
 
     Attributes:
         assignments: Variables that the line sets.
-        devices: How many devices the line makes visible. None: it does not say.
+        devices: Number of devices that the line makes visible. None: not in the line.
     """
 
     assignments: Mapping[str, str] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Surroundings:
 
 
 def kind_of(given: Given) -> ProgramKind:
-    """What a launcher's usual `--module` and `--no_python` say of its program.
+    """Returns the kind of program by a launcher's usual `--module` and `--no_python`.
 
     Raises:
         ValueError: both are given.
@@ -47,35 +47,35 @@ def kind_of(given: Given) -> ProgramKind:
 
 
 def as_documented(name: str) -> tuple[str, ...]:
-    """Names are taken as the launcher documents them."""
+    """Returns only the documented spelling."""
     return (name,)
 
 
 def dash_or_underscore(name: str) -> tuple[str, ...]:
-    """`--nproc_per_node` and `--nproc-per-node` are one."""
+    """Returns spellings with underscores and dashes: `--nproc_per_node` and `--nproc-per-node`."""
     words = name.lstrip("-")
     dashes = name[: len(name) - len(words)]
     return tuple(dict.fromkeys((name, dashes + words.replace("_", "-"))))
 
 
 def one_dash_or_two(name: str) -> tuple[str, ...]:
-    """`--bind-to` and `-bind-to` are one."""
+    """Returns spellings with two dashes and one: `--bind-to` and `-bind-to`."""
     return tuple(dict.fromkeys((name, name.removeprefix("-") if name.startswith("--") else name)))
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """A variant.
+    """A launcher whose lines can be read.
 
     Attributes:
-        name: In messages, and of LaunchLine.launcher.
-        options: All that it has.
-        read: What the options say. Raises ValueError where they contradict each other.
+        name: Name in messages, and in LaunchLine.launcher.
+        options: All of its options.
+        read: Converts the options to a Reading. Raises ValueError if they contradict each other.
         commands: First words of its line: `accelerate launch`.
-        modules: As a module: `python -m torch.distributed.run`.
-        scripts: As a file that Python runs, by its name.
-        spellings: All ways to write the name of an option.
-        abbreviates: Whether the beginning of a long name that no other option has stands for it.
+        modules: Names as a module: `python -m torch.distributed.run`.
+        scripts: Names as a file that Python runs.
+        spellings: Returns all spellings of an option's name.
+        abbreviates: True if an unambiguous prefix of a long name is accepted.
     """
 
     name: str
@@ -88,18 +88,18 @@ class Launcher:
     abbreviates: bool = False
 
     def begun_by(self, word: str) -> list[str]:
-        """The long names of options that a word of a line begins, one of each option."""
+        """Returns the long names that a word of a line is a prefix of, one of each option."""
         if not word.startswith("--") or len(word) == len("--"):
             return []
         spelled = ([name for each in option.names for name in self.spellings(each)] for option in self.options)
         begun = ([name for name in names if name.startswith(word)] for names in spelled)
-        # A name that is written out begins itself, and perhaps another.
+        # A complete name is a prefix of itself, and perhaps of another.
         return [word if word in names else names[0] for names in begun if names]
 
 
 @dataclass(frozen=True)
 class OptionsRead:
-    """A line's options, read: their values, what follows from each by itself, and the words that are the program's."""
+    """The parsed options of a line: their values, variables and notes, and the program's words."""
 
     given: Given
     variables: Mapping[str, str]
@@ -117,10 +117,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_options(launcher: Launcher, words: Sequence[str]) -> OptionsRead:
-    """Reads the options of a launcher's line, which begins after the launcher's own words.
+    """Reads the options of a launcher's line, without the launcher's own words.
 
     Raises:
-        ConfigError: one message with every option that is unknown or refused, or where there is no program.
+        ConfigError: lists every unknown or refused option, or says that there is no program.
     """
     values, unknown, rest = _up_to_program(launcher, words)
     options = [option for option in launcher.options if option.key in values]
@@ -137,7 +137,7 @@ def read_options(launcher: Launcher, words: Sequence[str]) -> OptionsRead:
 
 
 def _up_to_program(launcher: Launcher, words: Sequence[str]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
-    """Values, words that are no options of the launcher, and the rest of the line from the program on."""
+    """Returns values, words that are not options of the launcher, and the rest of the line from the program on."""
     parser, full = _parser(launcher), [_in_full(launcher, word) for word in words]
     endings = {option.key for option in launcher.options if option.ends}
     problem = "it names no program"
@@ -158,7 +158,7 @@ def _up_to_program(launcher: Launcher, words: Sequence[str]) -> tuple[dict[str, 
 
 
 def _in_full(launcher: Launcher, word: str) -> str:
-    """A word with the abbreviated name of an option written out; any other as it is."""
+    """Returns a word with the abbreviated name of an option written out."""
     name, equals, value = word.partition("=")
     begun = launcher.begun_by(name) if launcher.abbreviates else []
     return f"{begun[0]}{equals}{value}" if len(begun) == 1 else word

@@ -1,4 +1,4 @@
-"""From the words of a line that starts training to a LaunchLine. Pure: no file and no variable is looked at."""
+"""Parses the words of a line that starts training into a LaunchLine. Pure: reads no files and no variables."""
 
 import difflib
 import re
@@ -18,7 +18,7 @@ from trainers.scripts.launchers.srun import SRUN
 from trainers.scripts.launchers.torchrun import TORCH_LAUNCH, TORCHRUN
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-# Variables that name the devices of a process, by the kind of device.
+# Variables that list the devices of a process, by the kind of device.
 VISIBLE: Mapping[str, Device] = {
     "CUDA_VISIBLE_DEVICES": "gpu",
     "HIP_VISIBLE_DEVICES": "gpu",
@@ -26,16 +26,16 @@ VISIBLE: Mapping[str, Device] = {
     "HABANA_VISIBLE_MODULES": "hpu",
     "HABANA_VISIBLE_DEVICES": "hpu",
 }
-# What starts processes itself, and would do so in each worker.
+# Commands that start processes themselves, and would do so in each worker.
 OTHER_LAUNCHERS = ("aprun", "colossalai", "composer", "horovodrun", "jsrun", "sbatch")
-# What starts another command, and is no launcher itself: of a worker each, where it starts a launcher.
+# Commands that start another command, and are not launchers: they would start a launcher in each worker.
 WRAPPERS = (
     *("uv", "uvx", "poetry", "pipenv", "pdm", "hatch", "conda", "mamba", "micromamba", "pixi", "nohup", "time", "nice"),
     *("ionice", "sudo", "numactl", "taskset", "stdbuf", "xvfb-run", "timeout", "exec", "command"),
 )
-# How alike a program's name and a launcher's are where a mistake is meant.
+# Similarity of a program's name to a launcher's above which a typo is assumed.
 NEAR = 0.7
-# Variables of a worker's place among the others, as torch.distributed reads them.
+# Variables of a worker's rank, as torch.distributed reads them.
 PLACES = (
     "RANK",
     "LOCAL_RANK",
@@ -46,7 +46,7 @@ PLACES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-# Of Python itself, which starts one process: its options as variables, docs.python.org/3/using/cmdline.html.
+# Python itself, which starts one process: its options as variables, docs.python.org/3/using/cmdline.html.
 # By the letter of the option.
 VARIABLES = {
     "u": "PYTHONUNBUFFERED",
@@ -56,7 +56,7 @@ VARIABLES = {
     "P": "PYTHONSAFEPATH",
     "v": "PYTHONVERBOSE",
 }
-# By the name that -X has.
+# By the name after -X.
 IMPLEMENTATION = {
     "faulthandler": "PYTHONFAULTHANDLER",
     "dev": "PYTHONDEVMODE",
@@ -80,7 +80,7 @@ PYTHON_OPTIONS = (
 
 
 def _read_python(given: Given, surroundings: Surroundings) -> Reading:
-    """One process; the options as the variables that mean the same."""
+    """Reads Python's options as variables of the same meaning; one process."""
     variables = {name: "1" for letter, name in VARIABLES.items() if given.get(letter)}
     if given.get("OO"):
         variables["PYTHONOPTIMIZE"] = "2"
@@ -95,7 +95,7 @@ def _read_python(given: Given, surroundings: Surroundings) -> Reading:
 
 
 PYTHON = Launcher(PLAIN, PYTHON_OPTIONS, _read_python, commands=("python",))
-# To add one: a file with its `Launcher`, and its line here.
+# To add a launcher: a file with its `Launcher`, and a line here.
 LAUNCHERS: tuple[Launcher, ...] = (
     TORCHRUN,
     TORCH_LAUNCH,
@@ -109,11 +109,11 @@ LAUNCHERS: tuple[Launcher, ...] = (
 
 
 def parse_line(words: Sequence[str]) -> LaunchLine:
-    """Understands a line that starts training, given as the words that a shell makes of it.
+    """Parses a line that starts training, given as the words that a shell makes of it.
 
     Raises:
-        ConfigError: the line names no program, or an option that is unknown or cannot be followed here; the message
-            says of each why, and what to write instead.
+        ConfigError: the line has no program, or an option that is unknown or cannot be followed here; the message
+            explains each, and what to write instead.
     """
     assignments, command = _assignments(words)
     line = _line_of(command, Surroundings(assignments, _devices(assignments)))
@@ -130,7 +130,7 @@ def parse_line(words: Sequence[str]) -> LaunchLine:
 
 
 def _assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The assignments that a line begins with, also after `env`, and the rest."""
+    """Returns the assignments at the beginning of a line, also after `env`, and the rest."""
     rest, found = list(words), {}
     while rest and (rest[0] == "env" or ASSIGNMENT.fullmatch(rest[0])):
         if match := ASSIGNMENT.fullmatch(rest.pop(0)):
@@ -141,7 +141,7 @@ def _assignments(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _devices(assignments: Mapping[str, str]) -> int | None:
-    """How many devices the first variable of VISIBLE names; None where it names all, or there is none."""
+    """Returns the number of devices in the first variable of VISIBLE; None if it lists all, or there is none."""
     for value in (value for name, value in assignments.items() if name in VISIBLE):
         devices = [device.strip() for device in value.split(",") if device.strip()]
         return None if devices == ["all"] else len([device for device in devices if device != "-1"])
@@ -149,7 +149,7 @@ def _devices(assignments: Mapping[str, str]) -> int | None:
 
 
 def _line_of(command: Sequence[str], surroundings: Surroundings) -> LaunchLine:
-    """The line of a command without assignments."""
+    """Parses a command without assignments."""
     if not command:
         raise ConfigError("the line is empty: write it as it is started, e.g. torchrun --nproc_per_node 4 train.py")
     launcher, words = _launcher_of(command)
@@ -160,7 +160,7 @@ def _line_of(command: Sequence[str], surroundings: Surroundings) -> LaunchLine:
 
 
 def _launcher_of(command: Sequence[str]) -> tuple[Launcher | None, Sequence[str]]:
-    """The launcher whose command a line begins with, and what follows; a version in its name does not count."""
+    """Returns the launcher whose command begins a line, and the rest; a version in its name is ignored."""
     first = re.sub(r"(?<=\w)-?[\d.]+$", "", PurePath(command[0]).name)
     for launcher in LAUNCHERS:
         for begin in launcher.commands:
@@ -171,7 +171,7 @@ def _launcher_of(command: Sequence[str]) -> tuple[Launcher | None, Sequence[str]
 
 
 def _without_launcher(command: Sequence[str], surroundings: Surroundings) -> LaunchLine:
-    """A line that begins with a file."""
+    """Parses a line that begins with a file."""
     first = command[0]
     inside = _launcher_inside(command) if first in WRAPPERS else None
     if inside is not None:
@@ -190,7 +190,7 @@ def _without_launcher(command: Sequence[str], surroundings: Surroundings) -> Lau
 
 
 def _launcher_inside(command: Sequence[str]) -> str | None:
-    """The first word of a launcher that another command starts."""
+    """Returns the first word of a launcher that another command starts."""
     for place, word in enumerate(command):
         launcher, _ = _launcher_of(command[place:])
         if launcher is not None and launcher is not PYTHON:
@@ -201,7 +201,7 @@ def _launcher_inside(command: Sequence[str]) -> str | None:
 
 
 def _launched(launcher: Launcher, words: Sequence[str], surroundings: Surroundings) -> LaunchLine:
-    """The line of a launcher, or of the one that it starts in turn."""
+    """Parses the line of a launcher, or of the launcher that it starts in turn."""
     options = read_options(launcher, words)
     try:
         reading = launcher.read(options.given, surroundings)
@@ -218,7 +218,7 @@ def _launched(launcher: Launcher, words: Sequence[str], surroundings: Surroundin
 
 
 def _started_by_python(reading: Reading, words: Sequence[str]) -> tuple[Launcher, Sequence[str]] | None:
-    """The launcher that is a module or a script of Python, and what follows."""
+    """Returns the launcher that is a module or a script of Python, and the following words."""
     for launcher in LAUNCHERS:
         if reading.kind == "module" and words[0] in launcher.modules:
             return launcher, words[1:]
@@ -228,7 +228,7 @@ def _started_by_python(reading: Reading, words: Sequence[str]) -> tuple[Launcher
 
 
 def _inside(launcher: Launcher, options: OptionsRead, outer: Reading, surroundings: Surroundings) -> LaunchLine:
-    """The line of the command that a launcher starts; it has its own number of workers where it starts any itself."""
+    """Parses the command that a launcher starts; if that is a launcher, too, its own number of workers counts."""
     assignments, command = _assignments(options.words)
     assignments = {**outer.assignments, **assignments}
     inside = {**surroundings.assignments, **assignments}
@@ -247,7 +247,7 @@ def _inside(launcher: Launcher, options: OptionsRead, outer: Reading, surroundin
 def _line(launcher: Launcher, options: OptionsRead, reading: Reading) -> LaunchLine:
     name, *arguments = options.words
     if not name or name.startswith("-"):
-        # Of `python -`, too, which would find no standard input and end well.
+        # Also for `python -`, which would find no standard input and end without an error.
         raise ConfigError(f"{name or repr(name)}: no program: write its name there, e.g. train.py")
     own = {
         **vars(reading),

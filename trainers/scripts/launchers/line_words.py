@@ -1,4 +1,4 @@
-"""A line as text, split into the words that a shell makes of it; what only a shell could do is refused by name."""
+"""Splits a line into words like a shell; refuses by name what only a shell can do."""
 
 import os
 import re
@@ -51,15 +51,15 @@ _REASONS = {
 
 
 def split_line(text: str, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Splits a line into words, as a shell does.
+    """Splits a line into words, like a shell.
 
-    Lines that end with a backslash are continued, comments are left out, `$NAME` and `${NAME}` have their values in
-    `environment`, by default the process's own, and `~` at the beginning of a word, or of the value of an assignment,
-    is HOME. Patterns of file names stay as they are, as in a shell where no file fits.
+    Lines that end with a backslash are continued, comments are dropped, `$NAME` and `${NAME}` are replaced by their
+    values in `environment`, by default the process's own, and `~` at the beginning of a word, or of the value of an
+    assignment, by HOME. File name patterns stay unchanged, as in a shell without matching files.
 
     Raises:
-        ConfigError: the text has several commands, pipes, redirections or the output of commands in it, quotes that do
-            not end, or variables that are not set; one message names them all.
+        ConfigError: the text has several commands, pipes, redirections, command substitutions, unterminated quotes, or
+            variables that are not set; one message names them all.
     """
     splitter = _Splitter(os.environ if environment is None else environment)
     for piece in _PIECE.finditer(text.replace("\r\n", "\n")):
@@ -113,7 +113,7 @@ class _Splitter:
             self._extend(text)
 
     def _expand(self, text: str) -> None:
-        """Outside of quotes, a value with spaces is several words."""
+        """Outside of quotes, a value with spaces becomes several words."""
         value = self._value(text)
         first, *others = re.split(r"[ \t\n]+", value)
         if first or (not others and self._word is not None):

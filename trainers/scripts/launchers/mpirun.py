@@ -1,4 +1,4 @@
-"""mpirun and mpiexec, of Open MPI and of Intel MPI or MPICH. Source: the manual pages of Open MPI 4.1 and MPICH 4."""
+"""Reads the options of mpirun and mpiexec. Source: the manual pages of Open MPI 4.1 and MPICH 4 (also Intel MPI)."""
 
 from trainers.scripts.launchers.launch_line import Reading, Workers
 from trainers.scripts.launchers.launch_option import LOGS, NODES, Option, noted, ours, positive, refused
@@ -43,12 +43,12 @@ OPTIONS = (
 
 
 def _slots(hosts: str) -> int:
-    """Processes on `a:4,b:4`; one on a host that does not say it."""
+    """Returns the number of processes in `a:4,b:4`; one for a host without a number."""
     return sum(int(host.partition(":")[2] or 1) for host in hosts.split(","))
 
 
 def read(given: Given, surroundings: Surroundings) -> Reading:
-    """How many processes, and the variables that they get."""
+    """Reads the number of processes, and their variables."""
     assignments, notes = {}, ["mpirun: RANK, WORLD_SIZE, LOCAL_RANK and others of torchrun's are set, none of MPI's"]
     for text in given.get("x", ()):
         name, equals, value = text.partition("=")

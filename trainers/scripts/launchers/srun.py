@@ -1,4 +1,4 @@
-"""Slurm's srun. Source: its manual page, Slurm 24.05."""
+"""Reads the options of Slurm's srun. Source: its manual page, Slurm 24.05."""
 
 import re
 
@@ -8,7 +8,7 @@ from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings
 
 _ALLOCATED = "the nodes are the Ray cluster's; cluster_configs/slurm.sbatch starts one on Slurm"
 _RESERVED = "scaling.resources_per_worker says what each worker reserves"
-# Options whose value may be left out: Slurm takes it after `=` alone, so each spelling is a name of its own.
+# Options with an optional value, which Slurm accepts only after `=`, so each spelling is a name of its own.
 _KILL = "--kill-on-bad-exit -K -K0 -K1 --kill-on-bad-exit=0 --kill-on-bad-exit=1"
 
 OPTIONS = (
@@ -53,7 +53,7 @@ OPTIONS = (
 
 
 def _count(text: str | None) -> int:
-    """Number of GPUs in `8`, `gpu:8`, `gpu:a100:8` or `gpu`."""
+    """Returns the number of GPUs in `8`, `gpu:8`, `gpu:a100:8` or `gpu`."""
     if not text:
         return 0
     number = text.rpartition(":")[2]
@@ -61,12 +61,12 @@ def _count(text: str | None) -> int:
 
 
 def _exported(text: str) -> dict[str, str]:
-    """The variables of `ALL,NAME=value`; what an export leaves out, the workers do not have anyway."""
+    """Returns the variables in `ALL,NAME=value`; workers do not have variables that an export omits anyway."""
     return {name: value for part in text.split(",") for name, equals, value in [part.partition("=")] if equals}
 
 
 def read(given: Given, surroundings: Surroundings) -> Reading:
-    """How many tasks, on how many nodes, and whether they have GPUs."""
+    """Reads the number of tasks and nodes, and whether they have GPUs."""
     nodes = given.get("nodes", "1")
     if not re.fullmatch(r"\d+(-\d+)?", nodes) or int(nodes.partition("-")[0]) < 1:
         raise ValueError(f"--nodes {nodes}: write a number, or the fewest and the most, e.g. --nodes 1-4")

@@ -1,4 +1,4 @@
-"""torchrun, and its predecessor torch.distributed.launch. Source: torch 2.13, run.py and launch.py there."""
+"""Reads the options of torchrun and torch.distributed.launch. Source: run.py and launch.py of torch 2.13."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +19,7 @@ from trainers.scripts.launchers.launch_option import (
 )
 from trainers.scripts.launchers.launcher import Given, Launcher, Surroundings, dash_or_underscore, kind_of
 
-# What stands for the number of workers of a node, and the device that it counts.
+# Words that stand for the number of workers on a node, and the device that they count.
 COUNTED: Mapping[str, Device | None] = {"gpu": "gpu", "cpu": "cpu", "auto": None}
 
 OPTIONS = (
@@ -69,7 +69,7 @@ def _nodes(text: str) -> tuple[int, int]:
 
 
 def _per_node(text: str, devices: int | None) -> int | None:
-    """Workers of a node; None where each machine would count its own devices."""
+    """Returns the number of workers on a node; None if each machine would count its own devices."""
     if text in COUNTED:
         return None if text == "cpu" else devices
     if text.isdecimal() and int(text) > 0:
@@ -78,7 +78,7 @@ def _per_node(text: str, devices: int | None) -> int | None:
 
 
 def read(given: Given, surroundings: Surroundings) -> Reading:
-    """What the options of torchrun say."""
+    """Reads the options of torchrun."""
     if variables := [name for name in surroundings.assignments if name.startswith("PET_")]:
         option = variables[0].removeprefix("PET_").lower()
         raise ValueError(f"{variables[0]}={surroundings.assignments[variables[0]]}: write it as the option --{option}")
@@ -94,7 +94,7 @@ def read(given: Given, surroundings: Surroundings) -> Reading:
 
 
 def read_launch(given: Given, surroundings: Surroundings) -> Reading:
-    """What the options of torch.distributed.launch say, which tells a script its rank by an argument."""
+    """Reads the options of torch.distributed.launch, which passes a script its rank as an argument."""
     reading = read(given, surroundings)
     if given.get("use_env"):
         return reading
