@@ -1,4 +1,4 @@
-"""Where a program runs on a node: a copy of the package for each worker group, so that nothing of another is in it."""
+"""The folders of a program on a node: each worker group gets its own copy of the package, without files of others."""
 
 import contextlib
 import fcntl
@@ -17,30 +17,30 @@ from trainers.run_folder.layout import RunFolder
 from trainers.scripts.backend import GroupMember
 from trainers.storage.own_folder import locked, own_temporary_folder
 
-# Of temporary folders of ours: of groups, and of inputs, which stay for later ones.
+# Names of our temporary folders: of groups, and of inputs, which stay for later groups.
 PURPOSE, INPUTS = "scripts", "inputs"
-# Of the file next to a folder that its keeper holds as long as it lives.
+# Suffix of the file next to a folder that its keeper locks while it lives.
 HELD = ".held"
-# Larger files are no lists of files.
+# Larger files are not lists of files.
 _MOST_TEXT_BYTES = 256 << 20
 _PATH_OF_NODE = re.compile(
     rb"""/[^\s"',:;=]*/rayscribe-(?:(?P<group>scripts)-\d+/[0-9a-f]{16}-a\d+-\w+-\w+|(?P<inputs>inputs)-\d+)(?=/)"""
 )
 # Ray's folder of unpacked working directories.
 UNPACKED = "working_dir_files"
-# Of texts that name files.
+# Suffixes of texts that name files.
 SUFFIXES = (".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".yaml", ".yml")
 
 
 @dataclass(frozen=True)
 class ScriptTask:
-    """A run of a program, as each worker is given it.
+    """A run of a program, as passed to each worker.
 
     Attributes:
-        attempt: Its number.
-        folder: Where the program lies and runs on this machine. None: it was submitted, so that each node has the
+        attempt: Number of the attempt.
+        folder: Folder in which the program runs on this machine. None: the program was submitted, so each node has the
             package, of which it makes a copy.
-        package: What identifies the program's files, for what is prepared once for them.
+        package: Id of the program's files, for data that is prepared once for them.
     """
 
     config: ScriptConfig
@@ -55,9 +55,9 @@ class NodeFolder:
 
     Attributes:
         own: Made for the group, and removed when it has ended.
-        work: Where the program runs.
-        copied_from: The package of which `work` is in a copy. None: the program runs where it lies.
-        working_dir: Of the recipe.
+        work: Working directory of the program.
+        copied_from: The package that `work` is in a copy of. None: the program runs in its own folder.
+        working_dir: The working_dir in the recipe.
     """
 
     own: Path
@@ -69,7 +69,7 @@ class NodeFolder:
     def of(
         cls, task: ScriptTask, folder: RunFolder, member: GroupMember, environment: Mapping[str, str]
     ) -> "NodeFolder":
-        """The folders of a member, by the environment that Ray has given its worker."""
+        """Returns the folders of a member, by the environment that Ray has set in its worker."""
         run = _name_of(folder)
         own = own_temporary_folder(PURPOSE) / f"{run}-a{task.attempt}-{member.group}-{_node_of(member)}"
         below = task.config.script.working_dir
@@ -79,20 +79,20 @@ class NodeFolder:
 
     @property
     def data(self) -> Path:
-        """What was prepared once for all nodes."""
+        """Folder of the data that was prepared once for all nodes."""
         return self.own / "data"
 
     @property
     def requests(self) -> Path:
-        """Where the main process's program asks for its files to be shared with other nodes."""
+        """Folder in which the main process's program requests to share its files with other nodes."""
         return self.own / "requests"
 
     @contextlib.contextmanager
     def made(self) -> Iterator[None]:
-        """Makes the folders and removes them at the end, and before those of keepers that were killed.
+        """Creates the folders, and removes them at the end; first removes those of killed keepers.
 
         Raises:
-            StorageError: the disk refuses, or there is no such folder.
+            StorageError: a disk error, or a folder does not exist.
         """
         folders = own_temporary_folder(PURPOSE)
         with contextlib.ExitStack() as held:
@@ -126,7 +126,7 @@ class NodeFolder:
         )
 
     def localize(self, file: Path) -> None:
-        """Has a text file from another node, or of an earlier group, name the folders of this group on this node.
+        """Replaces paths of another node or an earlier group in a text file by this group's folders on this node.
 
         Many recipes write absolute paths into their manifests.
         """
@@ -135,13 +135,13 @@ class NodeFolder:
             replace_paths(file, _PATH_OF_NODE, lambda match: own if match["group"] else inputs)
 
     def note_end(self, local_rank: int, *, well: bool) -> None:
-        """Says to the keeper of this node that the program of a rank has ended, and whether with exit code 0."""
+        """Tells the keeper of this node that the program of a rank has ended, and whether with exit code 0."""
         with contextlib.suppress(FileNotFoundError):
             for name in (*(["well"] if well else []), "ended"):
                 (self.own / f"{name}-{local_rank}").touch()
 
     def have_all(self, name: str, local_world_size: int) -> bool:
-        """Whether the programs of all ranks of this node have `ended`, or ended `well`."""
+        """Returns True if the programs of all ranks of this node have `ended`, or ended `well`."""
         return all((self.own / f"{name}-{rank}").exists() for rank in range(local_world_size))
 
 
@@ -150,7 +150,7 @@ def _lock_of(own: Path) -> Path:
 
 
 def _remove_abandoned(folders: Path) -> None:
-    """Removes the folders whose keeper does not live; the lock of `folders` is held."""
+    """Removes the folders of dead keepers; the caller holds the lock of `folders`."""
     for path in folders.glob(f"*{HELD}"):
         with path.open("w") as lock, contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,7 +159,7 @@ def _remove_abandoned(folders: Path) -> None:
 
 
 def _unpacked_package(environment: Mapping[str, str]) -> Path:
-    """Where Ray has unpacked the job's working directory on this node; Ray Train leaves it before a worker begins."""
+    """Returns the job's working directory as unpacked by Ray, which Ray Train leaves before a worker begins."""
     paths = environment.get("PYTHONPATH", "").split(os.pathsep)
     found = next((Path(path) for path in paths if UNPACKED in Path(path).parts), None)
     if found is None:
@@ -176,7 +176,7 @@ def _node_of(member: GroupMember) -> str:
 
 
 def replace_paths(file: Path, paths: re.Pattern[bytes], here: Callable[[re.Match[bytes]], bytes]) -> None:
-    """Replaces what matches `paths` in a text by what it is `here`; other files stay as they are."""
+    """Replaces matches of `paths` in a text by their paths on this node; other files stay unchanged."""
     if file.suffix.lower() not in SUFFIXES:
         return
     content = file.read_bytes()

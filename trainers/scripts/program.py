@@ -1,4 +1,4 @@
-r"""A program in a process group of its own: started, followed, asked to end, ended; and the lines that it writes."""
+r"""Runs a program in its own process group: starts it, follows its output, terminates it."""
 
 import contextlib
 import ctypes
@@ -24,61 +24,61 @@ from trainers.config.secrets import secret_lines
 from trainers.errors import ConfigError
 
 BAR_INTERVAL_S = 5.0
-# A line this long is given in parts, so that a program that writes no line end is seen, too.
+# A line this long is passed on in parts, so that the output of a program without line feeds is shown, too.
 LONGEST_BYTES = 64 << 10
-# Control sequences of terminals (ECMA-48), and those of xterm that end with BEL or ST; and line feeds, which go down.
+# Control sequences of terminals (ECMA-48), and those of xterm that end with BEL or ST; and line feeds, which move down.
 _CONTROL = re.compile(
     rb"\x1b\[(?P<count>\d*)(?P<way>[AB])|\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
     rb"|\x1b[ -/]*[0-Z\\^-~]|(?P<down>\n)(?P<back>\r?)"
 )
-# One that may go on in what is written next.
+# A sequence that may continue in the next block.
 _CUT = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b\n]{0,255}|[ -/]*)\Z")
-# Of prctl(2).
+# Constants of prctl(2).
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LAST_LINES = 20
 BLOCK_BYTES = 1 << 16
 POLL_S = 0.2
-# For how long output is read that children of an ended program still hold open.
+# How long output is read that children of an ended program still hold open.
 DRAIN_S = 2.0
-# For how long what has left the program's group is ended, each of which may have started others.
+# Timeout for killing processes that have left the program's group, each of which may have started others.
 END_S = 5.0
-# As much as a pipe holds at most.
+# Maximum size of a pipe.
 PIPE_BYTES = 1 << 20
-# How often those that have ended without a parent are looked for.
+# Seconds between two searches for zombies without a parent.
 REAP_S = 1.0
-# By which all that a program starts is known, unless it starts with another environment.
+# Variable that marks all processes of a program, unless they are started with another environment.
 MARK = "RAYSCRIBE_PROGRAM"
-# In place of a secret, as in the logs of workers.
+# Replaces secrets, as in the logs of workers.
 MASK = "***"
-# Of Ray itself and of this package, whose values mean nothing to a program, or would make its own Ray join ours.
+# Variables of Ray and of this package, which mean nothing to a program, or would make its own Ray join ours.
 _OURS = re.compile(r"(RAY|RAYSCRIBE)_.*|__.*")
-# Where Ray unpacks packages, in a path of its PYTHONPATH.
+# Part of the paths to which Ray unpacks packages, in PYTHONPATH.
 _UNPACKED = "runtime_resources"
-# Where a program finds what was prepared once for all nodes.
+# Variable with the folder that was prepared once for all nodes.
 DATA = "RAYSCRIBE_DATA"
 
 
 class OutputLines:
-    """Takes bytes of a program's output as they come, and gives complete lines without their ends.
+    """Splits a program's output into complete lines without line ends.
 
-    A progress bar writes its line again and again, with a carriage return before or after it. It is shown every few
-    seconds, and at its end: the log of a night would be nothing but bars. Of several bars below each other, between
-    which the cursor moves, each is one in turn. What colors and moves is left out.
+    A progress bar rewrites its line, with a carriage return before or after it. It is shown every few seconds, and at
+    its end: otherwise a log would consist of bars. Several bars below each other, between which the cursor moves, are
+    treated as one that shows each in turn. Colors and cursor movements are removed.
     """
 
     def __init__(self) -> None:
         self._rest = b""
-        # What a bar shows now, and what of it was given last.
+        # The current text of a bar, and the text that was yielded last.
         self._bar = self._given = b""
         self._given_s = -BAR_INTERVAL_S
-        # What came last and waits for what follows; by how many lines the cursor is above the last one.
+        # Bytes at the end that need the next block; number of lines that the cursor is above the last one.
         self._cut, self._above = b"", 0
 
     def take(self, new: bytes, now_s: float) -> Iterator[str]:
-        """The lines that are to be shown now.
+        """Yields the lines to show now.
 
         Args:
-            new: What the program wrote since; nothing where it has been silent for a moment.
+            new: Output since the last call; empty if the program has been silent for a moment.
             now_s: Seconds from any origin.
         """
         *lines, self._rest = (self._rest + self._without_control(new)).split(b"\n")
@@ -95,13 +95,13 @@ class OutputLines:
             self._rest = b""
 
     def end(self) -> Iterator[str]:
-        """What was not complete when the program ended."""
+        """Yields the incomplete line when the program has ended."""
         if self._rest:
             yield from self._complete(self._rest)
             self._rest = b""
 
     def _without_control(self, new: bytes) -> bytes:
-        """Text, line feeds and carriage returns; where the cursor goes to another bar, a carriage return."""
+        """Returns text, line feeds and carriage returns; movements to another bar become carriage returns."""
         if not (b"\x1b" in new or self._cut or self._above):
             return new
         if not new and self._cut == b"\n":
@@ -111,7 +111,7 @@ class OutputLines:
         text = self._cut + new
         cut = _CUT.search(text)
         text, self._cut = (text[: cut.start()], cut[0]) if cut is not None else (text, b"")
-        # Whether this ends a line or goes to the bar below is not known yet.
+        # It is not known yet whether this ends a line or moves to the bar below.
         is_open = text.endswith(b"\n") and not self._cut
         plain = _CONTROL.sub(self._plain, text.removesuffix(b"\n") if is_open else text)
         if is_open and self._above:
@@ -139,7 +139,7 @@ class OutputLines:
 
 
 def _seen_last(line: bytes) -> bytes:
-    """What is left of a line that was overwritten."""
+    """Returns the visible text of a line that was overwritten."""
     return next((part for part in reversed(line.split(b"\r")) if part.strip()), b"")
 
 
@@ -148,20 +148,20 @@ def _text(line: bytes) -> str:
 
 
 class Program:
-    """A running program; it dies with the thread that started it, as when Ray kills its worker.
+    """A running program; it is killed with the thread that started it, as when Ray kills its worker.
 
-    What it has started ends with it, also what has left its process group or its session: the process that starts a
-    program becomes the parent of all that lose theirs.
+    All processes that it has started are ended with it, even outside of its process group or session: the process that
+    starts a program becomes the parent of all orphans.
 
-    `show` gets each line of its output, standard output and standard error in the order in which they came, without
-    the secrets of the job.
+    `show` gets each line of its output, standard output and standard error in their order, with the secrets of the job
+    masked.
     """
 
     def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str], show: Callable[[str], None]):
-        """Starts it in a folder.
+        """Starts the program in a folder.
 
         Raises:
-            ConfigError: it cannot be started; names the program and the node.
+            ConfigError: the program cannot be started; names program and node.
         """
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._mark = uuid4().hex
@@ -189,7 +189,7 @@ class Program:
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def wait(self, each: Callable[[], None]) -> int:
-        """Follows it to its end; `each` is called a few times a second. Gives its exit code, −n for signal n."""
+        """Follows the program until it ends, calling `each` a few times a second. Returns its exit code, −n for signal n."""
         output = self._process.stdout
         assert output is not None
         os.set_blocking(output.fileno(), False)
@@ -208,7 +208,7 @@ class Program:
                         break
                 elif not is_open:
                     time.sleep(POLL_S)
-        # What it wrote last, if `each` took longer.
+        # The last output, if `each` took longer.
         self._take(output.read(PIPE_BYTES))
         for line in self._lines.end():
             self._say(line)
@@ -218,9 +218,9 @@ class Program:
         return code
 
     def terminate(self) -> None:
-        """Asks it to end; its children, such as loaders of data, it ends itself.
+        """Sends SIGTERM; the program itself ends its children, such as data loaders.
 
-        A shell passes nothing on, so what it runs is asked instead, and what it has started since when called again.
+        Shells do not pass on signals, so their children get it instead, and new ones when this is called again.
         """
         with contextlib.suppress(psutil.NoSuchProcess):
             for process in _behind_shells(psutil.Process(self._process.pid)):
@@ -229,12 +229,12 @@ class Program:
                     process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Ends it and all its children."""
+        """Kills the program and its process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _end_orphans(self) -> None:
-        """Ends what the program has started and left behind, in whatever session."""
+        """Kills processes that the program has left behind, in any session."""
         end_s = time.monotonic() + END_S
         while (orphans := self._started()) and time.monotonic() < end_s:
             for orphan in orphans:
@@ -245,14 +245,14 @@ class Program:
             self._say(f"(still running: {', '.join(f'{each.pid} {each.name()}' for each in orphans)})")
 
     def _reap(self) -> None:
-        """Lets go of what has ended after its parent, which would be a zombie for as long as this process lives."""
+        """Reaps orphans that have ended, which would be zombies as long as this process lives."""
         for process in self._started():
             with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
                 if process.ppid() == os.getpid() and process.status() == psutil.STATUS_ZOMBIE:
                     os.waitpid(process.pid, os.WNOHANG)
 
     def _started(self) -> list[psutil.Process]:
-        """What the program has started, in whatever session and whoever is its parent now; not its first process."""
+        """Returns the processes that the program has started, in any session and with any parent, without its first."""
         found: list[psutil.Process] = []
         ours = {self._process.pid}
         # Parents come before their children.
@@ -265,13 +265,13 @@ class Program:
         return found
 
     def _is_of_it(self, process: psutil.Process, ours: set[int]) -> bool:
-        """Whether a process is of the program, whose other processes are `ours`."""
-        # Of one that has ended only parent and session are known.
+        """Returns True if a process belongs to the program, whose other processes are `ours`."""
+        # For a process that has ended only parent and session are known.
         is_related = process.ppid() in ours or os.getsid(process.pid) in ours
         return is_related or process.environ().get(MARK) == self._mark
 
     def _read(self, output: IO[bytes], is_ready: bool) -> bool:
-        """Reads what there is; False once nobody can write any more."""
+        """Reads available output; returns False once nobody can write any more."""
         new = output.read(BLOCK_BYTES) if is_ready else None
         self._take(new)
         return new != b""
@@ -288,20 +288,20 @@ class Program:
 
 
 def _behind_shells(process: psutil.Process) -> list[psutil.Process]:
-    """A process, or in place of a shell that waits for others, these."""
+    """Returns a process or, for a shell with children, the processes that it waits for."""
     children = process.children() if _is_shell(process) else []
     return [found for child in children for found in _behind_shells(child)] or [process]
 
 
 def _is_shell(process: psutil.Process) -> bool:
-    # One that has just ended, or of another user, has no path.
+    # A process that has just ended, or of another user, has no path.
     with contextlib.suppress(psutil.Error):
         return Path(process.exe()).name in SHELLS
     return False
 
 
 def _die_with_parent() -> Callable[[], None]:
-    """What a new process calls to be killed with the thread that starts it; Linux only."""
+    """Returns a function for new processes that makes them die with the thread that starts them; Linux only."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def ask() -> None:
@@ -311,9 +311,9 @@ def _die_with_parent() -> Callable[[], None]:
 
 
 def program_words(part: ScriptPart, words: Sequence[str], work: Path, local_rank: int | None = None) -> list[str]:
-    """The interpreter, where there is one, and the words of the command with their placeholders replaced.
+    """Returns the interpreter, if there is one, and the words of the command with their placeholders replaced.
 
-    A `local_rank` is given to the program as it asks for it.
+    `local_rank` is passed to the program by the option that it has for it.
     """
     if part.local_rank_option is not None and local_rank is not None:
         start = 2 if words[0] == "-m" else 1
@@ -321,7 +321,7 @@ def program_words(part: ScriptPart, words: Sequence[str], work: Path, local_rank
     if not part.is_python:
         return list(words)
     python = part.python or sys.executable
-    # A virtual environment in the package.
+    # A relative path is a virtual environment in the package.
     is_path = "/" in python and not python.startswith("/")
     return [str(work / python) if is_path else python, *words]
 
@@ -329,22 +329,22 @@ def program_words(part: ScriptPart, words: Sequence[str], work: Path, local_rank
 def program_environment(
     inherited: Mapping[str, str], given: Mapping[str, str], torchrun: Mapping[str, str], work: Path
 ) -> dict[str, str]:
-    """What a program sees: the node's and the job's own variables, the recipe's, and torchrun's.
+    """Returns the environment of a program: the node's and the job's variables, the recipe's, and torchrun's.
 
     Args:
-        inherited: Of the worker.
+        inherited: The worker's environment.
         given: `script.env`, with placeholders replaced, and the accelerator's; a relative PYTHONPATH is one in `work`.
         torchrun: See `backend.RankContext.environment`.
-        work: Where the program runs.
+        work: Working directory of the program.
     """
     kept = {name: value for name, value in inherited.items() if not _OURS.fullmatch(name)}
     paths = [str(work)]
     paths += [str(work / path) for path in given.get("PYTHONPATH", "").split(os.pathsep) if path]
-    # Without the packages that Ray has put there for the worker.
+    # Without the packages that Ray has added for the worker.
     paths += [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path and _UNPACKED not in path]
     paths = [path for path in dict.fromkeys(paths) if _UNPACKED not in path or path.startswith(str(work))]
     return {
-        # Lines are followed as they come.
+        # Lines are shown as they are printed.
         "PYTHONUNBUFFERED": "1",
         **kept,
         **torchrun,

@@ -1,4 +1,4 @@
-"""What each Ray worker does with a program: prepare its node, run its rank, keep what it writes, say how it ended."""
+"""Runs one rank of a program in a Ray worker: prepares the node, starts the rank, keeps its output, reports its end."""
 
 import os
 import platform
@@ -45,29 +45,30 @@ from trainers.storage.own_folder import own_temporary_folder
 
 POLL_S = 1.0
 SHOW_INTERVAL_S = 0.5
-# Of one rank at a time in the driver's log; its own log has all of them.
+# Limit for one rank at a time in the driver's log; the rank's own log has all lines.
 MOST_LINES = 500
-# Of one of the last lines in an error; Ray keeps 20,000 characters of a job's log, and the code must be among them.
+# Limit for each of the last lines in an error; Ray keeps 20,000 characters of a job's log, which must include the code.
 LONGEST_SHOWN = 500
-# How long a program may take to end after another rank's has failed.
+# Timeout for a program to end after another rank's has failed.
 FOLLOW_S = 5.0
-# For how long a rank that has failed waits for the nodes to store what their programs have left.
+# How long a rank that has failed waits until the nodes have stored the remaining files of their programs.
 KEPT_TIMEOUT_S = 1800.0
 START, FAILED, KEPT = "start", "failed", "kept-{}"
-# The keeper of a node is ready for its programs; those of a node that shares the main node's output folder have ended.
+# A node's keeper is ready for its programs; the programs of a node that shares the main node's output folder have
+# ended.
 READY, ENDED = "node-{}", "ended-{}"
 
 
 def run_program_per_worker(loop_config: dict[str, Any]) -> str | None:
-    """Runs the rank of this worker; gives what the driver says of a run that was stopped, None of one that ended well.
+    """Runs the rank of this worker; returns the driver's message for a stopped run, None for one that ended well.
 
-    The config has `task`, a ScriptTask, `coordinator` and `folder`, the run folder.
+    `loop_config` has `task`, a ScriptTask, `coordinator` and `folder`, the run folder.
     """
     resolve_secrets(os.environ)
     task, folder, member = loop_config["task"], loop_config["folder"], this_member()
     script = task.config.script
     for words in (script.command, script.prepare or (), [f"{name}={value}" for name, value in script.env.items()]):
-        # Before any log begins, since it looks for secrets when it does.
+        # Before any log begins, since a log reads the secrets when it begins.
         add_secrets(os.environ, secret_references(words, os.environ))
     if member.context.is_keeper:
         finish_logs(folder)
@@ -80,8 +81,8 @@ class _Rank:
     """One rank of a group.
 
     Attributes:
-        sync: Keeps what the programs of this node write. None: they are another rank's or node's to keep.
-        shared: The nodes that share the main node's output folder, see `sharing_nodes`; of a keeper.
+        sync: Keeps the files of this node's programs. None: another rank or node keeps them.
+        shared: The nodes that share the main node's output folder, see `sharing_nodes`; only for a keeper.
     """
 
     task: ScriptTask
@@ -98,10 +99,10 @@ class _Rank:
         self.writer = GroupWriter.of(self.folder, self.task.attempt, self.member.group)
 
     def run(self) -> str | None:
-        """Runs the rank to its end; see `run_program_per_worker`.
+        """Runs the rank until it ends; see `run_program_per_worker`.
 
         Raises:
-            RayscribeError: what ended it.
+            RayscribeError: the error that ended it.
         """
         if self.is_main:
             self._open_group()
@@ -129,13 +130,13 @@ class _Rank:
         self.board.post(START, state)
 
     def wait_for(self, topic: str) -> Any:
-        """What is posted; where its rank fails instead, Ray ends this one, too."""
+        """Waits for the value of a topic; if the rank that posts it fails, Ray ends this one, too."""
         while (value := self.board.posted(topic)) is None:
             time.sleep(POLL_S / 5)
         return value
 
     def _command(self, state: State) -> tuple[list[str], dict[str, str]]:
-        """The command and its environment, with what placeholders stand for."""
+        """Returns the command and its environment, with placeholders replaced."""
         script, context = self.script, self.context
         data = self._prepared() if script.prepare is not None else None
         words, given = self._resolved(script.command, script.env, data)
@@ -155,7 +156,7 @@ class _Rank:
     def _resolved(
         self, words: Sequence[str], variables: Mapping[str, str], data: Path | None
     ) -> tuple[list[str], dict[str, str]]:
-        """Words and variables with what their placeholders stand for on this node."""
+        """Returns words and variables with placeholders replaced by their values on this node."""
         options, prefixes = self.task.config.run.storage_options, self.script.path_prefix
         fetch = InputFetcher(own_temporary_folder(INPUTS), options, prefixes, self.say)
         words, variables = resolve(words, variables, Known(self.folder.url, self.task.attempt, data), fetch)
@@ -164,7 +165,7 @@ class _Rank:
         return filled[: len(words)], dict(zip(variables, values, strict=True))
 
     def _prepared(self) -> Path:
-        """The folder that `script.prepare` has written, on this node."""
+        """Returns the folder that `script.prepare` has written, on this node."""
         script, node, topic = self.script, self.node, f"data-{self.context.node_number}"
         if not self.context.is_keeper:
             self.wait_for(topic)
@@ -199,7 +200,7 @@ class _Rank:
         return made
 
     def _prepare_output(self, words: list[str], environment: Mapping[str, str]) -> NodeOutput | None:
-        """The output folder that this node keeps. None: it is not known, or shared with the main node, which does."""
+        """Returns the output folder that this node keeps; None if it is unknown, or kept by the main node."""
         script, context, accelerator = self.script, self.context, accelerator_of(self.task.config.scaling)
         if accelerator.resource is not None and script.is_python:
             check_build(program_words(script, words, self.node.work)[0], accelerator, platform.node(), environment)
@@ -228,7 +229,7 @@ class _Rank:
         )
 
     def _begin_keeping(self, output: NodeOutput | None, state: State, status: StatusWriter) -> None:
-        """Gives the program back what it goes on from, and keeps what it writes from now on."""
+        """Restores the files that the program continues from, and keeps its new ones from now on."""
         if output is None:
             return
         retention, given_back = NewestAndBest(self.script.num_to_keep), frozenset[str]()
@@ -243,11 +244,11 @@ class _Rank:
             status.update(Phase.TRAINING, **{name: value for name, value in known.items() if value is not None})
 
         self.sync = OutputSync(output, self.writer if self.is_main else None, retention, show, self.node)
-        # Before any rank of the node starts: what is there now is none of the program's outputs.
+        # Before any rank of the node starts: existing files are not the program's output.
         self.sync.start(given_back)
 
     def _await_node(self) -> None:
-        """Waits until the keeper of this node is ready, and where it shares the main node's folder, that one's."""
+        """Waits for the keeper of this node and, if the node shares the main node's folder, for that node's keeper."""
         number = self.context.node_number
         if self.context.is_keeper:
             if number in self.shared:
@@ -256,7 +257,7 @@ class _Rank:
         self.wait_for(READY.format(number))
 
     def _write_result(self, progress: ScriptProgress) -> None:
-        """Writes what the program last said of itself where the driver enters it as the result of the run."""
+        """Writes the last metrics of the program, which the driver records as the result of the run."""
         outputs = self.folder.sub(self.writer.group.outputs)
         outputs.write_json(RESULT, {"trainer": "script", "attempt": self.task.attempt, "metrics": asdict(progress)})
 
@@ -265,7 +266,7 @@ class _Rank:
 
 
 class _Run:
-    """A program from its start to its end, which a request or the failure of another rank may bring."""
+    """A program from its start to its end, which may be due to a request or the failure of another rank."""
 
     def __init__(self, rank: _Rank):
         self._rank, self._board, self._context = rank, rank.board, rank.context
@@ -277,12 +278,12 @@ class _Run:
         self._was_killed = False
 
     def to_the_end(self, start: Callable[[Callable[[str], None]], Program]) -> str | None:
-        """Follows the program; gives what is said of a run that was stopped.
+        """Follows the program; returns the message of a run that was stopped.
 
         Raises:
             ScriptError: the program failed by itself.
-            LostWorkerError: it was killed, or ended since another rank's did.
-            RegroupError: it was asked to leave, for workers that go on elsewhere.
+            LostWorkerError: it was killed, or ended because another rank's did.
+            RegroupError: it was requested to leave, for workers that continue elsewhere.
         """
         if self._rank.is_main:
             self._board.set_phase(STOPPABLE)
@@ -305,20 +306,20 @@ class _Run:
         return self._ended(code)
 
     def _tell_others(self, error: RayscribeError) -> None:
-        """Has the programs of other ranks ended, unless they end as the one that has failed first."""
+        """Makes the programs of other ranks end, unless another failure, which caused this one, is posted first."""
         board, end_s = self._board, time.monotonic() + FOLLOW_S
-        # Of a connection that broke the other end says why, if it lives.
+        # For a broken connection, the other end posts the cause, if it is alive.
         while isinstance(error, FollowingError) and board.posted(FAILED) is None and time.monotonic() < end_s:
             time.sleep(POLL_S / 5)
         if board.posted(FAILED) is None:
             board.try_post(FAILED, str(error))
 
     def _keep(self, error: RayscribeError | None) -> None:
-        """Stores what the programs of this node have left, once all have ended."""
+        """Stores the remaining files of this node's programs, once all have ended."""
         rank, board, number = self._rank, self._board, self._context.node_number
         while not rank.node.have_all("ended", self._context.local_world_size):
             time.sleep(POLL_S / 5)
-        # One that a signal or an error has ended may have left something incomplete, also where it was asked to end.
+        # A program that a signal or an error has ended may have left incomplete files, even if it was requested to end.
         ended_well = rank.node.have_all("well", self._context.local_world_size)
         try:
             if number in rank.shared:
@@ -330,7 +331,7 @@ class _Run:
         except FencedError:
             raise
         except Exception as lost:
-            # The program's own error is what the run ends with.
+            # The run ends with the program's own error.
             if error is None:
                 raise
             rank.say(f"not all of its output could be stored: {lost}")
@@ -355,7 +356,7 @@ class _Run:
         return f"stopped; the program ended with code {code}{how}; {left}"
 
     def _error(self, code: int, program: Program, ended_s: float) -> RayscribeError | None:
-        """What a code means; None: the program ended well, or as it was asked to."""
+        """Returns the error for an exit code; None if the program ended well, or as requested."""
         if code != 0 and self._request is None and self._failure is None:
             self._failure = self._board.posted(FAILED)
         if self._failure is not None:
@@ -374,7 +375,7 @@ class _Run:
         return ScriptError.of(text, code, ended_s, final=self._rank.script.max_restarts == 0)
 
     def _take(self, line: str) -> None:
-        # To this worker's own log, too.
+        # This worker's own log has it, too.
         print(line, flush=True)
         self._lines.append(line)
 
@@ -388,7 +389,7 @@ class _Run:
         self._lines = []
 
     def _look(self, program: Program) -> None:
-        """Shows new lines, and ends the program where that is asked for."""
+        """Shows new lines, and ends the program if requested."""
         now_s = time.monotonic()
         if now_s - self._shown_s >= SHOW_INTERVAL_S:
             self._shown_s = now_s
@@ -404,7 +405,7 @@ class _Run:
             program.kill()
 
     def _ask_board(self, now_s: float) -> None:
-        """Finds out whether the program is to end, and by when."""
+        """Checks whether the program has to end, and by when."""
         self._request = self._board.end_request()
         self._failure = self._board.posted(FAILED) if self._request is None else None
         if self._request is not None or self._failure is not None:
@@ -418,6 +419,6 @@ def _indented(lines: Iterable[str]) -> str:
 
 
 def _network() -> dict[str, str]:
-    """Which interface gloo uses, unless the user has chosen one."""
+    """Returns the variable with gloo's network interface, unless the user has set it."""
     name = interface_of(ray.util.get_node_ip_address())
     return {GLOO_INTERFACE: name} if name is not None and GLOO_INTERFACE not in os.environ else {}

@@ -1,4 +1,4 @@
-"""The recipe of a program, resolved: what the launcher of its line is told becomes part of the recipe."""
+"""Resolves the recipe of a program: options of its launcher become fields of the recipe."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -25,19 +25,19 @@ def resolve_program(
     *,
     base: Path = Path(),
 ) -> dict[str, Any]:
-    """A copy of a recipe's content whose command begins with the program; one that does is as it was.
+    """Returns a copy of a recipe's content whose command begins with the program; a command that does is unchanged.
 
-    Its placeholders are ones that each node can replace.
+    Its placeholders are valid on each node.
 
     Args:
-        content: Of any recipe; one without a program comes back unchanged.
-        environment: Values of `$NAME` in a command that is one text.
-        say: Takes notes: what of the line has no effect, and that its output folder is not known, for which files of
-            arguments are read. None: there is nobody to read notes, and no file is read.
+        content: The content of any recipe; unchanged without a program.
+        environment: Values of `$NAME` in a command that is a single text.
+        say: Called with notes on parts of the line without effect, and if its output folder is not known, for which
+            files of arguments are read. None: notes are dropped, and no file is read.
         base: Folder in which the program is started, which has these files.
 
     Raises:
-        ConfigError: the line cannot be followed, or says something else than the recipe.
+        ConfigError: the line cannot be followed, or contradicts the recipe.
     """
     result = copy_levels(content)
     part = result.get("script")
@@ -63,21 +63,21 @@ def resolve_program(
 
 
 def _words_of(text: str, environment: Mapping[str, str]) -> list[str]:
-    """The words of a text, with the values of its variables, but for those that stand for a secret."""
+    """Splits a text into words, with the values of its variables, except those that refer to a secret."""
     references = {name: f"${{{name}}}" for name in environment}
     secrets = secret_references(split_line(text, references), environment)
     return split_line(text, {**environment, **{name: f"${{{name}}}" for name in secrets}})
 
 
 def _prepare_words(command: Any, environment: Mapping[str, str]) -> Any:
-    """The words of a command; `python` in front is left to script.python, as in script.command."""
+    """Splits a command into words; a `python` in front is left to script.python, as in script.command."""
     words = _words_of(command, environment) if isinstance(command, str) else command
     is_plain = isinstance(words, list | tuple) and len(words) > 1 and words[0] in DEFAULT_PYTHONS
     return words[1:] if is_plain and is_python([str(words[1])]) else words
 
 
 def _check_secrets(part: Mapping[str, Any]) -> None:
-    """Refuses secrets that are written out; what is no list or no mapping is refused later."""
+    """Refuses literal secrets; values that are not lists or mappings are refused later."""
     env, prepare = part.get("env"), part.get("prepare")
     commands = {"command": part["command"], "prepare": prepare if isinstance(prepare, list | tuple) else ()}
     found = [
@@ -91,7 +91,7 @@ def _check_secrets(part: Mapping[str, Any]) -> None:
 
 
 def _check_placeholders(part: Mapping[str, Any]) -> None:
-    """Refuses placeholders that no node could replace; what is no list or no mapping is refused later."""
+    """Refuses placeholders that no node could resolve; values that are not lists or mappings are refused later."""
     env, prepare = part.get("env"), part.get("prepare")
     words = [*part["command"], *(prepare if isinstance(prepare, list | tuple) else ())]
     words += [f"{name}={value}" for name, value in (env.items() if isinstance(env, Mapping) else ())]
@@ -106,7 +106,7 @@ def _check_placeholders(part: Mapping[str, Any]) -> None:
 def _apply(line: LaunchLine, content: dict[str, Any]) -> None:
     part, program = content["script"], line.program
     part["command"] = [*(["-m"] if program.kind == "module" else []), program.name, *program.arguments]
-    # What is no mapping is refused later.
+    # A value that is not a mapping is refused later.
     if line.environment and isinstance(part.get("env") or {}, dict):
         part["env"] = {**line.environment, **(part.get("env") or {})}
     named = line.interpreter if line.interpreter not in DEFAULT_PYTHONS else None
@@ -122,7 +122,7 @@ def _apply(line: LaunchLine, content: dict[str, Any]) -> None:
     scaling = content["scaling"]
     if not isinstance(scaling, dict):
         return
-    # Python alone starts the one process that each worker is.
+    # Plain Python starts one process, which each worker is.
     if line.workers is not None and line.launcher != PLAIN:
         fewest, most = line.workers.min, line.workers.max
         _set(scaling, "scaling.num_workers", most if fewest == most else {"min": fewest, "max": most})
@@ -133,7 +133,7 @@ def _apply(line: LaunchLine, content: dict[str, Any]) -> None:
 
 
 def _notes_on_workers(line: LaunchLine, scaling: Any) -> Iterator[str]:
-    """What of a line's number of workers is not, or not exactly, what the recipe says."""
+    """Yields notes on where the recipe deviates from a line's number of workers."""
     if line.workers is None and isinstance(scaling, dict) and "num_workers" not in scaling:
         yield (
             f"{line.launcher} counts devices where it is started, and here it is not: there is 1 worker unless "
@@ -152,7 +152,7 @@ def _notes_on_output(part: Mapping[str, Any], base: Path) -> Iterator[str]:
 
 
 def placement_note(said_by: str, per_node: int, workers: int) -> str:
-    """What becomes of a number of workers for each node, which Ray Train does not know."""
+    """Returns a note on a number of workers per node, which Ray Train does not support."""
     strict = ", or scaling.placement_strategy is STRICT_SPREAD" if per_node == 1 else ""
     return (
         f"{said_by} says {per_node} on each node: Ray Train knows {workers} workers in total, and packs them on as few "
@@ -161,7 +161,7 @@ def placement_note(said_by: str, per_node: int, workers: int) -> str:
 
 
 def _set(part: dict[str, Any], name: str, value: Any) -> None:
-    """Sets what the line says, unless the recipe says it, too."""
+    """Sets a field to the line's value; refuses a contradicting recipe."""
     field = name.rpartition(".")[2]
     if part.get(field, value) != value:
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""What a program writes: its checkpoints and files are kept while it runs, and given back when it starts again."""
+"""Keeps a program's checkpoints and files while it runs, and restores them when it is restarted."""

@@ -1,4 +1,4 @@
-"""The main node's side: stores each new complete checkpoint of a program, enters it in the journal, keeps some."""
+"""The main node's side: stores each new complete checkpoint of a program, adds it to the journal, retains some."""
 
 import contextlib
 import re
@@ -18,13 +18,13 @@ from trainers.scripts.outputs.snapshot import ChangedError, Snapshot
 from trainers.storage import Storage
 
 RETRY_S = 15.0
-# Scores that are better the larger they are; error rates and losses are not.
+# Scores that are better the larger they are, unlike error rates and losses.
 _LARGER_IS_BETTER = re.compile(r"(^|_)(acc|accuracy|bleu|f1|pesq|stoi|si-?snr)(_|$)")
 _NO_SCORES = {"loss", BEST_STEP}
 
 
 class _Waiting(NamedTuple):
-    """A checkpoint that is being stored, and is tried again where the storage fails; this node's files of it."""
+    """A checkpoint that is being stored, and retried if the storage fails, with this node's files of it."""
 
     checkpoint: Checkpoint
     wanted: Wanted
@@ -32,7 +32,7 @@ class _Waiting(NamedTuple):
 
 
 class CheckpointKeeper:
-    """Keeps the checkpoints of an output folder; `before_entry` stores what a program needs next to one."""
+    """Keeps the checkpoints of an output folder; `before_entry` stores other files that a checkpoint needs."""
 
     def __init__(
         self,
@@ -44,32 +44,32 @@ class CheckpointKeeper:
     ):
         self._folder, self._layouts, self._watch, self._say = output.folder, output.layouts, output.watch, output.say
         self._writer, self._retention, self._parts, self._before_entry = writer, retention, parts, before_entry
-        # What needs no storing: it is stored, or was there before the program began.
+        # Checkpoints that need not be stored: stored already, or there before the program began.
         self._done: dict[str, Signature] = {}
-        # Of complete checkpoints of this program.
+        # File names of complete checkpoints of this program.
         self._file_names: set[frozenset[str]] = set()
-        # In the run folder, of all that were to be stored.
+        # Names in the run folder of all checkpoints that were to be stored.
         self._names: set[str] = set()
         self._waiting: _Waiting | None = None
         self._retry_s = 0.0
 
     def begin(self) -> None:
-        """Takes what is there, restored or not of this run, for done; the program has not begun."""
+        """Marks existing checkpoints as done, whether restored or not of this run; called before the program begins."""
         for found in find(self._folder, self._layouts):
             self._done[found.path] = signature_of(self._folder / found.path)
             if found.is_marked_whole:
                 self._file_names.add(_names(self._done[found.path]))
 
     def keep_new(self, *, has_ended: bool, ended_well: bool = False) -> None:
-        """Stores what is new and complete, the oldest first, and goes on until nothing is left or the storage fails.
+        """Stores new complete checkpoints, the oldest first, until nothing is left or the storage fails.
 
         Args:
-            has_ended: Whether the program has ended, so that it writes nothing more.
-            ended_well: Whether it has come to its own end, so that it has left nothing incomplete.
+            has_ended: True if the program has ended, so that it writes nothing more.
+            ended_well: True if it ended by itself without an error, so that it has left nothing incomplete.
 
         Raises:
             FencedError: another attempt or worker group has taken over.
-            StorageError: the storage does not accept a checkpoint, which is tried again later.
+            StorageError: the storage does not accept a checkpoint, which is retried later.
         """
         if self._waiting is not None and not has_ended and time.monotonic() < self._retry_s:
             return
@@ -82,12 +82,12 @@ class CheckpointKeeper:
             except StorageError as error:
                 self._retry_s = time.monotonic() + RETRY_S
                 if new:
-                    # The program may delete its newer ones while this one is in the way.
+                    # The program may delete newer checkpoints while this one blocks them.
                     self.give_up(str(error))
                 raise
 
     def give_up(self, reason: str) -> None:
-        """Lets go of the checkpoint that could not be stored, if there is one."""
+        """Drops the checkpoint that could not be stored, if any."""
         if self._waiting is not None:
             self._say(f"{self._waiting.wanted.path} could not be kept: {reason}")
             with contextlib.suppress(StorageError):
@@ -95,7 +95,7 @@ class CheckpointKeeper:
             self._let_go()
 
     def say_what_is_left(self) -> None:
-        """Names the checkpoints that were left out as incomplete. The program has ended."""
+        """Reports the checkpoints that were left out as incomplete, after the program has ended."""
         for found in find(self._folder, self._layouts):
             if self._done.get(found.path) != signature_of(self._folder / found.path):
                 self._say(f"{found.path} is not kept: nothing shows that the program has completed it")
@@ -116,15 +116,15 @@ class CheckpointKeeper:
         return new
 
     def _was_completed(self, found: FoundCheckpoint, signature: Signature) -> bool:
-        """Whether the last one of a program that a signal or an error has ended is complete.
+        """Returns True if the last checkpoint of a program that a signal or an error ended is complete.
 
-        Its last file is there, or it has the same files as an earlier one, and each of them shows its end.
+        Either its last file exists, or it has the same files as an earlier one, and each of them shows its end.
         """
         has_all = _names(signature) in self._file_names and shows_its_end(self._folder / found.path)
         return found.has_last_file or has_all
 
     def _take(self, found: FoundCheckpoint, signature: Signature) -> bool:
-        """Makes it the one that is being stored; False where the program has just deleted or changed it."""
+        """Begins to store a checkpoint; returns False if the program has just deleted or changed it."""
         state = self._writer.check()
         try:
             snapshot = Snapshot(self._folder, found.path, signature)
@@ -141,7 +141,8 @@ class CheckpointKeeper:
         step = found.step if found.step is not None else (last.step if last is not None else 0) + 1
         group, attempt = self._writer.group.id, self._writer.attempt
         name, count = f"checkpoint-{step}-a{attempt}-{group}", 1
-        # A program may write another one at the same step, and other nodes know one that was given up by its name.
+        # A program may write another checkpoint at the same step, and other nodes know the name of one that was
+        # dropped.
         while state.has(name) or name in self._names:
             count += 1
             name = f"checkpoint-{step}-a{attempt}-{count}-{group}"
@@ -163,7 +164,7 @@ class CheckpointKeeper:
             self._parts.announce(wanted)
             upload(checkpoint, snapshot.root, self._writer, self._retention, others)
         except ChangedError as error:
-            # What the program has written in its place is new, and is stored once it is complete.
+            # The program's replacement is new, and is stored once it is complete.
             self._say(str(error))
             delete_checkpoint(self._writer.folder.storage, checkpoint.name)
         self._let_go()
@@ -174,10 +175,10 @@ def _names(signature: Signature) -> frozenset[str]:
 
 
 class NewestAndBest(RetentionPolicy):
-    """The newest checkpoints, and the best ones: programs load their best one at their end.
+    """Retains the newest checkpoints and the best ones, since programs load their best one at their end.
 
-    transformers' Trainer names it in each checkpoint (load_best_model_at_end). By which score others choose, they do
-    not say; the best one by each is kept that they have given their checkpoints.
+    transformers' Trainer names its best one in each checkpoint (load_best_model_at_end). Other programs do not say
+    which score they use, so the best checkpoint by each of their scores is kept.
     """
 
     def __init__(self, num_to_keep: int | None):
@@ -188,7 +189,7 @@ class NewestAndBest(RetentionPolicy):
         return [item for item in super().surplus(checkpoints) if item not in best]
 
     def best_ones(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """The best checkpoint by each score that any has, the newest of equal ones; and the one the newest names."""
+        """Returns the best checkpoint by each score, the newest of equal ones, and the one that the newest names."""
         names = sorted({name for item in checkpoints for name in item.finite_metrics} - _NO_SCORES)
         policies = [RetentionPolicy(None, name, "max" if _LARGER_IS_BETTER.search(name) else "min") for name in names]
         found = [policy.best(checkpoints) for policy in policies] + [_named_best(checkpoints)]

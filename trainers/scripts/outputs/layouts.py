@@ -1,8 +1,8 @@
-"""How the checkpoints of programs are recognized below their output folder, and when one is complete.
+"""Detects the checkpoints of programs in their output folder, and when they are complete.
 
-A program says nothing when it has written a checkpoint. The Trainer of transformers writes `trainer_state.json` last;
-SpeechBrain writes `CKPT.yaml` first, and others nothing of the kind, so theirs is complete once it has not changed for
-a while.
+A program does not report that it has written a checkpoint. The Trainer of transformers writes `trainer_state.json`
+last; SpeechBrain writes `CKPT.yaml` first, and others have no such file, so their checkpoints are complete once they
+have not changed for a while.
 """
 
 import json
@@ -21,28 +21,28 @@ import yaml
 from trainers.errors import ConfigError
 
 AUTO = "auto"
-# How long a checkpoint is unchanged before it counts as complete: where the program's last file is there, other ranks
-# may still write theirs; where a program has no such file, only this says that it has come to the end.
+# How long a checkpoint must be unchanged to count as complete: if the program's last file exists, other ranks may still
+# write theirs; if a program has no such file, nothing else shows that it is done.
 MARKED_STABLE_S, UNMARKED_STABLE_S = 2.0, 6.0
-# Of a path below the output folder; deeper ones are not found.
+# Maximum depth below the output folder.
 _MOST_LEVELS = 7
-# Of Python's buffer, as long as which nothing of a file is on the disk before all of it is.
+# Size of Python's buffer: a file up to this size appears on the disk at once.
 _WRITTEN_AT_ONCE_BYTES = 4096
 _ZIP_BEGIN, _ZIP_END, _ZIP_END_BYTES = b"PK\x03\x04", b"PK\x05\x06", 22
 
-# Name, size in bytes and time of change of each file; of a single file the name is "".
+# Name, size in bytes and modification time of each file; for a single file the name is "".
 Signature = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint as it is in a program's output folder.
+    """A checkpoint in a program's output folder.
 
     Attributes:
-        path: Of its folder, or of its only file, relative to the output folder.
-        step: Optimizer steps behind it. None: the program does not say.
-        is_marked_whole: Whether the files by which it is recognized are there, and none is visibly cut.
-        has_last_file: Whether one of these is what the program writes last.
+        path: Path of its folder, or of its only file, relative to the output folder.
+        step: Completed optimizer steps. None: not known.
+        is_marked_whole: True if the files by which it is detected exist, and none is visibly cut.
+        has_last_file: True if one of these files is the last that the program writes.
     """
 
     path: str
@@ -57,15 +57,15 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True)
 class CheckpointLayout:
-    """What checkpoints of one kind of program look like.
+    """The layout of one kind of program's checkpoints.
 
     Attributes:
-        has_path: Whether a path below the output folder is one of theirs.
-        step_of: Their step, by what is in them.
-        is_marked: Whether the files by which they are recognized are there.
-        has_last_file: Whether one of these is what the program writes last.
-        takes_files: Whether a single file may be one.
-        is_read_by_all: Whether each rank reads those that the main process has written.
+        has_path: Returns True if a path below the output folder is that of a checkpoint.
+        step_of: Returns the step of a checkpoint, by its content.
+        is_marked: Returns True if the files by which a checkpoint is detected exist.
+        has_last_file: True if one of these files is the last that the program writes.
+        takes_files: True if a single file may be a checkpoint.
+        is_read_by_all: True if each rank reads the checkpoints that the main process has written.
     """
 
     has_path: Callable[[str], bool]
@@ -77,7 +77,7 @@ class CheckpointLayout:
 
 
 def layouts_for(checkpoints: str) -> tuple[CheckpointLayout, ...]:
-    """The layouts to look for: all known ones for "auto", else one of a pattern, such as `ckpt/step-*` or `last.pt`.
+    """Returns the layouts to look for: all known ones for "auto", else a pattern's, such as `ckpt/step-*`, `last.pt`.
 
     Raises:
         ConfigError: the pattern is not one of paths below the output folder.
@@ -94,14 +94,14 @@ def layouts_for(checkpoints: str) -> tuple[CheckpointLayout, ...]:
 
 
 def layout_at(path: str, layouts: Sequence[CheckpointLayout], *, is_file: bool) -> CheckpointLayout | None:
-    """The layout of which a file or folder below the output folder is a checkpoint; None: it is none."""
+    """Returns the layout of which a file or folder below the output folder is a checkpoint, or None."""
     if len(PurePosixPath(path).parts) > _MOST_LEVELS:
         return None
     return next((each for each in layouts if each.has_path(path) and (each.takes_files or not is_file)), None)
 
 
 def find(folder: Path, layouts: Sequence[CheckpointLayout]) -> list[FoundCheckpoint]:
-    """All checkpoints below a folder, complete or not, in the order in which they were written."""
+    """Returns all checkpoints below a folder, complete or not, in the order in which they were written."""
     found: list[tuple[int, int, FoundCheckpoint]] = []
 
     def is_found(path: str, *, is_file: bool) -> bool:
@@ -123,7 +123,7 @@ def find(folder: Path, layouts: Sequence[CheckpointLayout]) -> list[FoundCheckpo
 
 
 def files_of(path: Path) -> Iterator[Path]:
-    """The files of a checkpoint, at any depth."""
+    """Yields the files of a checkpoint, at any depth."""
     if path.is_file():
         yield path
     for parent, _, names in os.walk(path):
@@ -131,7 +131,7 @@ def files_of(path: Path) -> Iterator[Path]:
 
 
 def signature_of(path: Path) -> Signature:
-    """What tells whether a checkpoint is still as it was; empty where there is none."""
+    """Returns a signature that changes with a checkpoint's files; empty if there is no checkpoint."""
     found = []
     for file in files_of(path):
         try:
@@ -152,21 +152,21 @@ def remove_checkpoint(path: Path) -> None:
 
 
 class Watch:
-    """Remembers since when each path is as it is."""
+    """Records since when each path is unchanged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._since: dict[Path, tuple[Signature, float]] = {}
 
     def look(self, path: Path) -> tuple[Signature, float]:
-        """The signature of a path, and for how many seconds it has been seen to be this one."""
+        """Returns the signature of a path, and for how many seconds it has been unchanged."""
         signature, now_s = signature_of(path), self._clock()
         if self._since.get(path, (None, 0.0))[0] != signature:
             self._since[path] = (signature, now_s)
         return signature, now_s - self._since[path][1]
 
     def restart(self) -> None:
-        """Forgets since when: what happened meanwhile says nothing of the paths."""
+        """Restarts all times, after a period that does not count."""
         self._since.clear()
 
 
@@ -176,7 +176,7 @@ def _number_in_name(path: Path) -> int | None:
 
 
 def _speechbrain_step(path: Path) -> int | None:
-    """Optimizer steps, else epochs: what the Brain and the epoch counter save of themselves, which is YAML."""
+    """Returns the optimizer steps, else the epochs, that the Brain and the epoch counter save as YAML."""
     for name, key in (("brain.ckpt", "optimizer_step"), ("brain.ckpt", "step"), ("counter.ckpt", "current_epoch")):
         try:
             content = yaml.safe_load((path / name).read_text())
@@ -197,12 +197,12 @@ def _has_trainer_state(path: Path) -> bool:
 
 
 def shows_its_end(path: Path) -> bool:
-    """Whether each file of a checkpoint is seen to be complete: an archive, or so short that it was written at once."""
+    """Returns True if each file of a checkpoint is a complete archive, or so short that it is written at once."""
     return all(_is_cut(file) is False or 0 < file.stat().st_size <= _WRITTEN_AT_ONCE_BYTES for file in files_of(path))
 
 
 def _is_cut(file: Path) -> bool | None:
-    """Whether what torch saves, a zip archive, lacks its directory, which is written last; None: it is no archive."""
+    """Returns True if a zip archive of torch lacks its directory, which is written last; None if it is no archive."""
     try:
         with file.open("rb") as opened:
             if opened.read(len(_ZIP_BEGIN)) != _ZIP_BEGIN:
@@ -216,7 +216,7 @@ def _is_cut(file: Path) -> bool | None:
 
 @lru_cache(maxsize=1024)
 def _described(layout: CheckpointLayout, folder: Path, path: str, signature: Signature) -> FoundCheckpoint:
-    """What is read of a checkpoint, once for each signature: it is looked at every second."""
+    """Reads a checkpoint; cached by signature, since this is called every second."""
     here = folder / path
     is_whole = layout.is_marked(here) and not any(_is_cut(file) for file in files_of(here))
     return FoundCheckpoint(path, layout.step_of(here), is_whole, layout.has_last_file)
@@ -227,7 +227,7 @@ def _has_files(path: Path) -> bool:
 
 
 def _matches(pattern: tuple[str, ...], path: str) -> bool:
-    """Whether a path has a pattern, part by part; ** stands for any number of folders."""
+    """Returns True if a path matches a pattern, part by part; ** stands for any number of folders."""
     return _match_parts(pattern, PurePosixPath(path).parts)
 
 
@@ -253,7 +253,7 @@ def _has_ckpt_yaml_and_more(path: Path) -> bool:
 
 _KNOWN = (
     CheckpointLayout(_is_huggingface, _number_in_name, _has_trainer_state, has_last_file=True),
-    # Each rank loads the best one before a test, or the mean of several; and all delete one together, so that a rank
-    # that does not find it leaves the others waiting.
+    # Each rank loads the best checkpoint before a test, or averages several; and all delete one together, so that a
+    # rank that does not find it would leave the others waiting.
     CheckpointLayout(_is_speechbrain, _speechbrain_step, _has_ckpt_yaml_and_more, is_read_by_all=True),
 )

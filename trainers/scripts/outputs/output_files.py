@@ -1,4 +1,4 @@
-"""What is in a program's output folder next to its checkpoints: logs and results while it runs, all else at its end."""
+"""Sends files in a program's output folder besides checkpoints: logs and results while it runs, the rest at its end."""
 
 import contextlib
 import os
@@ -10,16 +10,16 @@ from trainers.scripts.outputs.layouts import CheckpointLayout, layout_at
 from trainers.storage import Storage
 from trainers.storage.base import PART_SUFFIX, clean_key, in_parallel
 
-# The folder below an attempt's that has them while the program runs.
+# Folder in an attempt's folder with the files while the program runs.
 OUTPUTS = "outputs"
-# Of a file that is sent again each time that it has changed.
+# Maximum size of files that are sent again whenever they change.
 SMALL_BYTES = 4 << 20
 
 _Version = tuple[int, int]
 
 
 class OutputFiles:
-    """Sends the files of an output folder that the program has written; what lay there before is none of them."""
+    """Sends the files of an output folder that the program has written, except those that existed before."""
 
     def __init__(self, folder: Path, layouts: Sequence[CheckpointLayout]):
         self._folder, self._layouts = folder, layouts
@@ -27,14 +27,14 @@ class OutputFiles:
         self._sent: dict[str, _Version] = {}
 
     def begin(self, own: Collection[str]) -> None:
-        """The program has not begun; of what is there, it has written its `own` files before."""
+        """Records existing files before the program begins; `own` are files that it wrote in an earlier attempt."""
         self._before = {name: version for name, version in self._files() if name not in own}
 
     def send_small(self, target: Storage) -> None:
         """Stores small files that are new or have changed since they were sent.
 
         Raises:
-            StorageError: the storage does not accept one.
+            StorageError: the storage does not accept a file.
         """
         new = {name: version for name, version in self._written() if self._sent.get(name) != version}
         small = {name: version for name, version in new.items() if version[0] <= SMALL_BYTES}
@@ -46,15 +46,15 @@ class OutputFiles:
         self.send([name for name, _ in self._written()], target)
 
     def lacking(self, sizes: Mapping[str, int]) -> list[str]:
-        """Which files are not there, or with another size in bytes."""
+        """Returns the files that are missing, or have another size in bytes."""
         return [name for name, size_bytes in sizes.items() if _size_of(self._folder / name) != size_bytes]
 
     def sizes(self) -> dict[str, int]:
-        """The size in bytes of each file that is there."""
+        """Returns the size in bytes of each existing file."""
         return {name: size_bytes for name, (size_bytes, _) in self._files()}
 
     def fetch(self, names: Collection[str], source: Storage, localize: Callable[[Path], None]) -> None:
-        """Puts stored files there, which are none that the program has written; raises as `send`."""
+        """Downloads stored files, which do not count as written by the program; raises as `send`."""
 
         def fetch(name: str) -> None:
             source.download_file(name, self._folder / name)
@@ -64,7 +64,7 @@ class OutputFiles:
         self._before |= {name: version for name, version in self._files() if name in names}
 
     def remove(self, names: Collection[str]) -> None:
-        """Deletes files, and the folders that are empty without them."""
+        """Deletes files, and folders that become empty."""
         for name in names:
             (self._folder / name).unlink(missing_ok=True)
             for parent in Path(name).parents[:-1]:
@@ -72,10 +72,10 @@ class OutputFiles:
                     (self._folder / parent).rmdir()
 
     def send(self, names: Collection[str], target: Storage) -> list[str]:
-        """Stores files, but for those that the program deletes in the meantime, and gives their names.
+        """Stores files, except those that the program deletes meanwhile; returns the names of the stored ones.
 
         Raises:
-            StorageError: the storage does not accept one.
+            StorageError: the storage does not accept a file.
         """
         sent = []
 
@@ -94,7 +94,7 @@ class OutputFiles:
         return ((name, version) for name, version in self._files() if self._before.get(name) != version)
 
     def _files(self) -> Iterator[tuple[str, _Version]]:
-        """Name, size and time of change of each file that is not of a checkpoint."""
+        """Yields name, size and modification time of each file that is not part of a checkpoint."""
         for parent, folders, names in os.walk(self._folder):
             here = Path(parent).relative_to(self._folder)
             folders[:] = [

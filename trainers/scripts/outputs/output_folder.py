@@ -1,4 +1,4 @@
-"""What a command line says of the folder that its program writes into: which it is, and that it is overwritten."""
+"""Reads a command line's output folder, and whether the program would overwrite it."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import yaml
 
 from trainers.config.flags.flag import WORDS_OF_A_SWITCH
 
-# As programs name it, the surest first.
+# Names of the argument in programs, the most reliable first.
 _NAMES = (
     "output_dir",
     "output_folder",
@@ -27,21 +27,21 @@ _NAMES = (
     "log_dir",
     "logging_dir",
 )
-# Of a file of arguments; what is larger is no such file.
+# Maximum size of a file of arguments.
 _MOST_BYTES = 1 << 20
 _REFERENCE = re.compile(r"<([^<>]+)>")
 # References may refer to each other.
 _MOST_REFERENCES = 20
-# Where `output_folder_of` finds none.
+# Message if `output_folder_of` finds none.
 NOT_NAMED = (
     "script: no argument names its output folder, so nothing that it writes is kept: set script.sync_dir "
     "(rayscribe launch --sync-dir)"
 )
-# With which the public scripts ignore their checkpoints and start over.
+# Option with which many public scripts ignore their checkpoints and start over.
 OPTION = "--overwrite_output_dir"
 LEFT_OUT = f"script: without {OPTION}, with which the program would ignore the checkpoint that it continues from"
 _SPELLED, _SHORTEST = OPTION.replace("-", "_"), "__overwrite"
-# In a text for a shell, or an override of Hydra's.
+# In a text for a shell, or an override for Hydra.
 _ELSEWHERE = re.compile(
     r"(?<!\w)(?<!no-)overwrite[_-]output(?:[_-]dir)?(?![\w-])(?!\s*[=:\s]\s*(?:false|no|off|0|null)\b)", re.IGNORECASE
 )
@@ -49,15 +49,15 @@ _ON = frozenset(word for word, is_on in WORDS_OF_A_SWITCH.items() if is_on)
 
 
 def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
-    """The folder that a program's arguments name, absolute; None where they name none, or one that is not local.
+    """Returns the absolute folder that a program's arguments name; None if there is none, or it is not local.
 
-    They may name it as `--output_dir out`, `--output-dir=out` or `output_dir=out`, or in a file of arguments among
-    them: JSON or YAML, SpeechBrain's hparams.yaml, which other arguments override, argparse's `@arguments.txt`, or
-    HfArgumentParser's `train.args` next to `train.py`.
+    Supports `--output_dir out`, `--output-dir=out` and `output_dir=out`, and files of arguments: JSON or YAML,
+    SpeechBrain's hparams.yaml, which other arguments override, argparse's `@arguments.txt`, and HfArgumentParser's
+    `train.args` next to `train.py`.
 
     Args:
         words: The program and its arguments.
-        working_dir: Where it runs.
+        working_dir: Working directory of the program.
     """
     values = arguments_of(words, working_dir)
     for name in _NAMES:
@@ -68,7 +68,7 @@ def output_folder_of(words: Sequence[str], working_dir: Path) -> Path | None:
 
 
 def arguments_of(words: Sequence[str], working_dir: Path) -> dict[str, Any]:
-    """The values of a program's arguments by their names, with underscores, and of those in files among them."""
+    """Returns the values of a program's arguments, and of those in files, by name with underscores."""
     values: dict[str, Any] = {}
     words = with_files(words, working_dir)
     for word in words:
@@ -77,7 +77,7 @@ def arguments_of(words: Sequence[str], working_dir: Path) -> dict[str, Any]:
 
 
 def with_files(words: Sequence[str], working_dir: Path) -> list[str]:
-    """The words, with those in files of words."""
+    """Returns the words, with files of words expanded."""
     beside = _text(working_dir / Path(words[0]).with_suffix(".args")) if words[0].endswith(".py") else None
     lines = ((_text(working_dir / word[1:]) if word.startswith("@") else None, word) for word in words[1:])
     found = (text.splitlines() if text is not None else [word] for text, word in lines)
@@ -85,7 +85,7 @@ def with_files(words: Sequence[str], working_dir: Path) -> list[str]:
 
 
 def _text(path: Path) -> str | None:
-    """The content of a file of arguments; None where it is none, or cannot be read: the program will say so."""
+    """Returns the content of a file of arguments; None if it is too large or not readable, as the program will report."""
     try:
         return path.read_text() if path.stat().st_size <= _MOST_BYTES else None
     except (OSError, ValueError):
@@ -93,7 +93,7 @@ def _text(path: Path) -> str | None:
 
 
 def _given(words: Sequence[str]) -> dict[str, Any]:
-    """The value of each argument, the last one of several, by its name with underscores."""
+    """Returns the last value of each argument, by its name with underscores."""
     given = {}
     for word, following in zip(words, [*words[1:], "--"], strict=True):
         name, equals, value = word.partition("=")
@@ -109,7 +109,7 @@ def _plain(name: str) -> str:
 
 
 class _Tagged(str):
-    """A scalar of YAML with a tag of another program, such as `!ref`."""
+    """A YAML scalar with a tag of another program, such as `!ref`."""
 
     tag: str
 
@@ -120,7 +120,7 @@ class _Tagged(str):
 
 
 class _TolerantLoader(yaml.SafeLoader):
-    """Reads YAML of programs that make objects of their tags; here they stay the text or the values they are of."""
+    """Reads YAML of programs that make objects of their tags, as plain text or values."""
 
 
 def _keep(loader: yaml.SafeLoader, tag: str, node: yaml.Node) -> Any:
@@ -136,7 +136,7 @@ _TolerantLoader.add_multi_constructor("", _keep)
 
 
 def _read_arguments(path: Path) -> dict[str, Any]:
-    """The content of a file of arguments by their names; nothing where it is none."""
+    """Returns the content of a file of arguments by name; empty if it is not one."""
     text = _text(path) if path.suffix in (".json", ".yaml", ".yml") else None
     if text is None:
         return {}
@@ -148,7 +148,7 @@ def _read_arguments(path: Path) -> dict[str, Any]:
 
 
 def _resolved(value: Any, values: Mapping[str, Any]) -> str | None:
-    """The text of a value, each `<name>` in it replaced as in HyperPyYAML; None where that takes a program."""
+    """Returns the text of a value with each `<name>` replaced as in HyperPyYAML; None if that would need code."""
     if not isinstance(value, str):
         return None
     if isinstance(value, _Tagged) and value.tag != "!ref":
@@ -166,7 +166,7 @@ def _resolved(value: Any, values: Mapping[str, Any]) -> str | None:
 
 
 def _value_at(reference: str, values: Mapping[str, Any]) -> Any:
-    """The value of `name`, `name[key]` or `name.key`."""
+    """Returns the value of `name`, `name[key]` or `name.key`."""
     found: Any = values
     for key in re.split(r"[.\[\]]+", reference.rstrip("]")):
         found = found.get(key) if isinstance(found, Mapping) else None
@@ -174,13 +174,13 @@ def _value_at(reference: str, values: Mapping[str, Any]) -> Any:
 
 
 def without_overwriting(words: Sequence[str]) -> list[str]:
-    """A command without the option; one that says no stays."""
+    """Returns a command without the option; an option with the value no stays."""
     left_out = {place for each in _places(words) for place in each}
     return [word for place, word in enumerate(words) if place not in left_out]
 
 
 def note_on_overwriting(words: Sequence[str], working_dir: Path) -> str | None:
-    """What becomes of the option of a command that is started in a folder. None: it has none."""
+    """Returns a note on how the option of a command is handled; None if it has no such option."""
     if any(_places(words)):
         return (
             f"script.command: {OPTION} has the program ignore its checkpoints: it is kept at the first start, and left "
@@ -203,10 +203,10 @@ def note_on_overwriting(words: Sequence[str], working_dir: Path) -> str | None:
 
 
 def _places(words: Sequence[str]) -> Iterator[range]:
-    """Of the words that turn it on."""
+    """Yields the positions of the words that turn the option on."""
     for place, (word, following) in enumerate(pairwise([*words, ""])):
         name, equals, value = word.partition("=")
-        # argparse takes what an option begins with, too.
+        # argparse accepts prefixes of an option, too.
         name = name.replace("-", "_")
         if not (name.startswith(_SHORTEST) and _SPELLED.startswith(name)):
             continue

@@ -1,15 +1,15 @@
-"""One checkpoint of a program that writes on several nodes: each node's keeper stores what its own ranks have written.
+"""Stores a checkpoint of a program with parts on several nodes: each node's keeper stores the files of its own ranks.
 
-As those of trainings do, see `checkpoints.collect_parts`. But these know by the step alone what to store and whose it
-is. Nodes of a program have to tell each other, and ask each second, which is for the board of the group, and not for a
-bucket:
+Parts are collected as for trainings, see `checkpoints.collect_parts`. But a training knows by the step alone what to
+store and which part it is. Nodes of a program have to tell each other, and poll every second, so they use the board of
+the group instead of a bucket:
 
-    outputs/wanted                         main node: the checkpoints that are to be stored, all so far
-    outputs/names/<checkpoint>/<n>         node n: the files that it has, and the main node has not
-    outputs/incomplete/<checkpoint>/<n>    node n: its program was killed, and may have left its part half written
-    outputs/end                            main node: nothing more is wanted
+    outputs/wanted                         main node: all checkpoints so far that are to be stored
+    outputs/names/<checkpoint>/<n>         node n: its files that the main node does not have
+    outputs/incomplete/<checkpoint>/<n>    node n: its program was killed, and may have left its part incomplete
+    outputs/end                            main node: no further parts are wanted
 
-A file that several nodes have is stored by the first of them. Only when all parts are stored is a checkpoint entered.
+A file that several nodes have is stored by the first of them. A checkpoint is added only when all parts are stored.
 """
 
 import time
@@ -30,7 +30,7 @@ WANTED, END = "outputs/wanted", "outputs/end"
 NAMES, INCOMPLETE = "outputs/names/{}/{}", "outputs/incomplete/{}/{}"
 # How long the main node waits for a part: shards of large models take minutes to upload.
 PART_TIMEOUT_S = 900.0
-# After this wait the node is looked for, and the wait is said.
+# After this wait, the main node checks that the other node is alive, and prints a line.
 LOOK_S = 10.0
 
 
@@ -39,16 +39,16 @@ class NodeOutput:
     """The output folder of a program on one node, among those of its worker group.
 
     Attributes:
-        folder: Absolute; it need not be there yet.
-        layouts: Of the checkpoints to look for.
-        run_folder: Of the run.
-        attempt: Its number.
-        board: Of this worker group.
+        folder: Absolute path; need not exist yet.
+        layouts: Layouts of the checkpoints to look for.
+        run_folder: The run folder.
+        attempt: Number of the attempt.
+        board: Board of this worker group.
         node: Number of this node; 0 is the main node.
         others: Other nodes that write parts of the same checkpoints, into folders of their own.
         say: Prints a line for the user.
-        is_gone: Whether a node has ended or is lost, so that nothing more comes from it.
-        watch: Of what is in the folder.
+        is_gone: Returns True if a node has ended or is lost, so that no further parts come from it.
+        watch: Watch of the folder's checkpoints.
     """
 
     folder: Path
@@ -65,12 +65,12 @@ class NodeOutput:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A checkpoint that is to be stored.
+    """A checkpoint to store.
 
     Attributes:
-        name: In the run folder, which no other checkpoint has.
-        path: Below the output folder.
-        names: The files that the main node has of it.
+        name: Its unique name in the run folder.
+        path: Path below the output folder.
+        names: The files of it that the main node has.
     """
 
     name: str
@@ -87,20 +87,20 @@ class PartCollector:
         self._since_s: dict[str, float] = {}
 
     def announce(self, wanted: Wanted) -> None:
-        """Asks the other nodes for their parts."""
+        """Requests the parts of the other nodes."""
         if self._output.others and wanted not in self._wanted:
             self._wanted = (*self._wanted, wanted)
             self._output.board.post(WANTED, self._wanted)
 
     def collect(self, wanted: Wanted, target: Storage) -> Files:
-        """The files of all other nodes, once they are stored in the folder of the checkpoint.
+        """Returns the files of all other nodes, once they are stored in the folder of the checkpoint.
 
         Raises:
             StorageError: a node has not stored its part in time.
             ChangedError: the program ended on a node before its part was complete, or the node is lost.
         """
         output = self._output
-        # Also where it is tried again.
+        # The timeout includes earlier tries.
         end_s = self._since_s.setdefault(wanted.name, time.monotonic()) + self._timeout_s
         look_s = time.monotonic() + LOOK_S
 
@@ -116,7 +116,7 @@ class PartCollector:
                 )
             if now_s > look_s:
                 look_s = now_s + LOOK_S
-                # It may have stored its part before it ended.
+                # The node may have stored its part before it ended.
                 if output.is_gone(node) and not target.exists(PART.format(node)):
                     raise ChangedError(f"{wanted.path}: node {node} ended or was lost before it had stored its part")
                 output.say(f"{wanted.path}: waits for node {node} to store its part")
@@ -129,32 +129,32 @@ class PartCollector:
 
 
 class PartServer:
-    """Another node's side."""
+    """The side of the other nodes."""
 
     def __init__(self, output: NodeOutput):
         self._output, self._board = output, output.board
         self._stored: set[str] = set()
 
     def serve(self, *, has_ended: bool, ended_well: bool = False) -> None:
-        """Stores this node's part of each checkpoint that is wanted, if it is complete: the program is done with it.
+        """Stores this node's part of each wanted checkpoint, if it is complete.
 
         Args:
-            has_ended: Whether the program has ended on this node, so that it writes nothing more.
-            ended_well: Whether it has come to its own end there, so that it has left nothing incomplete.
+            has_ended: True if the program has ended on this node, so that it writes nothing more.
+            ended_well: True if it ended by itself without an error, so that it has left nothing incomplete.
 
         Raises:
-            StorageError: a part could not be stored; it stays wanted.
+            StorageError: a part could not be stored; it is retried.
         """
         for wanted in self._board.posted(WANTED) or ():
             if wanted.name not in self._stored and self._is_stored(wanted, has_ended, ended_well):
                 self._stored.add(wanted.name)
 
     def is_done(self) -> bool:
-        """Whether the main node wants nothing more."""
+        """Returns True if the main node wants no further parts."""
         return self._board.posted(END) is not None
 
     def _is_stored(self, wanted: Wanted, has_ended: bool, ended_well: bool) -> bool:
-        """Stores this node's part, or says that there will be none; False where it is tried again."""
+        """Stores this node's part, or reports that there will be none; returns False if it has to be retried."""
         output, path = self._output, self._output.folder / wanted.path
         signature, unchanged_s = output.watch.look(path)
         if not has_ended and unchanged_s < MARKED_STABLE_S:

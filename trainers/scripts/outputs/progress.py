@@ -1,7 +1,7 @@
-"""How far a program has come, by what it writes of itself. Files that are still being written count as missing.
+"""Reads a program's progress from the files that it writes. Incomplete files count as missing.
 
-Error rates are percent here. SpeechBrain writes percent; of what the Trainer of transformers logs, it depends on the
-program: the public examples log fractions, others percent.
+Error rates are in percent here. SpeechBrain writes percent; for the Trainer of transformers, it depends on the program:
+the public examples log fractions, others percent.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ from typing import Any
 import yaml
 
 TRAINER_STATE, TRAIN_LOG, BRAIN, META = "trainer_state.json", "train_log.txt", "brain.ckpt", "CKPT.yaml"
-# Among a checkpoint's scores: the step of the one that the Trainer takes for the best so far.
+# Among a checkpoint's scores: the step of the best checkpoint so far according to the Trainer.
 BEST_STEP = "best_step"
 _RESULTS = ("all_results.json", "eval_results.json", "predict_results.json")
 _SCORED_FILE = re.compile(r"([wcs]er)(?:_(.+))?\.txt")
 _SCORED_LINE = re.compile(rb"%WER (\d+(?:\.\d+)?) \[")
 _RATES = ("wer", "cer", "ser", "mer")
-# Of evaluations by the Trainer, what is no score.
+# Values in evaluations by the Trainer that are not scores.
 _NO_SCORES = re.compile(r".*_(runtime|per_second|samples|preparation_time|timestamp)|epoch|step|total_flos")
-# A fraction that stays above the first is rare, and so is a percentage that never was above the second.
+# Fractions that stay above the first value are rare, and so are percentages that were never above the second.
 _PERCENT_ABOVE, _PERCENT_ONCE_ABOVE = 3.0, 30.0
 _MOST_BYTES = 64 << 20
 _HEAD_BYTES = 4096
@@ -34,14 +34,14 @@ _MOST_LEVELS = 6
 
 @dataclass(frozen=True)
 class ScriptProgress:
-    """What a program has written of its progress; None where it has not.
+    """A program's progress according to its files; None if not known.
 
     Attributes:
         step: Optimizer steps so far.
-        max_steps: Of the complete training.
+        max_steps: Steps of the complete training.
         epoch: Epochs so far.
-        loss: Of the last steps.
-        wer: Percent, of the last validation, or of the test where that is all there is.
+        loss: Loss of the last steps.
+        wer: Percent, of the last validation, or of the test if there is no validation.
         metrics: All last scores by their names, such as eval_wer and test_wer; error rates in percent.
     """
 
@@ -54,7 +54,7 @@ class ScriptProgress:
 
 
 def read_progress(folder: Path) -> ScriptProgress:
-    """The progress of a program, by the files below its output folder."""
+    """Reads the progress of a program from the files below its output folder."""
     files = _newest_files(folder)
     state, results = _read(files.get(TRAINER_STATE)), [_read(files.get(name)) for name in _RESULTS]
     is_percent = _is_percent([*_history(state), *results])
@@ -72,7 +72,7 @@ def read_progress(folder: Path) -> ScriptProgress:
 
 
 def scores_at(checkpoint: Path) -> dict[str, float]:
-    """The scores that a checkpoint has of its own step, and which step it takes for the best; empty without any."""
+    """Returns the scores of a checkpoint's own step, and the step that it names as best; empty without scores."""
     state = _read(checkpoint / TRAINER_STATE)
     if state:
         entries = _history(state)
@@ -123,7 +123,7 @@ def _of_speechbrain(files: Mapping[str, Path]) -> ScriptProgress:
 
 
 def _newest_files(folder: Path) -> dict[str, Path]:
-    """The files that say something, by name: of several of a name the newest."""
+    """Returns the files with information on progress, by name: the newest of each name."""
     found: dict[str, tuple[int, Path]] = {}
     for parent, folders, names in os.walk(folder):
         if len(Path(parent).relative_to(folder).parts) >= _MOST_LEVELS:
@@ -150,7 +150,7 @@ def _merged(entries: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _scores(entry: Mapping[str, Any], is_percent: bool) -> dict[str, float]:
-    """The scores in an entry that an evaluation has logged, error rates in percent."""
+    """Returns the scores in an entry logged by an evaluation, error rates in percent."""
     found = {}
     for name, value in entry.items():
         number = _number(value)
@@ -160,7 +160,7 @@ def _scores(entry: Mapping[str, Any], is_percent: bool) -> dict[str, float]:
 
 
 def _is_percent(entries: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a program logs error rates in percent, by the largest one of each evaluation."""
+    """Returns True if a program logs error rates in percent, by the largest one of each evaluation."""
     rates = [
         [number for name, value in entry.items() if _is_rate(name) and (number := _number(value)) is not None]
         for entry in entries
@@ -174,7 +174,7 @@ def _is_rate(name: str) -> bool:
 
 
 def _wer_of(metrics: Mapping[str, float]) -> float | None:
-    """The validation's, else another one, in the order of their names."""
+    """Returns the WER of the validation, else the first other one by name."""
     names = sorted((name for name in metrics if "wer" in name.split("_")), key=lambda name: (name != "eval_wer", name))
     return metrics[names[0]] if names else None
 

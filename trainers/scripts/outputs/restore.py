@@ -1,4 +1,4 @@
-"""Gives a program its last checkpoint back on this node, under the name that it gave it, before it starts."""
+"""Restores a program's last checkpoint on this node under its original name, before the program starts."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from trainers.scripts.outputs.output_files import OUTPUTS
 from trainers.scripts.outputs.snapshot import snapshots_of
 from trainers.storage.base import in_parallel
 
-# What nodes other than the main process's keep below the outputs of an attempt.
+# Files of nodes other than the main process's, below the outputs of an attempt.
 _OF_OTHER_NODE = re.compile(r"node-\d+/")
 
 
@@ -35,26 +35,26 @@ def restore(
     retention: NewestAndBest | None = None,
     say: Callable[[str], None] = print,
 ) -> FoundCheckpoint | None:
-    """Puts the newest undamaged checkpoint of a run into a program's output folder; every node calls it.
+    """Restores the newest undamaged checkpoint of a run to a program's output folder; every node calls this.
 
-    With `retention` also the best ones, which programs look for at their end; where it keeps a number of them, all of
-    a layout that each rank reads, such as for the mean of several. What would mislead the program is deleted:
-    checkpoints that are incomplete, and those ahead of the one that is put back, which other nodes have not.
+    With `retention`, also restores the best ones, which programs look for at their end; if it keeps a limited number,
+    restores all checkpoints of a layout that each rank reads, e.g. to average several. Deletes checkpoints that would
+    mislead the program: incomplete ones, and those ahead of the restored one, which other nodes do not have.
 
     Args:
-        run_folder: Of the run.
-        state: Of its journal, the same on all nodes.
-        into: The output folder, absolute. It is not made where there is no checkpoint: some programs refuse to start
-            where it exists.
-        layouts: Of the program's checkpoints.
-        retention: Says which ones are the best.
+        run_folder: The run folder.
+        state: State of its journal, the same on all nodes.
+        into: The output folder, absolute. Not created if there is no checkpoint: some programs refuse to start if it
+            exists.
+        layouts: Layouts of the program's checkpoints.
+        retention: Decides which checkpoints are the best.
         say: Prints a line for the user.
 
     Returns:
-        The newest one; None where the run has none yet.
+        The newest checkpoint; None if the run has none yet.
 
     Raises:
-        ResumeError: all of the run's are damaged.
+        ResumeError: all checkpoints of the run are damaged.
         StorageError: the storage is not available.
     """
     storage, made = run_folder.storage.sub(CHECKPOINTS), snapshots_of(into) / "restored"
@@ -69,7 +69,7 @@ def restore(
 
     try:
         chosen = fetch_undamaged(storage, state.checkpoints, newest, fetch_one, leave_out)
-        # Before the run's first worker group, what is there is the user's own.
+        # Before the run's first worker group, existing files are the user's own.
         if len(state.groups) > 1:
             _remove_misleading(into, layouts, chosen, say)
         if chosen is None:
@@ -89,18 +89,18 @@ def restore(
 def give_back_files(
     run_folder: RunFolder, attempt: int, into: Path, localize: Callable[[Path], None]
 ) -> frozenset[str]:
-    """Puts the small files back that the main process's node had next to its checkpoints, such as logs and a tokenizer.
+    """Restores small files that the main process's node had besides its checkpoints, such as logs and a tokenizer.
 
-    Each as the last attempt had it; what is there already stays.
+    Each in the version of the last attempt; existing files are kept.
 
     Args:
-        run_folder: Of the run.
-        attempt: The newest one.
+        run_folder: The run folder.
+        attempt: The newest attempt.
         into: The output folder, absolute.
-        localize: Has a file name the folders of this group on this node.
+        localize: Replaces paths in a file by the folders of this group on this node.
 
     Returns:
-        Their names below the output folder.
+        Names of the restored files below the output folder.
     """
     keys = {
         entry.key: f"{ATTEMPTS}/{number}/{OUTPUTS}/{entry.key}"
@@ -123,7 +123,7 @@ def _others(
     layouts: Sequence[CheckpointLayout],
     retention: NewestAndBest | None,
 ) -> Sequence[Checkpoint]:
-    """What is put back next to the newest one."""
+    """Returns the checkpoints to restore in addition to the newest one."""
     if retention is None:
         return ()
     folders = {str(parent) for name in newest_one.files for parent in PurePosixPath(name).parents}
@@ -132,7 +132,7 @@ def _others(
 
 
 def _move(fetched: Path, into: Path, layouts: Sequence[CheckpointLayout]) -> str:
-    """Puts what was fetched in its place, instead of what has its name there; gives its path below `into`."""
+    """Moves fetched files to their place, replacing checkpoints of the same name; returns the path below `into`."""
     found = find(fetched, layouts)
     for each in found:
         remove_checkpoint(into / each.path)
@@ -140,7 +140,7 @@ def _move(fetched: Path, into: Path, layouts: Sequence[CheckpointLayout]) -> str
     for file in files:
         (into / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(fetched / file, into / file)
-    # One of a pattern that was changed since is none of the layouts.
+    # With a pattern that was changed since, a checkpoint has none of the layouts.
     return found[0].path if found else os.path.commonpath(files)
 
 

@@ -1,12 +1,13 @@
-"""New files of the main node's output folder on all nodes before its program leaves a barrier, as on a shared disk.
+"""Copies new files of the main node's output folder to all nodes before its program leaves a barrier.
 
-So that all find what `run_on_main` prepares, or what a library saves on the main process and loads on all, such as a
-tokenizer. A file is shared once, when it is new; of checkpoints those that each rank reads. The program asks in files,
-see `in_program/sitecustomize.py`; then follows on the board of the group, for the n-th time:
+So all ranks find the files that `run_on_main` prepares, or that a library saves on the main process and loads on all,
+such as a tokenizer, as on a shared disk. A file is shared once, when it is new; of checkpoints only those that each
+rank reads. The program requests this by files, see `in_program/sitecustomize.py`; then the nodes use the board of the
+group, for the n-th request:
 
     shared/offer/<n>          main node: name and size of each new file, and names of shared ones that it has deleted
-    shared/lack/<n>/<node>    another node: which of them it has not
-    shared/stored/<n>         main node: where in the run folder those are that any node lacks, and their names
+    shared/lack/<n>/<node>    another node: which of them it does not have
+    shared/stored/<n>         main node: where in the run folder the files are that any node lacks, and their names
     shared/have/<n>/<node>    another node: it has them now
 """
 
@@ -24,7 +25,7 @@ from trainers.scripts.outputs.output_files import OutputFiles
 from trainers.scripts.outputs.parts import NodeOutput
 
 SHARED = "shared"
-# Set to 0 in script.env: the program's barriers stay torch's own, and files are not shared.
+# Set to 0 in script.env to leave the program's barriers unchanged, and share no files.
 SHARE_FILES = "RAYSCRIBE_SHARE_FILES"
 POLL_S = 0.05
 # How long the main node waits for another one, which may fetch large files.
@@ -32,9 +33,9 @@ TIMEOUT_S = 900.0
 
 
 def program_variables(output: Path, requests: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Makes the folder of requests; gives the variables with which the main process's program makes them.
+    """Creates the folder of requests; returns the variables with which the main process's program makes requests.
 
-    None where the program's environment turns that off.
+    Returns no variables if the program's environment turns this off.
     """
     if environment.get(SHARE_FILES) == "0":
         return {}
@@ -44,7 +45,7 @@ def program_variables(output: Path, requests: Path, environment: Mapping[str, st
     return {
         sitecustomize.OUTPUT: str(output),
         sitecustomize.REQUESTS: str(requests),
-        # Before all others: this module runs the next one of its name.
+        # First in the path: this module runs the next one of its name.
         "PYTHONPATH": os.pathsep.join([str(code), environment["PYTHONPATH"]]),
     }
 
@@ -52,7 +53,7 @@ def program_variables(output: Path, requests: Path, environment: Mapping[str, st
 class FileSharer:
     """The main node's side; `key` is the folder of shared files in the run folder.
 
-    It is made before the program starts: what is there by then, other nodes have from the package or the run folder.
+    Must be created before the program starts: other nodes have earlier files from the package or the run folder.
     """
 
     def __init__(self, output: NodeOutput, key: str, requests: Path, stopping: threading.Event):
@@ -64,15 +65,15 @@ class FileSharer:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether the program waits for what it has asked for."""
+        """True if the program is waiting for its request."""
         is_asked = (self._requests / f"asked-{self._asked + 1}").exists()
         return is_asked or (self._asked > 0 and not (self._requests / f"shared-{self._asked}").exists())
 
     def serve(self) -> None:
-        """Shares what is new, if the program waits for it, which goes on in any case.
+        """Shares new files if the program waits for them; the program continues even if this fails.
 
         Raises:
-            StorageError: a node does not have it all.
+            StorageError: a node does not have all files.
         """
         if not (self._requests / f"asked-{self._asked + 1}").exists():
             return
@@ -100,7 +101,7 @@ class FileSharer:
         self._storage.delete_tree(self._key)
 
     def _answers(self, topic: str) -> list[Any]:
-        """What all other nodes have posted."""
+        """Returns the values that all other nodes have posted."""
         end_s, answers = time.monotonic() + TIMEOUT_S, []
         for node in self._others:
             while (answer := self._board.posted(f"{SHARED}/{topic}/{self._offered}/{node}")) is None:
@@ -111,7 +112,7 @@ class FileSharer:
 
 
 class FileReceiver:
-    """Another node's side; `localize` has a file of the main node name the folders of this one."""
+    """The side of the other nodes; `localize` replaces paths in a file of the main node by this node's folders."""
 
     def __init__(self, output: NodeOutput, files: OutputFiles, localize: Callable[[Path], None]):
         self._board, self._node, self._storage = output.board, output.node, output.run_folder.storage
@@ -120,10 +121,10 @@ class FileReceiver:
         self._lacking: list[str] | None = None
 
     def serve(self) -> None:
-        """Answers an offer, and fetches what this node lacks once it is stored.
+        """Answers an offer, and fetches the missing files once they are stored.
 
         Raises:
-            StorageError: it could not be fetched; it is tried again.
+            StorageError: a file could not be fetched; it is retried.
         """
         number = self._answered + 1
         if self._lacking is None:
@@ -132,7 +133,7 @@ class FileReceiver:
                 return
             new, gone = offer
             self._files.remove(gone)
-            # One may be there: on a disk that nodes share, or as each rank has written it.
+            # A file may exist: on a disk that nodes share, or because each rank has written it.
             self._lacking = self._files.lacking(new)
             self._board.post(f"{SHARED}/lack/{number}/{self._node}", self._lacking)
         stored = self._board.posted(f"{SHARED}/stored/{number}")

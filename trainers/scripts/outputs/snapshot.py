@@ -1,7 +1,7 @@
-"""A checkpoint as it was at one moment, which the program may delete while it is being stored.
+"""A snapshot of a checkpoint, which the program may delete while it is being stored.
 
-Its files get second names (hard links) next to the output folder, which takes neither time nor space; where the disk
-has no such links, they are copied. A file that the program writes again in place is noticed, see `Snapshot.check`.
+Its files get hard links next to the output folder, which take neither time nor space; if the disk does not support hard
+links, they are copied. Files that the program rewrites in place are detected, see `Snapshot.check`.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ from trainers.storage.own_folder import own_temporary_folder
 
 
 class ChangedError(RayscribeError):
-    """The program has deleted or changed a checkpoint in the meantime."""
+    """The program has deleted or changed a checkpoint meanwhile."""
 
 
 class Snapshot:
     """The files of a checkpoint below `root`, under the paths that they have below the output folder."""
 
     def __init__(self, folder: Path, path: str, signature: Signature):
-        """Takes it.
+        """Takes the snapshot.
 
         Raises:
-            ChangedError: the checkpoint is not as its signature says any more.
-            StorageError: its files cannot be read, or there is no room for copies.
+            ChangedError: the checkpoint no longer has this signature.
+            StorageError: its files cannot be read, or there is no space for copies.
         """
         self._source, self._path, self._signature = folder / path, path, signature
         self.root = snapshots_of(folder) / uuid.uuid4().hex
@@ -50,21 +50,21 @@ class Snapshot:
         return frozenset(f"{self._path}/{name}" if name else self._path for name, _, _ in self._signature)
 
     def check(self) -> None:
-        """Raises ChangedError where a file is not what it was when the snapshot was taken."""
+        """Raises ChangedError if a file has changed since the snapshot was taken."""
         if signature_of(self.root / self._path) != self._signature:
             raise ChangedError(f"{self._source} has changed while it was read")
 
     def close(self) -> None:
-        """Removes it; the program's own files stay."""
+        """Removes the snapshot; the program's own files stay."""
         shutil.rmtree(self.root, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.root.parent.rmdir()
 
 
 def snapshots_of(folder: Path) -> Path:
-    """Where files of ours go that become or were those of an output folder; programs look at what is in it.
+    """Returns a folder for files that are moved to or from an output folder, in which a program would see them.
 
-    Next to it, on the same disk, or where nobody may write there, in the temporary folder.
+    Next to the output folder, on the same disk; in the temporary folder if the parent is not writable.
     """
     if not folder.parent.exists() or os.access(folder.parent, os.W_OK):
         return folder.parent / f".{folder.name}.rayscribe"
@@ -77,7 +77,7 @@ def _join(path: Path, name: str) -> Path:
 
 def _link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Of a link the file that it names: another file may take the link's place.
+    # Links the target of a symbolic link, which may be replaced by another one.
     source = source.resolve(strict=True)
     try:
         target.hardlink_to(source)

@@ -1,14 +1,14 @@
-"""What the first worker of each node does with the program's output folder while the program runs there: a thread.
+"""Syncs a program's output folder while it runs, in threads of the first worker of each node.
 
 The main node keeps checkpoints and reports progress; other nodes store their parts of the same checkpoints. All keep
-small files, each below the attempt's own folder; what the main process's program has written before a barrier, the
-other nodes' have after it (`shared_files.py`):
+small files, each below the attempt's own folder; files that the main process's program writes before a barrier are on
+the other nodes after it (`shared_files.py`):
 
     attempts/<k>/outputs/                 of the main node, while the program runs
-    attempts/<k>/outputs/node-<n>/        of node n; at the end with all that it has left
-    attempts/<k>/outputs-<group>/files/   all that the main node's output folder has next to checkpoints, at the end
+    attempts/<k>/outputs/node-<n>/        of node n; at the end with all of its files
+    attempts/<k>/outputs-<group>/files/   all files of the main node's output folder besides checkpoints, at the end
 
-A storage that fails does not disturb the program: it is said, and tried again.
+A storage that fails does not disturb the program: the error is printed, and the upload retried.
 """
 
 import shutil
@@ -36,26 +36,26 @@ from trainers.storage import Storage
 
 FILES = "files"
 POLL_S = 1.0
-# The program waits meanwhile.
+# The program waits for shared files.
 SHARE_POLL_S = 0.1
-# A round takes at most this share of the time: output folders may have many files.
+# Maximum share of time for reading progress: output folders may have many files.
 _LARGEST_SHARE = 0.1
 SMALL_FILES_S = 30.0
-# At the end, where nothing else is lost by waiting; the storage itself tries for some 20 seconds each time.
+# At the end of the program, when waiting costs nothing else; the storage itself retries for some 20 seconds each time.
 END_TRIES, END_PAUSE_S = 3, 10.0
-# How long another node waits for the main node to want nothing more.
+# How long another node waits until the main node wants no further parts.
 END_TIMEOUT_S = 1800.0
 MARKED, SEEN, SHARING = "outputs/marked", "outputs/seen/{}", "outputs/sharing"
 
 
 class OutputSync:
-    """Keeps what a program writes on this node.
+    """Keeps the files that a program writes on this node.
 
     Args:
         output: The program's output folder.
-        writer: Of the group that is open in the journal. None: another node is the main node.
-        retention: Which checkpoints stay in the run folder.
-        on_progress: Is told of progress, on the main node, from a thread.
+        writer: Writer of the group that is open in the journal. None: another node is the main node.
+        retention: Decides which checkpoints are kept in the run folder.
+        on_progress: Called with progress on the main node, in a thread.
         node: The group's folders on this node.
     """
 
@@ -68,17 +68,17 @@ class OutputSync:
         node: NodeFolder,
     ):
         self.on_progress, self._say, self._last_line = on_progress, output.say, ""
-        # It is tried again and again.
+        # Print a repeated error once.
         self._output = output = replace(output, say=self._say_once)
         self._writer, self._node = writer, node
         self._collector, self._server = PartCollector(output), PartServer(output)
         self._files = OutputFiles(output.folder, output.layouts)
         self._keeper: CheckpointKeeper | None = None
         if writer is not None:
-            # A log goes on where the checkpoint does.
+            # Logs must be as new as the checkpoint.
             self._keeper = CheckpointKeeper(output, writer, retention, self._collector, before_entry=self._send_small)
         self._stopping = threading.Event()
-        # One node alone shares none.
+        # A single node shares no files.
         self._sharing: FileSharer | FileReceiver | None = None
         self._progress = ScriptProgress()
         self._fenced: FencedError | None = None
@@ -86,9 +86,9 @@ class OutputSync:
         self._threads: list[threading.Thread] = []
 
     def start(self, given_back: Collection[str] = ()) -> None:
-        """Begins, before the program does. Of what is in the folder by now, `given_back` alone is its output."""
+        """Starts the threads, before the program starts. Of existing files only `given_back` count as its output."""
         shutil.rmtree(snapshots_of(self._output.folder), ignore_errors=True)
-        # Those of the main node are on the others as shared ones.
+        # On other nodes, restored files of the main node arrive as shared files.
         self._files.begin(given_back if self._keeper is not None else ())
         loops = [self._keep_loop]
         if self._keeper is not None:
@@ -106,12 +106,12 @@ class OutputSync:
             thread.start()
 
     def finish(self, *, ended_well: bool) -> None:
-        """Stores what is left, after the program has ended. All nodes call it, and wait in it for the main node.
+        """Stores the remaining files after the program has ended. All nodes call this, and wait for the main node.
 
-        These are all files where it has ended well, else the small ones.
+        If the program has ended well, all files are stored, else the small ones.
 
         Args:
-            ended_well: Whether it has come to its own end, so that it has left nothing incomplete.
+            ended_well: True if it ended by itself without an error, so that it has left nothing incomplete.
 
         Raises:
             FencedError: another attempt or worker group has taken over.
@@ -171,7 +171,7 @@ class OutputSync:
         if self._keeper is None:
             self._server.serve(has_ended=False)
         elif isinstance(self._sharing, FileSharer) and self._sharing.is_awaited:
-            # The program may wait in the middle of a checkpoint, which is no more complete for not changing meanwhile.
+            # The program may wait in the middle of a checkpoint, which is unchanged meanwhile without being complete.
             self._output.watch.restart()
         else:
             self._keeper.keep_new(has_ended=False)
@@ -192,13 +192,13 @@ class OutputSync:
 
     def _report_progress(self) -> None:
         found = read_progress(self._output.folder)
-        # A file that is being written says nothing.
+        # Ignore files that are being written.
         if found not in (self._progress, ScriptProgress()):
             self._progress = found
             self.on_progress(found)
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Does something in a thread, whatever it raises: the program trains on, and it is tried again."""
+        """Runs an action of a thread and reports any error: the program continues, and the action is retried."""
         try:
             action()
         except FencedError as error:
@@ -207,7 +207,7 @@ class OutputSync:
             self._say_once(str(error) if isinstance(error, RayscribeError) else f"{self._output.folder}: {error!r}")
 
     def _try(self, action: Callable[[], object], *, tries: int = END_TRIES) -> StorageError | None:
-        """Does something that the storage may refuse, and says why it did; gives the last error."""
+        """Runs an action with retries of storage errors, which are printed; returns the last error."""
         for left in range(tries - 1, -1, -1):
             try:
                 action()
@@ -220,14 +220,14 @@ class OutputSync:
         raise AssertionError("tries is positive")
 
     def _say_once(self, line: str) -> None:
-        """Says what was not said last, since it is tried again and again."""
+        """Prints a line unless it is equal to the last one, since actions are retried."""
         if line != self._last_line:
             self._last_line = line
             self._say(line)
 
     @property
     def _own_folder(self) -> Storage:
-        """Below the attempt's folder, of this node alone."""
+        """Folder of this node alone, below the attempt's."""
         of_node = f"/node-{self._output.node}" if self._output.node else ""
         return self._output.run_folder.storage.sub(f"{ATTEMPTS}/{self._output.attempt}/{OUTPUTS}{of_node}")
 
@@ -235,17 +235,18 @@ class OutputSync:
 def sharing_nodes(
     output: Path | None, group: str, number: int, count: int, board: Board, wait_for: Callable[[str], Any]
 ) -> frozenset[int]:
-    """The nodes that share the main node's output folder; the first process of each node calls it.
+    """Returns the nodes that share the main node's output folder; called by the first process of each node.
 
-    The main node alone puts back and keeps what is there: two would be in each other's way, and store all of it twice.
+    Only the main node restores and keeps the files there: two nodes would disturb each other, and store all files
+    twice.
 
     Args:
-        output: The folder on this node. None: it is not known.
+        output: The folder on this node. None: not known.
         group: Id of the worker group.
-        number: Of this node; 0 is the main node.
-        count: Nodes of the group.
-        board: Of the group.
-        wait_for: Gives what is posted about a topic, once it is.
+        number: Number of this node; 0 is the main node.
+        count: Number of nodes in the group.
+        board: Board of the group.
+        wait_for: Waits for the value of a topic, and returns it.
     """
     if count == 1:
         return frozenset()

@@ -1,1 +1,1 @@
-"""What runs in the interpreter of a program: the standard library alone, of any Python since 3.8."""
+"""Code that runs in the interpreter of a program: standard library only, for any Python since 3.8."""

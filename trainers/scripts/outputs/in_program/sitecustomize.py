@@ -1,8 +1,8 @@
-"""Has the main process wait at a barrier until the other nodes have the files that it has written before.
+"""Makes the main process wait at a barrier until the other nodes have the files that it has written before.
 
 Scripts prepare data on the main process while the others wait at a barrier, or for an object that it broadcasts, and
-then read it on all of them. Python imports this module first, where its folder is in PYTHONPATH; `shared_files.py`
-answers it on the other side:
+then read the data on all of them. Python imports this module at its start if its folder is in PYTHONPATH;
+`shared_files.py` is the other side:
 
     <requests>/asked-<n>     the program: there are new files, for the n-th time
     <requests>/shared-<n>    the keeper: all nodes have them
@@ -19,7 +19,7 @@ from typing import Any
 
 OUTPUT, REQUESTS = "RAYSCRIBE_OUTPUT_FOLDER", "RAYSCRIBE_REQUESTS"
 POLL_S = 0.02
-# Where torch has them, and what ranks that have nothing to do themselves wait in.
+# The module of torch with the barriers, and the functions in which ranks without work wait.
 _MODULE, _BARRIERS = "torch.distributed.distributed_c10d", ("barrier", "monitored_barrier", "broadcast_object_list")
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -33,7 +33,7 @@ class _Shared:
         self._asked = 0
 
     def update(self) -> None:
-        """Returns when other nodes have the same files, if there are others than the last time."""
+        """Waits until other nodes have the same files, if any were added or removed since the last call."""
         if not self._is_main():
             return
         names = {os.path.join(parent, name) for parent, _, found in os.walk(self._output) for name in found}
@@ -47,7 +47,7 @@ class _Shared:
         self._names = names
 
     def _is_main(self) -> bool:
-        """Whether this is the first process with a barrier; one that it has started may have barriers of its own."""
+        """Returns True in the first process with a barrier; processes that it starts may have barriers of their own."""
         mark = os.path.join(self._requests, "process")
         try:
             with open(mark, "x") as file:
@@ -59,7 +59,7 @@ class _Shared:
 
 
 class _BarrierFinder(importlib.abc.MetaPathFinder):
-    """Finds the module of torch that has the barriers as Python does, and changes it once it is loaded."""
+    """Finds torch's module with the barriers like Python does, and patches it once it is loaded."""
 
     def __init__(self, shared: _Shared):
         self._shared = shared
