@@ -1,1 +1,1 @@
-"""What each training worker runs."""
+"""The training worker, which runs on each rank."""

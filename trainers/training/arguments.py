@@ -1,4 +1,4 @@
-"""TrainConfig → Seq2SeqTrainingArguments: what the config sets of them, and what it must not."""
+"""Converts a TrainConfig to Seq2SeqTrainingArguments, and refuses arguments that the config must not set."""
 
 import difflib
 import logging
@@ -26,7 +26,7 @@ from trainers.errors import ConfigError
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
 
 ARGUMENTS = {field.name for field in fields(Seq2SeqTrainingArguments) if field.init}
-# Old names of arguments, which transformers warns of.
+# Old names of arguments, which transformers warns about.
 NEW_NAMES = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
@@ -43,9 +43,9 @@ _OWNED = (
     *("use_cpu", "ddp_find_unused_parameters", "deepspeed", "fsdp", "fsdp_config"),
     *("push_to_hub", "hub_token", "push_to_hub_token"),
 )
-# What is said of each: what to use instead, as its flag has it.
+# Text for each: what to use instead.
 OWNED = {name: f"use {BY_KEY[name].field}" if BY_KEY[name].field else BY_KEY[name].reason for name in _OWNED}
-# Those that are passed on as they are.
+# Arguments that are passed on unchanged.
 PASSED_ON = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "learning_rate", "warmup_steps", "lr_scheduler_type",
     "weight_decay", "max_grad_norm", "save_steps", "logging_steps", "fp16", "bf16", "gradient_checkpointing",
@@ -70,7 +70,7 @@ def check_training_args(extra: dict[str, Any]) -> None:
         raise ConfigError("\n".join(problems))
 
 
-# What no config changes.
+# Arguments that no config changes.
 FIXED: Mapping[str, Any] = {
     "eval_strategy": "steps",
     "save_strategy": "steps",
@@ -79,21 +79,21 @@ FIXED: Mapping[str, Any] = {
     "disable_tqdm": True,
     "average_tokens_across_devices": True,
     # DDP regroups its gradient buckets after the first backward pass unless it looks for unused parameters; a resumed
-    # run would then add in another order than the undisturbed one, and differ in the last bit.
+    # run would then add in another order than an uninterrupted one, and differ in the last bit.
     "ddp_find_unused_parameters": True,
     "log_level": "error",
     "log_level_replica": "error",
 }
 
-# Processes that decode clips for one GPU, unless the config says how many: so many feed whisper-tiny on an H100 (see
-# docs/gpu.md). On CPUs, which the model needs, there are none.
+# Default number of processes that decode clips for one GPU: enough for whisper-tiny on an H100 (see docs/gpu.md). On
+# CPUs, which the model needs, the default is 0.
 LOADERS = 4
 
 
 def training_arguments(
     config: TrainConfig, *, output_dir: Path, accumulation: int, on_gpu: bool
 ) -> Seq2SeqTrainingArguments:
-    """Builds the arguments of one rank.
+    """Returns the arguments of one rank.
 
     Raises:
         ConfigError: transformers refuses a value.
@@ -105,19 +105,19 @@ def training_arguments(
     enough = min(LOADERS, cpus_of_this_machine()) if on_gpu else 0
     loaders = part.training_args.get("dataloader_num_workers", enough)
     chosen |= {"dataloader_num_workers": loaders, "dataloader_persistent_workers": bool(loaders)}
-    # It would log other numbers than the losses, and wait for the GPU in every forward pass; see `divergence`.
+    # The filter would log other numbers than the losses, and wait for the GPU in every forward pass; see `divergence`.
     unfiltered = {"logging_nan_inf_filter": False}
     try:
         arguments = Seq2SeqTrainingArguments(**_by_new_names({**chosen, **part.training_args, **unfiltered}))
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
-    # The arguments have told all of transformers of ZeRO-3, see `strategies/sharding.py`.
+    # Creating the arguments has enabled ZeRO-3 in all of transformers, see `strategies/sharding.py`.
     unset_hf_deepspeed_config()
     return on_one_device(arguments)
 
 
 def strategy_arguments(part: StrategyPart) -> dict[str, Any]:
-    """The Trainer's arguments of a strategy; none for DDP, which is what it does with several ranks. Pure."""
+    """Returns the Trainer's arguments of a strategy; none for DDP, which is its default with several ranks. Pure."""
     if part.name == "deepspeed":
         return {"deepspeed": ds_config_of(part)}
     if part.name == "fsdp":
@@ -126,10 +126,10 @@ def strategy_arguments(part: StrategyPart) -> dict[str, Any]:
 
 
 def check_arguments(config: TrainConfig) -> None:
-    """Builds the arguments as far as this machine can, which need not have the workers' GPUs.
+    """Builds the arguments as far as possible on this machine, which need not have the workers' GPUs.
 
     Raises:
-        ConfigError: transformers refuses a value, or a name is unknown or Rayscribe's own.
+        ConfigError: transformers refuses a value, or a name is unknown or set by Rayscribe itself.
     """
     extra = {name: value for name, value in config.training.training_args.items() if name != "tf32"}
     part = config.training.model_copy(update={"fp16": False, "bf16": False, "training_args": extra})
@@ -140,7 +140,7 @@ def check_arguments(config: TrainConfig) -> None:
 
 
 def check_trackers(config: TrainConfig) -> None:
-    """Checks what each tracker needs; one of transformers' own is made once, as the Trainer will.
+    """Checks the requirements of each tracker; creates each of transformers' own once, as the Trainer will.
 
     Raises:
         ConfigError: a package is missing or too old, a variable is not set, or there is no such tracker.
@@ -165,14 +165,14 @@ def check_trackers(config: TrainConfig) -> None:
 
 
 def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArguments:
-    """Keeps the Trainer of a process that sees several GPUs from nn.DataParallel, which multiplies the gradients."""
+    """Prevents the Trainer from using nn.DataParallel on several visible GPUs, which multiplies the gradients."""
     if arguments.n_gpu > 1:
         arguments._n_gpu = 1
     return arguments
 
 
 def _by_new_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments under the names that transformers has had for them since it deprecated the old ones, where it has."""
+    """Renames arguments that transformers has deprecated to their new names, if it has them."""
     renamed = {old: new for old, new in NEW_NAMES.items() if new in ARGUMENTS}
     kept = {name: value for name, value in arguments.items() if name not in renamed}
     return {**{renamed[name]: value for name, value in arguments.items() if name in renamed}, **kept}
@@ -187,24 +187,24 @@ def _chosen(config: TrainConfig) -> dict[str, Any]:
         "eval_steps": part.scoring_steps,
         **{name: getattr(part, name) for name in PASSED_ON},
         "gradient_checkpointing_kwargs": {"use_reentrant": False} if part.gradient_checkpointing else None,
-        # The others are fed by `trackers`.
+        # The other trackers are fed by `trackers`.
         "report_to": [name for name in reported_to(config) if name not in KNOWN_TRACKERS] or "none",
     }
 
 
 def autocast_dtype(config: TrainConfig) -> torch.dtype | None:
-    """The lower precision that scoring shares with training, None for float32."""
+    """Returns the dtype of autocast in scoring and training, None for float32."""
     if config.training.bf16:
         return torch.bfloat16
     return torch.float16 if config.training.fp16 else None
 
 
 def silence_libraries() -> None:
-    """Leaves Rayscribe's own lines as the only ones of this process."""
+    """Silences libraries, so that only Rayscribe's own lines are printed by this process."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     logging.getLogger("accelerate").setLevel(logging.ERROR)
-    # Where it is installed, accelerate imports it in every training, and it warns where there is no GPU.
+    # If DeepSpeed is installed, accelerate imports it in every training, and it warns if there is no GPU.
     logging.getLogger("DeepSpeed").addFilter(_is_other)
     warnings.filterwarnings("ignore")
 

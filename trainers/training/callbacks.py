@@ -1,4 +1,4 @@
-"""Trainer callbacks: progress lines, metrics.jsonl, and checkpoints on their way to the run folder."""
+"""Trainer callbacks: progress lines, metrics.jsonl, and the upload of checkpoints to the run folder."""
 
 import math
 import random
@@ -32,7 +32,7 @@ TRAINING = Stage(TRAIN, "training", is_told=False)
 
 
 def validation_metrics(result: SplitScore) -> dict[str, float]:
-    """A validation score under the names that checkpoints are ranked by, and that of the full context."""
+    """Returns a validation score under the names by which checkpoints are ranked, with that of the full context."""
     full = result.full_context.values if result.full_context is not None else {}
     own = {f"eval_{name}": value for name, value in result.values.items()}
     return {**own, **{f"eval_full_context_{name}": value for name, value in full.items()}}
@@ -41,9 +41,9 @@ def validation_metrics(result: SplitScore) -> dict[str, float]:
 class MetricsLog:
     """Writes a worker group's metrics in a thread: a slow or unavailable storage delays no step, and is reported once.
 
-    A line that could not be written is tried again with the next one; until it is, checkpoints have it (`keep`) for a
-    group that goes on from there. After each line it asks whether the group still holds the run, so that a stale one
-    ends soon.
+    A line that could not be written is retried with the next one; until then, it is stored with checkpoints (`keep`)
+    for a group that continues from them. After each line the log checks whether the group still holds the run, so that
+    a stale group ends soon.
     """
 
     def __init__(
@@ -53,25 +53,25 @@ class MetricsLog:
         self._writer, self._log, self._accepted = writer, log, accepted
         self.attempt = writer.attempt
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metrics")
-        # Only the thread changes it; what waits for the thread reads it.
+        # Changed only by the thread; read after waiting for the thread.
         self._unwritten: list[str] = []
         self._told = False
         self._failed: StorageError | None = None
         self._fenced: FencedError | None = None
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds a line, after those before it.
+        """Adds a line after the previous ones.
 
         Raises:
-            FencedError: after an earlier line it was found that another attempt has taken over.
+            FencedError: another attempt has taken over, as found after an earlier line.
         """
         self._refuse_if_fenced()
-        # A loss or a norm may be infinite for a step, as where fp16 then scales it down.
+        # A loss or a norm may be infinite for a step, for instance before fp16 scales it down.
         content = {name: finite(value) for name, value in line.items()}
         self._pool.submit(self._append, to_json(content, METRICS))
 
     def flush(self) -> None:
-        """Waits until all lines are written, as far as the storage takes them.
+        """Waits until all lines are written, if the storage accepts them.
 
         Raises:
             FencedError: another attempt has taken over.
@@ -80,13 +80,13 @@ class MetricsLog:
         self._refuse_if_fenced()
 
     def keep(self, checkpoint: Path) -> None:
-        """Writes all lines, those that the storage does not take into the folder of a checkpoint; raises as `flush`."""
+        """Writes all lines, those that the storage does not accept into a checkpoint's folder. Raises as `flush`."""
         self.flush()
         if self._unwritten:
             (checkpoint / UNWRITTEN_METRICS).write_text("".join(f"{line}\n" for line in self._unwritten))
 
     def take_over(self, checkpoint: Path) -> None:
-        """Writes the lines that an earlier group has kept in the checkpoint that this one goes on from.
+        """Writes the lines that an earlier group has stored with the checkpoint that this group continues from.
 
         Raises:
             FencedError: another attempt has taken over.
@@ -97,11 +97,11 @@ class MetricsLog:
             self.flush()
 
     def complete(self) -> None:
-        """Writes all lines of a group that has come to the last step.
+        """Writes all lines of a group that has reached the last step.
 
         Raises:
             FencedError: another attempt has taken over.
-            StorageError: the storage does not take them; the last checkpoint has them.
+            StorageError: the storage does not accept the lines; they are stored with the last checkpoint.
         """
         self.flush()
         if self._failed is not None:
@@ -116,7 +116,7 @@ class MetricsLog:
         self._failed = None
         try:
             while self._unwritten:
-                # One that failed may be there; `deduplicate` leaves it once.
+                # After an error the line may exist; `deduplicate` keeps it once.
                 self._writer.folder.storage.append_line(self._writer.group.metrics_key, self._unwritten[0])
                 self._writer.check()
                 self._accepted(self._unwritten.pop(0))
@@ -132,7 +132,7 @@ class MetricsLog:
 
 
 class ProgressReport(TrainerCallback):
-    """Prints progress and writes metrics on the main process, and does nothing on the other ranks."""
+    """Prints progress and writes metrics on the main process; does nothing on the other ranks."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class ProgressReport(TrainerCallback):
         wers: Iterable[Wers] = (),
         regularizer: Regularizer | None = None,
     ):
-        """The WERs are those of the run's validations so far."""
+        """`wers` are those of the run's validations so far."""
         self._session, self._plan, self._wers = session, plan, [*wers]
         self._log, self._status, self._metrics = log, status, tuple(metrics)
         self._durations_s, self._terms = durations_s, [] if regularizer is None else [regularizer.name]
@@ -197,7 +197,7 @@ class ProgressReport(TrainerCallback):
         self._restart()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Leaves saving out of the training speed; log and checkpoint together have every line up to its step."""
+        """Excludes saving from the training speed; log and checkpoint together have every line up to this step."""
         self._log.keep(Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self._restart()
 
@@ -220,7 +220,7 @@ class ProgressReport(TrainerCallback):
             self._status.update(Phase.TRAINING, loss=logs["loss"])
             self._write(state.global_step, state.epoch or 0.0, {**logs, **speed})
             if not math.isfinite(logs["loss"]):
-                # Perhaps the last line.
+                # This may be the last line.
                 self._log.flush()
 
     def _measure(self) -> dict[str, float]:
@@ -229,7 +229,7 @@ class ProgressReport(TrainerCallback):
         measured = {
             "clips_per_s": round(self._clips / elapsed, 3),
             "audio_s_per_s": round(self._audio_s / elapsed, 3),
-            # Speed changes make clips longer than they are here.
+            # Slowed down clips are longer than these durations.
             "padding": round(max(0.0, 1 - self._audio_s / self._padded_s), 4) if self._padded_s else 0.0,
         }
         self._restart()
@@ -245,20 +245,20 @@ class ProgressReport(TrainerCallback):
 
 
 class DeleteResumeFiles(TrainerCallback):
-    """Deletes the checkpoint that training goes on from, once every rank of the node has loaded it."""
+    """Deletes the checkpoint that training continues from, once every rank of the node has loaded it."""
 
     def __init__(self, session: Session, local: Path):
         self._session, self._local = session, local
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called after the Trainer has loaded model and optimizer."""
+        """Runs after the Trainer has loaded model and optimizer."""
         self._session.barrier("loading the checkpoint")
         if self._session.local_rank == 0:
             shutil.rmtree(self._local)
 
 
 class KeepCheckpoints(TrainerCallback):
-    """Hands each checkpoint that the Trainer wrote, with its score, to the uploader."""
+    """Passes each checkpoint that the Trainer wrote, with its score, to the uploader."""
 
     def __init__(self, session: Session, uploader: Uploader, attempt: int, group: str, *, sharded: bool):
         """Every rank makes one; it uploads on the main process, sharded checkpoints on the first rank of each node."""
@@ -270,17 +270,17 @@ class KeepCheckpoints(TrainerCallback):
             first_ranks = [rank for rank, local_rank in enumerate(locals_) if local_rank == 0]
             if session.rank in first_ranks:
                 self._part = NodePart(first_ranks.index(session.rank), len(first_ranks))
-        # A part that is stored, but perhaps not entered yet.
+        # A part that is stored, but whose checkpoint may not be in the journal yet.
         self._stored: Path | None = None
         self._scored: tuple[int, SplitScore] | None = None
         self.newest: str | None = None
 
     def scored(self, step: int, result: SplitScore) -> None:
-        """Takes the score of a step, which comes before its checkpoint."""
+        """Sets the score of a step, before its checkpoint is saved."""
         self._scored = (step, result)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stages the checkpoint of this step; only one that a request to stop leaves has no score."""
+        """Stages the checkpoint of this step; only a checkpoint that is saved on a stop request has no score."""
         scored = self._scored is not None and self._scored[0] == state.global_step
         assert scored or control.should_training_stop, "a checkpoint without its score"
         if self._sharded:
@@ -293,7 +293,7 @@ class KeepCheckpoints(TrainerCallback):
         self._wait_for_parts()
         if folder is not None and self._session.is_main_process:
             self._uploader.submit(folder)
-        # Here, where a long wait is told: the others would wait in the next step's collective.
+        # Here, where a long wait is logged; otherwise the others would wait in the next step's collective.
         self._session.barrier("uploading the checkpoint before this one")
         if folder is not None and not self._session.is_main_process:
             self._delete_uploaded_part()
@@ -301,25 +301,25 @@ class KeepCheckpoints(TrainerCallback):
             self._stored = folder
 
     def restage_with_score(self, checkpoint: Path, step: int) -> None:
-        """Stages a checkpoint that is on this node already once more, now with the score that it lacked."""
+        """Stages a checkpoint on this node again, with the score that it lacked."""
         if self._session.is_main_process:
             written = checkpoint.with_name(f"checkpoint-{step}")
             shutil.copytree(checkpoint, written)
             self._uploader.submit(self._stage(written, step, ONLY_PART))
 
     def finish(self) -> None:
-        """Waits until the last checkpoint is uploaded. Every rank calls it.
+        """Waits until the last checkpoint is uploaded. Every rank calls this.
 
         Raises:
             FencedError: another attempt has taken over.
-            StorageError: it could not be uploaded.
+            StorageError: the checkpoint could not be uploaded.
         """
         self._wait_for_parts()
         self._session.broadcast(self._uploader.wait, "uploading the last checkpoint")
         self._delete_uploaded_part()
 
     def _wait_for_parts(self) -> None:
-        """Waits on each node but the first until its part is stored; every rank raises what went wrong with one."""
+        """Waits on each node but the first until its part is stored; every rank raises the error of any of them."""
         if not self._sharded:
             return
         with self._session.failing_together("uploading the shards of the checkpoint before this one"):
@@ -327,7 +327,7 @@ class KeepCheckpoints(TrainerCallback):
                 self._uploader.wait()
 
     def _delete_uploaded_part(self) -> None:
-        """Deletes what was kept on this node until its checkpoint was entered."""
+        """Deletes the part that was kept on this node until its checkpoint was in the journal."""
         if self._stored is not None:
             shutil.rmtree(self._stored)
             self._stored = None
@@ -346,7 +346,7 @@ class KeepCheckpoints(TrainerCallback):
 
     @staticmethod
     def _write_validation(folder: Path, result: SplitScore) -> None:
-        """Writes the score, to be shown next to the test score of the best; a ScoringError, if it is not finite."""
+        """Writes the score, to be shown with the test score of the best; raises ScoringError if it is not finite."""
         totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
         (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
         rows = (item.to_json_dict() for item in result.utterances)
@@ -354,7 +354,7 @@ class KeepCheckpoints(TrainerCallback):
 
 
 class Reseed(TrainerCallback):
-    """Seeds dropout of each step from (seed, step, rank), so that a resumed run draws what the first would have."""
+    """Seeds dropout of each step from (seed, step, rank), so that a resumed run draws the same values."""
 
     def __init__(self, seed: int, rank: int):
         self._seed, self._rank = seed, rank

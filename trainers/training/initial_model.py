@@ -1,4 +1,4 @@
-"""The model that a run's training begins with, on a rank: opened, checked, and prepared for what is trained of it."""
+"""Opens, checks and prepares the model that a run's training begins with, on a rank."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +23,12 @@ from trainers.training.worker_context import ResumePoint, WorkerContext
 
 
 def load_model(context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None) -> Recognizer:
-    """The model as the run began with it, and what is trained of it; every rank calls it.
+    """Returns the initial model of the run with the trained weights selected; every rank calls this.
 
     Args:
-        context: Of the rank.
-        start: Where training goes on; what it has made of the weights, the Trainer loads from there.
-        weights: The checkpoint whose weights the run begins with. None: the model's own, or training goes on.
+        context: Context of the rank.
+        start: The checkpoint to continue from; the Trainer loads the trained weights from it later.
+        weights: The checkpoint with the initial weights. None: the model's own, or training continues.
     """
     recognizer = _load_trained(context, start, weights)
     if context.config.strategy.shards_weights:
@@ -55,7 +55,7 @@ def _load_trained(context: WorkerContext, start: ResumePoint | None, weights: Re
 def _load_base(
     context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None, file: str
 ) -> tuple[Recognizer, BaseWeightsReference]:
-    """The model as the run began with it, at each of its starts; a checkpoint's `file` says which weights those are."""
+    """Returns the initial model of the run; when resumed, by the `file` of a checkpoint about the initial weights."""
     if start is None:
         opened = _open_model(context)
         recognizer = _load_weights(context, opened, weights.local if weights is not None else None)
@@ -66,14 +66,14 @@ def _load_base(
         own = start.local.parent / base.folder if base.folder is not None else None
         recognizer = _load_weights(context, _open_model(context, base.revision), own)
     with context.session.failing_together("checking the weights that the run began with"):
-        # DDP gives all ranks the main process's weights to train, but not those that a regularizer compares them with.
+        # DDP broadcasts the main process's weights for training, but not those that a regularizer compares them with.
         if context.config.model.is_regularized or (start is not None and context.session.is_main_process):
             base.check(recognizer.model)
     return recognizer, base
 
 
 def _new_base(context: WorkerContext, recognizer: Recognizer, named: OpenedModel | None) -> BaseWeightsReference:
-    """What the run begins with, which is named; where only the run has it (None), it is stored for its checkpoints."""
+    """Returns a reference to the initial weights; if only the run has them (`named` is None), stores them."""
 
     def resolve() -> BaseWeightsReference:
         if named is not None:
@@ -88,7 +88,7 @@ def _new_base(context: WorkerContext, recognizer: Recognizer, named: OpenedModel
 
 
 def _open_model(context: WorkerContext, revision: str | None = None) -> OpenedModel:
-    """Has the model's files on this node. `revision` is that of the Hub that a checkpoint says. Every rank calls it."""
+    """Gets the model's files on this node; `revision` is the Hub revision in a checkpoint. Every rank calls this."""
     sources = dict(context.task.sources)
     weights = sources.get(WEIGHTS)
     if revision is not None and weights is not None and weights.kind is SourceKind.HUB:
@@ -103,7 +103,7 @@ def _load_weights(context: WorkerContext, opened: OpenedModel, weights: Path | N
         if processor is not None:
             fetch_processor(context.folder.storage, processor, Path(folder))
         part, seed = opened.applied_to(context.config.model), context.config.run.seed
-        # Of weights that the files lack, see `BaseWeightsReference.seed`.
+        # For weights that the files lack, see `BaseWeightsReference.seed`.
         set_seed(seed)
         with opened.named_in_errors():
             return family_of(part).load_recognizer(part, description, seed, weights=weights)

@@ -1,4 +1,4 @@
-"""A rank's training loop: everything that it is built of, and running it to its last step or to a request to stop."""
+"""A rank's training loop: builds its components, and runs to the last step or a stop request."""
 
 import json
 from dataclasses import dataclass
@@ -47,10 +47,10 @@ from trainers.training.worker_context import ResumePoint, WorkerContext
 
 @dataclass(frozen=True)
 class Loop:
-    """What training is built of.
+    """The components of training.
 
     Attributes:
-        start: Where training goes on; None: at step 0.
+        start: The checkpoint to continue from; None: at step 0.
     """
 
     context: WorkerContext
@@ -74,7 +74,7 @@ class Loop:
 def build(
     context: WorkerContext, start: ResumePoint | None, recognizer: Recognizer, plan: BatchPlan, clips: Clips
 ) -> Loop:
-    """Ties the Trainer to the model, the batch plan and the clips that it means. Every rank calls it."""
+    """Creates the Trainer with the model, the batch plan and the plan's clips. Every rank calls this."""
     config, session, task = context.config, context.session, context.task
     reports = CheckpointReports(session, context.writer, config.checkpoint.score_attribute)
 
@@ -131,7 +131,7 @@ def build(
 
 
 def _metrics_log(context: WorkerContext, start: ResumePoint | None) -> MetricsLog:
-    """That of this group, with the lines that the one before left in the checkpoint."""
+    """Returns the log of this group, with the lines that the previous group stored with the checkpoint."""
     log = MetricsLog(context.writer, context.session.show_from_main, context.show_metrics)
     if start is not None and context.session.is_main_process:
         log.take_over(start.local)
@@ -139,16 +139,16 @@ def _metrics_log(context: WorkerContext, start: ResumePoint | None) -> MetricsLo
 
 
 def _earlier_wers(context: WorkerContext, first_step: int) -> list[Wers]:
-    """Those of the run's validations before it was started again, on the process that shows them."""
+    """Returns the WERs of the run's validations before this start, on the process that shows them."""
     if first_step == 0 or not context.session.is_main_process:
         return []
     return validated_wers(context.folder, context.writer.journal.read(), first_step)
 
 
 def train(loop: Loop) -> str | None:
-    """Trains to the last step, or until a request to stop; all checkpoints are uploaded then. Every rank calls it.
+    """Trains to the last step, or until a stop request, and uploads all checkpoints. Every rank calls this.
 
-    Gives where a stopped run is; None for one at its last step.
+    Returns a message with the place of a stopped run; None at the last step.
 
     Raises:
         DivergedError: a loss or a weight is no longer finite.
@@ -161,7 +161,7 @@ def train(loop: Loop) -> str | None:
         _score_start(loop, loop.start)
     if loop.first_step < loop.last_step:
         if loop.context.config.training.torch_compile:
-            # It loads torch's compiler.
+            # Imports torch's compiler.
             from trainers.training.trainer.compiling import compile_model  # noqa: PLC0415
 
             compile_model(loop.trainer, loop.context.config, loop.context.session)
@@ -169,7 +169,7 @@ def train(loop: Loop) -> str | None:
             with loop.stop:
                 loop.trainer.train(resume_from_checkpoint=str(loop.start.local) if loop.start is not None else None)
         except DivergedError:
-            # Every rank raises it. The last checkpoint, which another run may begin from, is perhaps being uploaded.
+            # Raised by every rank. The last checkpoint, which another run may begin from, may still be uploading.
             loop.keeper.finish()
             raise
     loop.keeper.finish()
@@ -204,7 +204,7 @@ def _log_start(loop: Loop) -> None:
     )
     session.show_from_main(TrainingBegan(line, session.world_size, loop.first_step, loop.last_step))
     training = loop.context.config.training
-    # Of a number of steps it was told before anything was prepared.
+    # For a fixed number of steps, the note was printed before preparing.
     warmup = training.warmup_note(loop.last_step) if training.max_steps is None else None
     notes = [warmup, small_set_note(loop.plan)]
     for note in filter(None, notes):
@@ -212,7 +212,7 @@ def _log_start(loop: Loop) -> None:
 
 
 def _check_disks(loop: Loop) -> None:
-    """Refuses on every rank what the disk of any node cannot hold."""
+    """Raises an error on all ranks if the disk of any node is too small."""
     if loop.first_step >= loop.last_step:
         return
     context = loop.context
@@ -224,7 +224,7 @@ def _check_disks(loop: Loop) -> None:
     existing = sum(entry["size_bytes"] for item in checkpoints for entry in item.files.values())
     trained, weights = count(loop.recognizer.model)
     adapter, base = loop.recognizer.adapter, loop.recognizer.base
-    # The model that an adapter is merged into, and the weights that the run began with where only it has them.
+    # The model that an adapter is merged into, and the initial weights if only the run has them.
     models = (adapter is not None) + (base is not None and base.is_own)
     disk = DiskEstimate.of(
         checkpoint_bytes(weights if adapter is None else trained, trained, sharded=context.config.strategy.is_sharded),
@@ -242,7 +242,7 @@ def _check_disks(loop: Loop) -> None:
 
 
 def _score_start(loop: Loop, start: ResumePoint) -> None:
-    """Scores a checkpoint that a request to stop left where a score was due, as the undisturbed run would have."""
+    """Scores a checkpoint that a stop request left without a due score, as an uninterrupted run would have."""
     context, (checkpoint, local), part = loop.context, start, loop.context.config.training
     ends = checkpoint.step >= loop.last_step
     if checkpoint.metrics or not (ends or checkpoint.step % part.scoring_steps == 0):
@@ -250,7 +250,7 @@ def _score_start(loop: Loop, start: ResumePoint) -> None:
     loop.progress.scoring()
     recognizer = loop.recognizer
     if recognizer.adapter is not None:
-        # Not merged, which would round: the undisturbed run's was not.
+        # Not merged, which would round: an uninterrupted run scores the unmerged adapter.
         recognizer.adapter.load(local)
     else:
         recognizer = family_of_folder(local).open_exported(local)
@@ -289,7 +289,7 @@ class Validation:
     keeper: KeepCheckpoints
 
     def score(self, step: int) -> dict[str, float] | None:
-        """The score after a step; None where a request to stop came between. All ranks call it together."""
+        """Returns the score after a step; None if a stop request interrupts it. All ranks call this together."""
         self.progress.scoring()
         try:
             result = self.scorer.score(
@@ -304,7 +304,7 @@ class Validation:
 
 
 def publish_validation(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:
-    """Gives a score to the checkpoint of its step, and to the engine; returns it as metrics."""
+    """Passes a score to the checkpoint of its step, and to the engine; returns it as metrics."""
     keeper.scored(step, result)
     metrics = validation_metrics(result)
     session.report({"step": step, **metrics})

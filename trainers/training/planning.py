@@ -1,4 +1,4 @@
-"""From a config to the batch plan of its training set, and to how its splits are scored."""
+"""Plans the batches of the training set, and the scoring of splits, from a config."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ from trainers.training.trainer.planned_batches import Clips
 def plan_training(
     config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, workers: int
 ) -> tuple[BatchPlan, Clips]:
-    """The batch plan and the clips that its positions mean, the same on every rank."""
+    """Returns the batch plan and the clips of its positions, equal on every rank."""
     part = config.training
     limits = recognizer.limits
     bounds = bounds_of(config, limits)
@@ -60,10 +60,10 @@ def plan_training(
 
 
 def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mixture:
-    """What an epoch draws of the members of a mix.
+    """Returns the draws per epoch from the members of a mix.
 
     Raises:
-        DataError: none of a member's clips is left to train on.
+        DataError: a member has no clips left to train on.
     """
     chosen = rows.selection.rows
     members = joined.index["member"].to_numpy()[chosen].astype(np.int64)
@@ -87,7 +87,7 @@ def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mi
 
 
 def speeds_of(config: TrainConfig, prepared: PreparedSet, bounds: Bounds) -> Speeds | None:
-    """The speed factors of the training set; None where speed is not changed."""
+    """Returns the speed factors of the training set; None if speed is not changed."""
     if not config.augment.changes_speed:
         return None
     durations_s = prepared.index["duration_s"].to_numpy()
@@ -95,7 +95,7 @@ def speeds_of(config: TrainConfig, prepared: PreparedSet, bounds: Bounds) -> Spe
 
 
 def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Callable[[int, IntArray], FloatArray]:
-    """See `BatchPlan`: the epoch's own durations, or where those would change the number of steps, the longest."""
+    """Returns durations for a BatchPlan: the epoch's own or, if those could change the number of steps, the longest."""
     if shape.max_batch_duration_s is None:
         return lambda epoch, positions: speeds.durations_of(rows[positions], epoch)
     longest_s = speeds.longest_s()[rows]
@@ -103,7 +103,7 @@ def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Cal
 
 
 def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None:
-    """What changes the clips that are trained on; None where nothing does.
+    """Returns the augmentation of training clips; None if there is none.
 
     Raises:
         DataError: a manifest of noise or of impulse responses is missing or wrong.
@@ -130,7 +130,7 @@ def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None
 
 
 def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
-    """The batch shape of a config on this many workers."""
+    """Returns the batch shape of a config on this many workers."""
     part = config.training
     return BatchShape.resolve(
         workers=workers,
@@ -142,7 +142,7 @@ def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
 
 
 def small_set_note(plan: BatchPlan) -> str | None:
-    """A line where no step has as many clips as a batch is to have; None: one has."""
+    """Returns a warning if each step has fewer clips than the batch size; None otherwise."""
     size, clips = plan.shape.global_batch_size, len(plan.batch(0).rows)
     if size is None or plan.steps_per_epoch > 1 or clips >= size:
         return None
@@ -153,34 +153,34 @@ def small_set_note(plan: BatchPlan) -> str | None:
 
 
 def context_of(config: TrainConfig, model_context_s: float) -> float:
-    """Seconds of the longest input that is trained on and scored."""
+    """Returns the seconds of the longest input for training and scoring."""
     return min(float(config.model.max_context_s or model_context_s), model_context_s)
 
 
 def bounds_of(config: TrainConfig, limits: Limits) -> Bounds:
-    """What a config lets its model take."""
+    """Returns the bounds of clips and labels for a config's model."""
     fastest = config.augment.fastest
     context_s = context_of(config, limits.context_s)
     return Bounds(context_s, limits.label_tokens, limits.frames, fastest, limits.least_samples)
 
 
 def label_sizes(labels: Labels, bounds: Bounds) -> IntArray:
-    """What each clip's labels need of `Bounds.label_room`, shape (N,)."""
+    """Returns the part of `Bounds.label_room` that each clip's labels need, shape (N,)."""
     return labels.lengths + labels.repeats if bounds.frames is not None else labels.lengths
 
 
 def is_bucketed(config: TrainConfig, limits: Limits) -> bool:
-    """Whether each clip is padded to the edge of its own bucket only."""
+    """Returns True if each clip is padded only to the edge of its own bucket."""
     return config.model.max_context_s is not None or not limits.full_context
 
 
 def has_full_context(config: TrainConfig, limits: Limits) -> bool:
-    """Whether a model of buckets is one of the full context, too, and is scored at it."""
+    """Returns True if a model trained in buckets also supports its full context, and is scored at it."""
     return config.model.max_context_s is not None and limits.full_context
 
 
 def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recognizer, split: str) -> ScoredClips:
-    """What of an evaluation split is scored, see `select_scored`."""
+    """Returns the scored clips of an evaluation split, see `select_scored`."""
     language = config.model.language
     labels = labels_of(prepared, recognizer.codec, recognizer.processor, language)
     rows = select_scored(prepared.index, labels.lengths, config.data, bounds_of(config, recognizer.limits), split)
@@ -196,7 +196,7 @@ def scored_clips(config: TrainConfig, prepared: PreparedSet, recognizer: Recogni
 
 
 def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray) -> str | None:
-    """A warning about references that are longer than a hypothesis may become; None if there are none."""
+    """Returns a warning about references that are longer than a hypothesis may become; None if there are none."""
     part = config.decode
     if limits.new_tokens is None or not isinstance(part, GenerationPart):
         return None
@@ -213,7 +213,7 @@ def cut_references(config: TrainConfig, limits: Limits, label_lengths: IntArray)
 
 
 def cache_bytes(config: TrainConfig) -> int:
-    """Bound of a node's copy of shards."""
+    """Returns the maximum size of a node's copy of shards."""
     return round(config.data.local_cache_gb * 1e9)
 
 
@@ -225,8 +225,8 @@ def scoring_options(
     nbest: int | None = None,
     search: Search | None = None,
 ) -> ScoringOptions:
-    """How a split is scored by a resolved config."""
-    # Where padding moves nothing, all lengths are one bucket, whose clips are sorted.
+    """Returns the options for scoring a split by a resolved config."""
+    # If padding does not change outputs, all lengths are one bucket, whose clips are sorted.
     is_split = is_bucketed(config, limits) and not limits.masks_padding
     edges_s = bucket_edges(context_of(config, limits.context_s), bucketed=is_split)
     return ScoringOptions(
@@ -246,16 +246,16 @@ def scoring_options(
 
 
 def validation_options(config: TrainConfig, limits: Limits) -> ScoringOptions:
-    """How the validation set is scored during training: a shortened model at its own context, too, if asked for."""
+    """Returns the scoring options during training; a shortened model is also scored at its own context if requested."""
     is_shortened = has_full_context(config, limits) and context_of(config, limits.context_s) < limits.context_s
     return scoring_options(config, limits, full_context=config.training.full_context_eval and is_shortened)
 
 
 def describe_mix(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> dict[str, Any]:
-    """What the journal has of a mix: counts are of clips that are trained on, hours of them as they are stored.
+    """Returns the journal's entry on a mix: counts of clips that are trained on, and their hours as stored.
 
     Raises:
-        DataError: none of a member's clips is left to train on.
+        DataError: a member has no clips left to train on.
     """
     groups, durations_s = mixture_of(config, joined, rows).groups, rows.selection.durations_s
     members = [
@@ -286,7 +286,7 @@ def _counts(groups: list[Group], durations_s: np.ndarray) -> dict[str, Any]:
 
 
 def mix_lines(mix: dict[str, Any]) -> Iterator[str]:
-    """The same for people, a line for each member, and for each language where there are several."""
+    """Describes a mix for people: yields a line for each member, and for each language if there are several."""
     temperature = f", languages by temperature {mix['temperature']:g}" if mix["temperature"] is not None else ""
     yield f"mix: {mix['draws_per_epoch']} draws an epoch{temperature}"
     for member in mix["members"]:

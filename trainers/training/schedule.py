@@ -1,6 +1,6 @@
-"""The learning rate over a run whose length may have been changed after it began.
+"""The learning rate schedule of a run, whose length may be changed after it began.
 
-A run has one length, or several after `training.extend`: each goes on from the end of the one before it.
+A run has one length, or several after `training.extend`: each continues at the end of the previous one.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ from transformers import TrainerCallback, TrainingArguments, get_scheduler
 from trainers.errors import ConfigError
 from trainers.training.tasks import Length
 
-# Names of transformers' schedules that know no last step, and of those that have come to 0 at it.
+# transformers' schedules that do not depend on the last step, and those that are 0 at it.
 ENDLESS = {"constant", "constant_with_warmup", "inverse_sqrt", "reduce_lr_on_plateau", "greedy"}
 ZERO_AT_THE_END = {"linear", "cosine", "cosine_with_restarts"}
-# Step → factor of the peak learning rate.
+# Maps a step to a factor of the peak learning rate.
 Factor = Callable[[int], float]
 
 
@@ -27,7 +27,7 @@ class Schedule:
     """The lengths of a run in optimizer steps.
 
     Attributes:
-        lengths: One, and one more for each `restart` or `constant`.
+        lengths: The first length, and one more for each `restart` or `constant`.
         steps_per_epoch: Optimizer steps of a pass over the data.
     """
 
@@ -39,7 +39,7 @@ class Schedule:
         return self.lengths[-1].steps(self.steps_per_epoch)
 
     def factor(self, shape: Callable[[int], Factor]) -> Factor:
-        """The factor of the peak learning rate at each step.
+        """Returns the factor of the peak learning rate as a function of the step.
 
         Raises:
             ConfigError: `constant` after a schedule that ends at 0.
@@ -69,10 +69,10 @@ class Schedule:
 
 
 def new_scheduler(schedule: Schedule, arguments: TrainingArguments, optimizer: Any) -> LambdaLR:
-    """The learning rate of a run that was extended."""
+    """Returns the learning rate scheduler of a run that was extended."""
 
     def shape(steps: int) -> Factor:
-        # The factor alone is wanted, and transformers gives it with an optimizer only.
+        # Only the factor is needed, but transformers requires an optimizer.
         other = torch.optim.SGD([torch.zeros(1)], lr=arguments.learning_rate)
         made = get_scheduler(
             arguments.lr_scheduler_type,
@@ -87,14 +87,14 @@ def new_scheduler(schedule: Schedule, arguments: TrainingArguments, optimizer: A
 
 
 class ApplyConfig(TrainerCallback):
-    """Lets the config of this attempt rule where the Trainer would go on with what the checkpoint says."""
+    """Applies this attempt's config where the Trainer would continue with values from the checkpoint."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Sets how often is logged, scored and saved, and the rate of the next step, after the checkpoint is loaded."""
+        """Sets logging, scoring and saving intervals, and the rate of the next step, after the checkpoint is loaded."""
         state.compute_steps(args, state.max_steps)
         scheduler, optimizer = kwargs["lr_scheduler"], kwargs["optimizer"]
         if isinstance(scheduler, AcceleratedScheduler):
-            # DeepSpeed's.
+            # A wrapper for DeepSpeed.
             scheduler = scheduler.scheduler
         if isinstance(scheduler, LambdaLR):
             for group, peak, factor in zip(

@@ -1,4 +1,4 @@
-"""What every rank runs to score a split: after training, and by itself for `evaluate`."""
+"""Scores a split on every rank: after training, and by itself for `evaluate`."""
 
 import tempfile
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ LOADING = Stage("model", "loading")
 
 
 def score_task(task: ScoreTask, session: Session) -> None:
-    """Scores one split with a finished model. Every rank calls it."""
+    """Scores one split with a finished model. Every rank calls this."""
     silence_libraries()
     session.show_from_main(LOADING)
     folder = RunFolder(open_storage(task.folder_url, task.config.run.storage_options))
@@ -52,16 +52,16 @@ def score_task(task: ScoreTask, session: Session) -> None:
 
 
 def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
-    """Opens a finished model, with the language and task of a config where it has them. Every rank calls it.
+    """Opens a finished model, with the config's language and task if it has them. Every rank calls this.
 
     Args:
-        config: See above; the weights that it names are not opened.
+        config: The config; the weights that it names are not opened.
         model: A folder or URL of the run's storage with a model, or another source, such as a Hub id.
         session: This rank.
 
     Raises:
-        ConfigError: it cannot be opened.
-        StorageError: it cannot be read.
+        ConfigError: the model cannot be opened.
+        StorageError: the model cannot be read.
     """
     if not is_absolute(model):
         return _open_source(config, model, session)
@@ -79,7 +79,7 @@ def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
 
 
 def _open_source(config: TrainConfig, model: str, session: Session) -> Recognizer:
-    """A model that is no folder and no URL of the run's storage, such as a Hub id."""
+    """Opens a model that is not a folder or URL of the run's storage, such as a Hub id."""
     source = with_model(config, model)
     pins = session.broadcast(lambda: pin_sources(source), "resolving the model")
     opened = open_once_a_node(source, pins, session)
@@ -88,7 +88,7 @@ def _open_source(config: TrainConfig, model: str, session: Session) -> Recognize
 
 
 def _load(config: TrainConfig, folder: str) -> Recognizer:
-    """The same wherever it came from: the config's language and task count, else the weights' own."""
+    """Loads a model with the config's language and task or, without them, the weights' own."""
     part = model_config_for_scoring(config.model, folder, None)
     return family_of(part).load_recognizer(part, None, config.run.seed)
 
@@ -97,9 +97,9 @@ def _load(config: TrainConfig, folder: str) -> Recognizer:
 def opened_search(
     config: TrainConfig, validation: PreparedSet | None, session: Session, folder: RunFolder, recognizer: Recognizer
 ) -> Iterator[Search | None]:
-    """The search of a config with its setting; None where it asks for none. Every rank calls it.
+    """Yields the search of a config with its setting; None without a search. Every rank calls this.
 
-    Of several settings the best on `validation` are taken, and evaluation/decoding.json in `folder` says which.
+    Of several settings the best on `validation` is chosen, and written to evaluation/decoding.json in `folder`.
     """
     part = config.decode
     if not part.settings:
@@ -132,7 +132,7 @@ def _tuned(
         return scorer.score(options, what=f"choose among {len(settings)} settings of decode on {VALIDATION}")
 
     ranks = config.checkpoint.score_attribute.removeprefix("eval_")
-    # A metric of the recipe's is of one hypothesis each, not of one by each of the settings.
+    # A metric of the recipe is computed for one hypothesis each, not for one by each setting.
     rate = ranking_rate(config.model.language) if ranks in config.scoring.metrics else ranks
     tuning = tune(config.decode, rate, score)
     if session.is_main_process:
@@ -152,9 +152,9 @@ def score_split(
     search: Search | None,
     nbest: int | None = None,
 ) -> dict[str, Any]:
-    """Scores a split and writes its two files; for a bucketed model with the score of the full context.
+    """Scores a split and writes its two files; for a bucketed model with the score at the full context.
 
-    Without a `search` hypotheses are what the model gives by itself.
+    Without a `search`, hypotheses are the model's own.
     """
     clips = scored_clips(config, prepared, recognizer, split)
     limits = recognizer.limits
@@ -170,7 +170,7 @@ def score_split(
     options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, search=search)
     result = scorer.score(options, what=f"score {split}")
     show_rates(result, split, session)
-    # Which metric ranks in it; what `evaluate` writes has no config next to it.
+    # The language determines which metric ranks; results of `evaluate` have no config next to them.
     totals: dict[str, Any] = {"split": split, "language": config.model.language, **result.to_json_dict()}
     if search is not None and search.chosen_on == prepared.key:
         totals["decoding"]["weights_chosen_on_this_set"] = True

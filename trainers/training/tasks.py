@@ -1,4 +1,4 @@
-"""What the driver passes to workers. Light: Ray Train's controller, which only hands it on, loads this file, too."""
+"""Tasks that the driver passes to workers. Light: Ray Train's controller, which only forwards them, imports this."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from trainers.models.sources.model_files import SourcePin
 
 @dataclass(frozen=True)
 class Length:
-    """A length of a run, as the config gives it: in optimizer steps or in passes over the data.
+    """A length of a run as in the config: in optimizer steps or in passes over the data.
 
     Attributes:
         max_steps: Optimizer steps. None: by `num_train_epochs`.
         num_train_epochs: Passes over the data. None: by `max_steps`.
-        extend: How the learning rate goes on where the length before it ends. None: it is the first.
+        extend: How the learning rate continues at the end of the previous length. None: this is the first length.
     """
 
     max_steps: int | None
@@ -26,7 +26,7 @@ class Length:
 
     @property
     def amount(self) -> float:
-        """Steps or passes."""
+        """Number of steps or passes."""
         return self.max_steps if self.max_steps is not None else float(self.num_train_epochs or 0)
 
     @property
@@ -35,7 +35,7 @@ class Length:
         return f"max_steps {self.max_steps}" if self.max_steps is not None else f"num_train_epochs {self.amount:g}"
 
     def steps(self, steps_per_epoch: int) -> int:
-        """The last optimizer step."""
+        """Returns the last optimizer step."""
         return self.max_steps if self.max_steps is not None else math.ceil(self.amount * steps_per_epoch)
 
 
@@ -44,12 +44,12 @@ class TrainTask:
     """Everything that the driver passes to a training worker.
 
     Attributes:
-        run_id: Unique name of the run.
+        run_id: Unique id of the run.
         processor: Folder of a new model's description in the run folder. None: a pretrained model's own.
-        weights: The checkpoint whose weights a run begins with. None: the model's own.
-        lengths: How long the run is, see `schedule`.
-        managed_by_service: Whether a service counts the attempts, see `staging.Staging.wait_for_earlier_groups`.
-        sources: What the sources of the model are, by their fields; none of new weights.
+        weights: The checkpoint with the initial weights of a run. None: the model's own.
+        lengths: The lengths of the run, see `schedule`.
+        managed_by_service: True if a service counts the attempts, see `staging.Staging.wait_for_earlier_groups`.
+        sources: The pinned sources of the model, by field; empty for new weights.
     """
 
     config: TrainConfig
@@ -69,8 +69,8 @@ class ScoreTask:
 
     Attributes:
         model: Folder or URL of a model, or a Hub id.
-        nbest: Hypotheses that are given of each utterance. None: only the best.
-        validation: What the setting of a search is chosen on. None: there is nothing to choose.
+        nbest: Number of hypotheses for each utterance. None: only the best.
+        validation: Set on which the setting of a search is chosen. None: there is nothing to choose.
     """
 
     config: TrainConfig

@@ -1,4 +1,4 @@
-"""What every training worker runs: resume → build → train → finish. The same with and without Ray."""
+"""The training worker, with and without Ray: resume → build → train → finish."""
 
 import gc
 import json
@@ -46,13 +46,13 @@ NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}
 
 
 def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:
-    """Trains, scores and exports one run. Every rank calls it.
+    """Trains, scores and exports one run. Every rank calls this.
 
     Raises:
-        DivergedError: a loss or a weight is no longer finite; the checkpoints from before are stored.
-        FencedError: another attempt has taken the run over.
+        DivergedError: a loss or a weight is no longer finite; earlier checkpoints are stored.
+        FencedError: another attempt has taken over the run.
         StoppedError: training was stopped on request, and its last checkpoint is stored.
-        RegroupError: the ranks ended on request so that others go on, from a checkpoint that is stored.
+        RegroupError: the ranks ended on request so that others continue, from a checkpoint that is stored.
     """
     silence_libraries()
     session.show_from_main(LOADING)
@@ -70,7 +70,7 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
                     raise RegroupError(f"{reason}; {stopped}")
                 again = same_command(str(config.run.name))
                 raise StoppedError(f"{stopped}; {again}, or `rayscribe resume`, continues")
-        # Model, gradients and optimizer of the training, whose objects refer to each other.
+        # Frees model, gradients and optimizer of the training, whose objects refer to each other.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -81,7 +81,7 @@ def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop
 def _train(
     context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None, watch: Callable[[Loop], None]
 ) -> str | None:
-    """Loads, plans and trains, see `loop.train`; what it has made is free at its end."""
+    """Loads, plans and trains, see `loop.train`; frees its objects at the end."""
     recognizer = load_model(context, start, weights)
     plan, clips = plan_training(context.config, context.task.sets["train"], recognizer, context.session.world_size)
     loop = build(context, start, recognizer, plan, clips)
@@ -91,7 +91,7 @@ def _train(
 
 @contextmanager
 def _worker_context(task: TrainTask, session: Session) -> Iterator[WorkerContext]:
-    """Opens what a rank works with; frees the node's disk at the end, unless a later group may need what is staged."""
+    """Yields a rank's context; frees the node's disk at the end, unless a later group may need staged checkpoints."""
     staging = Staging.open(task.run_id, session, session.group)
     writer = GroupWriter.of(RunFolder.of(task.config), task.attempt, staging.group)
     if session.local_rank == 0:
@@ -108,7 +108,7 @@ def _worker_context(task: TrainTask, session: Session) -> Iterator[WorkerContext
             staging.remove()
         raise
     finally:
-        # A process that goes on, such as a notebook, may begin the next attempt.
+        # A process that continues, such as a notebook, may begin the next attempt.
         staging.release()
     if session.local_rank == 0:
         staging.remove()
@@ -124,7 +124,7 @@ def _trackers(task: TrainTask, session: Session, staging: Staging, writer: Group
 
 
 def resume(context: WorkerContext) -> ResumePoint | None:
-    """Takes over from the worker group before, and fetches the run's checkpoint to go on from; None: it has none."""
+    """Takes over from the previous worker group, and fetches the checkpoint to continue from; None without one."""
     elastic = {"workers": context.session.world_size} if context.config.scaling.is_elastic else {}
     loading = "loading the model and the last checkpoint"
     context.status.update(Phase.TRAINING, detail=loading, **elastic)
@@ -148,7 +148,7 @@ def resume(context: WorkerContext) -> ResumePoint | None:
 
 
 def begin_from(context: WorkerContext) -> ResumePoint | None:
-    """Fetches the checkpoint whose weights the run begins with; None: it begins with the model's own."""
+    """Fetches the checkpoint with the run's initial weights; returns None if they are the model's own."""
     if context.task.weights is None:
         return None
     options = context.config.run.storage_options
@@ -157,7 +157,7 @@ def begin_from(context: WorkerContext) -> ResumePoint | None:
 
 
 def finish(context: WorkerContext) -> None:
-    """Scores the best checkpoint on the test split and exports it into this group's own folder. Every rank calls it."""
+    """Scores the best checkpoint on the test split and exports it into this group's folder. Every rank calls this."""
     context.status.update(Phase.EVALUATING, detail="scoring and exporting the best checkpoint")
     context.session.show_from_main(Stage("test", "scoring the best checkpoint"))
     outputs = context.folder.sub(context.writer.group.outputs)
@@ -173,11 +173,11 @@ def finish(context: WorkerContext) -> None:
 
 
 def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str, Any] | None:
-    """Totals of the test split; None where there is none, and only the setting of a search is chosen."""
+    """Returns totals of the test split; None without one, where only the setting of a search is chosen."""
     config, sets = context.config, context.task.sets
     if "test" not in sets and not config.decode.settings:
         return None
-    # In the type that `evaluate` with the same recipe opens it in.
+    # In the dtype in which `evaluate` with the same recipe opens it.
     recognizer = family_of_folder(local).open_exported(local, config.model.dtype)
     recognizer.model.to(context.device)
     with opened_search(config, sets[VALIDATION], context.session, outputs, recognizer) as search:
@@ -189,7 +189,7 @@ def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str,
 def _deliver(
     context: WorkerContext, outputs: RunFolder, best: Checkpoint, local: Path, test: dict[str, Any] | None
 ) -> None:
-    """Completes the outputs, enters them in the journal, and shows them; the main process alone."""
+    """Completes the outputs, adds them to the journal, and publishes them; main process only."""
     for name in (f"{VALIDATION}.json", f"{VALIDATION}.jsonl"):
         outputs.storage.upload_file(local / name, f"{layout.EVALUATION}/{name}")
     left_out = context.folder.storage.read_bytes(f"{layout.ATTEMPTS}/{context.task.attempt}/{layout.QUARANTINE}")
@@ -204,7 +204,7 @@ def _deliver(
 
 
 def _test_line(writer: GroupWriter, test: dict[str, Any]) -> str:
-    """The test score as a line of metrics of the run's last step."""
+    """Returns the test score as a line of metrics of the run's last step."""
     last = newest(writer.journal.read().checkpoints)
     assert last is not None, "what is scored is a checkpoint"
     scores = {name: test[name] for name in known_metrics()} | test.get("metrics", {})
@@ -213,7 +213,7 @@ def _test_line(writer: GroupWriter, test: dict[str, Any]) -> str:
 
 
 def _enter_result(writer: GroupWriter, outputs: RunFolder, result: dict[str, Any]) -> None:
-    """Completes the outputs, and has the journal name them as the run's: from then on they are read."""
+    """Completes the outputs, and makes the journal name them as the run's: from then on they are read."""
     metrics = deduplicate(accepted_metrics(writer.folder, writer.check()))
     outputs.storage.write_bytes(layout.METRICS, metrics)
     outputs.write_json(layout.RESULT, result)
@@ -239,7 +239,7 @@ def _result(task: TrainTask, best: Checkpoint, test: dict[str, Any] | None) -> d
 
 
 def export_model(folder: RunFolder, local: Path, card: str) -> None:
-    """Writes model/ of a worker group's outputs, from the best checkpoint's files here, and its model card."""
+    """Writes model/ of a worker group's outputs, from the best checkpoint's local files, and its model card."""
     target = folder.storage.sub(MODEL)
     family_of_folder(local).export_processor(local)
     for name in sorted({str(path.relative_to(local)) for path in local.rglob("*") if path.is_file()} - NOT_EXPORTED):

@@ -1,4 +1,4 @@
-"""What all steps of a training worker share."""
+"""The context shared by all steps of a training worker."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ class WorkerContext:
 
     @property
     def device(self) -> str:
-        """Where models are put that this rank opens itself."""
+        """Device for models that this rank opens itself."""
         return "cuda" if self.config.scaling.use_gpu else "cpu"
 
     @property
@@ -48,14 +48,14 @@ class WorkerContext:
         return RetentionPolicy(part.num_to_keep, part.score_attribute, part.checkpoint_score_order)
 
     def show_metrics(self, line: str) -> None:
-        """Gives a line of metrics that counts to the trackers; one of a validation is a reason for a new page."""
+        """Sends an accepted line of metrics to the trackers; a validation also requests a new page."""
         self.trackers.send(line)
         if '"eval_wer"' in line:
             self.page.request()
 
 
 class ResumePoint(NamedTuple):
-    """A checkpoint that training goes on from, or whose weights it begins with."""
+    """A checkpoint that training continues from, or whose weights it begins with."""
 
     checkpoint: Checkpoint
     local: Path

@@ -1,1 +1,1 @@
-"""What a worker is and tells on Ray; the training itself needs none of it."""
+"""Workers on Ray and their reports to Ray; the training itself does not need them."""

@@ -1,12 +1,12 @@
-"""A run's complete checkpoints, reported to Ray Train.
+"""Reports a run's complete checkpoints to Ray Train.
 
 Ray's Result and dashboard show checkpoints that were reported from inside Ray's own folder, and of one attempt only.
-The files are elsewhere, in `checkpoints/`, where the run's journal decides over all attempts which of them stay. So
-what is reported is a pointer, Ray's own pattern for such files: <checkpoint>/pointer.json in Ray's folder, with the
-URL. Ray keeps the same ones as the journal, by the same config, and deletes pointers only.
+The files are elsewhere, in `checkpoints/`, where the run's journal decides over all attempts which of them are kept. So
+a pointer is reported, Ray's own pattern for such files: <checkpoint>/pointer.json in Ray's folder, with the URL. Ray
+keeps the same checkpoints as the journal, by the same config, and deletes pointers only.
 
 A checkpoint without a score, which a stop leaves, is not reported: Ray would rank it, as the best or for ever as the
-worst. Nor can Ray take a report back, so one that is quarantined stays in the list of the attempt that reported it.
+worst. A report cannot be withdrawn, so a quarantined checkpoint stays in the list of the attempt that reported it.
 """
 
 import queue
@@ -30,14 +30,14 @@ class CheckpointReports(TrainerCallback):
         self._known: set[str] | None = session.broadcast(session.reported_pointers, "asking Ray for checkpoints")
 
     def report_kept(self) -> None:
-        """Reports what earlier attempts and worker groups have left; every rank calls it, before training."""
+        """Reports checkpoints of earlier attempts and worker groups; every rank calls this, before training."""
         if self._known is not None:
             self._report(self._session.broadcast(self._kept, "reporting earlier checkpoints to Ray"))
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Takes a checkpoint that the main process has uploaded; any thread may call it.
+        """Adds a checkpoint that the main process has uploaded; thread-safe.
 
-        Where the pointer cannot be written, Ray does not show the checkpoint; the run goes on.
+        If the pointer cannot be written, Ray does not show the checkpoint; the run continues.
         """
         if self._known is None or not self._is_scored(checkpoint):
             return
@@ -49,12 +49,12 @@ class CheckpointReports(TrainerCallback):
         self._uploaded.put(checkpoint)
 
     def report_new(self) -> None:
-        """Reports what was added since; every rank calls it, at the same step."""
+        """Reports checkpoints added since the last call; every rank calls this, at the same step."""
         if self._known is not None:
             self._report(self._session.broadcast(self._added, "reporting checkpoints to Ray"))
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Reports what was uploaded since the last line of the log, which all ranks come to at the same step."""
+        """Reports checkpoints uploaded since the last line of the log, which all ranks reach at the same step."""
         self.report_new()
 
     def _kept(self) -> list[Checkpoint]:

@@ -1,4 +1,4 @@
-"""What Ray Train starts in each worker: process group, secrets, session and log around the work of a rank."""
+"""Worker functions for Ray Train: process group, secrets, session and log around the work of a rank."""
 
 import contextlib
 import logging
@@ -32,10 +32,10 @@ from trainers.storage.full_disk import naming_full_disk
 from trainers.training.scoring_worker import score_task
 from trainers.training.worker import run_training_worker
 
-# Ray Train shares the GPUs of a node's workers by the first, and counts devices by it; where both are set, HIP reads
-# the second, in which Ray has left each worker its own GPU alone (Ray 2.60, train/v2/_internal/callbacks).
+# Ray Train shares the GPUs of a node's workers by the first variable, and counts devices by it; if both are set, HIP
+# reads the second, in which Ray has left each worker only its own GPU (Ray 2.60, train/v2/_internal/callbacks).
 VISIBLE, VISIBLE_TO_HIP = "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"
-# Ray exports a gauge that nobody sets again for two of its intervals of 10 s, and then drops it.
+# Ray exports a gauge that is not set again for two of its intervals of 10 s, and then drops it.
 REPEAT_S = 5.0
 
 
@@ -50,13 +50,13 @@ def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
 
 
 def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
-    """Runs a rank, and keeps what its process prints in the run folder.
+    """Runs a rank, and keeps the output of its process in the run folder.
 
-    The config has `task`, argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, whose run folder
-    keeps the log. Gives the driver's message for a run that was stopped; None for one that ran to its end.
+    `loop_config` has `task`, the argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, for the log.
+    Returns the driver's message for a run that was stopped; None for a run that ended by itself.
     """
     resolve_secrets(os.environ)
-    # It prints each report, whose numbers the driver has shown.
+    # Ray Train logs each report, whose numbers the driver has shown.
     logging.getLogger(context.__file__).setLevel(logging.WARNING)
     folder, attempt = loop_config["folder"], loop_config["attempt"]
     session = RaySession.of_this_worker(loop_config["coordinator"], folder.name, attempt)
@@ -73,10 +73,10 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
 
 @dataclass
 class NodeAddressTorchConfig(TorchConfig):
-    """Ray's TorchConfig, whose workers talk gloo over the network of their Ray.
+    """Ray's TorchConfig, with gloo on the network of the Ray nodes.
 
     Attributes:
-        check: Called on each worker first: a node that cannot train says so before NCCL fails there.
+        check: Called first on each worker, so that an unsuitable node is reported before NCCL fails there.
     """
 
     check: Callable[[], None] | None = None
@@ -96,18 +96,18 @@ class _NodeAddressBackend(_TorchBackend):
 
 
 def share_devices() -> None:
-    """Has a worker on AMD's GPUs see those of all workers of its node, as one on NVIDIA's does."""
+    """Makes a worker on AMD GPUs see the GPUs of all workers of its node, as on NVIDIA GPUs."""
     if VISIBLE in os.environ and VISIBLE_TO_HIP in os.environ:
         os.environ[VISIBLE_TO_HIP] = os.environ[VISIBLE]
 
 
 def run_check(check: Callable[[], None]) -> None:
-    """Calls it: Ray sends functions with a name only."""
+    """Calls a check; needed since Ray sends only functions with a name."""
     check()
 
 
 def choose_interface() -> None:
-    """Has gloo use the interface with the node's address, unless the user has chosen one."""
+    """Makes gloo use the interface with the node's address, unless the user has chosen one."""
     name = interface_of(ray.util.get_node_ip_address())
     if name is not None:
         os.environ.setdefault(GLOO_INTERFACE, name)
@@ -117,7 +117,7 @@ def choose_interface() -> None:
 class RaySession(Session):
     """A worker of a Ray TorchTrainer; its lines go to the coordinator, which the driver polls.
 
-    Its numbers are labeled with run and attempt; `nodes` is Ray's id of each rank's node.
+    Its gauges are labeled with run and attempt; `nodes` has Ray's id of each rank's node.
     """
 
     coordinator: Any = None
@@ -130,9 +130,10 @@ class RaySession(Session):
 
     @classmethod
     def of_this_worker(cls, coordinator: Any, run: str, attempt: int) -> "RaySession":
-        """The session of the calling worker; every worker calls it.
+        """Returns the session of the calling worker; every worker calls this.
 
-        Ray Train counts local ranks by IP address, which several nodes of one host share; here they count by node.
+        Ray Train counts local ranks by IP address, which several nodes of one host share; here they are counted by
+        node.
         """
         context = ray.train.get_context()
         rank, node = context.get_world_rank(), ray.get_runtime_context().get_node_id()
@@ -148,7 +149,7 @@ class RaySession(Session):
         self.coordinator.add_event.remote(event)
 
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
-        """Gives the number to Ray, whose agent on this node exports it; this thread sends nothing."""
+        """Passes the number to Ray, whose agent on this node exports it; this thread sends nothing."""
         self._published[gauge, frozenset(labels.items())] = value
         self._set(gauge, value, labels)
 
@@ -164,7 +165,7 @@ class RaySession(Session):
         self._gauges[gauge].set(value, {**own, **labels})
 
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
-        """Reports to Ray Train, for its dashboard and its Result; the pointer is in its folder already."""
+        """Reports to Ray Train, for its dashboard and its Result; the pointer is in Ray's folder already."""
         checkpoint = None
         if pointer is not None:
             storage = ray.train.get_context().get_storage()
@@ -177,7 +178,7 @@ class RaySession(Session):
         )
 
     def reported_pointers(self) -> set[str] | None:
-        """What earlier worker groups of this attempt have reported, and Ray Train has not deleted."""
+        """Returns the pointers that this attempt's worker groups have reported, and Ray Train has not deleted."""
         kept = ray.train.get_all_reported_checkpoints(consistency_mode=CheckpointConsistencyMode.COMMITTED)
         return {PurePosixPath(item.checkpoint.path).name for item in kept}
 
@@ -202,7 +203,7 @@ class RaySession(Session):
         return request is not None
 
     def regroup_reason(self) -> str | None:
-        """Of the last request, which stays one where the coordinator does not respond or has started again."""
+        """Returns the reason of the last request, even if the coordinator does not respond or has restarted."""
         self.stop_requested()
         return self._requests[-1].regroup_reason if self._requests else None
 
@@ -210,7 +211,7 @@ class RaySession(Session):
         return restart_reason(self.coordinator)
 
     def _keep_shown(self) -> None:
-        """Keeps what was shown last as long as this process lives, above all when the last progress was."""
+        """Republishes gauges as long as this process lives, above all the time of the last progress."""
         while True:
             time.sleep(REPEAT_S)
             self.republish_gauges()

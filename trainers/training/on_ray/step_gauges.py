@@ -1,4 +1,4 @@
-"""What a rank shows of its training to who watches the cluster, see docs/monitoring.md."""
+"""Gauges of a rank's training, see docs/monitoring.md."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainers.training.trainer.step_times import GradientExchange, Spent, StepPa
 
 
 class StepGauges(TrainerCallback):
-    """Shows progress after each step, and the rest with each line of the log. It comes after all other callbacks."""
+    """Sets the progress gauge after each step, and the others with each line of the log. Must be the last callback."""
 
     def __init__(
         self, session: Session, times: StepTimes, exchange: GradientExchange, plan: BatchPlan, durations_s: Any
@@ -34,20 +34,20 @@ class StepGauges(TrainerCallback):
         self._session.record_progress()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Shows for how long training stood still for this checkpoint, as a share of each step since the last."""
+        """Sets how long training was blocked by this checkpoint, divided by the steps since the last checkpoint."""
         steps = max(1, state.global_step - self._saved)
         self._session.set_gauge(gauges.STEP_TIME, self._times.end() / steps, part=StepPart.CHECKPOINT)
         self._session.record_progress()
         self._saved = state.global_step
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Prints which share of the time of all steps was spent on data, the mean over ranks. All ranks call it."""
+        """Prints the share of step time that was spent waiting for data, averaged over ranks. All ranks call this."""
         self._take()
         shares = self._session.gather(self._waited / max(self._trained, 1e-9), "adding up the time of steps")
         self._session.show_from_main(f"train: {sum(shares) / len(shares):.2%} of step time was spent waiting for data")
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Shows what was measured since the last line of the log; a line with a score alone is none."""
+        """Sets the measurements since the last line of the log; ignores lines with only a score."""
         logs: dict[str, float] = kwargs["logs"]
         steps = range(self._logged, state.global_step)
         if "loss" not in logs or not steps:
@@ -72,7 +72,7 @@ class StepGauges(TrainerCallback):
         return spent
 
     def _show_input(self, steps: range, seconds: float) -> None:
-        """Shows how fast this rank worked through its utterances, and how much of its input they were."""
+        """Sets the speed of this rank, and the share of padding in its input."""
         passes = [item for step in steps for item in self._plan.micro_batches(step, self._session.rank)]
         # A rank without utterances gets a filler.
         padded_s = sum(max(1, len(rows)) * edge_s for rows, edge_s in passes)

@@ -1,1 +1,1 @@
-"""Strategies: how model, gradients and optimizer state are spread over the ranks (DDP, DeepSpeed's ZeRO, FSDP2)."""
+"""Strategies: how model, gradients and optimizer state are sharded over the ranks (DDP, DeepSpeed's ZeRO, FSDP2)."""

@@ -1,4 +1,4 @@
-"""The full weights of a model of which each rank holds a shard: for a score, and for a checkpoint."""
+"""Gathers the full weights of a sharded model, for scoring and for checkpoints."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +9,17 @@ from accelerate import Accelerator
 from torch.distributed.fsdp import FSDPModule
 from transformers import Trainer, TrainerCallback
 
-# The weights in a checkpoint of a version in which the main process wrote full states.
+# File with the weights in checkpoints of an older version, in which the main process wrote full states.
 FULL_STATE = "pytorch_model_fsdp.bin"
 
 
 @contextmanager
 def full_weights(model: Any) -> Iterator[None]:
-    """Within it every rank holds all weights, and its forward passes ask nothing of the others. All ranks enter it.
+    """Gives every rank all weights while the block runs, so that forward passes need no other rank. All ranks enter it.
 
-    Ranks have unequal numbers of batches to score, halve those that do not fit their memory, and may give up early;
-    with sharded weights each of these would leave the others waiting. So the weights are gathered once for a score.
-    The model is what the Trainer trains, wrapped; of FSDP2, it has trained a step already.
+    Ranks score unequal numbers of batches, halve those that do not fit their memory, and may give up early; with
+    sharded weights, the others would wait in each of these cases. So the weights are gathered once for a score. `model`
+    is the Trainer's wrapped model; with FSDP2, it must have trained a step already.
     """
     if isinstance(model, FSDPModule):
         with _unsharded(model):
@@ -32,7 +32,7 @@ def full_weights(model: Any) -> Iterator[None]:
 
 
 def shards_weights(model: Any) -> bool:
-    """Whether no rank holds all weights of what the Trainer trains: with ZeRO-3 and FSDP2."""
+    """Returns True if no rank holds all weights of the wrapped model: with ZeRO-3 and FSDP2."""
     if isinstance(model, FSDPModule):
         return True
     partitions = getattr(model, "zero_optimization_partition_weights", None)
@@ -40,7 +40,7 @@ def shards_weights(model: Any) -> bool:
 
 
 def gathered_weights(accelerator: Accelerator, model: Any) -> dict[str, Any] | None:
-    """All weights on the main process, tied ones as one tensor; None: each rank holds them. All ranks call it."""
+    """Returns all weights on the main process, tied ones as one tensor; None if not sharded. All ranks call this."""
     if not shards_weights(model):
         return None
     weights: dict[str, Any] = accelerator.get_state_dict(model)
@@ -54,8 +54,8 @@ def gathered_weights(accelerator: Accelerator, model: Any) -> dict[str, Any] | N
 
 @contextmanager
 def _gathered(engine: Any) -> Iterator[None]:
-    """DeepSpeed's engine without the hooks that gather and shard again in each layer."""
-    # Only where a rank trains with it: importing it takes seconds, and asks for `sharding_process`.
+    """Gathers the weights of DeepSpeed's engine, without the hooks that gather and shard again in each layer."""
+    # Imported only if a rank trains with DeepSpeed: it takes seconds, and requires `sharding_process`.
     from deepspeed.runtime.zero import unwrap_model_for_generation  # noqa: PLC0415
 
     failed: BaseException | None = None
@@ -63,7 +63,7 @@ def _gathered(engine: Any) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            # It puts its hooks back only where the block ends by itself.
+            # DeepSpeed restores its hooks only if the block ends without an error.
             failed = error
     if failed is not None:
         raise failed
@@ -71,12 +71,12 @@ def _gathered(engine: Any) -> Iterator[None]:
 
 @contextmanager
 def _unsharded(root: FSDPModule) -> Iterator[None]:
-    """FSDP2's modules, which gather nothing that they hold already."""
+    """Gathers the weights of FSDP2's modules, which then need no collectives."""
     modules = [module for module in root.modules() if isinstance(module, FSDPModule)]  # type: ignore[attr-defined]
     for module in modules:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
-    # The Trainer makes it a forward pass around others, at whose end the root would be sharded again in the middle.
+    # The Trainer registers `generate` as a forward method around others, at whose end the root would be sharded again.
     as_forward = vars(root).pop("generate", None)
     try:
         yield
@@ -89,17 +89,17 @@ def _unsharded(root: FSDPModule) -> Iterator[None]:
 
 
 class LoadFullStates(TrainerCallback):
-    """Has a checkpoint with full states (FULL_STATE) loaded as it was written; others are written in shards."""
+    """Loads a checkpoint with full states (FULL_STATE) as it was written; other checkpoints are sharded."""
 
     def __init__(self, trainer: Trainer):
         self._state = trainer.accelerator.state
         self._sharded = self._state.fsdp_plugin
         full = copy(self._sharded)
-        # Filled by the next line as full states need it.
+        # Set by the next line to the values for full states.
         full.state_dict_config = full.optim_state_dict_config = None
         full.set_state_dict_type("FULL_STATE_DICT")
         self._state.fsdp_plugin = full
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Called after the Trainer has loaded model and optimizer."""
+        """Runs after the Trainer has loaded model and optimizer."""
         self._state.fsdp_plugin = self._sharded

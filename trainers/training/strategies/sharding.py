@@ -1,9 +1,9 @@
-"""What sharding asks of a rank's process, and DeepSpeed before it is imported.
+"""Prepares a rank's process for sharding, and DeepSpeed before it is imported.
 
-New and loaded weights alike are made in full on every rank, as for DDP, and sharded when training begins; so the same
-seed gives the same weights, and a model must fit a rank's memory once. transformers itself is not told of ZeRO-3
+New and loaded weights are created in full on every rank, as for DDP, and sharded when training begins; so the same seed
+gives the same weights, and a model must fit into a rank's memory once. ZeRO-3 is disabled in transformers itself
 (`unset_hf_deepspeed_config`): it would load every model sharded, and generate in lockstep on all ranks. Its models
-would also run the layers that they skip at random, for which `run_every_layer` cares.
+would also run the layers that they skip at random, which `run_every_layer` does instead.
 """
 
 import fcntl
@@ -29,16 +29,16 @@ ACCELERATE_NOTES = ("ACCELERATE_USE_FSDP", "FSDP_CPU_RAM_EFFICIENT_LOADING")
 
 
 class CompileLock:
-    """Takes the place of `torch.utils.file_baton.FileBaton`: whoever gets it compiles, or finds everything compiled.
+    """Replaces `torch.utils.file_baton.FileBaton`: whoever gets the lock compiles, or finds everything compiled.
 
-    torch's own is a file that exists, for which each later process waits, however its holder ended.
+    torch's own lock is a file whose existence blocks all later processes, even if its holder was killed.
     """
 
     def __init__(self, path: str):
         self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
 
     def try_acquire(self) -> bool:
-        """Waits for the lock, so that nobody takes what a killed process was compiling for complete."""
+        """Waits for the lock, so that nobody considers the incomplete output of a killed process complete."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         return True
 
@@ -48,12 +48,12 @@ class CompileLock:
 
 @contextmanager
 def operators_compiled_here() -> Iterator[None]:
-    """Within it, this process compiles and finds DeepSpeed's operators in a folder of its own node and versions.
+    """Makes DeepSpeed compile and load its operators in a folder of this node and these versions while the block runs.
 
-    It is in TORCH_EXTENSIONS_DIR where that is set, else in a temporary folder: home folders, where torch puts what it
-    compiles, are shared by nodes of different CPUs.
+    The folder is in TORCH_EXTENSIONS_DIR if set, else in a temporary folder: home folders, torch's default for compiled
+    code, are shared by nodes with different CPUs.
     """
-    # It looks for compilers, which only DeepSpeed needs.
+    # Looks for compilers at import, which only DeepSpeed needs.
     from torch.utils import cpp_extension  # noqa: PLC0415
 
     compiler: Any = cpp_extension
@@ -72,27 +72,28 @@ def operators_compiled_here() -> Iterator[None]:
 
 @contextmanager
 def sharding_process(part: StrategyPart, *, on_gpu: bool) -> Iterator[None]:
-    """Within it DeepSpeed, not imported before, and FSDP2 find what they ask of a process. Every rank enters it."""
+    """Prepares the process for FSDP2 and DeepSpeed, not imported before, while the block runs. Every rank enters it."""
     if not part.is_sharded:
         yield
         return
     if part.name == "deepspeed":
         if not on_gpu:
-            # It would take a GPU that this machine has.
+            # Otherwise DeepSpeed would use a GPU of this machine.
             os.environ["DS_ACCELERATOR"] = "cpu"
         logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     try:
         with _process_group(on_gpu=on_gpu), operators_compiled_here() if part.name == "deepspeed" else nullcontext():
             yield
     finally:
-        # Where accelerate leaves a note for the processes that it starts, a later run of this one would shard, too.
+        # accelerate leaves notes for the processes that it starts, which would make a later run of this process shard,
+        # too.
         for name in ACCELERATE_NOTES:
             os.environ.pop(name, None)
 
 
 @contextmanager
 def _process_group(*, on_gpu: bool) -> Iterator[None]:
-    """The ranks' group, or one of a process that is alone: they ask for it all the same, and DeepSpeed for MPI."""
+    """Yields in the ranks' process group, or in a new one of a single process, which the libraries require, too."""
     if torch.distributed.is_initialized():
         yield
         return
@@ -109,14 +110,14 @@ def _process_group(*, on_gpu: bool) -> Iterator[None]:
 def nvme_optimizer(
     part: StrategyPart, arguments: TrainingArguments
 ) -> tuple[type[torch.optim.Optimizer], dict[str, Any]] | None:
-    """DeepSpeed's AdamW, whose state can be swapped to NVMe, and its settings; None: the Trainer's own optimizer.
+    """Returns DeepSpeed's AdamW, whose state can be swapped to NVMe, with settings; None: the Trainer's own optimizer.
 
-    With its state on the CPU the Trainer's own stays, so that the weights come out as without offloading; DeepSpeed's
-    adds epsilon at another place of the formula.
+    With its state on the CPU the Trainer's own is used, so that the weights are equal to those without offloading;
+    DeepSpeed's adds epsilon at another place of the formula.
     """
     if part.offload_optimizer != "nvme":
         return None
-    # Not before `sharding_process`.
+    # Must not be imported before `sharding_process`.
     from deepspeed.ops.adam import DeepSpeedCPUAdam  # noqa: PLC0415
 
     betas = (arguments.adam_beta1, arguments.adam_beta2)
@@ -124,13 +125,13 @@ def nvme_optimizer(
 
 
 def run_every_layer(network: nn.Module) -> tuple[str, ...]:
-    """Stops a network from skipping layers at random while it trains (LayerDrop, https://arxiv.org/abs/1909.11556).
+    """Stops a network from skipping layers at random during training (LayerDrop, https://arxiv.org/abs/1909.11556).
 
-    Whisper's and Speech2Text's encoders and decoders keep the probability as an attribute, wav2vec2's in their config;
-    ranks draw by seeds of their own.
+    Whisper's and Speech2Text's encoders and decoders store the probability as an attribute, wav2vec2's in their config;
+    ranks draw with different seeds.
 
     Returns:
-        What was changed, for the log.
+        Descriptions of the changes, for the log.
     """
     highest = 0.0
     for module in network.modules():

@@ -1,1 +1,1 @@
-"""Trackers that show one run for all its attempts: a file each, and what feeds them."""
+"""Trackers that show all attempts of a run as one, and the feed that sends them metrics."""

@@ -1,6 +1,6 @@
-"""Trackers that show one run for all its attempts. To add one: a file with its `Tracker`, and its line here.
+"""Trackers that show all attempts of a run as one. To add one: a file with its `Tracker`, and a line here.
 
-The other trackers that `training.report_to` may name are transformers' own.
+Other trackers in `training.report_to` are transformers' own.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ KNOWN_TRACKERS: Mapping[str, Callable[[], Tracker]] = {
 
 
 def reported_to(config: TrainConfig) -> list[str]:
-    """The trackers that a config names; for `all`, those whose packages are installed here."""
+    """Returns the trackers that a config names; for `all`, those whose packages are installed here."""
     names = config.training.report_to
     if names == ["all"]:
         installed: list[str] = get_available_reporting_integrations()

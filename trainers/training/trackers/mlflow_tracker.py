@@ -1,4 +1,4 @@
-"""MLflow: a run of the server of MLFLOW_TRACKING_URI, found again by a tag with the run's id."""
+"""MLflow: a run on the server of MLFLOW_TRACKING_URI, identified by a tag with the run's id."""
 
 import os
 from itertools import islice
@@ -12,7 +12,7 @@ from trainers.training.trackers.tracker import TrackedLine, TrackedRun
 RUN = "rayscribe.run"
 # Step and kind of the last line that the run has.
 LAST = "rayscribe.last_line"
-# Any store takes as many parameters at once, and as long ones.
+# Limits of the number and length of parameters in one request that any store accepts.
 BATCH, LONGEST = 100, 500
 
 
@@ -23,7 +23,7 @@ class MLflow:
     _run_id: str
 
     def open(self, run: TrackedRun) -> Position | None:
-        # Its lines are not ours.
+        # Suppress MLflow's own lines.
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         from mlflow import MlflowClient, set_experiment  # noqa: PLC0415

@@ -15,7 +15,7 @@ class TensorBoard:
     def open(self, run: TrackedRun) -> Position | None:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
 
-        # A TensorBoard that shows the file before this one forgets its points.
+        # purge_step makes a TensorBoard that shows the previous file drop its points.
         self._writer = SummaryWriter(str(run.files.renew(TENSORBOARD)), purge_step=0)
         return None
 

@@ -1,4 +1,4 @@
-"""What a tracker is, and what one is given: a run, and lines of its metrics."""
+"""Interface of trackers: a run, and lines of its metrics."""
 
 import json
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ from trainers.config.storage_location import is_url
 from trainers.run_folder.journal import Position, position_of
 from trainers.run_folder.layout import TENSORBOARD, WANDB, RunFolder, seconds_of
 
-# Fields of a line of metrics that say where and when it is from.
+# Fields of a line of metrics that are not numbers to show.
 _ORIGIN = ("step", "attempt", "time")
 
 
 @dataclass(frozen=True)
 class TrackerFiles:
-    """Folders of trackers without a server: in the run folder, or of one in a bucket, below `staging` until uploaded.
+    """Folders of trackers without a server: in the run folder; for a run in a bucket, below `staging` until uploaded.
 
-    They are derived: each worker group writes them anew, complete.
+    Each worker group writes them again completely.
     """
 
     folder: RunFolder
@@ -30,21 +30,21 @@ class TrackerFiles:
 
     @property
     def root(self) -> Path:
-        """Where the folders are made."""
+        """Folder in which the trackers' folders are made."""
         return self.staging if is_url(self.folder.url) else Path(self.folder.url)
 
     def renew(self, name: str) -> Path:
-        """An empty folder, in place of that of the groups before."""
+        """Returns an empty folder, in place of that of earlier groups."""
         made = self.root / name
         rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
         return made
 
     def upload(self) -> None:
-        """Copies the folders to a bucket, the first time in place of those of the groups before.
+        """Copies the folders to a bucket, the first time in place of those of earlier groups.
 
         Raises:
-            StorageError: the storage does not accept it.
+            StorageError: the storage does not accept a file.
         """
         for name in (TENSORBOARD, WANDB):
             local = self.staging / name
@@ -57,13 +57,13 @@ class TrackerFiles:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as trackers show it.
+    """A run as shown by trackers.
 
     Attributes:
-        id: Unique; the same in all attempts.
-        name: What people call it.
-        config: What it runs with, and its folder.
-        files: Where trackers write that have no server.
+        id: Unique id; the same in all attempts.
+        name: Name for people.
+        config: Its config, and its folder.
+        files: Folders for trackers without a server.
     """
 
     id: str
@@ -77,8 +77,8 @@ class TrackedLine:
     """A line of metrics.
 
     Attributes:
-        position: Its place among those of the run.
-        at_s: When it was logged, in seconds since 1970.
+        position: Its position among the lines of the run.
+        at_s: Time of logging, in seconds since 1970.
         values: Numbers under the names that transformers' own trackers use: train/loss, eval/wer, test/wer.
     """
 
@@ -88,7 +88,7 @@ class TrackedLine:
 
     @classmethod
     def parsed(cls, text: str | bytes) -> "TrackedLine":
-        """A line as metrics.jsonl has it; a number that is not finite, null there, is left out."""
+        """Parses a line of metrics.jsonl; leaves out numbers that are not finite, which are null there."""
         content = json.loads(text)
         numbers = {key: value for key, value in content.items() if key not in _ORIGIN and value is not None}
         return cls(position_of(content), seconds_of(content["time"]), rewrite_logs(numbers))
@@ -99,17 +99,17 @@ class TrackedLine:
 
 
 class Tracker(Protocol):
-    """Where a run's metrics are shown next to those of others. Only one thread calls it; it may wait, and may raise."""
+    """Shows a run's metrics together with those of other runs. One thread calls it; methods may block, and may raise."""
 
     def open(self, run: TrackedRun) -> Position | None:
-        """Begins the run, or goes on with it; also after a method has raised.
+        """Begins or continues the run; called again after a method has raised.
 
         Returns:
-            The position of the last line that it has; None: it has none.
+            The position of the last line that the tracker has; None if it has none.
         """
 
     def log(self, line: TrackedLine) -> None:
         """Adds a line."""
 
     def close(self, *, finished: bool) -> None:
-        """Sends what is left. Where the run has not `finished`, another attempt may go on with it."""
+        """Sends remaining data. If the run has not `finished`, another attempt may continue it."""

@@ -1,4 +1,4 @@
-"""Feeds trackers with the metrics that the run folder has accepted, next to training and never in its way."""
+"""Feeds trackers with the metrics that the run folder has accepted, without blocking training."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -18,10 +18,10 @@ LAST_WAIT_S = 10.0
 
 
 class TrackerFeed:
-    """Sends lines to one tracker in a thread; where that fails, it is reported once.
+    """Sends lines to one tracker in a thread; a failure is reported once.
 
-    A tracker says which line it has last, and `history` has all lines so far. So nothing is sent twice, and what it
-    lacks, because it was not available or was named later, is sent once it is there.
+    A tracker returns the last line that it has, and `history` has all lines so far. So nothing is sent twice, and lines
+    that it missed, because it was unavailable or added later, are sent once it is available.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class TrackerFeed:
         history: Callable[[], Iterable[str | bytes]],
         log: Callable[[str], None],
     ):
-        """Begins with the first line."""
+        """Starts with the first line."""
         self._name, self._tracker, self._run, self._history, self._log = name, tracker, run, history, log
         self._lines: SimpleQueue[str | None] = SimpleQueue()
-        # A daemon: a process may end while a tracker does not answer.
+        # A daemon, so that the process can end while a tracker does not respond.
         self._thread = Thread(target=self._send_all, name=f"tracker {name}", daemon=True)
         self._ends = self._finished = self._told = False
 
@@ -45,7 +45,7 @@ class TrackerFeed:
         self._lines.put(line)
 
     def end(self, *, finished: bool) -> None:
-        """Has the thread send what is left, and end."""
+        """Makes the thread send the remaining lines, and end."""
         self._ends, self._finished = True, finished
         self._lines.put(None)
 
@@ -65,13 +65,13 @@ class TrackerFeed:
                 return
             except Exception as error:
                 self._tell(f"{type(error).__name__}: {error}")
-                # Tried again with each line, and a last time with the end.
+                # Retried with each line, and a last time at the end.
                 if not (self._ends and self._lines.empty()):
                     continue
             return
 
     def _go_on(self, line: str | None) -> None:
-        """Opens the tracker, and sends what it lacks, then lines as they come."""
+        """Opens the tracker, and sends the lines that it lacks, then new lines as they arrive."""
         last = self._tracker.open(self._run)
         coming = chain([line], iter(self._lines.get, None)) if line is not None else ()
         for each in map(TrackedLine.parsed, chain(self._history(), coming)):
@@ -90,10 +90,10 @@ class TrackerFeed:
 
 
 class Trackers:
-    """The trackers of a run, in its main process; elsewhere there are none."""
+    """The trackers of a run, in its main process; other ranks have none."""
 
     def __init__(self, trackers: dict[str, Tracker], run: TrackedRun, writer: GroupWriter, log: Callable[[str], None]):
-        """Nothing is opened before the first line."""
+        """Opens nothing before the first line."""
 
         def history() -> list[bytes]:
             return deduplicate(accepted_metrics(writer.folder, writer.check())).splitlines()
@@ -102,19 +102,19 @@ class Trackers:
         self._files, self._log = run.files, log
 
     def send(self, line: str) -> None:
-        """Sends a line of metrics that the run folder has."""
+        """Sends a line of metrics that is in the run folder."""
         for feed in self._feeds:
             feed.send(line)
 
     def upload(self) -> None:
-        """Copies their files to the run folder, where they are not written there at once."""
+        """Copies the trackers' files to the run folder, if it is in a bucket."""
         self._files.upload()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Ends them, if they answer soon."""
+        """Ends the trackers, if they respond soon."""
         for feed in self._feeds:
             feed.end(finished=error is None)
         until = time.monotonic() + LAST_WAIT_S

@@ -10,8 +10,8 @@ from trainers.training.trackers.tracker import TrackedLine, TrackedRun
 class Trackio:
     """A run in TRACKIO_PROJECT with a row for each step, which is sent once the next step has a line.
 
-    So the last row says what it has. Where the run has not finished, the next attempt sends the row of its last step,
-    whose score it may add.
+    So its last row identifies the last line that it has. If the run has not finished, the next attempt sends the row of
+    its last step, and may add the score to it.
     """
 
     _run: Any

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run of its server, by the run's id; offline, a folder for `wandb sync` in the run folder."""
+"""Weights & Biases: a run on its server, by the run's id; offline, a folder for `wandb sync` in the run folder."""
 
 import os
 from tempfile import mkdtemp
@@ -10,28 +10,28 @@ from trainers.training.trackers.tracker import TrackedLine, TrackedRun
 from trainers.training.trackers.tracker_feed import LAST_WAIT_S
 
 AXIS = "train/global_step"
-# For the first answer of the server, which the end of a process waits for, too.
+# Timeout for the server's first response, and for sending at the end of a process.
 ANSWER_S = 30.0
 
 
 class WeightsAndBiases:
     """A run in WANDB_PROJECT, whose history has one row for each line of metrics.
 
-    A row's own number says its position, so the server's last row says what it has, and it refuses earlier ones.
-    Offline nothing is known of rows before. There each worker group writes all: `wandb sync` replaces a run by what is
-    in a folder.
+    The number of a row is the position of its line, so the server's last row identifies the last line that it has; it
+    refuses earlier rows. Offline, earlier rows are not known, so each worker group writes all: `wandb sync` replaces a
+    run by the content of a folder.
     """
 
     _run: Any
     _was_opened: bool = False
 
     def open(self, run: TrackedRun) -> Position | None:
-        # It says before it reads our settings where a key is from.
+        # wandb prints the origin of the key before it reads our settings.
         os.environ.setdefault("WANDB_SILENT", "true")
         import wandb  # noqa: PLC0415
 
         if self._was_opened:
-            # Its service process has the id in use since, even where nobody has answered.
+            # Its service process considers the id in use, even if the server has not responded.
             wandb.teardown()
         self._was_opened = True
         is_offline = os.environ.get("WANDB_MODE") == "offline"
@@ -41,14 +41,14 @@ class WeightsAndBiases:
             id=run.id,
             name=run.name,
             resume="allow",
-            # What an attempt may change of the config.
+            # Fields of the config that an attempt may change.
             allow_val_change=True,
             # A notebook may have a run of its own.
             reinit="create_new",
             config=dict(run.config),
             dir=str(folder),
             settings=wandb.Settings(
-                # It would send what this process prints, and its command line.
+                # Otherwise wandb would send this process's output and command line.
                 console="off",
                 x_disable_meta=True,
                 init_timeout=ANSWER_S,

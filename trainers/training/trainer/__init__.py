@@ -1,1 +1,1 @@
-"""The Hugging Face Trainer of a rank, and what it is composed of."""
+"""The Hugging Face Trainer of a rank, and its components."""

@@ -1,8 +1,8 @@
-"""torch.compile of a model's layers, for one shape at a time; a model that cannot be compiled trains as it is.
+"""torch.compile of a model's layers, for one shape at a time; a model that cannot be compiled trains uncompiled.
 
-Each layer is compiled by itself: its code is the same in all of them, so it is compiled once, gradients of a layer are
-reduced while those before it are computed, and what changes with a bucket outside of the layers (the encoder's length)
-costs nothing. Layers are compiled in place, so that names of weights stay as they are.
+Each layer is compiled separately: all layers have the same code, so it is compiled once, gradients of a layer are
+reduced while those before it are computed, and values outside of the layers that change with a bucket (the encoder's
+length) do not cause recompilation. Layers are compiled in place, so that names of weights stay unchanged.
 """
 
 import os
@@ -22,9 +22,9 @@ from trainers.training.trainer.speech_trainer import SpeechTrainer
 
 # Label lengths are padded to a multiple of this many tokens.
 LABEL_MULTIPLE = 32
-# Shapes that a layer is compiled for: a decoder's are pairs of a bucket and a label length. Others run as they are.
+# Maximum number of shapes per layer: a decoder's are pairs of a bucket and a label length. Other shapes run uncompiled.
 MOST_SHAPES = 64
-# The oldest GPUs that Triton makes code for: https://github.com/triton-lang/triton#compatibility
+# The oldest GPUs supported by Triton: https://github.com/triton-lang/triton#compatibility
 OLDEST_GPU = (7, 0)
 BACKEND = "inductor"
 
@@ -32,7 +32,7 @@ BACKEND = "inductor"
 def compile_model(
     trainer: SpeechTrainer, config: TrainConfig, session: Session, *, backend: str | Callable[..., Any] = BACKEND
 ) -> None:
-    """Compiles the model on every rank, or on none, and prints which. Every rank calls it before it trains."""
+    """Compiles the model on every rank, or on none, and prints which. Every rank calls this before training."""
     model: Any = trainer.model
     problem = obstacle(config, trainer.args.device)
     if problem is None:
@@ -41,8 +41,8 @@ def compile_model(
         try:
             with _same_buffers(model):
                 trainer.try_step()
-        except Exception as error:  # whatever a compiler fails with, the run goes on
-            # What failed inside of torch's compiler, in its own words.
+        except Exception as error:  # the run continues after any error of a compiler
+            # The original error inside of torch's compiler.
             cause = getattr(error, "inner_exception", error)
             problem = f"{type(cause).__name__}: {(str(cause).strip() or 'no reason given').splitlines()[0]}"
         torch._dynamo.config.suppress_errors = True
@@ -58,7 +58,7 @@ def compile_model(
 
 
 def obstacle(config: TrainConfig, device: torch.device) -> str | None:
-    """Why a model cannot be compiled here; None where nothing is known that is in the way."""
+    """Returns why a model cannot be compiled here; None if there is no known obstacle."""
     if config.strategy.is_sharded:
         return f"strategy.name {config.strategy.name} gathers weights in hooks, which no layer is compiled with"
     if config.training.checkpoints_reentrantly:
@@ -78,7 +78,7 @@ def obstacle(config: TrainConfig, device: torch.device) -> str | None:
 
 
 def compile_layers(model: torch.nn.Module, backend: str | Callable[..., Any] = BACKEND) -> list[torch.nn.Module]:
-    """Has each layer compiled when it first runs, in place; returns the layers."""
+    """Marks each layer for compilation in place when it first runs; returns the layers."""
     torch._dynamo.config.recompile_limit = MOST_SHAPES
     torch._dynamo.config.suppress_errors = False
     layers = [layer for _, stack in stacks(model) for layer in stack]
@@ -89,7 +89,7 @@ def compile_layers(model: torch.nn.Module, backend: str | Callable[..., Any] = B
 
 @contextmanager
 def _same_buffers(model: torch.nn.Module) -> Iterator[None]:
-    """Puts buffers back as they were: statistics of a batch norm, which no step but the plan's may move."""
+    """Restores buffers after the block: statistics of a batch norm, which only steps of the plan may change."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         yield

@@ -1,8 +1,8 @@
-"""Ends a training whose loss or weights are no longer finite: on all ranks at one step, without a wait at any other.
+"""Ends training if its loss or weights are no longer finite: on all ranks at one step, without a wait at other steps.
 
-A forward pass only notes on its own device at which step the first such loss was. The ranks look at their notes where
-they meet anyway: where a loss is logged, and before a score and a checkpoint, so that neither is made of such weights.
-In fp16 a step that overflows is skipped, and training goes on as long as the loss scale can still be lowered.
+A forward pass only records on its own device the first step with such a loss. The ranks check their records where they
+synchronize anyway: when a loss is logged, and before a score and a checkpoint, so that neither is made of such weights.
+In fp16 a step that overflows is skipped, and training continues as long as the loss scale can still be lowered.
 """
 
 import math
@@ -14,37 +14,37 @@ import torch
 
 from trainers.errors import DivergedError
 
-# As DeepSpeed's default `min_loss_scale`, below which it gives up too.
+# Like DeepSpeed's default `min_loss_scale`, below which it gives up, too.
 MIN_LOSS_SCALE = 1.0
-# Of the plain Exception by which it does (deepspeed/runtime/fp16/loss_scaler.py).
+# Text of the plain Exception that DeepSpeed raises then (deepspeed/runtime/fp16/loss_scaler.py).
 _DEEPSPEED_GIVES_UP = "loss scale already at minimum"
 
 
 class Divergence:
-    """What one rank has seen of losses that are not finite."""
+    """One rank's record of losses that are not finite."""
 
     def __init__(self, device: torch.device, *, fp16: bool):
         self._fp16 = fp16
         self._first_step = torch.tensor(math.inf, device=device)
         self._finite_passes = torch.tensor(0.0, device=device)
-        # Learning rate of each step since the ranks looked last.
+        # Learning rate of each step since the ranks' last check.
         self._rates: dict[int, float] = {}
 
     def record(self, loss: torch.Tensor, step: int, rate: float) -> torch.Tensor:
-        """Takes the loss of a forward pass; gives what is added to the sum that is logged."""
+        """Records the loss of a forward pass; returns the value that is added to the sum for the log."""
         self._rates[step] = rate
         is_finite = torch.isfinite(loss)
         if self._fp16:
             self._finite_passes += is_finite
-            # Such a loss would stay in each sum that is logged later.
+            # Otherwise the loss would stay in each sum that is logged later.
             return loss.nan_to_num(0.0, 0.0, 0.0)
         self._first_step = torch.where(is_finite, self._first_step, self._first_step.clamp(max=step))
         return loss
 
     def loss_to_log(self, loss: float, accelerator: Any) -> float:
-        """The loss of a line of the log: of fp16 nan, where no pass since the line before was finite.
+        """Returns the loss for a line of the log; for fp16 nan if no pass since the previous line was finite.
 
-        All ranks call it.
+        All ranks call this.
         """
         if not self._fp16:
             return loss
@@ -53,22 +53,22 @@ class Divergence:
         return loss if finite_passes else math.nan
 
     def raise_if_logged_loss_diverged(self, loss: float, step: int, accelerator: Any) -> None:
-        """Ends training where the loss of a line of the log, the same on all ranks, is not finite.
+        """Ends training if the loss of a line of the log, equal on all ranks, is not finite.
 
         Raises:
             DivergedError: names the step and the learning rate.
         """
         scaler = accelerator.scaler
-        # DeepSpeed has a scale of its own, and raises an error at its minimum.
+        # DeepSpeed has its own scale, and raises an error at the minimum.
         may_recover = self._fp16 and (scaler is None or scaler.get_scale() >= MIN_LOSS_SCALE)
         if not math.isfinite(loss) and not may_recover:
             first = accelerator.gather(self._first_step).min()
             self.raise_diverged(min(float(first), step), "the loss")
 
     def raise_if_any_rank_diverged(self, weights: Iterable[torch.Tensor], step: int, accelerator: Any) -> None:
-        """Ends training where any rank has seen a loss that is not finite, or holds such a weight. All ranks call it.
+        """Ends training if any rank has recorded a loss or holds a weight that is not finite. All ranks call this.
 
-        `weights` are those that are trained, or this rank's shards of them; `step` counts what is completed.
+        `weights` are the trained ones, or this rank's shards of them; `step` counts completed steps.
 
         Raises:
             DivergedError: names the step and the learning rate.
@@ -84,7 +84,7 @@ class Divergence:
 
     @contextmanager
     def watch_deepspeed(self, step: int) -> Iterator[None]:
-        """Within it, where DeepSpeed steps, it cannot lower the loss scale any further: on all ranks at one step.
+        """Converts DeepSpeed's error at its minimum loss scale, which all ranks raise at one step, in a block.
 
         Raises:
             DivergedError: names the step.
@@ -97,7 +97,7 @@ class Divergence:
             self.raise_diverged(step, "at the lowest loss scale a gradient")
 
     def raise_diverged(self, step: float, what: str) -> NoReturn:
-        """Ends training; every rank calls it.
+        """Ends training; every rank calls this.
 
         Raises:
             DivergedError: names the step and the learning rate.
@@ -113,8 +113,8 @@ class Divergence:
 
 
 def _all_finite(weights: Iterable[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Whether all are finite, as a tensor; of sharded ones this rank's part."""
-    # FSDP2's and ZeRO-3's own names of the shard.
+    """Returns as a tensor whether all weights are finite; for sharded ones this rank's part."""
+    # The attributes of FSDP2 and ZeRO-3 for the shard.
     shards = [getattr(weight, "_local_tensor", getattr(weight, "ds_tensor", weight)) for weight in weights]
     filled = [cast(torch.Tensor, shard).detach() for shard in shards if shard.numel()]
     if not filled:

@@ -1,4 +1,4 @@
-"""What the Trainer minimizes: a model's inputs of a batch, its loss, and what the loss of a step is divided by."""
+"""The training objective: a model's inputs of a batch, its loss, and the divisor of a step's loss."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +19,7 @@ class Objective:
         self._recognizer, self._arguments = recognizer, arguments
         self._features = recognizer.new_features().to(arguments.device)
         self._lengths: torch.Tensor | None = None
-        # The regularizer's term: of the pass that runs, and over those since the loss was logged.
+        # The regularizer's term: of the current pass, and the sum since the loss was logged.
         self._term: torch.Tensor | None = None
         self._terms: torch.Tensor | float = 0.0
         self._passes = 0
@@ -30,7 +30,7 @@ class Objective:
 
     @contextmanager
     def inputs(self, batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The model's inputs of a collated batch on the device, labels among them; within it, it takes their length."""
+        """Yields the model's inputs of a collated batch on the device, with labels; sets the input length meanwhile."""
         given = dict(batch)
         samples, sizes, edge_s, masks, shares = (
             given.pop(name) for name in ("samples", "sizes", "edge_s", "masks", "shares")
@@ -47,7 +47,7 @@ class Objective:
             yield given
 
     def _regularized(self, clips: list[torch.Tensor], shares: list[float]) -> AbstractContextManager[None]:
-        """Within it, the model also gives the regularizer's term of the clips that have a share of it."""
+        """Makes the model compute the regularizer's term of the clips that have a share of it, while the block runs."""
         sample = [number for number, share in enumerate(shares) if share]
         regularizer = self._recognizer.regularizer
         self._term = None
@@ -56,14 +56,14 @@ class Objective:
         return regularizer.of([clips[number] for number in sample], torch.tensor([shares[number] for number in sample]))
 
     def count(self, batches: Sequence[dict[str, Any]], accelerator: Any) -> torch.Tensor:
-        """What the loss of a step is divided by, over all forward passes and ranks. All ranks call it."""
+        """Returns the divisor of a step's loss, over all forward passes and ranks. All ranks call this."""
         labels = [self._recognizer.counted_labels(batch["labels"]) for batch in batches]
         own = torch.stack([counted.ne(IGNORED_LABEL).sum() for counted in labels]).sum().to(self._arguments.device)
         total: torch.Tensor = accelerator.gather(own).sum().float()
         return total
 
     def loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-        """The Trainer's `compute_loss_func`."""
+        """Computes the loss; the Trainer's `compute_loss_func`."""
         target = Target(labels, self._lengths, self._arguments.label_smoothing_factor)
         loss = self._recognizer.loss(outputs, target, num_items_in_batch)
         regularizer = self._recognizer.regularizer
@@ -74,7 +74,7 @@ class Objective:
         return loss + added
 
     def without_regularizer(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss of the pass that has run, without the regularizer's term, which is summed up for the log."""
+        """Returns the loss of the last pass without the regularizer's term, which is added up for the log."""
         self._passes += 1
         regularizer = self._recognizer.regularizer
         if regularizer is None or self._term is None:
@@ -85,7 +85,7 @@ class Objective:
         return loss - added
 
     def logged(self, accelerator: Any) -> dict[str, float]:
-        """The regularizer's mean over the steps since the last call, where there is one. All ranks call it."""
+        """Returns the regularizer's mean over the steps since the last call, if there is one. All ranks call this."""
         regularizer = self._recognizer.regularizer
         if regularizer is None:
             return {}

@@ -1,4 +1,4 @@
-"""What one rank is given of each step: the plan's utterances, read, augmented, stacked, and on the device in time."""
+"""Loads one rank's part of each step: the plan's utterances, read, augmented, stacked, and on the device in time."""
 
 import multiprocessing
 from collections import Counter, deque
@@ -19,8 +19,8 @@ from trainers.distributed.machine import end_with_parent
 from trainers.models.labels import Labels
 from trainers.models.recognizer import IGNORED_LABEL, LabelCollator, Regularizer
 
-# How many steps ahead shards are fetched. A step of a set that is shuffled at once needs about as many shards as it
-# has utterances; one within a window few that are not there yet, but all of the next window's at once.
+# How many steps ahead shards are fetched. If the complete set is shuffled, a step needs about as many shards as it has
+# utterances; within a window, a step needs few new shards, but the next window needs all of its shards at once.
 PREFETCH_STEPS, PREFETCH_STEPS_WITHIN_WINDOWS = 4, 32
 
 
@@ -29,11 +29,11 @@ class SampleReference:
     """One utterance of one forward pass.
 
     Attributes:
-        position: Where it stands in the index.
-        edge_s: Seconds that it is padded to.
-        filler: It only keeps a rank in step with the others; its labels are all ignored.
-        epoch: Passes over what it was drawn from that came before; augmentation draws anew in each.
-        share: What it counts of the step's regularizer; 0: it is not in its sample.
+        position: Position in the index.
+        edge_s: Seconds to which it is padded.
+        filler: True if it only keeps a rank in step with the others; its labels are all ignored.
+        epoch: Number of earlier passes over its source; augmentation draws anew in each.
+        share: Its weight in the step's regularizer; 0: it is not in the regularizer's sample.
     """
 
     position: int
@@ -89,18 +89,18 @@ class PlannedBatches(Sampler[list[SampleReference]]):
 
 
 class PlannedLoader(DataLoader[Any]):
-    """A DataLoader that passes the epoch on to its batches, and whose processes end with the one that made it."""
+    """A DataLoader that passes the epoch on to its batches, and whose processes end with their parent."""
 
     def __init__(self, dataset: Dataset[Any], **options: Any):
         super().__init__(dataset, worker_init_fn=_begin_process, **options)
-        # Else each of its processes would import torch anew, where a fork server starts them.
+        # Otherwise each of its processes would import torch anew, if a fork server starts them.
         multiprocessing.set_forkserver_preload([__name__])
 
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
     def end(self) -> None:
-        """Ends its processes. Where garbage collection does, torch waits for each of them for 5 seconds first."""
+        """Ends its processes. On garbage collection, torch would first wait up to 5 seconds for each of them."""
         if isinstance(self._iterator, _MultiProcessingDataLoaderIter):
             self._iterator._shutdown_workers()
 
@@ -140,10 +140,10 @@ class Collator:
     """Stacks clips and labels; features are computed later, on the device.
 
     Attributes:
-        collate_labels: Makes inputs of labels.
-        label_multiple: They are padded to a multiple of this many tokens, so that there are few lengths.
-        label_tokens: But not to more than this many.
-        on_cpu: Whether features are computed on the CPU, see `Features`.
+        collate_labels: Makes model inputs of labels.
+        label_multiple: Labels are padded to a multiple of this many tokens, so that there are few lengths.
+        label_tokens: Maximum length of that padding.
+        on_cpu: True if features are computed on the CPU, see `Features`.
     """
 
     collate_labels: LabelCollator
@@ -152,7 +152,7 @@ class Collator:
     on_cpu: bool = False
 
     def __call__(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Gives samples (B, T) int16, B sizes, edge_s, masks, shares, and what is made of labels."""
+        """Returns samples (B, T) int16, B sizes, edge_s, masks, shares, and the collated labels."""
         samples, sizes = pad_samples([item["clip"] for item in items])
         rows = [item["labels"] for item in items]
         longest = max(len(row) for row in rows)
@@ -160,27 +160,27 @@ class Collator:
         labels = self.collate_labels([[*row, *[IGNORED_LABEL] * (width - longest)] for row in rows], sizes.tolist())
         masks, shares = ([item[name] for item in items] for name in ("masks", "share"))
         own = {"edge_s": items[0]["edge_s"], "masks": masks, "shares": shares}
-        # As arrays, which nothing moves to a device.
+        # As arrays, which are not moved to a device.
         given = [item["clip"] for item in items] if self.on_cpu else samples
-        # Sizes stay on this side: to read one from a GPU would wait for all of its work.
+        # Sizes stay on the CPU: reading one from a GPU would wait for all of its work.
         return {**labels, **own, "samples": given, "sizes": sizes.tolist()}
 
 
 class BatchesAhead(Iterator[dict[str, Any]]):
     """Batches of a loader, in its order, on the device.
 
-    What is copied from pinned memory, on a stream of its own, is waited for by the device and not by this process.
+    The device, not this process, waits for copies from pinned memory, which use their own stream.
     """
 
     def __init__(self, batches: Iterator[dict[str, Any]], device: torch.device):
-        """Batches are in pinned memory; to a CPU nothing is copied, and they are only read ahead."""
+        """`batches` are in pinned memory; for a CPU they are not copied, only read ahead."""
         self.batches = batches
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._waiting: deque[dict[str, Any]] = deque()
 
     def fetch(self) -> None:
-        """Reads one more batch and begins to copy it. Called when the device has its work."""
+        """Reads one more batch and begins to copy it. Called when the device has work."""
         batch = next(self.batches, None)
         if batch is not None:
             with torch.cuda.stream(self._stream):
@@ -196,7 +196,7 @@ class BatchesAhead(Iterator[dict[str, Any]]):
             present = torch.cuda.current_stream(self._device)
             present.wait_stream(self._stream)
             for tensor in _tensors(batch):
-                # Else its memory could be given to the next copy while the model still reads it.
+                # Otherwise its memory could be reused for the next copy while the model still reads it.
                 tensor.record_stream(present)
         return batch
 

@@ -1,7 +1,7 @@
 """The Hugging Face Trainer with the plan's batches, our objective, scores and checkpoints.
 
-It is the only subclass of a Trainer. Beneath the public interface it overrides `_load_from_checkpoint` and
-`_save_rng_state` alone; the reasons, and that transformers still calls them, are in its `test_private_interfaces.py`.
+This is the only subclass of a Trainer. Beneath the public interface it overrides only `_load_from_checkpoint` and
+`_save_rng_state`; `test_private_interfaces.py` has the reasons, and checks that transformers still calls them.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,9 +36,9 @@ class SpeechTrainer(Seq2SeqTrainer):
     """One rank's training loop.
 
     Attributes:
-        compiled: Whether layers are compiled.
-        times: Where its time goes; who ends `CHECKPOINT` is the last callback that hears of a save.
-        exchange: How long gradients are exchanged.
+        compiled: True if layers are compiled.
+        times: Time spent on parts of training; `CHECKPOINT` must be ended by the last callback of a save.
+        exchange: Time of exchanging gradients.
     """
 
     compiled = False
@@ -55,10 +55,10 @@ class SpeechTrainer(Seq2SeqTrainer):
         callbacks: list[TrainerCallback],
         optimizer: tuple[type[torch.optim.Optimizer], dict[str, Any]] | None = None,
     ):
-        """Ties the Trainer to the plan.
+        """Connects the Trainer to the plan.
 
-        `evaluate` scores the validation set after a step, called by all ranks together; None: a request to stop came
-        between. Without an optimizer (class and settings) it is AdamW, as the arguments say.
+        `evaluate` scores the validation set after a step on all ranks together, and returns None if a stop request
+        interrupts it. Without `optimizer` (class and settings), AdamW with the arguments' settings is used.
         """
         self.objective: Objective = Objective(recognizer, arguments)
         super().__init__(
@@ -66,14 +66,14 @@ class SpeechTrainer(Seq2SeqTrainer):
             args=arguments,
             data_collator=Collator(recognizer.collate_labels, on_cpu=self.objective.on_cpu),
             train_dataset=clips,
-            # The Trainer insists on one where it is to evaluate; `evaluate` below reads its own.
+            # The Trainer requires one for evaluation; `evaluate` below reads its own.
             eval_dataset=clips,
             compute_loss_func=self.objective.loss,
             callbacks=callbacks,
         )
-        # accelerate has told all of transformers of ZeRO-3, see `strategies/sharding.py`.
+        # accelerate has enabled ZeRO-3 in all of transformers, see `strategies/sharding.py`.
         unset_hf_deepspeed_config()
-        # The Trainer for sequence to sequence does not pass it on.
+        # Seq2SeqTrainer does not pass it on.
         self.optimizer_cls_and_kwargs = optimizer
         self.pop_callback(PrinterCallback)
         self.times, self.exchange = StepTimes(), GradientExchange(self)
@@ -85,7 +85,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         self._ahead: BatchesAhead | None = None
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer's; what reads clips ends with it."""
+        """Trains like the Trainer, and then ends the processes that read clips."""
         try:
             return super().train(*args, **kwargs)
         finally:
@@ -94,14 +94,14 @@ class SpeechTrainer(Seq2SeqTrainer):
                 self._loader.end()
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
-        """The learning rate over the run's lengths; transformers' own where there is one length."""
+        """Creates the scheduler for the run's lengths; transformers' own if there is one length."""
         if len(self._schedule.lengths) == 1:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = new_scheduler(self._schedule, self.args, optimizer or self.optimizer)
         return self.lr_scheduler
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The plan's batches of this rank; not prepared by accelerate, which would share them out again."""
+        """Returns the plan's batches of this rank, not prepared by accelerate, which would distribute them again."""
         self._loader = PlannedLoader(
             self._clips,
             batch_sampler=self._batches,
@@ -116,7 +116,7 @@ class SpeechTrainer(Seq2SeqTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """The batches of one step, those for a GPU copied there during the step before, and what its loss is over."""
+        """Returns the batches of one step, copied to a GPU during the previous step, and the divisor of its loss."""
         batches = epoch_iterator
         if device.type == "cuda":
             if self._ahead is None or self._ahead.batches is not epoch_iterator:
@@ -128,13 +128,13 @@ class SpeechTrainer(Seq2SeqTrainer):
             return found, self.objective.count(found, self.accelerator)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """The loss of one forward pass, at the length of its bucket."""
+        """Returns the loss of one forward pass, at the length of its bucket."""
         self._keep_statistics()
         with self.objective.inputs(inputs) as given:
             return super().compute_loss(model, given, *args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One forward and backward pass; gives the loss without what a regularizer adds to it."""
+        """Runs one forward and backward pass; returns the loss without the regularizer's term."""
         with self._divergence.watch_deepspeed(self.state.global_step + 1):
             loss: torch.Tensor = super().training_step(*args, **kwargs)
         if self._ahead is not None:
@@ -145,7 +145,7 @@ class SpeechTrainer(Seq2SeqTrainer):
         return self.objective.without_regularizer(loss)
 
     def try_step(self) -> None:
-        """A forward and backward pass of this rank alone, whose gradients are dropped; what fails in it is raised."""
+        """Runs a forward and backward pass of this rank alone, and drops the gradients; raises any error."""
         model: Any = self._recognizer.model
         batch = self.data_collator([self._clips[reference] for reference in next(iter(self._batches))])
         model.train()
@@ -158,23 +158,23 @@ class SpeechTrainer(Seq2SeqTrainer):
         model.zero_grad()
 
     def _keep_statistics(self) -> None:
-        """Has batch norms take the statistics of their weights, also while the rest trains.
+        """Makes batch norms use the statistics of their weights, also during training.
 
-        By those of a forward pass the loss would depend on how a step is shared out, and weights that are frozen, or
-        those below an adapter, would change with every clip.
+        With statistics of a forward pass, the loss would depend on how a step is distributed, and weights that are
+        frozen, or below an adapter, would change with every clip.
         """
         for norm in self._batch_norms:
             norm.eval()
 
     def pad_labels(self, label_multiple: int) -> None:
-        """From now on labels of a decoder are padded to a multiple of this many tokens."""
+        """Pads labels of a decoder to a multiple of this many tokens from now on."""
         limits = self._recognizer.limits
         if limits.new_tokens is not None:
             collate_labels = self._recognizer.collate_labels
             self.data_collator = Collator(collate_labels, label_multiple, limits.label_tokens, self.objective.on_cpu)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds to a loss the mean of a regularizer over its steps. All ranks call it."""
+        """Adds the mean of a regularizer over its steps to a logged loss. All ranks call this."""
         if "loss" in logs:
             logs |= self.objective.logged(self.accelerator)
             logs["loss"] = self._divergence.loss_to_log(logs["loss"], self.accelerator)
@@ -185,12 +185,12 @@ class SpeechTrainer(Seq2SeqTrainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         with self.times.spent_on(StepPart.SCORING):
             self._raise_if_diverged()
-            # Else generation would be compiled anew for each length.
+            # Otherwise generation would be compiled anew for each length.
             with full_weights(self.model_wrapped), set_stance("force_eager") if self.compiled else nullcontext():
                 try:
                     metrics = self._score(self.state.global_step)
                 except NotFiniteError:
-                    # Of finite weights, as those of the first steps of a run that diverges are. All ranks raise it.
+                    # Weights may still be finite in the first steps of a run that diverges. Raised by all ranks.
                     self._divergence.raise_diverged(self.state.global_step, "a loss of the validation set")
             if metrics is not None:
                 self.log(dict(metrics))
@@ -200,16 +200,16 @@ class SpeechTrainer(Seq2SeqTrainer):
             return metrics or {}
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Begins a checkpoint with an ordinary model, whatever the strategy is. All ranks call it."""
+        """Begins a checkpoint with an ordinary model, with any strategy. All ranks call this."""
         self.times.begin(StepPart.CHECKPOINT)
-        # One that a request to stop leaves has no score that would show it.
+        # A checkpoint that is saved on a stop request has no score that would show it.
         self._raise_if_diverged()
         weights = gathered_weights(self.accelerator, self.model_wrapped)
         if self.args.should_save:
             self._write_model(Path(str(output_dir or self.args.output_dir)), weights)
 
     def _write_model(self, folder: Path, weights: dict[str, Any] | None) -> None:
-        """Writes the model, or the adapter without the weights that it is added to, and the processor."""
+        """Writes the model, or the adapter without its base weights, and the processor."""
         model: Any = self.model
         folder.mkdir(parents=True, exist_ok=True)
         if self._recognizer.adapter is not None:
@@ -232,4 +232,4 @@ class SpeechTrainer(Seq2SeqTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Nothing: `Reseed` makes the state of each step from the step's number."""
+        """Does nothing: `Reseed` sets the state of each step from the step's number."""

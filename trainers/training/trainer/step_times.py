@@ -1,8 +1,7 @@
-"""Where the time of training goes, without a single wait for a GPU.
+"""Measures the time spent on parts of training, without waiting for a GPU.
 
-Times are those of this process, except for what a GPU does on its own: how long it had no work while the next batch
-was read, and how long a step's gradients were exchanged after they had all been computed. Both are read off events
-that have passed.
+Times are those of this process, except for work of a GPU: how long it was idle while the next batch was read, and how
+long a step's gradients were exchanged after all were computed. Both are read from events that have passed.
 """
 
 import time
@@ -20,7 +19,7 @@ _NANOSECONDS = 1e-9
 
 
 class StepPart(StrEnum):
-    """What time was spent on, of what is measured; the rest of a step is computing."""
+    """The measured parts of training; the rest of a step is computing."""
 
     DATA = "data"
     COMMUNICATION = "communication"
@@ -32,9 +31,9 @@ class Spent(NamedTuple):
     """Seconds between two calls of `StepTimes.take`.
 
     Attributes:
-        steps: Of training, scores and checkpoints left out.
-        data: In which nothing was computed, because the batch had not been read.
-        communication: In which this rank waited for the others, to agree on the labels that the loss is divided by.
+        steps: Training, without scores and checkpoints.
+        data: Time without computing, because the batch had not been read.
+        communication: Time waiting for other ranks, to agree on the number of labels that the loss is divided by.
     """
 
     steps: float
@@ -43,12 +42,12 @@ class Spent(NamedTuple):
 
 
 class StepTimes:
-    """Adds up what one rank spends its time on."""
+    """Adds up the time that one rank spends on each part."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._since = clock, clock()
         self._seconds: Counter[StepPart] = Counter()
-        # Of each part that is open: when it began, and how much of it was spent on parts within it.
+        # Open parts: start, and time spent on nested parts.
         self._open: list[tuple[StepPart, float, float]] = []
         self._reads: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
@@ -56,7 +55,7 @@ class StepTimes:
         self._open.append((part, self._clock(), 0.0))
 
     def end(self) -> float:
-        """The part that was begun last has ended; gives its seconds, those of parts within it included."""
+        """Ends the part that was begun last; returns its seconds, including nested parts."""
         part, since, within = self._open.pop()
         seconds = self._clock() - since
         self._seconds[part] += seconds - within  # type: ignore[assignment]
@@ -67,14 +66,14 @@ class StepTimes:
 
     @contextmanager
     def spent_on(self, part: StepPart) -> Iterator[None]:
-        """While the block runs, time is spent on this part."""
+        """Counts the time of the block for a part."""
         self.begin(part)
         yield
         self.end()
 
     @contextmanager
     def reading_ahead(self) -> Iterator[None]:
-        """While the block reads the next batch, the GPU works, and waits for it only once its work is done."""
+        """Measures reading the next batch while the GPU works; counts only the time that the GPU is idle."""
         if not torch.cuda.is_available():
             with self.spent_on(StepPart.DATA):
                 yield
@@ -86,12 +85,13 @@ class StepTimes:
         self._reads.append((before, after))
 
     def take(self) -> Spent:
-        """What was spent since the last call."""
+        """Returns the times since the last call."""
         now, seconds = self._clock(), self._seconds
-        # The steps of a line of the log are done, since it has their loss.
+        # The steps of a line of the log are completed, since it has their loss.
         while self._reads and self._reads[0][1].query():
             before, after = self._reads.popleft()
-            # Both lie in the GPU's one stream, the second when it was asked for or when all work before is done.
+            # Both are in the GPU's single stream, where the second passes when it was recorded or all earlier work is
+            # done.
             seconds[StepPart.DATA] += before.elapsed_time(after) / 1000
         steps = now - self._since - seconds[StepPart.CHECKPOINT] - seconds[StepPart.SCORING]
         spent = Spent(steps, seconds[StepPart.DATA], seconds[StepPart.COMMUNICATION])
@@ -101,21 +101,21 @@ class StepTimes:
 
 
 class GradientExchange:
-    """How long ranks take to exchange gradients, which DDP can tell; other strategies have no such timer."""
+    """Time that ranks take to exchange gradients, as measured by DDP; other strategies have no such timer."""
 
     def __init__(self, trainer: Trainer):
         self._trainer = trainer
 
     def sample(self, every: int) -> None:
-        """Has DDP time one step of so many."""
+        """Makes DDP time one of every `every` steps."""
         if isinstance(self._trainer.model_wrapped, DistributedDataParallel):
             self._trainer.model_wrapped._set_ddp_runtime_logging_sample_rate(every)
 
     @property
     def seconds(self) -> float | None:
-        """Beyond computing the gradients, in the step that was timed last.
+        """Seconds in the last timed step, beyond computing the gradients.
 
-        None: it is not known; 0.0 on one rank, which exchanges nothing.
+        None: not known; 0.0 on one rank, which exchanges nothing.
         """
         if self._trainer.args.world_size == 1:
             return 0.0
