@@ -1,8 +1,7 @@
 """Starts a Ray of this machine alone with `ray start`, with its own ports, token and temporary folder.
 
 `ray.init` has no option for the port of the dashboard's agent, so two Rays that it starts on one machine clash, and
-jobs of the second Ray find no agent. `ray stop` ends every Ray of the machine; this module ends only the processes of
-one.
+jobs of the second Ray find no agent. `ray stop` ends every Ray of the machine; this module ends only one.
 """
 
 import contextlib
@@ -121,8 +120,7 @@ def start_ray(
 
     The token is in `environment`. Unless `outlives_us`, the Ray ends with this process, however the process ends. The
     usual dashboard port is used if no port is given and it is free. `announce` is called with the temporary folder
-    before the first process starts, and `meanwhile` during the first try to start; if `meanwhile` raises, the Ray is
-    removed.
+    before the first process starts, and `meanwhile` during the first try to start. After an error nothing is left.
 
     Raises:
         ResourceError: Ray did not start; names a taken port and its holder, or quotes the last lines of the log.

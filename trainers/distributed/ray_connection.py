@@ -171,7 +171,7 @@ def _own_ray(config: AnyConfig, meanwhile: Callable[[], None]) -> contextlib.Abs
     """Returns a context manager that starts a private Ray on this machine that fits the config."""
     wanted = config.scaling.worker_resources["CPU"] * config.scaling.max_workers + CPUS_FOR_DATA
     set_own_token()
-    # Also for this process, whose Ray has read the environment when it was imported.
+    # Also for this process, which read Ray's environment variables at import.
     logging.getLogger(enable_token_auth_by_default.__module__).setLevel(logging.ERROR)
     enable_token_auth_by_default()
     cpus = max(cpus_of_this_machine(), math.ceil(wanted))

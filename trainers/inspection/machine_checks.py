@@ -71,7 +71,7 @@ def check_hub(subject: Subject) -> Iterator[Finding]:
 
 @check(Need(Moment.INSPECTION, lambda subject: "the job runs on other machines" if subject.elsewhere else None))
 def check_torch_build(subject: Subject) -> Iterator[Finding]:
-    """Compares what torch was built for with what this machine has."""
+    """Compares the build of torch with the hardware of this machine."""
     scaling = subject.config.scaling
     yield judge(build_here(use_gpu=scaling.use_gpu), devices_here(), wanted=scaling.device, machine=platform.node())
 

@@ -63,7 +63,7 @@ FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
 PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
 
 NOT_PROBED = skipped("no node could be checked")
-# In reports.
+# Name of the driver's node in reports.
 DRIVER = "the driver's node"
 
 # For checks that a job of the cluster makes.
@@ -276,7 +276,7 @@ def refuse_unread_recordings(
     """Makes each node that may prepare rows read some recordings; those that only that node cannot read would be lost.
 
     Raises:
-        DataError: a node cannot read what the driver's node reads; names node, recording and reason.
+        DataError: a node cannot read recordings that the driver's node reads; names node, recording and reason.
     """
     nodes = other_nodes({"CPU": 1.0, **task_resources})
     if not nodes:

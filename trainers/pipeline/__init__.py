@@ -1,1 +1,1 @@
-"""A run from start to end: prepare, train, evaluate, export; on Ray or in one process."""
+"""Runs the steps of a run: prepare, train, evaluate, export; on Ray or in one process."""

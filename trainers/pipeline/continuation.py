@@ -69,7 +69,7 @@ UNREPORTED = {"run.name", "run.storage_path", "run.resume"} | {f"training.{name}
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a run begins or continues.
+    """The beginning or continuation of a run.
 
     Attributes:
         config: The config, with the run's values in fields that are null.

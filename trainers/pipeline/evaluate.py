@@ -44,7 +44,7 @@ class RunResult:
 
     Attributes:
         folder: The run folder's path or URL.
-        totals: Totals of the split that was scored last: test, or validation where there is no test.
+        totals: Totals of the split that was scored last: test, or validation without a test split.
         model: The model part of the config, for the language and a shortened context.
     """
 
@@ -85,8 +85,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
     utterance, by default 1.
 
     Raises:
-        ConfigError: there is no such model, the config has no such split, or `nbest` is larger than the number of
-            beams.
+        ConfigError: there is no such model, the config has no such split, or `nbest` exceeds the beams.
     """
     _check_search(config)
     metrics = RecipeMetrics.of(config.scoring)

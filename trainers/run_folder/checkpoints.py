@@ -375,8 +375,7 @@ class Uploader:
     """Uploads staged checkpoints, or a node's parts of them, in a thread, one at a time; applies the retention policy.
 
     The next checkpoint is accepted only after the last is uploaded, so that a lost disk costs less than two save
-    intervals. After each, `also` is called in the thread, with the uploaded checkpoint and the seconds that the upload
-    took.
+    intervals. After each, `also` is called in the thread, with the uploaded checkpoint and the upload time in seconds.
     """
 
     def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[Checkpoint, float], None]):

@@ -7,14 +7,14 @@ has taken over, and its files of the meantime are in no entry: for every reader 
 
     opened      {attempt, driver, experiment, takes_over, sealed}   a driver begins an attempt
     opened      {attempt, group, workers, sealed}                   a worker group of the attempt may write from now on
-    resized     {attempt, group, step, from, to}                    from this step on it trains with another number of
-                                                                    workers than the group before
-    prepared    {attempt, processor, mix}                           attempts/<k>/ holds what the run folder's root shows
+    resized     {attempt, group, step, from, to}                    from this step on the group trains with another
+                                                                    number of workers than the group before
+    prepared    {attempt, processor, mix}                           attempts/<k>/ has the files shown in the root
                                                                     (mix: shares and draws of joined sets)
-    checkpoint  {checkpoint, removes}                               it is complete; those removed are deleted after
+    checkpoint  {checkpoint, removes}                               a checkpoint is complete, and `removes` are deleted
     quarantined {name}                                              a checkpoint was found damaged (0.1: set_aside)
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
-    pushed      {outputs, model_id, repository, commit}             the Hub has the model of these outputs
+    pushed      {outputs, model_id, repository, commit}             the model of these outputs was pushed to the Hub
 
 `sealed` is how many bytes of each earlier group's metrics count. Each entry has its own SHA-256.
 """

@@ -4,21 +4,21 @@ journal/00000001.json …       history in one order; files that it does not nam
 checkpoints/<name>/           of all attempts; exists once the journal names it, see `checkpoints`
 checkpoints/base-<hash>/      base weights of an adapter, if they are the run's own, see `checkpoints.BASE`
 attempts/<k>/                 files that only attempt k writes:
-    ray/<run>-a<k>/               Ray Train's own folder, with <checkpoint>/pointer.json for each that Ray keeps
+    ray/<run>-a<k>/               Ray Train's own folder, with pointer.json for each checkpoint that Ray keeps
     attempt.json                  when and where it began
     config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl
-    slices.jsonl                  what scored clips have in `data.slice_columns`: split, id, values
+    slices.jsonl                  values of scored clips in `data.slice_columns`: split, id, values
     processor/                    a new model's description: tokenizer, extractor, sizes
-    metrics-<group>.jsonl         one line a report of each worker group, while it trains
-    outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json; of a script its files/
-    outputs/                      what a script has written so far, of its small files
+    metrics-<group>.jsonl         a line for each report of a worker group, during training
+    outputs-<group>/              model/, evaluation/, metrics.jsonl, result.json; for a script its files/
+    outputs/                      small files of a script so far
 
 At the root for people: copies of files that the journal names (hard links on a disk), see `journal.publish`:
-config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest attempt, when prepared
-model/                        the best model, ready for from_pretrained; model/adapter/ where one is merged into it
+config.yaml overrides.yaml environment.json experiment.json quarantine.jsonl     of the newest prepared attempt
+model/                        the best model, ready for from_pretrained; model/adapter/ if an adapter is merged into it
 evaluation/<split>.json .jsonl
-evaluation/decoding.json      settings of a search, where one was chosen on the validation set
-metrics.jsonl                 each loss and score once, over all attempts; with the others at the run's end
+evaluation/decoding.json      settings of a search, if chosen on the validation set
+metrics.jsonl                 each loss and score once, over all attempts; written at the run's end, like the others
 result.json                   written last
 report.html                   the page of the run, see `scoring.report`
 
@@ -86,7 +86,7 @@ REPORTED_PACKAGES = (
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder, by its storage."""
+    """A run folder in a storage."""
 
     storage: Storage
 

@@ -53,7 +53,7 @@ class Registered:
         attempt: The newest attempt when it ended; 0 if it ended before it had one, or is running.
         exit_code: None: it is running, or was killed.
         reason: Why it was stopped.
-        reason: What stopped it.
+        reason: Why it ended.
     """
 
     url: str

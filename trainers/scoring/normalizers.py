@@ -59,17 +59,17 @@ _SPACE_IN_HAN_OR_KANA = re.compile(f"(?<=[{_HAN_OR_KANA}]) +(?=[{_HAN_OR_KANA}])
 def normalize_basic(text: str) -> str:
     """Normalizes reference and hypothesis for comparison, in any language.
 
-    - Encoding: NFKC, so that NFC and NFD, full and half width, ligatures and presentation forms are one. Decimal digits
-      of every script are 0 to 9. Format characters go: joiners (U+200C, U+200D), direction marks, soft hyphens,
-      zero-width spaces, variation selectors; letters that were once written with a joiner become the letters of today.
-    - Marks (category M) stay: vowel signs, viramas, tone marks, harakat, accents. Enclosing marks go.
+    - Encoding: NFKC, so that NFC and NFD, full and half width, ligatures and presentation forms are equal. Decimal
+      digits of every script become 0 to 9. Format characters are removed: joiners (U+200C, U+200D), direction marks,
+      soft hyphens, zero-width spaces, variation selectors; letters once written with a joiner become today's letters.
+    - Marks (category M) are kept: vowel signs, viramas, tone marks, harakat, accents. Enclosing marks are removed.
     - Lower case.
     - Text in [square] or <angle> brackets is removed: it describes sounds, not words.
-    - Punctuation as `trainers.data.text.normalize` removes it: an apostrophe within a word stays, as ', and so does a
-      full stop, comma or colon within a number. Hyphens separate words.
-    - Symbols go, except currency signs, ° and % ‰ & @ # §, which are spoken: each is a word of its own.
-    - Whitespace is single spaces; none between two characters of Han, kana or bopomofo, where it separates nothing.
-      Spaces of Thai, Lao, Khmer and Burmese stay as they are written.
+    - Punctuation is removed as by `trainers.data.text.normalize`: an apostrophe within a word is kept, as ', and so is
+      a full stop, comma or colon within a number. Hyphens separate words.
+    - Symbols are removed, except currency signs, ° and % ‰ & @ # §, which are spoken: each becomes a separate word.
+    - Whitespace becomes single spaces; none between two characters of Han, kana or bopomofo, where spaces separate
+      nothing. Spaces of Thai, Lao, Khmer and Burmese are kept.
     """
     text = _JOINED_LETTERS.sub(lambda match: _JOINED[match[0]], text)
     text = "".join(map(_plain, _VARIATION_SELECTORS.sub("", text).translate(_ALIKE)))

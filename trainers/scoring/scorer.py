@@ -23,15 +23,14 @@ from trainers.scoring.recipe_metrics import RecipeMetrics
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """How hypotheses are generated and compared.
+    """Options for generating and comparing hypotheses.
 
     Attributes:
         batch_size: Utterances of one generate call. Does not affect scores.
         edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of equal length are recognized
             together, without padding.
         to_longest: Pad each batch to its longest clip instead of the edge of its bucket.
-        full_context_s: Seconds of the model's full context, for a second score with clips padded to it. None: no second
-            score.
+        full_context_s: Seconds of the model's full context, for a second score with clips padded to it. None: one score.
     """
 
     batch_size: int

@@ -2,7 +2,7 @@
 
 - `.txt`: one utterance per line, with any content; both files have the same number of lines.
 - `.trn` (NIST): the words, then the id in parentheses at the end of the line. Lines that begin with `;;` are comments.
-- `.jsonl`, `.json`: an object a line, with `id` and the text; so are our own evaluation/<split>.jsonl, which have both
+- `.jsonl`, `.json`: an object per line, with `id` and the text; our own evaluation/<split>.jsonl have both
   texts.
 - `.csv` (commas or semicolons), `.tsv`: a header with `id` and the names of the text in JSON.
 """

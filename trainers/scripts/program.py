@@ -153,8 +153,7 @@ class Program:
     All processes that it has started are ended with it, even outside of its process group or session: the process that
     starts a program becomes the parent of all orphans.
 
-    `show` gets each line of its output, standard output and standard error in their order, with the secrets of the job
-    masked.
+    `show` gets each line of its output, standard output and standard error in their order, with secrets masked.
     """
 
     def __init__(self, words: Sequence[str], folder: Path, environment: Mapping[str, str], show: Callable[[str], None]):
@@ -189,7 +188,7 @@ class Program:
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     def wait(self, each: Callable[[], None]) -> int:
-        """Follows the program until it ends, calling `each` a few times a second. Returns its exit code, −n for signal n."""
+        """Follows the program, calling `each` a few times a second. Returns its exit code, −n for signal n."""
         output = self._process.stdout
         assert output is not None
         os.set_blocking(output.fileno(), False)

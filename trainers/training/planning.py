@@ -107,7 +107,7 @@ def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None
 
     Raises:
         DataError: a manifest of noise or of impulse responses is missing or wrong.
-        StorageError: its bucket cannot be read.
+        StorageError: the manifest's bucket cannot be read.
     """
     part = config.augment
     if not part.is_on:

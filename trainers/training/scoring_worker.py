@@ -57,7 +57,7 @@ def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
     Args:
         config: The config; the weights that it names are not opened.
         model: A folder or URL of the run's storage with a model, or another source, such as a Hub id.
-        session: This rank.
+        session: Session of this rank.
 
     Raises:
         ConfigError: the model cannot be opened.

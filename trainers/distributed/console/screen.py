@@ -195,7 +195,7 @@ _listeners: list[Callable[[str], None]] = []
 @contextlib.contextmanager
 def opened_screen(*, as_json: bool = False, to_stderr: bool = False) -> Iterator[None]:
     """Opens this process's screen for a command; does nothing if a screen is open, or on any rank of torchrun but 0."""
-    global _screen  # noqa: PLW0603 -- what a process prints to is global, too
+    global _screen  # noqa: PLW0603 -- the output of a process is global, too
     if _screen is not None or not is_main_process():
         yield
         return

@@ -38,8 +38,7 @@ class CTranslate2:
 def _mark_multilingual(vocabulary: Path) -> None:
     """Adds the empty token that released multilingual vocabularies have, by which CTranslate2 detects them.
 
-    Without the token, faster-whisper leaves the language out of the prompt. It follows all tokens that the model can
-    output.
+    Without the token, faster-whisper leaves the language out of the prompt. It follows all tokens of the model.
     """
     tokens = json.loads(vocabulary.read_text(encoding="utf-8"))
     if EMPTY not in tokens:

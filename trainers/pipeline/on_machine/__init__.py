@@ -1,1 +1,1 @@
-"""Preparing, training and scoring in processes of this machine, without Ray."""
+"""Prepares, trains and scores in processes of this machine, without Ray."""

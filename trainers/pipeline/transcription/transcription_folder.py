@@ -64,8 +64,7 @@ class TranscriptionFolder:
         """Writes the request, or checks that the folder has the same one; `names` are those of its recordings.
 
         Raises:
-            ConfigError: the folder has no request, but a file that would be replaced or mistaken for one of this
-                request.
+            ConfigError: the folder has no request, but a file that would be replaced or mistaken for its own.
             ResumeError: the folder is of another request; names what differs.
         """
         if not self.storage.exists(REQUEST):

@@ -40,7 +40,7 @@ _HASHED_BYTES = 16 << 20
 Run = Callable[[Sequence[str], Path, Mapping[str, str]], None]
 
 
-def prepared_data(  # noqa: PLR0913 -- who calls it knows each by itself
+def prepared_data(  # noqa: PLR0913 -- the caller has all of these separately
     command: Sequence[str],
     key: str,
     folder: RunFolder,

@@ -85,7 +85,7 @@ def with_files(words: Sequence[str], working_dir: Path) -> list[str]:
 
 
 def _text(path: Path) -> str | None:
-    """Returns the content of a file of arguments; None if it is too large or not readable, as the program will report."""
+    """Returns the content of a file of arguments; None if it is too large or not readable."""
     try:
         return path.read_text() if path.stat().st_size <= _MOST_BYTES else None
     except (OSError, ValueError):

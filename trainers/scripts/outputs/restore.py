@@ -44,8 +44,7 @@ def restore(
     Args:
         run_folder: The run folder.
         state: State of its journal, the same on all nodes.
-        into: The output folder, absolute. Not created if there is no checkpoint: some programs refuse to start if it
-            exists.
+        into: The output folder, absolute. Not created without a checkpoint: some programs refuse to start if it exists.
         layouts: Layouts of the program's checkpoints.
         retention: Decides which checkpoints are the best.
         say: Prints a line for the user.

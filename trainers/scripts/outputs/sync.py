@@ -237,8 +237,7 @@ def sharing_nodes(
 ) -> frozenset[int]:
     """Returns the nodes that share the main node's output folder; called by the first process of each node.
 
-    Only the main node restores and keeps the files there: two nodes would disturb each other, and store all files
-    twice.
+    Only the main node restores and keeps the files there: two would disturb each other, and store all files twice.
 
     Args:
         output: The folder on this node. None: not known.

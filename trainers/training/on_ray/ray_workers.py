@@ -132,8 +132,7 @@ class RaySession(Session):
     def of_this_worker(cls, coordinator: Any, run: str, attempt: int) -> "RaySession":
         """Returns the session of the calling worker; every worker calls this.
 
-        Ray Train counts local ranks by IP address, which several nodes of one host share; here they are counted by
-        node.
+        Ray Train counts local ranks by IP address, which nodes of one host share; here they are counted by node.
         """
         context = ray.train.get_context()
         rank, node = context.get_world_rank(), ray.get_runtime_context().get_node_id()

@@ -99,7 +99,7 @@ class TrackedLine:
 
 
 class Tracker(Protocol):
-    """Shows a run's metrics together with those of other runs. One thread calls it; methods may block, and may raise."""
+    """Shows a run's metrics together with those of other runs. Used by one thread; methods may block and raise."""
 
     def open(self, run: TrackedRun) -> Position | None:
         """Begins or continues the run; called again after a method has raised.
