@@ -3,6 +3,7 @@
 A thread of each rank polls for the request, and votes for the step that its rank will complete in any case: the current
 or the next step. From then on its rank starts no further step before all votes are in. The last step is the largest
 vote, so no rank is beyond it, and all can still reach it. The rank that votes last counts the votes for all, so that
+the number of requests grows with the number of ranks, not with its square.
 """
 
 import threading

@@ -49,7 +49,7 @@ class Build:
     Attributes:
         kind: Hardware it was built for.
         name: Its version and kind, for messages.
-        sees_devices: True if it sees a usable device of its kind.
+        sees_devices: True if it sees a usable device of its kind; False also if not checked.
         error: Message of torch if it sees none.
         python: The interpreter in which it is installed.
         packages: Requirements for pip: torch and the packages built with it.

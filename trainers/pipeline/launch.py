@@ -39,7 +39,7 @@ class LaunchResult:
 
     @property
     def headline(self) -> str:
-        """`ended with exit code 0 · WER 12.30% · loss 0.1234 · <folder>`."""
+        """`the program ended with exit code 0 · WER 12.30% · loss 0.1234 · <folder>`."""
         shown = []
         if self.metrics.get("wer") is not None:
             shown.append(f"WER {self.metrics['wer']:.2f}%")

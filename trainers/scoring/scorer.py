@@ -30,7 +30,7 @@ class ScoringOptions:
         edges_s: Bucket edges in seconds, see `batch_plan.bucket_edges`. None: only clips of equal length are recognized
             together, without padding.
         to_longest: Pad each batch to its longest clip instead of the edge of its bucket.
-        full_context_s: Seconds of the model's full context, for a second score with clips padded to it. None: one score.
+        full_context_s: Seconds of the model's full context, for a second score of clips padded to it. None: no second.
     """
 
     batch_size: int
