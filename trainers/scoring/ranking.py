@@ -32,7 +32,7 @@ def ranking_rate(language: str | None) -> str:
 
 
 def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:
-    """`WER 4.2% on test (200 utterances) · normalizer basic 1`; if CER ranks, it is first, and the line says why.
+    """Returns `WER 4.2% on test (200 utterances) · normalizer basic 1`; if CER ranks, it comes first, with a note.
 
     For several languages, the rates of each follow: `en: WER 3.0%; th: CER 1.3%, WER 80.0%`. `totals` is a score as in
     evaluation/<split>.json.
@@ -57,7 +57,7 @@ def greedy_score(totals: Mapping[str, Any]) -> tuple[str | None, Mapping[str, An
 
 
 def rates_of(totals: Mapping[str, Any], language: str | None) -> str:
-    """`WER 4.2%`, or `CER 1.3%, WER 4.2%` if CER ranks."""
+    """Returns `WER 4.2%`, or `CER 1.3%, WER 4.2%` if CER ranks."""
     shown = dict.fromkeys((ranking_rate(language), WER.name))
     return ", ".join(f"{name.upper()} {_percent(totals[name])}" for name in shown)
 

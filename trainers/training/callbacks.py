@@ -261,7 +261,7 @@ class KeepCheckpoints(TrainerCallback):
     """Passes each checkpoint that the Trainer wrote, with its score, to the uploader."""
 
     def __init__(self, session: Session, uploader: Uploader, attempt: int, group: str, *, sharded: bool):
-        """Every rank creates one; it uploads on the main process, or sharded ones on the first rank of each node."""
+        """Created on every rank; uploads on the main process, sharded checkpoints on the first rank of each node."""
         self._session, self._uploader, self._attempt, self._group = session, uploader, attempt, group
         self._sharded = sharded
         self._part: NodePart | None = ONLY_PART if session.is_main_process else None

@@ -96,7 +96,7 @@ class WorkerSession(LocalSession):
 
 
 def run_rank(work: Work, variables: dict[str, str], output: Path, channel: Any) -> None:
-    """Main function of a worker's process."""
+    """Runs a worker in its process, from start to end."""
     become_part_of_driver(variables)
     # The driver passes on signals of the terminal.
     os.setsid()

@@ -30,7 +30,7 @@ class GrowingFile:
     """
 
     def __init__(self, path: Path, transcript_format: str):
-        """Neither reads nor writes yet."""
+        """Reads and writes nothing yet."""
         self._path, self._format = path, transcript_format
         self._progress = progress_of(path)
         self.parts: dict[str, Part] = {}

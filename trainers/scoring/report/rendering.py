@@ -30,7 +30,7 @@ def rendered(template: str, **values: Any) -> str:
 
 
 def percent(rate: float | None) -> str:
-    """`12.30%`, or `undefined` for references without a unit."""
+    """Returns `12.30%`, or `undefined` for references without a unit."""
     return "undefined" if rate is None else f"{rate:.2f}%"
 
 

@@ -188,7 +188,7 @@ def _slice(name: str, rows: Sequence[Row], metric: Metric) -> Slice:
 
 
 def _length_class(duration_s: float | None) -> str | None:
-    """`5 to 10 s`, `30 s and more`."""
+    """Returns `5 to 10 s` or `30 s and more`."""
     if duration_s is None:
         return None
     low = max(bound for bound in BOUNDS_S if bound <= duration_s)
