@@ -71,7 +71,7 @@ class Session(ABC):
     def report(self, metrics: dict[str, Any], pointer: str | None = None) -> None:
         """Reports metrics to the engine; every rank must call this equally often.
 
-        `pointer` is the engine's folder that points to a checkpoint of these metrics.
+        `pointer` is the folder, below the engine's own, that points to a checkpoint of these metrics.
         """
 
     @abstractmethod

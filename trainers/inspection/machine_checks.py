@@ -49,7 +49,7 @@ def _installed(names: Iterable[str]) -> Iterator[str]:
 
 @check(NODE)
 def check_storage(subject: Subject) -> Iterator[Finding]:
-    """Writes, reads, lists and deletes a small file under run.storage_path and, if it is another, data.cache_dir."""
+    """Writes, reads, lists and deletes a small file under run.storage_path and data.cache_dir, if set."""
     roots = {"run.storage_path": storage_path_of(subject.config)}
     if subject.config.data.cache_dir is not None:
         roots["data.cache_dir"] = cache_url_of(subject.config)

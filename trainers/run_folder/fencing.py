@@ -143,7 +143,7 @@ class GroupWriter(Writer):
 
     @contextmanager
     def writing_outputs(self) -> Iterator[None]:
-        """Writes this group's outputs, which a later group deletes, and reads them again while the block runs.
+        """Guards a block that writes this group's outputs, which a later group deletes, and reads them again.
 
         Raises:
             FencedError: the journal names another writer, which may be why reading failed; the outputs are deleted.
