@@ -299,6 +299,21 @@ def test_files_and_functions_are_short_enough_to_be_one_idea() -> None:
     assert {name: length for name, length in functions if length > MAX_FUNCTION_LINES} == {}
 
 
+# Say what a thing does, returns or raises instead.
+ELLIPTIC = re.compile(r"(?:What|That|Whether|Who|Whose|Which|Where|When|How|Of|As|The same)\b")
+
+
+def test_docstrings_begin_with_what_is_done_or_meant() -> None:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    found = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in FILES
+        for node in nodes_of(path)
+        if isinstance(node, documented) and ELLIPTIC.match(text := ast.get_docstring(node) or "")
+    ]
+    assert found == []
+
+
 def test_a_folder_is_read_at_a_glance() -> None:
     ignored = {"__init__.py", "__pycache__"}
     entries = {folder: [path.name for path in folder.iterdir() if path.name not in ignored] for folder in FOLDERS}
