@@ -4,16 +4,19 @@ import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 import yaml
 
+from jobs.cli.completion import complete_cluster
 from jobs.cli.connect import JsonOption, ServiceOption
 from jobs.cli.output import ForceOption, write_or_print
-from jobs.cli.submit import AddressOption, ClusterOption, FollowOption, Submission, named_address, submit_spec
+from jobs.cli.submit import FollowOption, Submission, named_address, submit_spec
 from jobs.cli.train import Overrides, joined
+from jobs.submission.assemble import program_of
 from jobs.submission.job_spec import ScriptRunConfig, load_spec
+from runtime_env.package import no_such_file
 from runtime_env.secret_arguments import find_literal_secrets
 from trainers.config.flags.task_line import TaskArguments
 from trainers.config.locations import as_written_to
@@ -49,6 +52,22 @@ Write = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the recipe, and run nothing; - for standard output.")
 ]
 Submit = Annotated[bool, typer.Option("--submit", help="Queue it as a run, as `rayscribe submit` does.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a Ray to join, or with --submit URL of the cluster's dashboard. Default: a Ray on this "
+        "machine; with --submit the service's first cluster."
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        envvar="RAYSCRIBE_CLUSTER",
+        metavar="NAME",
+        help="A cluster of `rayscribe cluster up`, by its name. Default: none; with --submit the only one.",
+        autocompletion=complete_cluster,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the complete request without sending it.")]
 SkipPreflight = Annotated[bool, typer.Option("--no-preflight", help="Skip the checks of a submission.")]
 
@@ -72,8 +91,8 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     write: Write = None,
     force: ForceOption = False,
     submit: Submit = False,
-    address: AddressOption = None,
-    cluster: ClusterOption = None,
+    address: Address = None,
+    cluster: Cluster = None,
     follow: FollowOption = False,
     dry_run: DryRun = False,
     skip_preflight: SkipPreflight = False,
@@ -112,7 +131,7 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
         spec = load_spec(_origin(recipe), chosen, recipe=recipe, now=datetime.now(UTC), is_local=how.is_local)
         submit_spec(spec, how)
     else:
-        raise typer.Exit(run_task(TaskArguments(_origin(recipe), recipe=recipe, address=joined(address, cluster))))
+        _run(recipe, address, cluster)
 
 
 def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
@@ -126,6 +145,16 @@ def _recipe(given: Mapping[str, Any], overrides: list[str]) -> dict[str, Any]:
     # Checked here: later errors would name a recipe file, which does not exist.
     refuse([*find_literal_secrets(recipe), *validated(ScriptRunConfig, recipe)[1]], "launch")
     return recipe
+
+
+def _run(recipe: Mapping[str, Any], address: str | None, cluster: str | None) -> NoReturn:
+    """Runs the program, and ends with its exit code; a program that this machine lacks is refused before it starts."""
+    is_here = not (address or cluster or "RAY_ADDRESS" in os.environ)
+    config, _ = validated(ScriptRunConfig, recipe)
+    program = program_of(config) if config is not None and is_here else None
+    if program is not None and not Path(program).is_file():
+        raise ConfigError(f"script.command: {no_such_file(Path.cwd(), program)}")
+    raise typer.Exit(run_task(TaskArguments(_origin(recipe), recipe=recipe, address=joined(address, cluster))))
 
 
 def _refuse_contradictions(how: Submission, write: Path | None, *, submit: bool, force: bool) -> None:

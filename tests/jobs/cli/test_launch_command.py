@@ -107,8 +107,12 @@ def test_a_program_that_is_not_there_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["launch", "--dry-run", "--", "trian.py"]) == 2
-    assert f"trian.py: no such file in {tmp_path}" in capsys.readouterr().err
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    # Also before a Ray of this machine starts.
+    for options in (["--dry-run"], ["--storage-path", str(tmp_path / "runs")]):
+        assert main(["launch", *options, "--", "trian.py"]) == 2
+        assert f"trian.py: no such file in {tmp_path}" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
