@@ -212,7 +212,9 @@ def _walk(path: Sequence[str], model: type[BaseModel]) -> tuple[list[str], list[
     shown = []
     for key in path:
         parts = _models_in(annotation)
-        chosen = [part for part in parts if len(parts) > 1 and key in _kinds_of(part)]
+        # Of models and decoders pydantic names no kind.
+        has_kinds = len(parts) > 1 and annotation not in (ModelPart, DecodePart)
+        chosen = [part for part in parts if has_kinds and key in _kinds_of(part)]
         if chosen:
             annotation = chosen[0]
             continue

@@ -39,6 +39,13 @@ def test_an_integer_that_json_does_not_have_exactly_is_refused(field: str) -> No
 
 
 class TestAllAtOnce:
+    @pytest.mark.parametrize("key", ["pretrained", "scratch", "colour"])
+    def test_an_unknown_key_is_named_also_where_it_is_a_value_of_another_field(self, key: str) -> None:
+        message = refused({f"model.{key}": "foo", "model.d_model": 15, "training.learning_rate": -1})
+        for words in (f"model.{key}: unknown key", "model: d_model 15", "training.learning_rate: "):
+            assert words in message
+        assert "3 problems" in message
+
     def test_fields_that_do_not_fit_together_are_named_with_those_that_are_wrong_by_themselves(self) -> None:
         message = refused(
             {
