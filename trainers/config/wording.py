@@ -19,6 +19,13 @@ def counted(number: object, noun: str, one: str = "", several: str = "") -> str:
     return " ".join(filter(None, (amount, *words)))
 
 
+def headline_of(message: str) -> str:
+    """Returns the first line of a message, with the next one if it ends in a colon."""
+    first, _, others = message.partition("\n")
+    following = others.partition("\n")[0].strip()
+    return f"{first} {following}" if first.endswith(":") and following else first
+
+
 def yaml_kind(content: object) -> str:
     """Returns a description of a document that is not a mapping."""
     return "nothing" if content is None else "a list" if isinstance(content, list) else "a single value"

@@ -21,7 +21,7 @@ from jobs.service.run_folders import MAX_JOURNAL_BYTES, UNREADABLE, RunFolders, 
 from jobs.service.run_status import ENDED, PHASES, STALE_S, describe
 from jobs.submission.job_spec import gang_of
 from trainers.config.parts.scaling_part import ScalingPart
-from trainers.config.wording import format_duration
+from trainers.config.wording import format_duration, headline_of
 from trainers.distributed.machine import host_of
 from trainers.errors import StorageError
 from trainers.run_folder.attempt_status import read_status, restarts_of, scores_of
@@ -299,7 +299,7 @@ def _finished(known: Registered, progress: Progress | None) -> str:
 def _state_ended(known: Registered, found: _Found) -> tuple[RunState, str]:
     """Returns the state of a run whose driver has ended without finishing it."""
     if known.exit_code is not None:
-        return _state_by_code(known), known.reason.partition("\n")[0] or "ended"
+        return _state_by_code(known), headline_of(known.reason) or "ended"
     came = f" at {describe(found.progress)}" if found.progress is not None else ""
     newest = found.state.checkpoints[-1].name if found.state.checkpoints else "no checkpoint"
     how = "ended when this machine was restarted" if known.went_with_restart else "was killed"
@@ -311,7 +311,7 @@ def _state_elsewhere(known: Registered, found: _Found) -> tuple[RunState, str]:
     progress = found.progress
     if progress is not None and progress.phase == ENDED:
         stopped = progress.detail.startswith("stopped")
-        return RunState.STOPPED if stopped else RunState.FAILED, progress.detail.partition("\n")[0] or "ended"
+        return RunState.STOPPED if stopped else RunState.FAILED, headline_of(progress.detail) or "ended"
     text = describe(progress) if progress is not None else "starts on another machine"
     silent_s = time.time() - max(known.started_s, progress.at_s if progress is not None else 0.0)
     if silent_s > STALE_S:
@@ -384,7 +384,7 @@ def _attempt(folder: RunFolder, state: State, steps: _Steps, number: int, run: R
         ended_s=None if lives else max(created_s, progress.at_s if progress is not None else created_s),
         cause=None if lives else cause,
         exit_code=run.exit_code if is_newest and not lives else None,
-        message="" if lives else detail.partition("\n")[0],
+        message="" if lives else headline_of(detail),
         last_step=steps.last_step.get(number),
     )
 

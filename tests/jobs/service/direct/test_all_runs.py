@@ -190,9 +190,19 @@ def test_a_folder_that_is_gone_is_said(runs: AllRuns, tmp_path: Path, code: int,
     assert runs.runs().runs == []
 
 
-def test_a_run_that_failed_before_it_had_a_folder_says_why(runs: AllRuns, tmp_path: Path) -> None:
-    register(tmp_path, ended_s=1100.0, exit_code=3, reason="data.train: /x.csv: no such file\nmore")
-    assert (runs.run("sr").state, runs.run("sr").reason) == (RunState.FAILED, "data.train: /x.csv: no such file")
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("data.train: /x.csv: no such file\nmore", "data.train: /x.csv: no such file"),
+        ("rank 0: the program ended with exit code 2:\n  can't open x.py\nmore", "exit code 2: can't open x.py"),
+    ],
+)
+def test_a_run_that_failed_before_it_had_a_folder_says_why(
+    runs: AllRuns, tmp_path: Path, message: str, reason: str
+) -> None:
+    register(tmp_path, ended_s=1100.0, exit_code=3, reason=message)
+    assert runs.run("sr").state == RunState.FAILED
+    assert runs.run("sr").reason.endswith(reason)
 
 
 def test_a_storage_that_is_not_there_hides_no_other_run(runs: AllRuns, tmp_path: Path) -> None:
