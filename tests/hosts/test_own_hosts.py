@@ -34,7 +34,12 @@ def dashboard(hosts: RayHosts) -> Iterator[dict[str, str]]:
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as forward:
         assert forward.stdout is not None
         try:
-            yield printed_exports([forward.stdout.readline() for _ in range(4)], hosts.folder)
+            lines = []
+            for line in forward.stdout:
+                lines.append(line)
+                if "RAY_AUTH_TOKEN_PATH=" in line:
+                    break
+            yield printed_exports(lines, hosts.folder)
         finally:
             forward.send_signal(signal.SIGINT)
             assert forward.wait() == 0
