@@ -347,10 +347,11 @@ def _check_torch(node: str, device: AcceleratorName) -> None:
 
 
 def _check_prepared(node: str, folders: tuple[str, ...]) -> None:
-    if unseen({folder: folder for folder in folders}, SUMMARY, DEFAULT_STORAGE_OPTIONS):
-        finding = judge_files([f"{folder}/{SUMMARY}" for folder in folders], DEFAULT_STORAGE_OPTIONS)
-        if finding.level == Level.ERROR:
-            raise DataError(f"on {node}: {finding.text}")
+    # Waits for a slow file system; a file that is seen may still not be readable.
+    unseen({folder: folder for folder in folders}, SUMMARY, DEFAULT_STORAGE_OPTIONS)
+    finding = judge_files([f"{folder}/{SUMMARY}" for folder in folders], DEFAULT_STORAGE_OPTIONS)
+    if finding.level == Level.ERROR:
+        raise DataError(f"on {node}: {finding.text}")
 
 
 def device_on(node: Mapping[str, Any], scaling: ScalingPart) -> AcceleratorName | None:

@@ -32,6 +32,13 @@ def test_a_node_without_the_data_is_named_in_the_words_of_preflight(tmp_path: Pa
     assert str(error.value) == f"on 10.0.0.2: {judge_files([str(tmp_path / 'summary.json')], StorageOptions()).text}"
 
 
+def test_data_that_is_there_and_cannot_be_read_is_found(tmp_path: Path) -> None:
+    # Its first bytes are not mapped, so that reading fails, for root too.
+    (tmp_path / "summary.json").symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=r"1 of 1 files cannot be read \(.*/summary\.json: "):
+        WorkerCheck.of([str(tmp_path)], device="cpu")()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU that torch sees")
 def test_a_torch_that_does_not_fit_is_named_in_the_words_of_preflight() -> None:
     with pytest.raises(ResourceError) as error:
