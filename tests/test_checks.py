@@ -49,7 +49,7 @@ def test_each_check_is_made_at_the_first_moment_that_has_what_it_needs() -> None
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """What a file's strings say in four words or more, without docstrings."""
+    """Yields the strings of a file that have four words or more, except docstrings."""
     nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
@@ -70,7 +70,7 @@ def test_what_a_check_tells_is_written_in_one_file() -> None:
 
 
 class Elsewhere:
-    """What is checked for other machines."""
+    """A subject whose job runs on other machines."""
 
     elsewhere = True
 
