@@ -17,9 +17,11 @@ HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
 # older one waits 900 s until it can log in to a host, and then gives the host up for good; a host may be away for a
 # week.
 OWN_HOSTS_VARIABLES = {"RAY_enable_autoscaler_v2": "0", "AUTOSCALER_NODE_START_WAIT_S": "604800"}
-# Ray's autoscaler gives a host up for good after one failed start (Ray 2.60), such as when the node was busy and did
-# not come up in Ray's 30 s. So a start is tried five times.
-START_AGAIN = "[ $((tries += 1)) -lt 5 ] || exit 1; ray stop; sleep 10"
+# Ray's autoscaler gives a host up for good after one start that failed over SSH (Ray 2.60), as on a busy host, which
+# does not come up in Ray's 30 s, or on one that dies meanwhile; a host without heartbeats it starts again, as often as
+# it takes. So the start is left in the background, where it cannot fail over SSH. The folder is each user's own, and
+# not in a home that the hosts may share.
+START_FOLDER = "/tmp/ray_start_$(id -u)"
 
 
 def _host(value: str) -> str:
@@ -80,8 +82,13 @@ class LocalPart(RayUpPart):
         labels = {"pool": name, **pool.labels}
         return {**options, "labels": ",".join(f"{key}={value}" for key, value in labels.items())}
 
-    def worker_start(self, start: str) -> str:
-        return f"until {start}; do {START_AGAIN}; done"
+    def worker_start_commands(self, start: str) -> list[str]:
+        # Ray's processes must not inherit the lock.
+        locked = f"flock -n 9 || exit; {{ ray stop; {start}; }} > $d/log 2>&1 9>&-"
+        return [
+            f"d={START_FOLDER}; mkdir -p -m 700 $d && [ -O $d ] || exit; tail -n 20 $d/log 2> /dev/null; trap '' HUP; "
+            f"({locked}) 9> $d/lock < /dev/null > /dev/null 2>&1 &"
+        ]
 
     def ready_file(self, pools: Mapping[str, PoolPart]) -> str:
         return "gaudi.yaml" if _have_gaudi(pools) else "local.yaml"
@@ -97,7 +104,8 @@ class LocalPart(RayUpPart):
     def comments(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
         return {
             "head_start_ray_commands": "Ray's newer autoscaler would count the head as a worker.",
-            "worker_start_ray_commands": "After one start that failed Ray's autoscaler would give a host up.",
+            "worker_start_ray_commands": "In the background, since Ray's autoscaler gives a host up after one start "
+            "that failed, but starts Ray again where none answers. Each start shows how the one before ended.",
             "provider": "Addresses by which the hosts reach each other. All of the workers join.",
         }
 

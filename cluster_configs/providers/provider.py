@@ -139,9 +139,9 @@ class RayUpPart(Part):
         """Returns further options of a worker's `ray start`."""
         return {}
 
-    def worker_start(self, start: str) -> str:
-        """Returns the shell text that starts a worker, from its `ray start`."""
-        return start
+    def worker_start_commands(self, start: str) -> list[str]:
+        """Returns the shell commands that start Ray on a worker anew, from the one that starts it."""
+        return ["ray stop", start]
 
     def ready_file(self, pools: Mapping[str, PoolPart]) -> str:
         """Returns the name of the rendered file."""

@@ -67,7 +67,7 @@ def ray_up_file(spec: ClusterSpec) -> str:
         "head_setup_commands": [],
         "worker_setup_commands": [],
         "head_start_ray_commands": ["ray stop", _start_head(spec, part)],
-        "worker_start_ray_commands": ["ray stop", _start_worker(spec, part)],
+        "worker_start_ray_commands": part.worker_start_commands(_start_worker(spec, part)),
     }
     return to_commented_yaml(content, _comments(spec, part), _head(spec, part))
 
@@ -144,8 +144,7 @@ def _start_head(spec: ClusterSpec, part: RayUpPart) -> str:
 
 def _start_worker(spec: ClusterSpec, part: RayUpPart) -> str:
     options = {"address": f"$RAY_HEAD_IP:{GCS_PORT}", **NODE_PORTS, **part.worker_options(spec.pools)}
-    start = part.worker_start(f"ray start {_options(options)}")
-    start = f"export {assignments(CLUSTER_VARIABLES)}; ulimit -n 65536; {start}"
+    start = f"export {assignments(CLUSTER_VARIABLES)}; ulimit -n 65536; ray start {_options(options)}"
     if not any(pool.spot for pool in spec.pools.values()):
         return start
     agent = f"{AGENT}{part.agent_options} {IN_BACKGROUND}"

@@ -12,6 +12,7 @@ import yaml
 from ray.autoscaler._private.command_runner import _with_environment_variables
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from cluster_configs.providers.local import START_FOLDER
 from cluster_configs.rendering.cluster_spec import load_cluster_spec
 from cluster_configs.rendering.render import RENDERERS, render
 from cluster_configs.rendering.targets import KubernetesKind, Target
@@ -77,8 +78,9 @@ def test_every_node_starts_ray_with_the_token_and_the_dashboard_on_loopback(name
     assert config["file_mounts"]["~/.ray/auth_token"] == f"~/.rayscribe/clusters/{config['cluster_name']}.token"
     for role in ("head", "worker"):
         start = config[f"{role}_start_ray_commands"][-1]
-        assert start.startswith("export RAY_AUTH_MODE=token RAY_TRAIN_ENABLE_STATE_TRACKING=1")
-        assert "--metrics-export-port=8090" in start
+        variables, options = start.split("ray start")
+        assert "export RAY_AUTH_MODE=token RAY_TRAIN_ENABLE_STATE_TRACKING=1" in variables
+        assert "--metrics-export-port=8090" in options
     assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
 
 
@@ -225,23 +227,33 @@ def test_only_spot_nodes_get_an_agent_and_a_failed_start_is_seen(
     assert (len(found.read_text().splitlines()) if found.exists() else 0) == agents
 
 
-@pytest.mark.parametrize(("failures", "code", "starts"), [(0, 0, 1), (4, 0, 5), (5, 1, 5)])
-def test_a_host_whose_ray_does_not_start_is_tried_five_times(
-    tmp_path: Path, failures: int, code: int, starts: int
-) -> None:
-    calls = tmp_path / "calls"
+def test_a_host_starts_ray_in_the_background_once_at_a_time_and_shows_how_it_failed_before(tmp_path: Path) -> None:
+    calls, go_on = tmp_path / "calls", tmp_path / "go_on"
+    os.mkfifo(go_on)
+    folder = tmp_path / "ray_start"
     (tmp_path / "ray").write_text(
-        f'#!/bin/sh\necho "$1" >> {calls}\n[ "$1" = stop ] || [ $(grep -c start {calls}) -gt {failures} ]\n'
+        f'#!/bin/sh\necho "$1" >> {calls}\n[ "$1" = stop ] && exit\nread line < {go_on}; echo "$line"\n'
     )
-    (tmp_path / "sleep").write_text("#!/bin/sh\n")
-    for name in ("ray", "sleep"):
-        (tmp_path / name).chmod(0o755)
-    command = yaml.safe_load((FOLDER / "local.yaml").read_text())["worker_start_ray_commands"][-1]
-    # As Ray's command runner has it.
-    done = subprocess.run(
-        ["bash", "-c", f"true && ({command})"],
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "RAY_HEAD_IP": "10.0.0.1"},
-        check=False,
-    )
-    assert done.returncode == code
-    assert calls.read_text().split().count("start") == starts
+    (tmp_path / "ray").chmod(0o755)
+    (command,) = yaml.safe_load((FOLDER / "local.yaml").read_text())["worker_start_ray_commands"]
+    command = command.replace(START_FOLDER, str(folder))
+
+    def start() -> str:
+        # As Ray's command runner has it.
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RAY_HEAD_IP": "10.0.0.1"}
+        line = ["bash", "-c", f"ulimit() {{ :; }}; true && ({command})"]
+        return subprocess.run(line, env=environment, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    def wait_until_free() -> None:
+        subprocess.run(["flock", folder / "lock", "true"], check=True, timeout=60)
+
+    assert start() == ""
+    with go_on.open("w") as fifo:
+        # The second finds the first at work.
+        assert start() == ""
+        fifo.write("no such head\n")
+    wait_until_free()
+    assert start() == "no such head\n"
+    go_on.write_text("started\n")
+    wait_until_free()
+    assert calls.read_text().split() == ["stop", "start"] * 2
