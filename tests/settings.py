@@ -8,7 +8,7 @@ DEFAULT_SPEECH_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 # Services that `make setup` installs with npm.
 NODE_PACKAGES = Path(sys.prefix) / "services" / "node_modules"
 # Share of the examples of property tests, and of the API's description, that a profile tries.
-PROFILES = {"full": 1.0, "quick": 0.2}
+PROFILES = {"full": 1.0, "quick": 0.1}
 
 
 def setting(name: str, default: str) -> str:

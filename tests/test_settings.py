@@ -15,5 +15,5 @@ def test_an_empty_variable_counts_as_unset(value: str | None, monkeypatch: pytes
 
 def test_the_quick_profile_tries_fewer_examples_but_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYSCRIBE_TEST_PROFILE", "quick")
-    assert settings.examples(300) == 60
+    assert settings.examples(300) == 30
     assert settings.examples(2) == 1

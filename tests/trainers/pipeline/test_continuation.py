@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.settings import examples
 from tests.trainers.pipeline.decisions_of_starts import URL, again, keys, started
 from tests.trainers.pipeline.second_starts import ALONE, FIELDS, FIRST, FIRST_CTC, Outcome, SecondStart, second_start
 from tests.trainers.synthetic import config
@@ -43,7 +44,7 @@ class TestAnyChange:
         with_others = {"model.name_or_path", "training.max_batch_duration_s", "training.fp16", "data.do_normalize_eval"}
         assert tried or name in with_others, f"no value of {name} is valid by itself: {outcome}"
 
-    @pytest.mark.parametrize("seed", range(500))
+    @pytest.mark.parametrize("seed", range(examples(500)))
     def test_of_several_at_random(self, seed: int) -> None:
         _check(config(FIRST), second_start(random.Random(seed), FIRST, sorted(FIELDS)))
 
