@@ -146,11 +146,12 @@ def test_a_merged_model_and_a_checkpoint_score_the_same(with_adapter: TrainConfi
     assert validation["wer"] == best["validation"]["eval_wer"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
         pytest.param({"training.gradient_checkpointing": True}, id="checkpointing"),
-        pytest.param(AUGMENTED, id="augmented", marks=pytest.mark.long),
+        pytest.param(AUGMENTED, id="augmented"),
     ],
 )
 def test_a_killed_run_with_an_adapter_ends_with_the_same_weights(

@@ -18,6 +18,8 @@ from tests.integration.training_trees import WORDS
 from tests.trainers.synthetic import content, write_corpus
 from trainers.distributed.local_ray import LocalRay, start_ray, without_ray_settings
 
+pytestmark = pytest.mark.long
+
 # All of them, where the names of the repository mean nothing. Those of Alembic are run by it, in a transaction.
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys
@@ -119,7 +121,6 @@ def folder(tmp_path: Path) -> Path:
     return own
 
 
-@pytest.mark.long
 def test_each_module_of_it_is_imported_where_the_names_of_the_repository_mean_nothing(
     user: Environment, tmp_path: Path
 ) -> None:

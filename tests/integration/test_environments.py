@@ -76,6 +76,7 @@ def needs(index: PackageIndex, package: str) -> str:
     return f'job.runtime_env={{"pip": ["{package}"], "index_url": "{index.url("${INDEX_USER}:${INDEX_PASSWORD}")}"}}'
 
 
+@pytest.mark.long
 def test_a_package_that_does_not_exist_is_a_failure_of_the_environment_and_is_not_tried_again(
     drive: ControllerDriver, index: PackageIndex
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_package_that_does_not_exist_is_a_failure_of_the_environment_and_is_no
     assert "No matching distribution found for no-such-package==9.9" in line_of_setup(log_end.decode())
 
 
+@pytest.mark.long
 def test_a_run_is_stopped_while_its_environment_is_being_made(drive: ControllerDriver, index: PackageIndex) -> None:
     index.gate.clear()
     try:

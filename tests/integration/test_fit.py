@@ -45,6 +45,9 @@ TOTALS = (
 )
 
 
+METRIC = {"scoring.metrics": {"deletions": "trainers.scoring.metrics:ErrorRates"}}
+
+
 def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -> TrainConfig:
     """Twelve steps of a very small model."""
     return config(
@@ -65,8 +68,7 @@ def small(tones: Path, folder: Path, changes: Mapping[str, Any] | None = None) -
 @pytest.fixture(scope="module")
 def finished_run(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """The config of a run that has finished."""
-    counted = {"deletions": "trainers.scoring.metrics:ErrorRates"}
-    changes = {"scoring.metrics": counted, "data.slice_columns": ["path"]}
+    changes = METRIC | {"data.slice_columns": ["path"]}
     wanted = small(tones, tmp_path_factory.mktemp("runs"), changes)
     fit(wanted, LocalEngine(), overrides=["training.max_steps=12"])
     return wanted
@@ -157,7 +159,7 @@ def test_the_model_is_written_for_older_readers_too(finished_run: TrainConfig) -
     assert "<|sr|>" in special and "<|0.00|>" not in special
 
 
-def test_the_training_side_is_freed_before_the_best_model_is_loaded(
+def test_the_best_and_the_newest_checkpoints_are_kept_and_training_is_freed_before_the_best_is_loaded(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[weakref.ref[Any]] = []
@@ -173,8 +175,12 @@ def test_the_training_side_is_freed_before_the_best_model_is_loaded(
 
     monkeypatch.setattr("trainers.training.worker.build", build)
     monkeypatch.setattr("trainers.training.worker.finish", finish)
-    fit(small(tones, tmp_path, {"training.max_steps": 4}), LocalEngine())
+    wanted = small(tones, tmp_path, {"checkpoint.num_to_keep": 1, "training.save_steps": 2})
+    fit(wanted, LocalEngine())
     assert len(built) == 2
+    names = [path.name for path in (run_folder(wanted) / "checkpoints").iterdir()]
+    assert 1 <= len(names) <= 2
+    assert any(name.startswith("checkpoint-12-") for name in names)
 
 
 class SeesPage(TrainerCallback):
@@ -205,14 +211,6 @@ def test_a_run_that_trains_has_a_page_after_a_validation(
     monkeypatch.setattr("trainers.scoring.report.live_page.PAUSE_S", 0.0)
     fit(wanted, LocalEngine())
     assert "Score on test" in (run_folder(wanted) / "report.html").read_text(encoding="utf-8")
-
-
-def test_the_best_and_the_newest_checkpoints_are_kept(tones: Path, tmp_path: Path) -> None:
-    wanted = small(tones, tmp_path, {"checkpoint.num_to_keep": 1, "training.save_steps": 2})
-    fit(wanted, LocalEngine())
-    names = [path.name for path in (run_folder(wanted) / "checkpoints").iterdir()]
-    assert 1 <= len(names) <= 2
-    assert any(name.startswith("checkpoint-12-") for name in names)
 
 
 def test_a_finished_run_says_its_score_again_and_does_nothing(
@@ -265,13 +263,15 @@ def test_resume_never_refuses_a_run_with_checkpoints(finished_run: TrainConfig) 
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: TrainConfig, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fit(small(tones, tmp_path), LocalEngine())
-    newest = max((tmp_path / "small/checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
+    runs = tmp_path / "runs"
+    shutil.copytree(str(finished_run.run.storage_path), runs)
+    newest = max((runs / "small/checkpoints").iterdir(), key=lambda path: int(path.name.split("-")[1]))
     weights = newest / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
-    fit(small(tones, tmp_path, {"training.max_steps": 16, "training.extend": "rescale"}), LocalEngine())
+    longer = {"training.max_steps": 16, "training.extend": "rescale"}
+    fit(small(tones, runs, METRIC | longer), LocalEngine())
     said = capsys.readouterr().out
     assert "differs from its SHA-256" in said
     assert "resuming from checkpoint-8-" in said
@@ -300,15 +300,9 @@ def test_evaluate_gives_the_n_best_of_a_beam_search_and_no_more_than_there_are_b
         assert line["avg_logprob"] < 0
 
 
-def test_pretrained_weights_of_a_folder_are_tuned_on(finished_run: TrainConfig, tones: Path, tmp_path: Path) -> None:
-    model = {"init": "pretrained", "name_or_path": str(run_folder(finished_run) / "model"), "language": "English"}
-    tuned = small(tones, tmp_path, {"model": model, "training.max_steps": 4})
-    result = fit(tuned, LocalEngine())
-    assert result.totals["scored"] == 6
-    assert "full_context" not in result.totals
-
-
-def test_a_data_set_of_parquet_files_is_a_door(tones: Path, tmp_path: Path) -> None:
+def test_weights_of_a_folder_are_tuned_on_a_data_set_of_parquet_files(
+    finished_run: TrainConfig, tones: Path, tmp_path: Path
+) -> None:
     for split in ("train", "validation", "test"):
         rows = [line.split(",") for line in (tones / f"{split}.csv").read_text().splitlines()[1:]]
         table = datasets.Dataset.from_dict(
@@ -321,8 +315,11 @@ def test_a_data_set_of_parquet_files_is_a_door(tones: Path, tmp_path: Path) -> N
         "audio_column_name": "audio",
         "text_column_name": "sentence",
     }
-    result = fit(small(tones, tmp_path / "runs", {"data": data, "training.max_steps": 4}), LocalEngine())
+    model = {"init": "pretrained", "name_or_path": str(run_folder(finished_run) / "model"), "language": "English"}
+    tuned = small(tones, tmp_path / "runs", {"data": data, "model": model, "training.max_steps": 4})
+    result = fit(tuned, LocalEngine())
     assert result.totals["scored"] == 6
+    assert "full_context" not in result.totals
 
 
 def test_a_validation_clip_longer_than_the_model_is_refused_by_id(tones: Path, tmp_path: Path) -> None:

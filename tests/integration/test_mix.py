@@ -85,7 +85,9 @@ def test_members_without_a_validation_of_all_are_scored_together_and_each(calm: 
 DYNAMIC = ("training.max_batch_duration_s=1.5", "training.per_device_train_batch_size=16")
 
 
-@pytest.mark.parametrize("changes", [(), DYNAMIC], ids=["fixed", "dynamic"])
+@pytest.mark.parametrize(
+    "changes", [pytest.param((), id="fixed", marks=pytest.mark.long), pytest.param(DYNAMIC, id="dynamic")]
+)
 def test_a_training_that_died_in_mid_epoch_goes_on_bit_for_bit(
     recipe: Path,
     calm: RunFolder,

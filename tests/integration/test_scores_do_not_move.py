@@ -114,6 +114,7 @@ def test_all_ways_of_scoring_give_one_result(
 
 
 @ways_of_scoring
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_nor_does_padding_move_a_ctc_model_s(
     babbling: TrainConfig, ray_head: RayHead, ways: Sequence[tuple[int, int]]

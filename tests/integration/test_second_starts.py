@@ -114,14 +114,28 @@ def finished_run(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
     return wanted
 
 
+@pytest.fixture(scope="module")
+def stopped_run(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """The config of a run that was killed at step 4."""
+    wanted = small(tones, tmp_path_factory.mktemp("stopped"))
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(wanted, 4, patch)
+    return wanted
+
+
+def copy_of(run: TrainConfig, folder: Path) -> Path:
+    """Copies the run and its prepared data to another storage path, and returns that."""
+    return Path(shutil.copytree(str(run.run.storage_path), folder))
+
+
 class TestLonger:
     def test_by_a_second_warm_up_and_decay(
-        self, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, finished_run: TrainConfig, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        fit(small(tones, tmp_path), LocalEngine())
+        folder = copy_of(finished_run, tmp_path / "runs")
         with pytest.raises(ResumeError, match=r"training\.extend=rescale"):
-            fit(small(tones, tmp_path, {"training.max_steps": 16}), LocalEngine())
-        longer = small(tones, tmp_path, {"training.max_steps": 16, "training.extend": "restart"})
+            fit(small(tones, folder, {"training.max_steps": 16}), LocalEngine())
+        longer = small(tones, folder, {"training.max_steps": 16, "training.extend": "restart"})
         fit(longer, LocalEngine())
         assert "the run ends at max_steps 16, not max_steps 8 (training.extend restart)" in capsys.readouterr().out
         found = losses(longer)
@@ -131,12 +145,11 @@ class TestLonger:
         assert rates[8:] == rates[:8]
 
     def test_an_interrupted_extension_goes_on_as_an_undisturbed_one(
-        self, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, stopped_run: TrainConfig, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = []
         for name in ("undisturbed", "interrupted"):
-            folder = tmp_path / name
-            stop_after(small(tones, folder), 4, monkeypatch)
+            folder = copy_of(stopped_run, tmp_path / name)
             longer = small(tones, folder, {"training.max_steps": 12, "training.extend": "rescale"})
             if name == "interrupted":
                 stop_after(longer, 8, monkeypatch)
@@ -146,11 +159,11 @@ class TestLonger:
 
 
 def test_how_often_is_scored_saved_and_logged_changes_at_once(
-    tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stopped_run: TrainConfig, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop_after(small(tones, tmp_path), 4, monkeypatch)
+    folder = copy_of(stopped_run, tmp_path / "runs")
     changes = {"training.save_steps": 2, "training.eval_steps": 1, "training.logging_steps": 2}
-    wanted = small(tones, tmp_path, {**changes, "checkpoint.num_to_keep": None})
+    wanted = small(tones, folder, {**changes, "checkpoint.num_to_keep": None})
     fit(wanted, LocalEngine())
     said = capsys.readouterr().out
     for name in changes:
@@ -188,38 +201,41 @@ def test_a_vocabulary_that_is_no_file_is_refused_with_the_fix(tones: Path, tmp_p
 
 
 class TestRecordings:
-    def test_touched_ones_are_the_same(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_touched_ones_are_the_same_and_replaced_ones_are_refused_by_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         wanted = self._started(tmp_path, monkeypatch)
-        for path in (tmp_path / "speech").rglob("*.wav"):
+        recordings = sorted((tmp_path / "speech").rglob("*.wav"))
+        for path in recordings:
             os.utime(path, (1, 1))
+        own = recordings[0].read_bytes()
+        write_recording(recordings[0], speechlike(0.9, seed=77))
+        with pytest.raises(ResumeError, match=rf"1 recording has changed since: {recordings[0]}"):
+            fit(wanted, LocalEngine())
+        recordings[0].write_bytes(own)
         fit(wanted, LocalEngine())
         assert Journal(RunFolder.of(wanted)).read().finished is not None
 
-    def test_replaced_ones_are_refused_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        wanted = self._started(tmp_path, monkeypatch)
-        replaced = sorted((tmp_path / "speech").rglob("*.wav"))[0]
-        write_recording(replaced, speechlike(0.9, seed=77))
-        with pytest.raises(ResumeError, match=rf"1 recording has changed since: {replaced}"):
-            fit(wanted, LocalEngine())
-
-    @pytest.mark.parametrize("field", ["augment.noise_manifest", "augment.rir_manifest"])
     def test_those_that_are_mixed_into_clips_are_part_of_the_experiment(
-        self, field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        noise = write_recording(tmp_path / "noise" / "hum.wav", speechlike(0.4, seed=5))
-        manifest = tmp_path / "noise" / "noise.csv"
-        manifest.write_text("path\nhum.wav\n")
-        wanted = self._started(tmp_path, monkeypatch, {field: str(manifest)})
-        own = noise.read_bytes()
-        write_recording(noise, speechlike(0.4, seed=6))
-        content = rf"{field}: the file has other content "
-        with pytest.raises(ResumeError, match=rf"{content}(.|\n)*1 recording has changed since: {noise}"):
-            fit(wanted, LocalEngine())
-        noise.write_bytes(own)
-        manifest.write_text("path\nhum.wav\n./hum.wav\n")
-        with pytest.raises(ResumeError, match=content):
-            fit(wanted, LocalEngine())
-        manifest.write_text("path\nhum.wav\n")
+        sounds = {field: tmp_path / field / "hum.wav" for field in ("augment.noise_manifest", "augment.rir_manifest")}
+        manifests = {field: sound.with_name("manifest.csv") for field, sound in sounds.items()}
+        for seed, (field, sound) in enumerate(sounds.items()):
+            write_recording(sound, speechlike(0.4, seed=seed))
+            manifests[field].write_text("path\nhum.wav\n")
+        wanted = self._started(tmp_path, monkeypatch, {field: str(path) for field, path in manifests.items()})
+        for field, sound in sounds.items():
+            own = sound.read_bytes()
+            write_recording(sound, speechlike(0.4, seed=6))
+            content = rf"{field}: the file has other content "
+            with pytest.raises(ResumeError, match=rf"{content}(.|\n)*1 recording has changed since: {sound}"):
+                fit(wanted, LocalEngine())
+            sound.write_bytes(own)
+            manifests[field].write_text("path\nhum.wav\n./hum.wav\n")
+            with pytest.raises(ResumeError, match=content):
+                fit(wanted, LocalEngine())
+            manifests[field].write_text("path\nhum.wav\n")
         fit(wanted, LocalEngine())
         assert Journal(RunFolder.of(wanted)).read().finished is not None
 
@@ -298,29 +314,19 @@ class TestFromACheckpoint:
 class TestEveryFreeField:
     """What `test_continuation` decides about, really started: every free field, some at a time, and one refused."""
 
-    @pytest.fixture(scope="class")
-    def stopped_run(self, tones: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-        """The folder of a run that was killed at step 4, and the weights that it would have come to."""
-        folder = tmp_path_factory.mktemp("stopped")
-        undisturbed = small(tones, tmp_path_factory.mktemp("undisturbed"))
-        fit(undisturbed, LocalEngine())
-        with pytest.MonkeyPatch.context() as patch:
-            stop_after(small(tones, folder), 4, patch)
-        return folder, weights_after(undisturbed)
-
     @pytest.mark.parametrize(
-        ("outcome", "part", "parts"),
+        ("outcome", "some"),
         [
-            *((Outcome.EXACT, part, 3) for part in range(3)),
-            *(pytest.param(Outcome.ROUNDED, part, 2, marks=pytest.mark.long) for part in range(2)),
+            *((Outcome.EXACT, slice(part, None, 3)) for part in range(3)),
+            *(pytest.param(Outcome.ROUNDED, slice(part, None, 2), marks=pytest.mark.long) for part in range(2)),
         ],
     )
     def test_takes_effect_and_is_printed(
         self,
         outcome: Outcome,
-        part: int,
-        parts: int,
-        stopped_run: tuple[Path, str],
+        some: slice,
+        stopped_run: TrainConfig,
+        finished_run: TrainConfig,
         tones: Path,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
@@ -328,24 +334,23 @@ class TestEveryFreeField:
     ) -> None:
         # The graphs of torch's compiler, without its kernels, which take a minute to make.
         monkeypatch.setattr(compiling, "compile_model", partial(compiling.compile_model, backend="aot_eager"))
-        folder, undisturbed = stopped_run
-        shutil.copytree(folder, tmp_path / "runs")
+        folder = copy_of(stopped_run, tmp_path / "runs")
         names = sorted(name for name, (found, _) in FIELDS.items() if found is outcome and name not in NOT_HERE)
-        base = first(tones, tmp_path / "runs")
-        changes = {name: _another_value(name, base) for name in names[part::parts]}
+        base = first(tones, folder)
+        changes = {name: _another_value(name, base) for name in names[some]}
         fit(config(base | changes), LocalEngine())
         output = capsys.readouterr().out
         assert all(f"changed since the previous attempt: {name}: " in output for name in changes)
         assert "resuming from checkpoint-4-" in output
         if outcome is Outcome.EXACT:
-            assert weights_after(config(base | changes)) == undisturbed
+            assert weights_after(config(base | changes)) == weights_after(finished_run)
 
     def test_or_is_refused_before_anything_is_prepared(
-        self, stopped_run: tuple[Path, str], tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, stopped_run: TrainConfig, tones: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        shutil.copytree(stopped_run[0], tmp_path / "runs")
+        folder = copy_of(stopped_run, tmp_path / "runs")
         names = sorted(name for name, (found, _) in FIELDS.items() if found is Outcome.REFUSED and name not in NOT_HERE)
-        second = second_start(random.Random(0), first(tones, tmp_path / "runs"), names)
+        second = second_start(random.Random(0), first(tones, folder), names)
         attempts = run_folder(second.config) / "attempts"
         before = {path.name for path in attempts.iterdir()}
         with pytest.raises(ResumeError):

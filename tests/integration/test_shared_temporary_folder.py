@@ -14,6 +14,7 @@ from tests.integration.ray_cluster import ray_cluster
 from tests.trainers.synthetic import content
 from trainers.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.long
 TASK = Path(__file__).parents[2] / "task.py"
 # A disk of the process's own at the first folder, with what is in the second.
 OWN_DISK = 'mount -t tmpfs own "$0" && cp -r "$1"/. "$0" && shift && exec "$@"'
@@ -60,7 +61,6 @@ def isolated(disk: Path, filled_from: Path) -> list[str]:
     return ["unshare", "--mount", "sh", "-c", OWN_DISK, str(disk), str(filled_from)]
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_worker_on_each_of_them_trains_to_the_end(tones: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {

@@ -19,7 +19,7 @@ from tests.runtime_env.ray_node import JobEnd, RayNode, ray_node, thin_python, w
 from tests.runtime_env.test_tree import grow
 from trainers.config.secrets import resolve_secrets
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("test_on_ray")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.xdist_group("test_on_ray")]
 
 SAY = "import sys, tiny_speech; print('said', tiny_speech.VALUE, sys.executable)\n"
 SECRET, FILE_SECRET = "s3cret-of-the-node-4Wd", "s3cret-in-a-file-9Xe"
@@ -104,7 +104,6 @@ def said(end: JobEnd) -> str:
     return next(line for line in end.logs.splitlines() if line.startswith("said "))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("tool", ["pip", "uv"])
 def test_a_private_index_is_asked_once_and_its_credentials_leave_no_trace(
     repository: Repository, index: PackageIndex, tool: str
@@ -129,7 +128,6 @@ def test_a_private_index_is_asked_once_and_its_credentials_leave_no_trace(
     assert (index.downloads("tiny-speech"), index.downloads("tiny-tool")) == (0, 0)
 
 
-@pytest.mark.long
 def test_uv_builds_from_source_without_showing_credentials(repository: Repository, index: PackageIndex) -> None:
     code = "import tiny_built; print('said', tiny_built.VALUE)"
     assert said(repository.run(code, uv=["tiny-built==2.0"], **repository.private)) == "said 7"
@@ -164,7 +162,6 @@ def test_a_missing_package_fails_the_job_before_it_starts(
     assert index.user not in end.message + end.logs
 
 
-@pytest.mark.long
 def test_ray_remembers_a_failure_but_not_for_another_attempt(
     repository: Repository, index: PackageIndex, tmp_path: Path
 ) -> None:
@@ -258,7 +255,6 @@ print("said", ray.get(say.remote()))
 """
 
 
-@pytest.mark.long
 def test_a_worker_that_ray_kills_while_it_installs_starts_later(
     repository: Repository, index: PackageIndex, tmp_path: Path
 ) -> None:
