@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from trainers.config.config_scope import (
     DATA_FIELDS,
@@ -180,28 +180,21 @@ def expand_home(content: Mapping[str, Any], fields: Collection[tuple[str, str]] 
 
 
 def make_paths_absolute(config: Config, base: Path) -> Config:
-    """Returns the config with every relative path joined to `base`; a Hub id stays as it is."""
+    """Returns the config with every relative path joined to `base`, as in `anchored`."""
+    content = config.model_dump(include={part for part, _ in _path_fields()})
+    for part, field, value in path_values(anchored(content, base)):
+        config = _with_value(config, [part, *field.split(".")], value)
+    return config
 
-    def absolute(text: str) -> str:
-        is_kept = is_absolute(path_in(text))
-        return text if is_kept else with_path(text, lambda path: str((base / path).resolve()))
 
-    updates: dict[str, dict[str, Any]] = {}
-    for part, field in _path_fields():
-        value = getattr(getattr(config, part, None), field, None)
-        is_name = value is not None and _may_be_hub_id(part, field) and not (base / value).exists()
-        if value is None or is_name or is_absolute(path_in(value)):
-            continue
-        updates.setdefault(part, {})[field] = absolute(value)
-    if isinstance(config, TrainConfig):
-        members = []
-        for member in config.data.mix:
-            named = {field: getattr(member, field) for _, field in DATA_FIELDS}
-            own = {field: absolute(value) for field, value in named.items() if value is not None}
-            members.append(member.model_copy(update=own))
-        updates.setdefault("data", {})[_MIX] = tuple(members)
-    parts = {part: getattr(config, part).model_copy(update=fields) for part, fields in updates.items()}
-    return cast("Config", config.model_copy(update=parts))
+def _with_value(config: Any, path: Sequence[str], value: str) -> Any:
+    """Returns a part of a config, or a tuple of parts, with another value at the end of a path."""
+    if not path:
+        return value
+    name, *rest = path
+    if isinstance(config, tuple):
+        return tuple(_with_value(each, rest, value) if str(at) == name else each for at, each in enumerate(config))
+    return config.model_copy(update={name: _with_value(getattr(config, name), rest, value)})
 
 
 def relative_storage(config: AnyConfig) -> list[str]:
