@@ -30,8 +30,17 @@ from trainers.distributed.machine import wait_asleep
 from trainers.distributed.signals import STOP_SIGNAL, exit_code_of
 from trainers.errors import ConfigError
 from trainers.pipeline import demo_run
-from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, reason_for_ray
-from trainers.pipeline.verbs import LIBRARIES, VERBS, Call, Result, Verb, run_on_engine, run_script
+from trainers.pipeline.verbs import (
+    JOB_VARIABLE,
+    LIBRARIES,
+    VERBS,
+    Call,
+    Result,
+    Verb,
+    reason_for_ray,
+    run_on_engine,
+    run_script,
+)
 from trainers.run_folder.run_register import registered
 from trainers.scripts.recipe import resolve_program
 

@@ -46,12 +46,14 @@ class RunResult:
         folder: The run folder's path or URL.
         totals: Totals of the split that was scored last: test, or validation without a test split.
         model: The model part of the config, for the language and a shortened context.
+        best_step: Optimizer steps of the scored checkpoint if a later one was worse on the validation set, else None.
     """
 
     folder: str
     totals: Mapping[str, Any]
     split: str
     model: ModelPart
+    best_step: int | None = None
 
     @property
     def headline(self) -> str:

@@ -14,6 +14,7 @@ from trainers.pipeline.evaluate import RunResult
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
+from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.driver_log import DriverLog
 from trainers.run_folder.hub.push import is_pushed, push_run
 from trainers.run_folder.journal import Journal
@@ -97,9 +98,11 @@ def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:
 
 
 def _result_of(folder: RunFolder, task: TrainTask | None, model: ModelPart) -> RunResult:
-    finish = Journal(folder).read().finished
+    state = Journal(folder).read()
+    finish = state.finished
     if finish is None or (task is not None and finish.attempt < task.attempt):
         raise RayscribeError(f"{folder.url}: the workers ended without a result; look into {layout.ATTEMPTS}/")
     split = "validation" if finish.result["test"] is None else "test"
     totals = folder.read_json(f"{finish.outputs}/{layout.EVALUATION}/{split}.json")
-    return RunResult(folder.url, totals or {}, split, model)
+    best_step, last = finish.result["best_step"], newest(state.checkpoints)
+    return RunResult(folder.url, totals or {}, split, model, best_step if last and last.step > best_step else None)

@@ -13,7 +13,9 @@ _TRAINING += " global_batch_size per_device_train_batch_size"
 OF_TRAINING = frozenset(("run.name", *(f"training.{name}" for name in _TRAINING.split())))
 
 
-def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: str, split: str) -> Iterator[str]:
+def next_steps(
+    verb: str, command: Sequence[str], config: TrainConfig, folder: str, split: str, best_step: int | None = None
+) -> Iterator[str]:
     """Yields lines to print after a command.
 
     Args:
@@ -22,6 +24,7 @@ def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: s
         config: The config, with the run's name.
         folder: Folder of the result; empty for prepare.
         split: The split that was scored.
+        best_step: See `RunResult`.
     """
     if verb == "prepare":
         yield f"train on it: {_line('train', command)}"
@@ -30,9 +33,15 @@ def next_steps(verb: str, command: Sequence[str], config: TrainConfig, folder: s
     if verb == "train":
         scored = [*_for_scoring(command), "--model", folder, "--split", "validation"]
         yield f"score another split: {_line('evaluate', scored)}"
-        longer = [f"run.name={config.run.name}", _longer(config), "training.extend=rescale"]
-        options = [word for change in longer for word in (_SET, change)]
-        yield f"train on, twice as long: {_line('train', command, *options)}"
+        if best_step is None:
+            longer = [f"run.name={config.run.name}", _longer(config), "training.extend=rescale"]
+            options = [word for change in longer for word in (_SET, change)]
+            yield f"train on, twice as long: {_line('train', command, *options)}"
+        else:
+            yield (
+                f"later checkpoints were worse on the validation set than the best one, of step {best_step}: "
+                "train on more speech, or with a lower training.learning_rate, rather than longer"
+            )
         yield f"transcribe with it: {shlex.join(['rayscribe', 'transcribe', folder])} recording.wav"
         recognize = f'rayscribe.transcribe("{folder}", "recording.wav").text'
         yield f"use the model in Python: import rayscribe; print({recognize})"

@@ -1,4 +1,4 @@
-"""Runs the verbs of `task.py`, each on the engine that its config needs.
+"""Runs the verbs of `task.py`, each on the engine that its config needs: local workers start faster than Ray.
 
 Libraries that take seconds to load are loaded here, once the config has been checked.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainers.config.flags.task_line import TaskArguments
+from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.schema import ScriptConfig, TrainConfig
 from trainers.config.submitted import CHECKPOINT_VARIABLE
 from trainers.config.wording import counted, format_bytes, format_duration
@@ -20,13 +21,15 @@ from trainers.distributed.signals import STOP_SIGNAL
 from trainers.errors import ConfigError
 from trainers.pipeline import demo_run
 from trainers.pipeline.next_steps import next_steps
-from trainers.pipeline.on_machine.engine_choice import crowding, engine_line
 
 if TYPE_CHECKING:
     from trainers.data.prepared_set import PreparedSet
     from trainers.pipeline.engine import Engine, LocalEngine
     from trainers.pipeline.evaluate import RunResult
 
+# Set by Ray for the driver of a job.
+JOB_VARIABLE = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+USUAL_RESOURCES = {"CPU"}
 LIBRARIES = "loading torch and transformers"
 # Imports of a worker on this machine, by itself or by accelerate if deepspeed is installed.
 WORKERS_IMPORT = (f"{__package__}.on_machine.worker_group", "deepspeed")
@@ -99,6 +102,50 @@ def prepare(call: Call, engine: "Engine") -> "dict[str, PreparedSet]":
 
 
 VERBS: Mapping[str, Verb[Any]] = {"train": train, "prepare": prepare, "evaluate": evaluate}
+
+
+def reason_for_ray(
+    scaling: ScalingPart, address: str | None, variables: Mapping[str, str], *, asked: bool | None, has_joined: bool
+) -> str | None:
+    """Returns why a command runs on Ray, for a message; None if it runs in processes of this machine.
+
+    Args:
+        scaling: The scaling part of the config.
+        address: Address of a cluster on the command line.
+        variables: The environment.
+        asked: True if the command line has --ray.
+        has_joined: True if this process has joined a Ray before.
+    """
+    strange = sorted(scaling.worker_resources.keys() - USUAL_RESOURCES)
+    reasons = {
+        "--ray": asked,
+        "--address": address,
+        "RAY_ADDRESS": variables.get("RAY_ADDRESS"),
+        "this is a job of Ray": JOB_VARIABLE in variables,
+        "this process has joined it": has_joined,
+        f"scaling.num_workers is {scaling.num_workers}": scaling.is_elastic,
+        f"scaling asks for {', '.join(strange)}": strange,
+        "scaling.label_selector": scaling.label_selector,
+        f"scaling.placement_strategy is {scaling.placement_strategy}": scaling.placement_strategy == "STRICT_SPREAD",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def engine_line(reason: str | None) -> str:
+    """Returns a line with the choice, its reason, and how to choose the other engine."""
+    if reason is not None:
+        return f"engine: Ray ({reason})"
+    return "engine: processes of this machine, without Ray, which nothing here needs (--ray: on Ray)"
+
+
+def crowding(workers: int, each: int, cpus: int) -> str | None:
+    """Returns a warning if workers with `each` CPUs need more than this machine has; None if there are enough."""
+    if workers * each <= cpus:
+        return None
+    of_each = f"of {counted(each, 'CPU')}"
+    who = counted(workers, "worker", f"{of_each} shares", f"{of_each} share")
+    more = f", where more than {counted(cpus, 'worker')} do not help" if workers > cpus else ""
+    return f"{who} the {counted(cpus, 'CPU')} of this machine{more}"
 
 
 def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Result:
@@ -206,10 +253,10 @@ def _machine_engine(call: Call) -> "Engine":
 
 def _show_result(call: Call, result: "RunResult") -> None:
     show(Finished(result.headline, result.folder))
-    _advise(call, result.folder, result.split)
+    _advise(call, result.folder, result.split, result.best_step)
 
 
-def _advise(call: Call, folder: str = "", split: str = "") -> None:
+def _advise(call: Call, folder: str = "", split: str = "", best_step: int | None = None) -> None:
     if call.given.command is not None:
-        for line in next_steps(call.given.verb, call.given.command, call.config, folder, split):
+        for line in next_steps(call.given.verb, call.given.command, call.config, folder, split, best_step):
             show(line)

@@ -36,6 +36,13 @@ def test_a_training_can_be_scored_and_trained_on() -> None:
     assert longer == ["train", *TYPED, *(word for change in changes for word in ("--set", change))]
 
 
+def test_a_training_whose_error_rate_has_risen_is_not_trained_on() -> None:
+    trained = config({"training.max_steps": 40, "run.name": "sr"})
+    lines = list(next_steps("train", TYPED, trained, "/runs/sr", "test", best_step=20))
+    assert [command[0] for command in commands_in(lines)] == ["evaluate", "transcribe"]
+    assert any("worse on the validation set than the best one, of step 20" in line for line in lines)
+
+
 def test_an_override_is_named_once_and_only_where_it_is_read() -> None:
     typed = ["a.yaml", *_sets("run.name=ctrlc", "training.max_steps=300", "data.train=a.csv", "training.max_steps=20")]
     trained = config({"training.max_steps": 20, "run.name": "ctrlc"})

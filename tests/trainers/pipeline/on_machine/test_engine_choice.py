@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.trainers.synthetic import config
-from trainers.pipeline.on_machine.engine_choice import JOB_VARIABLE, crowding, engine_line, reason_for_ray
+from trainers.pipeline.verbs import JOB_VARIABLE, crowding, engine_line, reason_for_ray
 
 
 def reason(

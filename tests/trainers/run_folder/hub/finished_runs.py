@@ -26,7 +26,14 @@ def finish(folder: RunFolder, model: Mapping[str, bytes] = MODEL) -> RunFolder:
     normalize = normalizer_named("none")
     total, _ = score_texts(["one too", "three"], ["one two", "three"], normalize)
     folder.sub(outputs).write_json("evaluation/validation.json", {**total.to_json_dict(), **normalize.to_json_dict()})
-    result: dict[str, Any] = {"test": None, "max_steps": 10, "num_train_epochs": None, "test_data": None, "decode": {}}
+    result: dict[str, Any] = {
+        "best_step": 10,
+        "test": None,
+        "max_steps": 10,
+        "num_train_epochs": None,
+        "test_data": None,
+        "decode": {},
+    }
     files = ["evaluation/validation.json", *(f"model/{name}" for name in model)]
     entry = {"kind": "finished", "attempt": driver.attempt, "outputs": outputs, "files": files, "result": result}
     driver.journal.append(lambda _: entry)
