@@ -18,7 +18,7 @@ from trainers.errors import AudioError
 from trainers.pipeline.on_ray import transcribe_on_ray as on_ray
 from trainers.pipeline.transcription import transcription
 from trainers.pipeline.transcription.transcriber import TranscribeTask
-from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder
+from trainers.pipeline.transcription.transcript_files import TranscriptionFolder
 
 ROWS_PER_SHARD, READ_S = 4, 0.05
 

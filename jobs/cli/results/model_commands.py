@@ -16,8 +16,7 @@ from trainers.distributed.console import opened_screen, show
 from trainers.distributed.console.events import Stage
 from trainers.distributed.signals import exit_code_of
 from trainers.errors import ExportError
-from trainers.pipeline.export.export_request import TOLERANCE, ExportRequest
-from trainers.pipeline.export.known_exports import KNOWN_EXPORTS
+from trainers.pipeline.export.export_request import KNOWN_EXPORTS, TOLERANCE, ExportRequest
 
 if TYPE_CHECKING:
     # Imports torch.

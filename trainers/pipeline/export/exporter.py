@@ -1,5 +1,6 @@
-"""Interface of export formats: convert a run's model, and recognize clips with the result."""
+"""Interface of export formats: convert a run's model, and recognize clips with the result; transformers' own format."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Protocol
 import torch
 
 from trainers.config.parts.decode_part import GenerationPart
+from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Decoding, Recognizer
 
 
@@ -63,3 +65,28 @@ class Exporter(Protocol):
 
     def open(self, folder: Path, source: Source) -> Runtime:
         """Opens the converted model; limits and decoding are those of the source."""
+
+
+class HuggingFace:
+    """transformers' own format, the run's own folder `model/`, run by transformers' `generate`."""
+
+    def refusal(self, source: Source) -> str | None:
+        return None
+
+    def convert(self, source: Source, folder: Path) -> None:
+        shutil.copytree(source.folder, folder, dirs_exist_ok=True)
+
+    def open(self, folder: Path, source: Source) -> "_Opened":
+        recognizer = family_of_folder(folder).open_exported(folder)
+        recognizer.model.eval()
+        return _Opened(recognizer, source.decoding)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    recognizer: Recognizer
+    decoding: Decoding
+
+    def recognize(self, inputs: Mapping[str, torch.Tensor], label: Sequence[int]) -> str:
+        (found,) = self.recognizer.recognize(inputs, [label], self.decoding)
+        return found.text

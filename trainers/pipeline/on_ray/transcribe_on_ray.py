@@ -16,8 +16,8 @@ from trainers.distributed.root_cause import root_cause_of
 from trainers.errors import ResourceError
 from trainers.inspection.node_checks import refuse_unread_recordings, refuse_unshared_folders
 from trainers.pipeline.transcription.transcriber import TranscribeTask
+from trainers.pipeline.transcription.transcript_files import TranscriptionFolder
 from trainers.pipeline.transcription.transcription import BlockTranscriber
-from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder
 
 
 def transcribe_on_ray(

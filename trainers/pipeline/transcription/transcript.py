@@ -1,11 +1,20 @@
-"""The transcript of a recording. Pure."""
+"""The transcript of a recording, and its formats: text, lines of JSON, and the subtitles SubRip and WebVTT. Pure."""
 
-from collections.abc import Mapping
+import html
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainers.storage.json_files import to_jsonl
 
 if TYPE_CHECKING:
     from trainers.models.recognizer import Word
+
+# As usual for broadcasters: two lines of 42 characters, shown for a few seconds.
+LINE_CHARACTERS, CUE_LINES, CUE_S = 42, 2, 7.0
+# A pause between words that ends a cue, and the shortest time of a cue.
+CUE_PAUSE_S, LEAST_CUE_S = 1.0, 0.001
 
 
 @dataclass(frozen=True)
@@ -66,3 +75,84 @@ class Transcript:
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     """Rounds numbers to the fourth decimal: a tenth of a millisecond."""
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+
+
+class Cue(NamedTuple):
+    """A text that is shown for a time. Seconds from the recording's beginning."""
+
+    start_s: float
+    end_s: float
+    text: str
+
+
+def to_txt(transcript: Transcript) -> str:
+    """Formats a transcript as text, one line per segment."""
+    return "".join(f"{segment.text}\n" for segment in transcript.segments if segment.text)
+
+
+def to_srt(transcript: Transcript) -> str:
+    """Formats a transcript as SubRip."""
+    return "\n".join(
+        f"{number}\n{_clock(cue.start_s, ',')} --> {_clock(cue.end_s, ',')}\n{_lines(cue.text)}\n"
+        for number, cue in enumerate(cues_of(transcript), 1)
+    )
+
+
+def to_vtt(transcript: Transcript) -> str:
+    """Formats a transcript as WebVTT, https://www.w3.org/TR/webvtt1/."""
+    cues = (
+        f"\n{_clock(cue.start_s, '.')} --> {_clock(cue.end_s, '.')}\n{_lines(html.escape(cue.text, quote=False))}\n"
+        for cue in cues_of(transcript)
+    )
+    return f"WEBVTT\n{''.join(cues)}"
+
+
+def to_line(transcript: Transcript) -> str:
+    """Formats a transcript as one line of JSON."""
+    return to_jsonl([transcript.to_json_dict()], transcript.id)
+
+
+FORMATS: Mapping[str, Callable[[Transcript], str]] = {"txt": to_txt, "srt": to_srt, "vtt": to_vtt, "jsonl": to_line}
+
+
+def cues_of(transcript: Transcript) -> list[Cue]:
+    """Returns the cues of a transcript: parts of segments if the times of words are known, else segments."""
+    found = [cue for segment in transcript.segments if segment.text for cue in _cues(segment)]
+    return [cue._replace(end_s=max(cue.end_s, cue.start_s + LEAST_CUE_S)) for cue in found]
+
+
+def _cues(segment: Segment) -> Iterator[Cue]:
+    if not segment.words:
+        yield Cue(segment.start_s, segment.end_s, segment.text)
+        return
+    groups = [*_groups(segment.words)]
+    begin = place = 0
+    # Not all languages have spaces between words, so the text is cut where the words of a group begin.
+    for group, behind in zip(groups, [*groups[1:], None], strict=True):
+        for word in group:
+            place = max(place, segment.text.find(word.text, place)) + len(word.text)
+        end = len(segment.text) if behind is None else max(place, segment.text.find(behind[0].text, place))
+        yield Cue(group[0].start_s, group[-1].end_s, segment.text[begin:end].strip())
+        begin = place = end
+
+
+def _groups(words: "Sequence[Word]") -> "Iterator[list[Word]]":
+    group: list[Word] = []
+    for word in words:
+        characters = sum(len(each.text) + 1 for each in group) + len(word.text)
+        is_full = characters > LINE_CHARACTERS * CUE_LINES or (group and word.end_s - group[0].start_s > CUE_S)
+        if group and (is_full or word.start_s - group[-1].end_s > CUE_PAUSE_S):
+            yield group
+            group = []
+        group.append(word)
+    yield group
+
+
+def _lines(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, LINE_CHARACTERS, break_long_words=False, break_on_hyphens=False)) or text
+
+
+def _clock(seconds: float, mark: str) -> str:
+    """Formats a time as `01:02:03,456`, with any number of hours."""
+    minutes, milliseconds = divmod(round(seconds * 1000), 60_000)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}:{milliseconds // 1000:02d}{mark}{milliseconds % 1000:03d}"

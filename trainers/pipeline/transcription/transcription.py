@@ -25,14 +25,13 @@ from trainers.errors import ConfigError
 from trainers.models.families import check_decoder
 from trainers.models.sources.content_hash import contents_of
 from trainers.pipeline.experiment import resolve_fields
-from trainers.pipeline.transcription.growing_file import GrowingFile
 from trainers.pipeline.transcription.input_rows import NAME
-from trainers.pipeline.transcription.subtitles import FORMATS
 from trainers.pipeline.transcription.transcriber import Cutting, Transcriber, TranscribeTask, opened_transcriber
-from trainers.pipeline.transcription.transcript import Transcript
-from trainers.pipeline.transcription.transcription_folder import (
+from trainers.pipeline.transcription.transcript import FORMATS, Transcript
+from trainers.pipeline.transcription.transcript_files import (
     OUTCOMES,
     ROWS_PER_SHARD,
+    GrowingFile,
     TranscriptionFolder,
     identity_of,
 )

@@ -16,7 +16,7 @@ from trainers.config.overrides import apply_overrides, parse_override
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, in_home, is_url
 from trainers.errors import ConfigError
-from trainers.pipeline.transcription.subtitles import FORMATS
+from trainers.pipeline.transcription.transcript import FORMATS
 from trainers.run_folder.layout import CONFIG, RunFolder
 from trainers.storage import open_storage
 

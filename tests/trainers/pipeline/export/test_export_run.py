@@ -22,12 +22,10 @@ from trainers.errors import ConfigError, ExportError
 from trainers.models.families import family_of_folder
 from trainers.models.recognizer import Decoding
 from trainers.pipeline.export.ctranslate2_exporter import CTranslate2
-from trainers.pipeline.export.export_request import ExportRequest
+from trainers.pipeline.export.export_request import KNOWN_EXPORTS, ExportRequest, KnownExport
 from trainers.pipeline.export.export_run import export_run
-from trainers.pipeline.export.exporter import Source
+from trainers.pipeline.export.exporter import HuggingFace, Source
 from trainers.pipeline.export.graph_exporters import Onnx
-from trainers.pipeline.export.hf_exporter import HuggingFace
-from trainers.pipeline.export.known_exports import KNOWN_EXPORTS, KnownExport
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage
 

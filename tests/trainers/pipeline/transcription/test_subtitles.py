@@ -9,16 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.models.recognizer import Word
-from trainers.pipeline.transcription.subtitles import (
+from trainers.pipeline.transcription.transcript import (
     CUE_LINES,
     CUE_S,
     LINE_CHARACTERS,
+    Segment,
+    Transcript,
     cues_of,
     to_srt,
     to_txt,
     to_vtt,
 )
-from trainers.pipeline.transcription.transcript import Segment, Transcript
 
 TEXT = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=50)
 

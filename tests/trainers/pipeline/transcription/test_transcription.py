@@ -26,12 +26,11 @@ from trainers.models.sources.run_models import find_model
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.transcription import transcriber, transcription
-from trainers.pipeline.transcription.growing_file import GrowingFile
 from trainers.pipeline.transcription.input_rows import open_rows
 from trainers.pipeline.transcription.transcriber import Part, TranscribeTask
 from trainers.pipeline.transcription.transcript import Transcript
+from trainers.pipeline.transcription.transcript_files import GrowingFile, TranscriptionFolder
 from trainers.pipeline.transcription.transcription import BlockTranscriber, transcribe_in_process
-from trainers.pipeline.transcription.transcription_folder import TranscriptionFolder
 from trainers.pipeline.transcription.transcription_request import TranscriptionRequest, transcription_config
 
 DURATIONS_S = [0.5, 0.7, 1.0]
