@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -38,7 +38,7 @@ from trainers.data.sources.recording_readers import RecordingReader
 from trainers.distributed.hardware import KINDS, devices_here, judge
 from trainers.distributed.ray_connection import connected, node_names
 from trainers.errors import AudioError, ConfigError, DataError, RayscribeError, ResourceError, StorageError
-from trainers.findings import Check, Finding, Level, Moment, Need, check, found_in, named, ok, problem, skipped, warning
+from trainers.findings import Check, Finding, Level, Moment, Need, found_in, named, ok, problem, skipped, warning
 from trainers.inspection.machine_checks import build_here
 from trainers.inspection.subject import Subject
 from trainers.storage import open_storage
@@ -62,61 +62,12 @@ SHORT_TIMEOUT_S = 60.0
 FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
 PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
 
-NOT_PROBED = skipped("no node could be checked")
 # Name of the driver's node in reports.
 DRIVER = "the driver's node"
 
 # For checks that a job of the cluster makes.
 RAY: Need[Subject] = Need(Moment.NODES, lambda _: None)
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True)
-class ProbeTask:
-    """The checks of one node.
-
-    Attributes:
-        folders: See `folders_of`.
-        marker: Name of a file that the driver wrote into each folder. "": it could not.
-        locations: Manifests, recordings and model files, absolute.
-        device: Accelerator of the workers on this node. None: it has no workers.
-    """
-
-    folders: Mapping[str, str]
-    marker: str
-    storage_options: StorageOptions
-    locations: tuple[str, ...]
-    device: AcceleratorName | None
-
-
-@dataclass
-class Report:
-    """The findings of one node."""
-
-    node: str
-    findings: dict[str, list[Finding]] = field(default_factory=dict)
-    versions: dict[str, str | None] = field(default_factory=dict)
-
-
-def run_probe(task: ProbeTask, node: str) -> Report:
-    """Checks storage, data, secrets and hardware of this machine."""
-    report = Report(node, versions=versions_here())
-    report.findings["node_storage"] = list(_storage(task))
-    report.findings["node_data"] = [judge_files(task.locations, task.storage_options)]
-    report.findings["node_secrets"] = list(_secrets(os.environ))
-    report.findings["node_code"] = [judge_code(Path.cwd())]
-    if task.device is not None:
-        build = build_here(use_gpu=task.device != "cpu")
-        report.findings["node_torch_build"] = [judge(build, devices_here(), wanted=task.device, machine=node)]
-    return report
-
-
-def _storage(task: ProbeTask) -> Iterator[Finding]:
-    for name, folder in task.folders.items():
-        found = tried_out(name, folder, task.storage_options, elsewhere=False)
-        if found.level == Level.OK and task.marker and unseen({name: folder}, task.marker, task.storage_options):
-            found = problem(not_shared(name, folder, "here"))
-        yield found
 
 
 def versions_here() -> dict[str, str | None]:
@@ -130,11 +81,74 @@ def versions_here() -> dict[str, str | None]:
     return found
 
 
+@dataclass(frozen=True)
+class ProbeTask:
+    """The checks of one node.
+
+    Attributes:
+        folders: See `folders_of`.
+        marker: Name of a file that the driver wrote into each folder. "": it could not.
+        locations: Manifests, recordings and model files, absolute.
+        device: Accelerator of the workers on this node. None: it has no workers.
+        versions: Those of the driver, which makes the task.
+    """
+
+    folders: Mapping[str, str]
+    marker: str
+    storage_options: StorageOptions
+    locations: tuple[str, ...]
+    device: AcceleratorName | None
+    versions: Mapping[str, str | None] = field(default_factory=versions_here)
+
+
+class Report(NamedTuple):
+    """The findings of one node, by the check's name."""
+
+    node: str
+    findings: Mapping[str, Sequence[Finding]]
+
+
+def run_probe(task: ProbeTask, node: str) -> Report:
+    """Checks storage, data, secrets, hardware and versions of this machine."""
+    findings = {
+        "node_storage": [*_storage(task)],
+        "node_data": [judge_files(task.locations, task.storage_options)],
+        "node_secrets": [judge_secrets(os.environ)],
+        "node_code": [judge_code(Path.cwd())],
+        "node_versions": [judge_versions(task.versions)],
+    }
+    if task.device is not None:
+        build = build_here(use_gpu=task.device != "cpu")
+        findings["node_torch_build"] = [judge(build, devices_here(), wanted=task.device, machine=node)]
+    return Report(node, findings)
+
+
+def _storage(task: ProbeTask) -> Iterator[Finding]:
+    for name, folder in task.folders.items():
+        found = tried_out(name, folder, task.storage_options, elsewhere=False)
+        if found.level == Level.OK and task.marker and unseen({name: folder}, task.marker, task.storage_options):
+            found = problem(not_shared(name, folder, "here"))
+        yield found
+
+
+def judge_versions(expected: Mapping[str, str | None]) -> Finding:
+    """Compares the versions of this machine with those of the driver's."""
+    here = versions_here()
+    others = [
+        f"{package} is {here[package] or 'missing'}, but {ours or 'missing'} on {DRIVER}"
+        for package, ours in expected.items()
+        if here[package] != ours
+    ]
+    if others:
+        return problem(f"{'; '.join(others)}: install the same versions everywhere")
+    return ok(f"{', '.join(f'{package} {ours}' for package, ours in expected.items())}, as on {DRIVER}")
+
+
 @lru_cache(maxsize=1)
 def reports_of(subject: Subject) -> list[Report]:
     """Probes all nodes once; adds a report for findings on the driver's node, or for why no node could be probed."""
-    config, reports = subject.config, list[Report]()
-    folders, options, locations, marker = folders_of(config), config.run.storage_options, tuple[str, ...](), ""
+    config, reports, locations, marker = subject.config, list[Report](), tuple[str, ...](), ""
+    folders, options = folders_of(config), config.run.storage_options
     try:
         locations = locations_of(subject)
     except RayscribeError as error:
@@ -385,7 +399,7 @@ def merged(reports: Iterable[Report], check: str) -> Iterator[Finding]:
         for finding in report.findings.get(check, []):
             nodes_of.setdefault(finding, []).append(report.node)
     if not nodes_of:
-        yield NOT_PROBED
+        yield skipped("no node could be checked")
     sound = {node for finding, nodes in nodes_of.items() if finding.level == Level.OK for node in nodes}
     others = {finding: nodes for finding, nodes in nodes_of.items() if finding.level != Level.OK}
     for finding, nodes in others.items():
@@ -394,25 +408,6 @@ def merged(reports: Iterable[Report], check: str) -> Iterator[Finding]:
     if sound:
         example = next(finding.text for finding in nodes_of if finding.level == Level.OK)
         yield ok(f"on {named(sorted(sound))}: {example}")
-
-
-def compare_versions(reports: Iterable[Report], here: Mapping[str, str | None]) -> Iterator[Finding]:
-    """Compares the nodes' versions with those of the driver's node."""
-    probed = [report for report in reports if report.versions]
-    if not probed:
-        yield NOT_PROBED
-        return
-    same = True
-    for package, ours in here.items():
-        others = {report.node: report.versions.get(package) for report in probed}
-        different = {node: theirs for node, theirs in others.items() if theirs != ours}
-        if different:
-            same = False
-            listed = named([f"{node} has {theirs or 'none'}" for node, theirs in different.items()])
-            yield problem(f"{package} {ours} on the driver's node, but {listed}: install the same version everywhere")
-    if same:
-        listed = ", ".join(f"{package} {ours}" for package, ours in here.items())
-        yield ok(f"the same on {len(probed)} nodes: {listed}")
 
 
 def judge_files(locations: Sequence[str], storage_options: StorageOptions) -> Finding:
@@ -449,7 +444,7 @@ def judge_code(folder: Path) -> Finding:
     return ok("no other user of the node can replace the code of jobs")
 
 
-def _secrets(environment: Mapping[str, str]) -> Iterator[Finding]:
+def judge_secrets(environment: Mapping[str, str]) -> Finding:
     """Checks that the source of each secret of the job exists; the values do not leave this function."""
     references = json.loads(environment.get(REFERENCES, "{}"))
     missing = []
@@ -459,22 +454,13 @@ def _secrets(environment: Mapping[str, str]) -> Iterator[Finding]:
         except ConfigError as error:
             missing.append(str(error))
     if missing:
-        yield problem("; ".join(missing))
-    else:
-        yield ok(f"the {len(references)} secrets of the job are there" if references else "the job needs no secrets")
+        return problem("; ".join(missing))
+    return ok(f"the {len(references)} secrets of the job are there" if references else "the job needs no secrets")
 
 
 def _merged(name: str) -> Check[Subject]:
     return Check(name, (RAY,), lambda subject: merged(reports_of(subject), name))
 
 
-@check(RAY)
-def check_node_versions(subject: Subject) -> Iterator[Finding]:
-    """Compares Python and packages over the nodes."""
-    yield from compare_versions(reports_of(subject), versions_here())
-
-
-CHECKS = (
-    *map(_merged, ("node_storage", "node_data", "node_secrets", "node_code", "node_torch_build")),
-    check_node_versions,
-)
+_NAMES = ("node_storage", "node_data", "node_secrets", "node_code", "node_torch_build", "node_versions")
+CHECKS = tuple(map(_merged, _NAMES))
