@@ -3,9 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from trainers.models.labels import empty_labels
 from trainers.models.recognizer import Recognition, Recognizer, Search, Word
 from trainers.models.sources.content_hash import contents_of
 from trainers.pipeline.transcription.transcript import Segment, Transcript
+from trainers.pipeline.transcription.transcription_request import TranscriptionRequest
 from trainers.pipeline.transcription.voice_activity import cut_recording
 from trainers.scoring.batches import BatchRecognizer, batches_of
 from trainers.scoring.scorer import ScoringOptions
@@ -49,19 +49,6 @@ REACH_S = 0.4
 
 
 @dataclass(frozen=True)
-class Cutting:
-    """Rules for cutting recordings that are longer than a segment; others are recognized in one piece, as in scoring.
-
-    Attributes:
-        max_segment_s: The longest segment. None: the model's longest input, at most USUAL_SEGMENT_S.
-        pause_s: A pause of at least this length separates two segments.
-    """
-
-    max_segment_s: float | None = None
-    pause_s: float = 0.5
-
-
-@dataclass(frozen=True)
 class TranscribeTask:
     """Everything that a process needs to transcribe, except its rows; sent to the nodes.
 
@@ -69,7 +56,6 @@ class TranscribeTask:
         config: The resolved config, for model, decoding and precision.
         model: Folder or URL of the model, or a Hub id.
         setting: The setting of the search. None: there is no search.
-        words: True if times of words are requested.
         reader: Reads the recordings of rows.
         contents: Hashes of the model and its files when the request began, see `contents_of`. None: not checked.
     """
@@ -77,8 +63,7 @@ class TranscribeTask:
     config: TrainConfig
     model: str
     setting: Setting | None
-    cutting: Cutting
-    words: bool
+    request: TranscriptionRequest
     reader: RecordingReader
     contents: Mapping[str, str] | None = None
 
@@ -117,7 +102,7 @@ class Transcriber:
         self.gives_word_times = options.decoding.word_times
         self._batches = BatchRecognizer(recognizer)
         context_s = context_of(task.config, recognizer.limits.context_s)
-        self._longest_s = min(task.cutting.max_segment_s or USUAL_SEGMENT_S, context_s)
+        self._longest_s = min(task.request.max_segment_s or USUAL_SEGMENT_S, context_s)
 
     def transcribe(self, rows: Sequence[Row]) -> Iterator[Transcript]:
         """Yields the transcript of each row; rows of one recording must be adjacent."""
@@ -159,12 +144,15 @@ class Transcriber:
     def _transcribe(
         self, recordings: Sequence[tuple[Row, np.ndarray]], begun: Mapping[str, int], part_s: float
     ) -> Iterator[list[Part]]:
+        pause_s = self._task.request.pause_s
         clips = [
             _Clip(number, samples[start:end], start / SAMPLING_RATE_HZ)
             for number, (row, samples) in enumerate(recordings)
-            for start, end in self._cut(samples)[begun.get(row["id"], 0) :]
+            for start, end in cut_recording(samples, self._longest_s, pause_s)[begun.get(row["id"], 0) :]
         ]
-        labels = self._labels([row for row, _ in recordings])
+        recognizer, language = self._recognizer, self._task.config.model.language
+        languages = [row["language"] for row, _ in recordings]
+        labels = empty_labels(recognizer.codec, recognizer.processor, languages, language)
         left = Counter(clip.recording for clip in clips)
         counter = ProgressCounter("transcribe", total=len(clips), unit="segments", show=self._show or _show_nothing)
         # Recordings without speech have no clip.
@@ -178,14 +166,6 @@ class Transcriber:
                 segments.setdefault(clip.recording, []).append(_segment(clip, recognition))
             left.subtract(clip.recording for clip in window)
             yield [_part(*recordings[number], own, is_last=not left[number]) for number, own in segments.items()]
-
-    def _cut(self, samples: np.ndarray) -> list[tuple[int, int]]:
-        return cut_recording(samples, self._longest_s, self._task.cutting.pause_s)
-
-    def _labels(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Returns the labels of an empty text in each recording's language."""
-        recognizer, language = self._recognizer, self._task.config.model.language
-        return empty_labels(recognizer.codec, recognizer.processor, [row["language"] for row in rows], language)
 
     def _recognize(
         self, clips: Sequence[_Clip], labels: Sequence[list[int]], counter: ProgressCounter
@@ -261,30 +241,23 @@ def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None
     recognizer.model.to(device).eval()
     for note in recognizer.notes:
         session.show_from_main(f"model: {note}")
-
-    def transcriber(search: Search | None) -> Transcriber:
+    with ExitStack() as stack:
+        search = None
+        if task.setting is not None:
+            opening = recognizer.open_search(config.decode, config.run.storage_options, session)
+            search = Search(stack.enter_context(opening), (task.setting,))
         options = scoring_options(config, recognizer.limits, search=search)
         # float16 is for GPUs.
         half = options.decoding.autocast is torch.float16 and device == "cpu"
         decoding = replace(
             options.decoding,
             autocast=None if half else options.decoding.autocast,
-            word_times=task.words and recognizer.gives_word_times,
+            word_times=task.request.words and recognizer.gives_word_times,
         )
-        return Transcriber(task, recognizer, replace(options, decoding=decoding), show)
-
-    if task.setting is None:
-        yield transcriber(None)
-        return
-    with recognizer.open_search(config.decode, config.run.storage_options, session) as searcher:
-        yield transcriber(Search(searcher, (task.setting,)))
+        yield Transcriber(task, recognizer, replace(options, decoding=decoding), show)
 
 
-if TYPE_CHECKING:
-    from trainers.models.recognizer import Word
-
-
-def reach_to_pauses(words: "Sequence[Word]", samples: npt.NDArray[np.int16]) -> "tuple[Word, ...]":
+def reach_to_pauses(words: Sequence[Word], samples: npt.NDArray[np.int16]) -> tuple[Word, ...]:
     """Returns the words of a clip with the gaps between them divided by the sound in each gap.
 
     A CTC model outputs a letter for a moment anywhere within its sound (Zeyer et al. 2021, "Why does CTC result in
@@ -316,7 +289,7 @@ def reach_to_pauses(words: "Sequence[Word]", samples: npt.NDArray[np.int16]) -> 
     )
 
 
-def _silent(words: "Sequence[Word]", samples: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
+def _silent(words: Sequence[Word], samples: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
     """Returns which moments of a clip are silent, shape (moments,)."""
     # Float, since squares would overflow.
     moments = np.pad(samples.astype(np.float32), (0, -len(samples) % MOMENT_SAMPLES)).reshape(-1, MOMENT_SAMPLES)

@@ -138,7 +138,7 @@ def shard_key(shard: int) -> str:
     return f"{SHARDS}/part-{shard:05d}.jsonl"
 
 
-def identity_of(task: TranscribeTask, rows: LocatedRows, transcript_format: str) -> dict[str, Any]:
+def identity_of(task: TranscribeTask, rows: LocatedRows) -> dict[str, Any]:
     """Returns what determines the transcripts, by name, as JSON; a later start compares it with that of the folder."""
     settings = task.config.model_dump(mode="json", include=set(KEPT) - {"run"})
     fields = {
@@ -152,10 +152,10 @@ def identity_of(task: TranscribeTask, rows: LocatedRows, transcript_format: str)
         **(task.contents or {}),
         "rows": _hash_of_rows(rows.table),
         "recordings": hash_of_places(rows.files, marks_of_files(rows.files, task.config.run.storage_options))[:16],
-        "format": transcript_format,
-        "max_segment_s": task.cutting.max_segment_s,
-        "pause_s": task.cutting.pause_s,
-        "words": task.words,
+        "format": task.request.chosen_format,
+        "max_segment_s": task.request.max_segment_s,
+        "pause_s": task.request.pause_s,
+        "words": task.request.words,
         "setting": task.setting.to_json_dict() if task.setting is not None else None,
         **fields,
     }

@@ -26,7 +26,7 @@ from trainers.models.families import check_decoder
 from trainers.models.sources.content_hash import contents_of
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.transcription.input_rows import NAME
-from trainers.pipeline.transcription.transcriber import Cutting, Transcriber, TranscribeTask, opened_transcriber
+from trainers.pipeline.transcription.transcriber import Transcriber, TranscribeTask, opened_transcriber
 from trainers.pipeline.transcription.transcript import FORMATS, Transcript
 from trainers.pipeline.transcription.transcript_files import (
     OUTCOMES,
@@ -134,25 +134,22 @@ def transcribe(
     """
     config = resolve_fields(config, cache_url_of(config), None)
     check_decoder(config.decode, config.run.storage_options)
-    cutting = Cutting(request.max_segment_s, request.pause_s)
     contents = contents_of(config, model) if request.out is not None else None
     if contents is not None and not is_absolute(model):
         # For a Hub id: all processes open the current commit.
         config = config.model_copy(
             update={"model": config.model.model_copy(update={"revision": contents["model_content"]})}
         )
-    task = TranscribeTask(config, model, _setting(config, model), cutting, request.words, rows.reader, contents)
-    if request.folder is None:
-        return _in_memory(request, task, rows)
-    return _into_folder(request, task, rows, run)
+    task = TranscribeTask(config, model, _setting(config, model), request, rows.reader, contents)
+    return _in_memory(task, rows) if request.folder is None else _into_folder(task, request.folder, rows, run)
 
 
-def _in_memory(request: TranscriptionRequest, task: TranscribeTask, rows: LocatedRows) -> TranscriptionResult:
+def _in_memory(task: TranscribeTask, rows: LocatedRows) -> TranscriptionResult:
     silence_libraries()
-    file = None
+    request, file = task.request, None
     if request.out is not None:
         file = GrowingFile(in_home(request.out).absolute(), request.chosen_format)
-        file.open(identity_of(task, rows, request.chosen_format))
+        file.open(identity_of(task, rows))
     show(Stage("model", "loading"))
     with opened_transcriber(task, LocalSession.of_this_process(), show) as transcriber:
         show(Stage(TRANSCRIBE, f"recognizing {counted(len(rows.table), 'recording')}"))
@@ -190,12 +187,9 @@ def _grow(file: GrowingFile, transcriber: Transcriber, rows: Sequence[Row]) -> f
     return known_s
 
 
-def _into_folder(
-    request: TranscriptionRequest, task: TranscribeTask, rows: LocatedRows, run: Runner
-) -> TranscriptionResult:
-    assert request.folder is not None
-    folder = TranscriptionFolder(request.folder, task.config.run.storage_options, request.chosen_format)
-    folder.begin(identity_of(task, rows, folder.format), rows.table[NAME.name].to_pylist())
+def _into_folder(task: TranscribeTask, url: str, rows: LocatedRows, run: Runner) -> TranscriptionResult:
+    folder = TranscriptionFolder(url, task.config.run.storage_options, task.request.chosen_format)
+    folder.begin(identity_of(task, rows), rows.table[NAME.name].to_pylist())
     blocks = blocks_of(rows.table, ROWS_PER_SHARD)
     finished = folder.finished()
     waiting = [block for number, block in enumerate(blocks) if number not in finished]
@@ -234,7 +228,7 @@ def _into_folder(
 
 
 def _tell_words(task: TranscribeTask, *, gives: bool) -> None:
-    if task.words and not gives:
+    if task.request.words and not gives:
         show(
             f"{TRANSCRIBE}: segments have times, and words have none: this model does not know them (of a Whisper, "
             "generation_config.json names no alignment_heads)"
