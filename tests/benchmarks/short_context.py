@@ -31,7 +31,7 @@ from trainers.pipeline.evaluate import evaluate
 from trainers.pipeline.fit import fit
 from trainers.run_folder.layout import RunFolder
 from trainers.training.loop import Loop
-from trainers.training.tasks import TrainTask
+from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.worker import run_training_worker
 
 SPLITS = ("train", "valid", "test")
@@ -76,8 +76,9 @@ class TimedEngine(LocalEngine):
         super().__init__()
         self.times = StepTimes()
 
-    def train(self, task: TrainTask, folder: RunFolder) -> None:
+    def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
         """See `LocalEngine`."""
+        assert isinstance(task, TrainTask)
         run_training_worker(task, LocalSession.of_this_process(), self._watch)
 
     def _watch(self, loop: Loop) -> None:

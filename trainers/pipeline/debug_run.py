@@ -42,7 +42,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import FROM
 from trainers.training.arguments import silence_libraries
 from trainers.training.loop import Loop
-from trainers.training.tasks import TrainTask
+from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.worker import run_training_worker
 
 BATCH, STEPS = 2, 2
@@ -186,8 +186,9 @@ class _StagedEngine(LocalEngine):
         super().__init__()
         self.stages, self._stop_at, self._resumed_from = stages, stop_at, resumed_from
 
-    def train(self, task: TrainTask, folder: RunFolder) -> None:
-        """Trains as in `LocalEngine`; DeepSpeed allows one training per process, so it gets its own."""
+    def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
+        """Trains as `LocalEngine` does; DeepSpeed allows one training per process, so it gets its own."""
+        assert isinstance(task, TrainTask), "only a training has these stages"
         if not task.config.strategy.is_sharded:
             self.train_here(task)
             return

@@ -10,9 +10,8 @@ from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.run_folder.layout import RunFolder
 from trainers.storage.full_disk import naming_full_disk
-from trainers.training.scoring_worker import score_task
 from trainers.training.tasks import ScoreTask, TrainTask
-from trainers.training.worker import run_training_worker
+from trainers.training.worker import run_task
 
 Made = TypeVar("Made")
 
@@ -30,11 +29,13 @@ class Engine(Protocol):
     def check(self, config: TrainConfig, *, trains: bool) -> None:
         """Refuses a config that can never run here; `trains` is False for preparing and scoring alone."""
 
-    def train(self, task: TrainTask, folder: RunFolder) -> None:
-        """Runs the training workers until they end."""
+    def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
+        """Runs the workers of a training or a scoring until they end; restarts them where a retry may help.
 
-    def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
-        """Runs the scoring workers until they end."""
+        Raises:
+            RayscribeError: the error that stopped the workers.
+            Interruption: a stop was requested while there was no checkpoint to wait for.
+        """
 
 
 class LocalEngine:
@@ -62,10 +63,6 @@ class LocalEngine:
                 f"(torchrun --nproc-per-node {config.scaling.max_workers}), or set scaling.num_workers to {processes}"
             )
 
-    def train(self, task: TrainTask, folder: RunFolder) -> None:
+    def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
         with converting_errors(), naming_full_disk():
-            run_training_worker(task, LocalSession.of_this_process())
-
-    def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
-        with converting_errors(), naming_full_disk():
-            score_task(task, LocalSession.of_this_process())
+            run_task(task, LocalSession.of_this_process())

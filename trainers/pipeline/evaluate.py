@@ -117,7 +117,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
 
     task = engine.run_on_main_process(stage)
     folder = RunFolder(open_storage(task.folder_url, config.run.storage_options))
-    engine.evaluate(task, folder)
+    engine.run(task, folder)
     totals = folder.read_json(f"{layout.EVALUATION}/{split}.json")
     return RunResult(folder.url, totals or {}, split, config.model)
 

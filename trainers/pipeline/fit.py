@@ -51,7 +51,7 @@ def fit(
             final.attempt = task.attempt
             if log is not None:
                 log.begin(task.attempt)
-            engine.train(task, folder)
+            engine.run(task, folder)
         result = _result_of(folder, task, config.model)
         final.headline = result.headline
         if log is not None:

@@ -34,15 +34,23 @@ from trainers.training.callbacks import VALIDATION
 from trainers.training.initial_model import load_model
 from trainers.training.loop import Loop, build, train
 from trainers.training.planning import plan_training
-from trainers.training.scoring_worker import LOADING, opened_search, score_split
+from trainers.training.scoring_worker import LOADING, opened_search, score_split, score_task
 from trainers.training.strategies.sharding import sharding_process
-from trainers.training.tasks import TrainTask
+from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
 from trainers.training.trackers.tracker import TrackedRun, TrackerFiles
 from trainers.training.trackers.tracker_feed import Trackers
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}
+
+
+def run_task(task: TrainTask | ScoreTask, session: Session) -> None:
+    """Does the work of a rank: trains or scores, see `run_training_worker` and `score_task`. Every rank calls this."""
+    if isinstance(task, ScoreTask):
+        score_task(task, session)
+    else:
+        run_training_worker(task, session)
 
 
 def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:

@@ -49,9 +49,8 @@ from trainers.pipeline.on_machine.process_server import (
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk
-from trainers.training.scoring_worker import score_task
 from trainers.training.tasks import ScoreTask, TrainTask
-from trainers.training.worker import run_training_worker
+from trainers.training.worker import run_task
 
 POLL_S = 0.2
 # Once a worker has failed, the others end by broken connections to it; those that have not by then are killed.
@@ -257,22 +256,12 @@ class MachineEngine:
     def check(self, config: TrainConfig, *, trains: bool) -> None:
         """Does nothing: any number of processes fits on a machine, only more slowly."""
 
-    def train(self, task: TrainTask, folder: RunFolder) -> None:
-        """Runs a worker group, and restarts it after failures that a retry may fix.
-
-        Raises:
-            RayscribeError: the error that stopped the workers.
-            Interruption: a stop was requested while there was no checkpoint to wait for.
-        """
-        run_to_end(Work(run_training_worker, task, folder, task.attempt))
-
-    def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
-        """Scores in a worker group; otherwise like `train`."""
-        run_to_end(Work(score_task, task, folder, 1))
+    def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
+        run_to_end(Work(run_task, task, folder, task.attempt if isinstance(task, TrainTask) else 1))
 
 
 def run_to_end(work: Work) -> None:
-    """Runs a worker group, and restarts it as often as the restart policy allows; raises the errors of `train`."""
+    """Runs a worker group, and restarts it as often as the restart policy allows; raises the errors of `Engine.run`."""
     policy = RestartPolicy.of(work.config)
     with STOP_SIGNAL.deferred():
         while True:

@@ -1,6 +1,6 @@
 """Prepares with Ray Data and trains with Ray Train."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -10,14 +10,13 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
-from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.logged_barrier import COLLECTIVE_TIMEOUT
 from trainers.distributed.ray_connection import check_capacity
 from trainers.distributed.root_cause import root_cause_of
 from trainers.inspection.node_checks import WorkerCheck, refuse_unread_recordings, refuse_unshared_folders
 from trainers.pipeline.on_ray.ray_fit import fit_to_end, scaling_config
 from trainers.run_folder.layout import RunFolder
-from trainers.training.on_ray.ray_workers import NodeAddressTorchConfig, evaluate_per_worker, train_loop_per_worker
+from trainers.training.on_ray.ray_workers import NodeAddressTorchConfig, train_loop_per_worker
 from trainers.training.tasks import ScoreTask, TrainTask
 
 Made = TypeVar("Made")
@@ -64,44 +63,22 @@ class RayEngine:
         check_capacity(config)
         refuse_unshared_folders(config, self._task_resources)
 
-    def train(self, task: TrainTask, folder: RunFolder) -> None:
-        """Runs a TorchTrainer until it ends.
-
-        Raises:
-            RayscribeError: the error that stopped the workers.
-            Interruption: a stop was requested while there was no checkpoint to wait for.
-        """
-        self._run(self._train_loop, task, folder, task.sets.values(), task.attempt)
-
-    def evaluate(self, task: ScoreTask, folder: RunFolder) -> None:
-        """Runs scoring workers until they end.
-
-        Raises:
-            RayscribeError: the error that stopped the workers.
-            Interruption: a stop was requested.
-        """
-        sets = [each for each in (task.prepared, task.validation) if each is not None]
-        self._run(evaluate_per_worker, task, folder, sets)
-
-    def _run(
-        self, loop: Loop, task: Any, folder: RunFolder, sets: Iterable[PreparedSet], attempt: int | None = None
-    ) -> None:
+    def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
+        config, attempt, requeued = task.config, None, False
+        if isinstance(task, TrainTask):
+            sets, attempt, requeued = [*task.sets.values()], task.attempt, task.managed_by_service
+        else:
+            sets = [each for each in (task.prepared, task.validation) if each is not None]
         folders = [part.url for each in sets for part in each.parts]
-        config: TrainConfig = task.config
 
         def make(coordinator: Any, ray_run: RunConfig) -> TorchTrainer:
+            loop_config = {"task": task, "coordinator": coordinator, "folder": folder, "attempt": attempt or 1}
             return TorchTrainer(
-                loop,
-                train_loop_config={
-                    "task": task,
-                    "coordinator": coordinator,
-                    "folder": folder,
-                    "attempt": attempt or 1,
-                },
+                self._train_loop,
+                train_loop_config=loop_config,
                 scaling_config=scaling_config(config.scaling),
                 run_config=ray_run,
                 torch_config=torch_config(config, WorkerCheck.of(folders, device=config.scaling.device)),
             )
 
-        requeued = attempt is not None and task.managed_by_service
         fit_to_end(make, config, folder, attempt, managed_by_service=requeued)

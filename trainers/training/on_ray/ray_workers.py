@@ -29,8 +29,7 @@ from trainers.distributed.session import Session
 from trainers.errors import StoppedError
 from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk
-from trainers.training.scoring_worker import score_task
-from trainers.training.worker import run_training_worker
+from trainers.training.worker import run_task
 
 # Ray Train shares the GPUs of a node's workers by the first variable, and counts devices by it; if both are set, HIP
 # reads the second, in which Ray has left each worker only its own GPU (Ray 2.60, train/v2/_internal/callbacks).
@@ -40,13 +39,8 @@ REPEAT_S = 5.0
 
 
 def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
-    """Trains; see `_run`, with a TrainTask as `task`."""
-    return _run(run_training_worker, loop_config)
-
-
-def evaluate_per_worker(loop_config: dict[str, Any]) -> None:
-    """Scores; see `_run`, with a ScoreTask as `task`."""
-    _run(score_task, loop_config)
+    """Trains or scores, see `_run`."""
+    return _run(run_task, loop_config)
 
 
 def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
