@@ -22,24 +22,16 @@ from trainers.errors import ConfigError
 from trainers.findings import NODE, Check, Level, problem, run_check
 from trainers.inspection.subject import Subject
 
-# Group → module and name of its checks in this package; the quick groups first.
+# Group → its checks in this package, and the config fields whose files they open. The quick groups come first, and the
+# one that needs Ray last. The vocabulary of a new model is learned from the training set.
 GROUPS = {
-    "storage": "machine_checks:STORAGE",
-    "data": "data_checks:CHECKS",
-    "model": "model_checks:CHECKS",
-    "hardware": "machine_checks:HARDWARE",
-    "nodes": "node_checks:CHECKS",
+    "storage": ("machine_checks:STORAGE", STORAGE_FIELDS),
+    "data": ("data_checks:CHECKS", (*DATA_FIELDS, *AUGMENT_FIELDS)),
+    "model": ("model_checks:CHECKS", (*DATA_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS)),
+    "hardware": ("machine_checks:HARDWARE", ()),
+    "nodes": ("node_checks:CHECKS", PATH_FIELDS),
 }
-# Group → the config fields whose files its checks open. The vocabulary of a new model is learned from the training set.
-_READS = {
-    "storage": STORAGE_FIELDS,
-    "data": (*DATA_FIELDS, *AUGMENT_FIELDS),
-    "model": (*DATA_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS),
-    "hardware": (),
-    "nodes": PATH_FIELDS,
-}
-# Groups that do not need Ray.
-WITHOUT_RAY = ("storage", "data", "model", "hardware")
+WITHOUT_RAY = (*GROUPS,)[:-1]
 
 
 def check(subject: Subject, only: str | None) -> int:
@@ -71,7 +63,7 @@ def parse_groups(text: str | None) -> tuple[str, ...]:
 
 def scope_of_groups(text: str | None) -> ConfigScope:
     """Returns the config fields whose files the groups of `--only` open; raises ConfigError for an unknown group."""
-    return ConfigScope(tuple(field for group in parse_groups(text) for field in _READS[group]))
+    return ConfigScope(tuple(field for group in parse_groups(text) for field in GROUPS[group][1]))
 
 
 def inspect(subject: Subject, groups: Sequence[str], write_line: Callable[[str], None]) -> bool:
@@ -91,7 +83,7 @@ def _checks_of(group: str) -> Sequence[Check[Subject]]:
     """Returns the checks of a group; a single failing check if a package that they need cannot be imported."""
     try:
         # Imported late: some groups need torch, which takes seconds to import, or Ray.
-        checks: Sequence[Check[Subject]] = resolve_name(f"{__package__}.{GROUPS[group]}")
+        checks: Sequence[Check[Subject]] = resolve_name(f"{__package__}.{GROUPS[group][0]}")
     except (ImportError, OSError) as error:
         text = f"a package cannot be imported: {error}; install Rayscribe's requirements"
         return [Check(group, (NODE,), lambda _: [problem(text)])]

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
@@ -84,12 +85,10 @@ def check_normalizer(subject: Subject) -> Iterator[Finding]:
     for split in subject.splits:
         if split.name != "train":
             marks = hidden_marks(normalizer, split.texts, subject.config.model.language)
-            text = f"{split.name}: {marks} (data.normalizer: basic)"
-            yield (
-                warning(text)
-                if marks is not None
-                else ok(f"{split.name}: {normalizer.name} fits how words are written")
-            )
+            if marks is not None:
+                yield warning(f"{split.name}: {marks} (data.normalizer: basic)")
+            else:
+                yield ok(f"{split.name}: {normalizer.name} fits how words are written")
 
 
 @check(SPLITS)
@@ -117,8 +116,7 @@ def check_leakage(subject: Subject) -> Iterator[Finding]:
     for split in subject.splits:
         if split.name == "train":
             continue
-        texts = [(name, _plain(text)) for name, text in zip(split.ids, split.texts, strict=True)]
-        texts = [(name, text) for name, text in texts if text]
+        texts = [(name, plain) for name, text in zip(split.ids, split.texts, strict=True) if (plain := _plain(text))]
         known = [name for name, text in texts if text in learned]
         share = len(known) / max(1, len(texts))
         count = f"{split.name}: {len(known)} of {len(texts)} transcripts ({share:.1%}) are also trained on"
@@ -213,16 +211,13 @@ def _longest(split: Split, recordings: Recordings, limit_s: float) -> str:
 def _shared_recordings(subject: Subject) -> Iterator[Finding]:
     splits = [split for split in subject.splits if split.source.has_file_per_recording]
     spans = {split.name: _spans(split.table) for split in splits}
-    for position, first in enumerate(splits):
-        for second in splits[position + 1 :]:
-            ours, theirs = spans[first.name], spans[second.name]
-            shared = sorted(path for path in ours.keys() & theirs.keys() if _overlap(ours[path], theirs[path]))
-            if shared:
-                both = f"in both data.{first.name} and data.{second.name} ({named(shared)})"
-                yield problem(
-                    f"{counted(len(shared), 'recording', 'is', 'are')} {both}: the score would be "
-                    "of what was trained on; take them out of one"
-                )
+    for (first, ours), (second, theirs) in combinations(spans.items(), 2):
+        shared = sorted(path for path in ours.keys() & theirs.keys() if _overlap(ours[path], theirs[path]))
+        if shared:
+            yield problem(
+                f"{counted(len(shared), 'recording', 'is', 'are')} in both data.{first} and data.{second} "
+                f"({named(shared)}): the score would be of what was trained on; take them out of one"
+            )
 
 
 def _spans(table: pa.Table) -> dict[str, list[tuple[float, float]]]:

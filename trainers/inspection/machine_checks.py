@@ -89,11 +89,11 @@ def check_strategy(subject: Subject) -> Iterator[Finding]:
     missing = [tool for tool in DEEPSPEED_TOOLS if shutil.which(tool) is None]
     if missing:
         yield problem(
-            f"strategy.name: deepspeed builds parts of itself when it first runs, and {' and '.join(missing)} is not "
-            "there: install it (apt-get install g++ ninja-build)"
+            f"strategy.name: deepspeed builds parts of itself when it first runs, and needs {' and '.join(missing)}, "
+            "not found here: install them (apt-get install g++ ninja-build)"
         )
     if part.nvme_path is not None and not Path(part.nvme_path).is_dir():
-        yield problem(f"strategy.nvme_path: {part.nvme_path} is no folder here; make it on each node")
+        yield problem(f"strategy.nvme_path: {part.nvme_path} is not a folder of this machine; create it on each node")
     if not missing:
         yield ok(f"strategy.name: deepspeed with ZeRO-{part.stage}; the package is installed")
 

@@ -138,8 +138,10 @@ def _unless_begun(subject: Subject, text: str) -> Finding:
     try:
         begun = subject.has_begun
     except StorageError as unknown:
-        return warning(f"{text}\na run that began with it goes on, which cannot be seen here: {unknown}")
-    return warning(f"{text}\na run that began with it, as this one may have, goes on") if begun else problem(text)
+        return warning(
+            f"{text}\na run that has begun with it continues; whether this one has cannot be seen here: {unknown}"
+        )
+    return warning(f"{text}\na run that has begun with it, as this one may have, continues") if begun else problem(text)
 
 
 @check(MODEL, SPLITS)
@@ -181,7 +183,7 @@ def _check_lengths(subject: Subject, opened: InspectedModel, split: Split) -> It
             "count as deleted"
         )
     elif bounds.frames is not None:
-        yield ok(f"{split.name}: the model gives each clip an output for each label token, as it needs")
+        yield ok(f"{split.name}: each clip gets enough outputs of the model for its label tokens")
     else:
         allowed = min(limits.label_tokens, most)
         which = "a clip that is trained on" if trained else "a clip"
@@ -226,7 +228,7 @@ def check_decoding(subject: Subject) -> Iterator[Finding]:
     opened = _model(subject)
     decoder = decoder_of(opened.decode)
     if decoder is None:
-        yield ok("decode: there is no search of the model's outputs, which needs more than the model")
+        yield ok("decode: no search of the model's outputs, which would need further files")
         return
     options = subject.config.run.storage_options
     yield from decoder.inspect(opened.decode, opened.processor, options)

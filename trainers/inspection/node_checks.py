@@ -295,11 +295,8 @@ def refuse_unread_recordings(
     nodes = other_nodes({"CPU": 1.0, **task_resources})
     if not nodes:
         return
-    counts = np.cumsum([len(block) for block in blocks])
-    rows = []
-    for number in np.unique(np.linspace(0, counts[-1] - 1, EXAMPLES).astype(int)).tolist():
-        block = int(np.searchsorted(counts, number, side="right"))
-        rows += blocks[block].slice(number - (counts[block] - len(blocks[block])), 1).to_pylist()
+    table = pa.concat_tables(blocks)
+    rows = table.take(np.unique(np.linspace(0, len(table) - 1, EXAMPLES).astype(int))).to_pylist()
     here = unread_recordings(reader, rows)
     found, _ = ask(nodes, unread_recordings, lambda *_: (reader, rows), SHORT_TIMEOUT_S)
     for node, problems in sorted(found.items()):
@@ -346,26 +343,17 @@ class WorkerCheck:
         """
         node = ray.util.get_node_ip_address()
         if self.device in GPU_ACCELERATORS:
-            _check_torch(node, self.device)
-        _check_prepared(node, self.folders)
-
-
-def _check_torch(node: str, device: AcceleratorName) -> None:
-    build = build_here(use_gpu=True)
-    # The process that describes the GPUs for messages is not started if torch sees them.
-    if build.sees_devices and build.kind in KINDS[device]:
-        return
-    finding = judge(build, devices_here(), wanted=device, machine=node)
-    if finding.level == Level.ERROR:
-        raise ResourceError(finding.text)
-
-
-def _check_prepared(node: str, folders: tuple[str, ...]) -> None:
-    # Waits for a slow file system; a file that is seen may still not be readable.
-    unseen({folder: folder for folder in folders}, SUMMARY, DEFAULT_STORAGE_OPTIONS)
-    finding = judge_files([f"{folder}/{SUMMARY}" for folder in folders], DEFAULT_STORAGE_OPTIONS)
-    if finding.level == Level.ERROR:
-        raise DataError(f"on {node}: {finding.text}")
+            build = build_here(use_gpu=True)
+            # The process that describes the GPUs for messages is not started if torch sees them.
+            if not build.sees_devices or build.kind not in KINDS[self.device]:
+                finding = judge(build, devices_here(), wanted=self.device, machine=node)
+                if finding.level == Level.ERROR:
+                    raise ResourceError(finding.text)
+        # Waits for a slow file system; a file that is seen may still not be readable.
+        unseen({folder: folder for folder in self.folders}, SUMMARY, DEFAULT_STORAGE_OPTIONS)
+        finding = judge_files([f"{folder}/{SUMMARY}" for folder in self.folders], DEFAULT_STORAGE_OPTIONS)
+        if finding.level == Level.ERROR:
+            raise DataError(f"on {node}: {finding.text}")
 
 
 def device_on(node: Mapping[str, Any], scaling: ScalingPart) -> AcceleratorName | None:
@@ -436,8 +424,8 @@ def judge_code(folder: Path) -> Finding:
         # In a sticky folder only the owner of an entry can replace it.
         if mode & stat.S_IWOTH and mode & stat.S_IXOTH and not mode & stat.S_ISVTX:
             return warning(
-                f"{each} is open to all users of the node, and the code of jobs lies in it: another user could replace "
-                "it and run as this one: give `ray start` a --temp-dir in a folder of mode 0700"
+                f"{each} is open to all users of the node, and contains the code of jobs, which another user could "
+                "replace: give `ray start` a --temp-dir in a folder of mode 0700"
             )
         if not mode & stat.S_IXOTH:
             break

@@ -2,11 +2,11 @@
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,14 @@ class Recordings:
     unreadable: dict[str, str] = field(default_factory=dict)
     storage_error: str | None = None
 
+    def note(self, row: Mapping[str, Any], at: int, found: float | str) -> None:
+        """Notes the duration of row number `at` in seconds, unless the manifest has it, or why it cannot be read."""
+        self.checked += 1
+        if isinstance(found, str):
+            self.unreadable[row["id"]] = found
+        elif np.isnan(self.durations_s[at]):
+            self.durations_s[at] = found - (row["offset_s"] or 0.0)
+
     @property
     def known(self) -> npt.NDArray[np.bool_]:
         return ~np.isnan(self.durations_s)
@@ -78,7 +86,8 @@ def _read_headers(
     deadline: float,
     progress: Callable[[int], None],
 ) -> None:
-    ids, paths, offsets_s = (source.table[name] for name in ("id", "audio", "offset_s"))
+    table = source.table.select(["id", "audio", "offset_s"])
+    paths = table["audio"]
     wanted = np.isnan(known.durations_s)
 
     def read(row: int) -> tuple[int, float | str]:
@@ -88,28 +97,21 @@ def _read_headers(
     remote = [row for row in order if "://" in paths[row].as_py()]
     local = set(order) - set(remote)
     for row, found in _in_time(read, [*remote[:MAX_FETCHED], *(row for row in order if row in local)], deadline):
-        known.checked += 1
+        known.note(table.slice(row, 1).to_pylist()[0], row, found)
         progress(known.checked)
-        if isinstance(found, str):
-            known.unreadable[ids[row].as_py()] = found
-        elif wanted[row]:
-            known.durations_s[row] = found - (offsets_s[row].as_py() or 0.0)
 
 
 def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> None:
     """Reads some recordings completely, if headers cannot be read alone."""
-    table = source.table
-    rows = sorted(np.random.default_rng(0).permutation(len(table))[:MAX_SAMPLED].tolist())
-    for row, recording in zip(rows, source.reader.read(table.take(rows).to_pylist()), strict=True):
-        known.checked += 1
+    places = sorted(np.random.default_rng(0).permutation(len(source.table))[:MAX_SAMPLED].tolist())
+    rows = source.table.take(places).to_pylist()
+    for at, row, recording in zip(places, rows, source.reader.read(rows), strict=True):
+        found: float | str = LENGTH_NOT_IN_HEADER
         if isinstance(recording, AudioError):
-            known.unreadable[table["id"][row].as_py()] = str(recording)
-        elif np.isnan(known.durations_s[row]):
-            found = _length(io.BytesIO(recording), table["audio"][row].as_py())
-            if isinstance(found, str):
-                known.unreadable[table["id"][row].as_py()] = found
-            else:
-                known.durations_s[row] = found - (table["offset_s"][row].as_py() or 0.0)
+            found = str(recording)
+        elif np.isnan(known.durations_s[at]):
+            found = _length(io.BytesIO(recording), row["audio"])
+        known.note(row, at, found)
         if time.monotonic() > deadline:
             return
 

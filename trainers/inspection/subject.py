@@ -1,7 +1,7 @@
 """The config under inspection, and its manifests, opened once for all checks."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,31 +52,25 @@ class Split:
         return ids
 
 
+@dataclass(eq=False)
 class Subject:
-    """A config, inspected by one process on one machine."""
+    """A config, inspected by one process on one machine.
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        address: str | None = None,
-        *,
-        elsewhere: bool = False,
-        light: bool = False,
-        recordings_s: float = 60.0,
-    ):
-        """Opens nothing yet.
+    Attributes:
+        config: The config, with absolute paths.
+        address: Address of a Ray cluster, for the checks of its nodes.
+        elsewhere: True if the job runs on other machines, so that unreachable files are not errors.
+        light: True in a client's process: the job may have other packages, and torch is loaded only if needed.
+        recordings_s: Maximum time for reading headers of recordings, for each split. Seconds.
+    """
 
-        Args:
-            config: The config, with absolute paths.
-            address: Address of a Ray cluster, for the checks of its nodes.
-            elsewhere: True if the job runs on other machines, so that unreachable files are not errors.
-            light: True in a client's process: the job may have other packages, and torch is loaded only if a check
-                needs it.
-            recordings_s: Maximum time for reading headers of recordings, for each split. Seconds.
-        """
-        self.config, self.address = config, address
-        self.elsewhere, self.light, self.recordings_s = elsewhere, light, recordings_s
-        self._recordings: dict[str, Recordings] = {}
+    config: TrainConfig
+    address: str | None = None
+    _: KW_ONLY
+    elsewhere: bool = False
+    light: bool = False
+    recordings_s: float = 60.0
+    _recordings: dict[str, Recordings] = field(default_factory=dict, init=False)
 
     @cached_property
     def context_s(self) -> float:
@@ -157,10 +151,8 @@ class Subject:
     @cached_property
     def _opened(self) -> tuple[list[Split], list[Finding]]:
         # The recordings have checks of their own, so their contents are not hashed here.
-        data, rules = (
-            self.config.data.model_copy(update={"fingerprint": "manifest"}),
-            PrepareOptions.of(self.config.data),
-        )
+        data = self.config.data.model_copy(update={"fingerprint": "manifest"})
+        rules = PrepareOptions.of(data)
         splits: list[Split] = []
         problems: list[Finding] = []
         try:
@@ -175,9 +167,8 @@ class Subject:
             except (DataError, StorageError) as error:
                 problems.append(found_in(error, f"data.{name}: "))
             else:
-                splits.append(
-                    Split(opened, [normalize(text or "", rules) for text in opened.table["text"].to_pylist()])
-                )
+                texts = [normalize(text or "", rules) for text in opened.table["text"].to_pylist()]
+                splits.append(Split(opened, texts))
         noted = [warning(text) for split in splits for text in split.source.warnings]
         rows = [ok(f"{split.name}: {len(split.table)} rows in {split.source.origin}") for split in splits]
         return splits, [*noted, *problems, *rows]
