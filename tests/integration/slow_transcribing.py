@@ -15,7 +15,7 @@ from jobs.cli import main as rayscribe
 from tests.integration.processes_at_work import AT_WORK
 from trainers.data.sources.recording_readers import RecordingReader, Row
 from trainers.errors import AudioError
-from trainers.pipeline.on_ray import transcribe_on_ray as on_ray
+from trainers.pipeline.on_ray import ray_engine as on_ray
 from trainers.pipeline.transcription import transcription
 from trainers.pipeline.transcription.transcriber import TranscribeTask
 from trainers.pipeline.transcription.transcript_files import TranscriptionFolder

@@ -19,7 +19,7 @@ from trainers.config.storage_location import (
     without_password,
 )
 from trainers.data.sources import fingerprint
-from trainers.data.sources.archives.archive_path import archives_in, is_archive
+from trainers.data.sources.archives.archive_path import is_archive, is_missing
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
 from trainers.data.sources.data_source import SLICE, SPLITS, DataSource, SourceSplit, print_warnings, with_columns
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
@@ -61,11 +61,8 @@ class ManifestSource(DataSource):
     def refuse_missing(self, splits: Collection[str]) -> None:
         for split in self.splits:
             where = DataLocation.parse(getattr(self.data, split))
-            path = Path(where.path)
-            if split not in splits or where.format != MANIFEST or is_remote(where.path) or path.exists():
-                continue
-            if not any(Path(archive).exists() for archive, _ in archives_in(where.path)):
-                raise NotHereError(f"data.{split}: {path}: no such file; {_fix(f'data.{split}')}")
+            if split in splits and where.format == MANIFEST and is_missing(where.path):
+                raise NotHereError(f"data.{split}: {where.path}: no such file; {_fix(f'data.{split}')}")
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
         # Fingerprints of the recordings are not needed until they are prepared.

@@ -1,16 +1,15 @@
 """Finds problems of a run before anything slow is loaded, all at once. Loads no heavy library."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.locations import storage_path_of
 from trainers.config.parts.data_location import path_in
 from trainers.config.parts.model_source import ModelSource, SourceKind
 from trainers.config.schema import TrainConfig
-from trainers.config.storage_location import is_remote, is_url
+from trainers.config.storage_location import is_url
 from trainers.config.validation import Problems
-from trainers.data.sources.archives.archive_path import archives_in
+from trainers.data.sources.archives.archive_path import is_missing
 from trainers.data.sources.data_source import SPLITS
 from trainers.data.sources.known_sources import source_of
 from trainers.distributed.console import is_main_process, show
@@ -42,8 +41,9 @@ def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_
             with problems:
                 source_of(config.data, config.run.storage_options).refuse_missing((each,))
         for field, path in _files(config) if trains else ():
-            with problems:
-                _refuse_missing(field, path)
+            if is_missing(path):
+                missing = f"{field}: {path}: no such file or folder; name one that exists (--set {field}=…)"
+                problems.found.append(ConfigError(missing))
         # With several processes, only the first one writes.
         if writes and not is_url(storage_path_of(config)) and is_main_process():
             with problems:
@@ -61,9 +61,3 @@ def _files(config: TrainConfig) -> Iterator[tuple[str, str]]:
         text = getattr(config.model, name, None)
         if text is not None and (source := ModelSource.parse(text)).kind is SourceKind.PATH:
             yield f"model.{name}", source.address
-
-
-def _refuse_missing(field: str, path: str) -> None:
-    there = is_remote(path) or Path(path).exists() or any(Path(archive).exists() for archive, _ in archives_in(path))
-    if not there:
-        raise ConfigError(f"{field}: {path}: no such file or folder; name one that is there (--set {field}=…)")

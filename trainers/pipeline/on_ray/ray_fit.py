@@ -83,25 +83,18 @@ def run_config(config: AnyConfig, *, name: str, storage_path: str, filesystem: A
         filesystem: pyarrow filesystem of a bucket, None for a folder.
     """
     limit = -1 if config.scaling.is_elastic else config.run.max_failures
+    # Programs report no checkpoints to Ray.
+    checkpoints = CheckpointConfig()
+    if not isinstance(config, ScriptConfig):
+        part = config.checkpoint
+        checkpoints = CheckpointConfig(part.num_to_keep, part.score_attribute, part.checkpoint_score_order)
     return RunConfig(
         name=name,
         storage_path=storage_path,
         storage_filesystem=filesystem,
-        checkpoint_config=_checkpoint_config(config),
+        checkpoint_config=checkpoints,
         # Type checkers see the class of Ray Train V1, which has fewer fields.
         failure_config=FailureConfig(max_failures=-1, controller_failure_limit=limit),  # type: ignore[call-arg]
-    )
-
-
-def _checkpoint_config(config: AnyConfig) -> CheckpointConfig:
-    if isinstance(config, ScriptConfig):
-        # Programs report no checkpoints to Ray.
-        return CheckpointConfig()
-    part = config.checkpoint
-    return CheckpointConfig(
-        num_to_keep=part.num_to_keep,
-        checkpoint_score_attribute=part.score_attribute,
-        checkpoint_score_order=part.checkpoint_score_order,
     )
 
 
@@ -144,13 +137,17 @@ def fit_to_end(
             wait_s = SILENT_NODE_TIMEOUT_S if only_connection_errors(error) else LOST_NODE_TIMEOUT_S
             # Stores the last output of workers of this node that died.
             finish_logs(folder)
-            raise root_cause_of(error, lost_nodes=lost_nodes(fit.nodes or nodes, wait_s=wait_s)) from error
+            raise root_cause_of(error, lost_nodes=lost_nodes(set(fit.nodes) or nodes, wait_s=wait_s)) from error
         if stopped is not None:
             raise StoppedError(stopped)
 
 
 class RayFit:
-    """Runs `fit` of a Ray Train trainer in a thread, so that this thread can print lines and handle signals."""
+    """Runs `fit` of a Ray Train trainer in a thread, so that this thread can print lines and handle signals.
+
+    Attributes:
+        nodes: Ray's id of each rank's node.
+    """
 
     def __init__(
         self,
@@ -168,7 +165,7 @@ class RayFit:
         self._error: BaseException | None = None
         self._phase = ""
         self._group: str | None = None
-        self._nodes: tuple[str, ...] = ()
+        self.nodes: tuple[str, ...] = ()
         # The group that has to leave, and the reason.
         self._leaves: tuple[str | None, str] | None = None
         self._selects = config.scaling.selects
@@ -178,10 +175,6 @@ class RayFit:
         self._stale_nodes = StaleNodes(config.scaling)
         self._is_capacity_lost = False
         self._ended = threading.Event()
-
-    @property
-    def nodes(self) -> set[str]:
-        return set(self._nodes)
 
     def wait(self) -> Any:
         """Prints the workers' lines, and passes on a stop request, until they end.
@@ -220,7 +213,7 @@ class RayFit:
                 if not is_stopping:
                     show(STOPPING)
                 is_stopping = True
-            if self._is_capacity_lost and self._nodes and self._phase == WAITING and fit.is_alive():
+            if self._is_capacity_lost and self.nodes and self._phase == WAITING and fit.is_alive():
                 raise LostNodeError(f"training: a node was lost, and the cluster can no longer hold {self._need}")
 
     def _fit(self) -> None:
@@ -233,7 +226,7 @@ class RayFit:
         """Requests the workers to regroup where necessary; in a thread, since a head that restarts does not respond."""
         while not self._ended.wait(NODE_POLL_S):
             # Only a group that trains can store a checkpoint; nodes are lost at other times, too.
-            group, nodes = self._group, self._nodes if self._phase == STOPPABLE else ()
+            group, nodes = self._group, self.nodes if self._phase == STOPPABLE else ()
             reason, is_capacity_lost = None, False
             with contextlib.suppress(RayError, RuntimeError, OSError):
                 draining, every, now_s = draining_nodes(), node_resources(self._selects), time.monotonic()
@@ -254,7 +247,7 @@ class RayFit:
         if update is None:
             return
         if update.group is not None:
-            self._group, self._nodes = update.group, update.nodes
+            self._group, self.nodes = update.group, update.nodes
         self._request(update.request)
         for event in update.events:
             show(event)

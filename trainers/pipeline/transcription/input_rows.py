@@ -11,7 +11,7 @@ import pyarrow as pa
 from trainers.config.parts.data_location import MANIFEST, DataLocation, with_path
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions, in_home, is_remote, unreadable_url
-from trainers.data.sources.archives.archive_path import archives_in
+from trainers.data.sources.archives.archive_path import is_missing
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
 from trainers.data.sources.data_source import ROW_SCHEMA, table_of
 from trainers.data.sources.formats.known_formats import read_rows
@@ -50,7 +50,7 @@ def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOpt
     where = DataLocation.parse(with_path(inputs[0], _absolute))
     if where.format == MANIFEST:
         if files.read(where.path) is None:
-            raise DataError(f"{ARGUMENT}: {where.path}: no such manifest: name one that is there")
+            raise DataError(f"{ARGUMENT}: {where.path}: no such manifest: name one that exists")
         rules = replace(TableRules.of_recordings(data), use_languages=data.use_language_column is not False)
         manifest = open_manifest(ARGUMENT, where.path, rules, files)
         table, problems = manifest.table, manifest.problems
@@ -66,9 +66,9 @@ def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOpt
 
 def refuse_missing(locations: Sequence[str]) -> None:
     """Raises DataError if no local recording exists; of several, some may be missing."""
-    if locations and not any(is_remote(each) or Path(each).exists() or [*archives_in(each)] for each in locations):
-        more = f" (nor is any other of {len(locations)})" if len(locations) > 1 else ""
-        raise DataError(f"{ARGUMENT}: {locations[0]}: no such file{more}: name recordings that are there")
+    if locations and all(map(is_missing, locations)):
+        more = f" (none of the {len(locations)} exists)" if len(locations) > 1 else ""
+        raise DataError(f"{ARGUMENT}: {locations[0]}: no such file{more}: name recordings that exist")
 
 
 def _recordings(inputs: Sequence[str]) -> list[dict[str, str]]:
@@ -85,8 +85,7 @@ def _recordings(inputs: Sequence[str]) -> list[dict[str, str]]:
                 raise ConfigError(f"{ARGUMENT}: {text}: {problem}")
             found[text] = _absolute(text)
             continue
-        endings = {f".{ending}" for ending in AUDIO_ENDINGS}
-        inside = sorted(path for path in in_home(text).rglob("*") if path.suffix.lower() in endings)
+        inside = sorted(path for path in in_home(text).rglob("*") if path.suffix.lower()[1:] in AUDIO_ENDINGS)
         if not inside:
             raise ConfigError(f"{ARGUMENT}: {text}: a folder without recordings (*.{', *.'.join(AUDIO_ENDINGS)})")
         found |= {str(path): str(path.absolute()) for path in inside}
@@ -104,11 +103,11 @@ def _named(rows: LocatedRows) -> LocatedRows:
 
 def names_of(ids: Sequence[str]) -> list[str]:
     """Returns a unique relative path for each id: without the suffix of a recording, unless that is ambiguous."""
-    full = [str(PurePosixPath(*_parts(name))) for name in ids]
-    short = [_without_ending(name) for name in full]
+    full = [*map(_path_of, ids)]
+    short = [str(path.with_suffix("") if path.suffix.lower()[1:] in AUDIO_ENDINGS else path) for path in full]
     short_counts = Counter(short)
     found: dict[str, None] = {}
-    for row, (few, name) in enumerate(zip(short, full, strict=True)):
+    for row, (few, name) in enumerate(zip(short, map(str, full), strict=True)):
         chosen = few if short_counts[few] == 1 else name
         while chosen in found:
             chosen = f"{chosen}-{row}"
@@ -116,11 +115,6 @@ def names_of(ids: Sequence[str]) -> list[str]:
     return [*found]
 
 
-def _parts(name: str) -> list[str]:
+def _path_of(name: str) -> PurePosixPath:
     path = name.partition("://")[2] or name
-    return [part for part in path.split("/") if part not in ("", ".", "..")] or ["recording"]
-
-
-def _without_ending(name: str) -> str:
-    stem, dot, ending = name.rpartition(".")
-    return stem if dot and stem and ending.lower() in AUDIO_ENDINGS else name
+    return PurePosixPath(*([part for part in path.split("/") if part not in ("", ".", "..")] or ["recording"]))

@@ -96,7 +96,7 @@ class Transcriber:
         gives_word_times: True if segments have the times of their words.
     """
 
-    def __init__(self, task: TranscribeTask, recognizer: Recognizer, options: ScoringOptions, show: Show | None = None):
+    def __init__(self, task: TranscribeTask, recognizer: Recognizer, options: ScoringOptions, show: Show):
         """Uses a recognizer that is on its device; `show` gets the number of completed segments."""
         self._task, self._recognizer, self._options, self._show = task, recognizer, options, show
         self.gives_word_times = options.decoding.word_times
@@ -154,7 +154,7 @@ class Transcriber:
         languages = [row["language"] for row, _ in recordings]
         labels = empty_labels(recognizer.codec, recognizer.processor, languages, language)
         left = Counter(clip.recording for clip in clips)
-        counter = ProgressCounter("transcribe", total=len(clips), unit="segments", show=self._show or _show_nothing)
+        counter = ProgressCounter("transcribe", total=len(clips), unit="segments", show=self._show)
         # Recordings without speech have no clip.
         silent = [number for number in range(len(recordings)) if not left[number]]
         if silent:
@@ -190,9 +190,6 @@ class Transcriber:
         return found
 
 
-def _show_nothing(event: Event) -> None: ...
-
-
 def _windows(clips: Sequence[_Clip], length_s: float) -> Iterator[list[_Clip]]:
     """Yields consecutive clips, each time as many as are needed for a total length."""
     window: list[_Clip] = []
@@ -222,7 +219,9 @@ def _segment(clip: _Clip, found: Recognition) -> Segment:
 
 
 @contextmanager
-def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None = None) -> Iterator[Transcriber]:
+def opened_transcriber(
+    task: TranscribeTask, session: Session, show: Show = lambda event: None
+) -> Iterator[Transcriber]:
     """Opens the model on this process's GPU or, without one, on its CPU; for `show` see Transcriber.
 
     Raises:
@@ -234,8 +233,8 @@ def opened_transcriber(task: TranscribeTask, session: Session, show: Show | None
     # Checked after opening, so that a model that was replaced meanwhile is noticed, too.
     if task.contents is not None and contents_of(config, task.model) != task.contents:
         raise ResumeError(
-            f"MODEL {task.model}: it, or a file of decode, has been replaced since this request began, and one output "
-            "is of one model: put the former one back, or transcribe all with the new one into another --out"
+            f"MODEL {task.model}: the model, or a file of decode, has been replaced since this request began: put the "
+            "former one back, or transcribe all with the new one into another --out"
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     recognizer.model.to(device).eval()

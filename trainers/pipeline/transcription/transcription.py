@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -115,11 +115,8 @@ def transcribe_in_process(
     blocks: Sequence[pa.Table], task: TranscribeTask, folder: TranscriptionFolder
 ) -> Iterator[pa.Table]:
     """Transcribes blocks one after another."""
-    transcriber = BlockTranscriber(task, folder)
-    try:
+    with closing(BlockTranscriber(task, folder)) as transcriber:
         yield from map(transcriber, blocks)
-    finally:
-        transcriber.close()
 
 
 def transcribe(
@@ -137,9 +134,8 @@ def transcribe(
     contents = contents_of(config, model) if request.out is not None else None
     if contents is not None and not is_absolute(model):
         # For a Hub id: all processes open the current commit.
-        config = config.model_copy(
-            update={"model": config.model.model_copy(update={"revision": contents["model_content"]})}
-        )
+        pinned = config.model.model_copy(update={"revision": contents["model_content"]})
+        config = config.model_copy(update={"model": pinned})
     task = TranscribeTask(config, model, _setting(config, model), request, rows.reader, contents)
     return _in_memory(task, rows) if request.folder is None else _into_folder(task, request.folder, rows, run)
 

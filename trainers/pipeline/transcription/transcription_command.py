@@ -90,7 +90,7 @@ def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
 
         # Installed again inside, since Ray replaces the handler of SIGTERM when it connects.
         with connected(config, request.address), STOP_SIGNAL.on_signals():
-            from trainers.pipeline.on_ray.transcribe_on_ray import transcribe_on_ray  # noqa: PLC0415
+            from trainers.pipeline.on_ray.ray_engine import transcribe_on_ray  # noqa: PLC0415
 
             run = partial(transcribe_on_ray, num_workers=request.num_workers)
             result = transcribe(request, config, model, rows, run)

@@ -6,7 +6,7 @@ Imports no torch.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from trainers.config.config_scope import DECODE_FIELDS, ConfigScope
@@ -29,7 +29,7 @@ KEPT: Mapping[str, Sequence[str] | None] = {
     "data": ("normalizer", "do_normalize_eval"),
 }
 # Suffix of a file: letters only, so that a folder may be named after a version or a date.
-_FILE_ENDING = re.compile(r"[a-z]{2,5}")
+_FILE_ENDING = re.compile(r"\.[a-z]{2,5}")
 
 
 @dataclass(frozen=True)
@@ -76,44 +76,38 @@ class TranscriptionRequest:
             raise ConfigError("FILES is missing: name recordings, folders of them, or a manifest")
         if self.format is not None and self.format not in FORMATS:
             raise ConfigError(f"--format {self.format}: one of {', '.join(FORMATS)}")
-        ending = self.file_format
-        if self.out is not None and ending is None:
-            self._check_folder(self.out)
-        if ending is not None and self.format not in (None, ending):
-            raise ConfigError(f"--out {self.out} is a .{ending} file, and --format is {self.format}: keep one of them")
-        if ending is not None:
-            self._check_file()
-        for option, value in (("--max-segment-s", self.max_segment_s), ("--pause-s", self.pause_s)):
-            if value is not None and value <= 0:
-                raise ConfigError(f"{option} {value:g}: give seconds above 0")
-        if self.max_segment_s is not None and self.max_segment_s < 1:
-            raise ConfigError(f"--max-segment-s {self.max_segment_s:g}: give at least 1 second")
+        if self.out is not None:
+            self._check_out(self.out, self.file_format)
+        if self.pause_s <= 0:
+            raise ConfigError(f"--pause-s {self.pause_s:g}: give seconds above 0")
+        for option, value in (("--max-segment-s", self.max_segment_s), ("--num-workers", self.num_workers)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{option} {value:g}: give at least 1")
         if self.folder is None and (self.ray or self.address is not None or self.num_workers is not None):
             raise ConfigError("--address and --num-workers are of Ray, whose nodes write to a folder: name one (--out)")
         if self.folder is None and self.json:
             raise ConfigError("--json tells what is done to a folder: name it (--out), or take --format jsonl")
-        if self.num_workers is not None and self.num_workers < 1:
-            raise ConfigError(f"--num-workers {self.num_workers}: give at least 1")
 
-    def _check_file(self) -> None:
-        assert self.out is not None
-        if is_url(self.out):
-            raise ConfigError(f"--out {self.out}: in a bucket, name a folder, which has a file for each recording")
-        path = in_home(self.out).absolute()
-        if not path.parent.is_dir():
-            raise ConfigError(f"--out {self.out}: there is no such folder: make it, or name another")
-        if path.exists() and not progress_of(path).exists():
-            raise ConfigError(f"--out {self.out}: is there already: name another file, or delete it")
-
-    def _check_folder(self, out: str) -> None:
-        """Refuses a name that looks like a file of another format, unless such a folder exists."""
-        name = out.rpartition("/")[2]
-        ending = name.rpartition(".")[2].lower() if "." in name.strip(".") else ""
-        if _FILE_ENDING.fullmatch(ending) and (is_url(out) or not in_home(out).is_dir()):
-            raise ConfigError(
-                f"--out {out}: transcripts are written as {', '.join(FORMATS)}, and not as {ending}: name a file that "
-                f"ends in one of them, or a folder ({out}/)"
-            )
+    def _check_out(self, out: str, file_format: str | None) -> None:
+        path = in_home(out).absolute()
+        if file_format is None:
+            # A name that looks like a file of another format, unless there is such a folder.
+            ending = PurePosixPath(out.rpartition("/")[2]).suffix.lower()
+            if _FILE_ENDING.fullmatch(ending) and (is_url(out) or not path.is_dir()):
+                raise ConfigError(
+                    f"--out {out}: transcripts are written as {', '.join(FORMATS)}, and not as {ending[1:]}: name a "
+                    f"file that ends in one of them, or a folder ({out}/)"
+                )
+            return
+        is_other = self.format not in (None, file_format)
+        refused = {
+            f" is a .{file_format} file, and --format is {self.format}: keep one of them": is_other,
+            ": in a bucket, name a folder, which has a file for each recording": is_url(out),
+            ": there is no such folder: make it, or name another": not path.parent.is_dir(),
+            ": is there already: name another file, or delete it": path.exists() and not progress_of(path).exists(),
+        }
+        if reason := next((text for text, holds in refused.items() if holds), None):
+            raise ConfigError(f"--out {out}{reason}")
 
     def check_count(self, recordings: int) -> None:
         """Raises ConfigError for several recordings with a file that takes only one."""

@@ -30,7 +30,7 @@ def test_requests_are_sent_until_the_coordinator_knows_them(monkeypatch: pytest.
     fit._leaves = ("first", "a node goes")
     for _ in range(2):
         fit._read()
-    assert (coordinator.requests, fit.nodes) == ([("a node goes", "first")], {"a"})
+    assert (coordinator.requests, fit.nodes) == ([("a node goes", "first")], ("a",))
     fit._read()
     assert len(coordinator.requests) == 1, "the next group is not asked"
     monkeypatch.setattr(STOP_SIGNAL, "_number", 15)

@@ -191,7 +191,7 @@ class TestTheCommand:
                 "--out a.tsv: transcripts are written as txt, srt, vtt, jsonl, and not as tsv",
             ),
             (["{talk}", "--out", "s3://bucket/a.docx"], "and not as docx: name a file that ends in one of them"),
-            (["gone.wav"], "gone.wav: no such file: name recordings that are there"),
+            (["gone.wav"], "gone.wav: no such file: name recordings that exist"),
             (["gone.csv", "{talk}"], "give one manifest, or recordings"),
             (["{empty}"], "a folder without recordings"),
         ],

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
+
+from trainers.config.storage_location import is_remote
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 COMPRESSED = (".gz", ".tgz")
@@ -18,6 +21,11 @@ def archives_in(path: str) -> Iterator[tuple[str, str]]:
     """Yields each archive that a path may lead into, with the member, judging by the names of its parts."""
     for found in _INTO_ARCHIVE.finditer(path):
         yield path[: found.end() - 1], path[found.end() :]
+
+
+def is_missing(path: str) -> bool:
+    """Returns True if a path of this machine does not exist, nor does an archive that it may lead into."""
+    return not (is_remote(path) or any(Path(each).exists() for each in (path, *dict(archives_in(path)))))
 
 
 def is_archive(path: str) -> bool:
