@@ -467,7 +467,7 @@ class TestVerbs:
         model.mkdir()
         (model / "config.json").write_text(json.dumps({}))
         assert main(["--config", str(recipe), "--no-ray", "--verb", "evaluate", "--model", str(model)]) == 2
-        assert "data.test: there is none to score (--set data.test=" in capsys.readouterr().err
+        assert "data.test: names no data to score (--set data.test=" in capsys.readouterr().err
 
 
 class TestCapacity:

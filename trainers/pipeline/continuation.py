@@ -337,16 +337,15 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
     assert state.finished is not None
     result = state.finished.result
     if result["test_data"] != data_keys.get("test"):
-        raise ResumeError(
-            f"{folder.url}: this run has finished and is scored on another test set; score its model on this one "
-            f"with: rayscribe evaluate SPEC --model {folder.url}"
-        )
-    if _decodes_otherwise(result, config):
-        raise ResumeError(
-            f"{folder.url}: this run has finished, and was scored with other decode settings; score its model as it is "
-            f"now with: rayscribe evaluate SPEC --model {folder.url}"
-        )
-    return True
+        other = "on another test set"
+    elif _decodes_otherwise(result, config):
+        other = "with other decode settings"
+    else:
+        return True
+    raise ResumeError(
+        f"{folder.url}: this run has finished, and was scored {other}; score its model as the recipe is now with: "
+        f"rayscribe evaluate SPEC --model {folder.url}"
+    )
 
 
 def _decodes_otherwise(result: Mapping[str, Any], config: TrainConfig) -> bool:

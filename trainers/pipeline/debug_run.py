@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -20,7 +20,6 @@ from trainers.config.overrides import apply_overrides
 from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.scaling_part import ScalingPart
-from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.config.wording import counted
@@ -72,19 +71,18 @@ NEW_SIZES = {"d_model": 128, "encoder_layers": 4, "decoder_layers": 2, "ffn_dim"
 class Stages:
     """Prints a line with the time of each stage that has ended."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._first = self._since = clock()
+    def __init__(self) -> None:
+        self._first = self._since = time.monotonic()
         self._name = self._note = ""
 
     def begin(self, name: str, note: str = "") -> None:
         """Ends the previous stage and begins another."""
         self.end()
-        self._name, self._note, self._since = name, note, self._clock()
+        self._name, self._note, self._since = name, note, time.monotonic()
 
     def end(self, note: str = "") -> None:
         if self._name:
-            self.say(f"{self._name:<9}{self._clock() - self._since:5.1f} s · {note or self._note}")
+            self.say(f"{self._name:<9}{time.monotonic() - self._since:5.1f} s · {note or self._note}")
         self._name = ""
 
     def go_on_from(self, other: "Stages") -> None:
@@ -94,7 +92,7 @@ class Stages:
     def succeeded(self) -> int:
         """Prints that all stages work; returns the exit code."""
         self.end()
-        self.say(f"all stages work, in {self._clock() - self._first:.1f} s; nothing of them is kept")
+        self.say(f"all stages work, in {time.monotonic() - self._first:.1f} s; nothing of them is kept")
         return 0
 
     def failed(self, error: Exception, exit_code: int) -> int:
@@ -112,7 +110,7 @@ def debug(config: TrainConfig) -> int:
     """Runs a small version of a recipe, from preparing to scoring the exported model; returns the exit code."""
     silence_libraries()
     stages = Stages()
-    with _throw_away_folder() as folder, _one_thread():
+    with _isolated() as folder:
         try:
             _run(config, folder, stages)
         except (StoppedError, Interruption):
@@ -130,26 +128,20 @@ def debug(config: TrainConfig) -> int:
 
 
 @contextmanager
-def _throw_away_folder() -> Iterator[Path]:
-    """Yields a folder for all output, temporary files included."""
-    before = tempfile.tempdir
+def _isolated() -> Iterator[Path]:
+    """Yields a folder for all output, temporary files included, which is deleted at the end.
+
+    Computes in one thread: in steps this small, threads mostly wait for each other.
+    """
+    before, threads = tempfile.tempdir, torch.get_num_threads()
     with tempfile.TemporaryDirectory(prefix="rayscribe-debug-") as folder:
         tempfile.tempdir = folder
+        torch.set_num_threads(1)
         try:
             yield Path(folder)
         finally:
             tempfile.tempdir = before
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Computes in one thread: in steps this small, threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+            torch.set_num_threads(threads)
 
 
 def _run(config: TrainConfig, folder: Path, stages: Stages) -> None:
@@ -248,6 +240,9 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
     arguments = {name: value for name, value in training.training_args.items() if name not in LEFT_OUT}
     if "dataloader_num_workers" in arguments:
         arguments["dataloader_num_workers"] = min(arguments["dataloader_num_workers"], 1)
+    utterances = training.per_device_train_batch_size
+    if training.max_batch_duration_s is None:
+        utterances = min(utterances, BATCH)
     # Otherwise all augmentation recordings would be read, for a cache in a folder that is deleted.
     few = source_of(config.data, config.run.storage_options).truncated(CLIPS, folder)
     data = {"cache_dir": None, "max_bad_fraction": 0.5, "fingerprint": "manifest"}
@@ -266,7 +261,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "training.save_steps": 1,
         "training.eval_steps": None,
         "training.logging_steps": 1,
-        "training.per_device_train_batch_size": _utterances(training),
+        "training.per_device_train_batch_size": utterances,
         "training.per_device_eval_batch_size": min(training.per_device_eval_batch_size, BATCH),
         "training.gradient_accumulation_steps": min(training.gradient_accumulation_steps, 2),
         "training.global_batch_size": None,
@@ -279,12 +274,6 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         changes["decode.max_length"] = min(config.decode.max_length, MAX_TOKENS)
     overrides = [(tuple(name.split(".")), value) for name, value in changes.items()]
     return TrainConfig.model_validate(apply_overrides(config.model_dump(), overrides))
-
-
-def _utterances(training: TrainingPart) -> int:
-    if training.max_batch_duration_s is not None:
-        return training.per_device_train_batch_size
-    return min(training.per_device_train_batch_size, BATCH)
 
 
 def _needs_gpu(config: TrainConfig) -> bool:

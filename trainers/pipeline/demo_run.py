@@ -5,7 +5,7 @@ neither a bucket nor a shared disk. Pure, and imports neither Ray nor torch.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,14 @@ class DemoPlacement:
     Attributes:
         num_workers: Training workers. 0: the driver's node offers Ray no CPU, so the driver trains in its own process.
         node_resources: Resources that every worker and task reserves to be placed on the driver's node.
-        overrides: Changed fields of the recipe, with their values.
+        config: The recipe for so many workers.
+        changes: Its changed fields, as overrides for the record.
     """
 
     num_workers: int
     node_resources: Mapping[str, float]
-    overrides: tuple[tuple[tuple[str, ...], Any], ...]
+    config: TrainConfig
+    changes: Sequence[str]
 
     @property
     def message(self) -> str:
@@ -57,18 +59,12 @@ def place_demo(config: TrainConfig, node: Mapping[str, float]) -> DemoPlacement:
     num_workers = int(min(max(fitting, 1), global_batch)) if cpus >= 1 else 0
     own = {name: NODE_SHARE for name in node if name.startswith("node:") and not name.startswith("node:__")}
     node_resources = own if num_workers else {}
-    return DemoPlacement(
-        num_workers,
-        node_resources,
-        (
-            (("scaling", "num_workers"), max(num_workers, 1)),
-            (("scaling", "resources_per_worker"), node_resources),
-            (("training", "global_batch_size"), global_batch),
-            (("training", "per_device_train_batch_size"), math.ceil(global_batch / max(num_workers, 1))),
-        ),
-    )
-
-
-def apply_placement(config: TrainConfig, placement: DemoPlacement) -> TrainConfig:
-    """Returns the config with the placement's overrides."""
-    return TrainConfig.model_validate(apply_overrides(config.model_dump(), placement.overrides))
+    changes: dict[str, Any] = {
+        "scaling.num_workers": max(num_workers, 1),
+        "scaling.resources_per_worker": node_resources,
+        "training.global_batch_size": global_batch,
+        "training.per_device_train_batch_size": math.ceil(global_batch / max(num_workers, 1)),
+    }
+    overrides = [(tuple(name.split(".")), value) for name, value in changes.items()]
+    placed = TrainConfig.model_validate(apply_overrides(config.model_dump(), overrides))
+    return DemoPlacement(num_workers, node_resources, placed, [f"{name}={value}" for name, value in changes.items()])

@@ -105,7 +105,7 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
         sources = open_config_sources(config, tuple({split: None, **({VALIDATION: None} if tuned else {})}))
         opened = [source.split for source in sources]
         if split not in opened:
-            raise ConfigError(f"data.{split}: there is none to score (--set data.{split}=my/{split}.csv)")
+            raise ConfigError(f"data.{split}: names no data to score (--set data.{split}=my/{split}.csv)")
         if tuned and VALIDATION not in opened:
             raise ConfigError(f"data.validation: there is none, and {_choice(config.decode)}")
         decode = _check_model(config, address, sources)

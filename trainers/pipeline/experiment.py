@@ -13,25 +13,37 @@ from trainers.training.planning import batch_shape
 BEGAN_FROM = "run.resume"
 # Only if a checkpoint has a shard for each of the workers.
 SHARDS = "scaling.num_workers"
-# Fields of `training` that may change within a run: its length, intervals, reports and speed.
+_DATA = "mix_temperature fingerprint use_language_column too_long_eval min_duration_s max_duration_s"
+# Fields of each part that are compared as they are. None: all but those of OUTSIDE_EXPERIMENT.
+FIELDS: Mapping[str, set[str] | None] = {
+    "run": {"seed"},
+    "data": {*_DATA.split()},
+    "checkpoint": {"checkpoint_score_attribute", "checkpoint_score_order"},
+    **dict.fromkeys(("model", "adapt", "augment", "training", "strategy")),
+}
 OUTSIDE_EXPERIMENT = {
-    "max_steps",
-    "num_train_epochs",
-    "extend",
-    "eval_steps",
-    "save_steps",
-    "logging_steps",
-    "report_to",
-    "full_context_eval",
-    "gradient_checkpointing",
-    "torch_compile",
-    "per_device_eval_batch_size",
-    # Their product is in `utterances_per_step`.
-    "per_device_train_batch_size",
-    "global_batch_size",
-    "gradient_accumulation_steps",
-    # Compared one by one, without those that only affect loading and logging.
-    "training_args",
+    # Controls which files may be opened, not their content.
+    "model": {"allow_pickle"},
+    # What may change within a run: its length, intervals, reports and speed.
+    "training": {
+        "max_steps",
+        "num_train_epochs",
+        "extend",
+        "eval_steps",
+        "save_steps",
+        "logging_steps",
+        "report_to",
+        "full_context_eval",
+        "gradient_checkpointing",
+        "torch_compile",
+        "per_device_eval_batch_size",
+        # Their product is in `utterances_per_step`.
+        "per_device_train_batch_size",
+        "global_batch_size",
+        "gradient_accumulation_steps",
+        # Compared one by one, without those that only affect loading and logging.
+        "training_args",
+    },
 }
 # Fields whose null means: as the run began, or the default of new runs.
 RESOLVED = (
@@ -42,8 +54,6 @@ RESOLVED = (
     "training.shuffle_window_shards",
     "training.pad_to",
 )
-# Model fields that control which files may be opened, not their content.
-MODEL_OUTSIDE_EXPERIMENT = {"allow_pickle"}
 OUTSIDE_EXPERIMENT_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm", "report_to")
 
 
@@ -58,41 +68,24 @@ def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str 
     shape = batch_shape(config, config.scaling.max_workers)
     resume = config.run.resume
     parts: dict[str, Any] = {
-        "run.seed": config.run.seed,
         BEGAN_FROM: resume if resume.startswith(FROM) else began_from,
         "data.train": data_keys["train"],
         "data.mix": [[member.name, member.weight] for member in config.data.mix] or None,
-        "data.mix_temperature": config.data.mix_temperature,
         # Chooses the best checkpoint: scores of two validation sets, or of two ways to score, cannot be ranked
         # together.
         "data.validation": data_keys["validation"],
         "data.normalizer": str(normalizer_named(config.data.normalizer_name)),
-        "data.fingerprint": config.data.fingerprint,
-        "data.use_language_column": config.data.use_language_column,
-        "data.too_long_eval": config.data.too_long_eval,
-        "checkpoint.checkpoint_score_attribute": config.checkpoint.checkpoint_score_attribute,
-        "checkpoint.checkpoint_score_order": config.checkpoint.checkpoint_score_order,
         # Source of the metric that ranks checkpoints, if it is not an error rate; other metrics may change.
         "scoring.metrics": config.scoring.source_of(config.checkpoint.checkpoint_score_attribute),
-        "data.min_duration_s": config.data.min_duration_s,
-        "data.max_duration_s": config.data.max_duration_s,
         "training.utterances_per_step": shape.global_batch_size,
         "training.forward_passes_per_step": shape.slots if shape.global_batch_size is None else None,
     }
-    for part in ("model", "adapt", "augment"):
-        outside = MODEL_OUTSIDE_EXPERIMENT if part == "model" else set()
-        for name, value in getattr(config, part).model_dump(mode="json", exclude=outside).items():
-            parts[f"{part}.{name}"] = value
-    for name, value in config.decode.model_dump(mode="json", include={*config.decode.ranking}).items():
-        parts[f"decode.{name}"] = value
-    for name, value in config.training.model_dump(mode="json").items():
-        if name not in OUTSIDE_EXPERIMENT:
-            parts[f"training.{name}"] = value
+    for part, fields in {**FIELDS, "decode": {*config.decode.ranking}}.items():
+        content = getattr(config, part).model_dump(mode="json", include=fields, exclude=OUTSIDE_EXPERIMENT.get(part))
+        parts |= {f"{part}.{name}": value for name, value in content.items()}
     for name, value in config.training.training_args.items():
         if not name.startswith(OUTSIDE_EXPERIMENT_PREFIXES):
             parts[f"training.training_args.{name}"] = value
-    for name, value in config.strategy.model_dump(mode="json").items():
-        parts[f"strategy.{name}"] = value
     parts |= {content_name(name): key for name, key in data_keys.items() if "." in name}
     if config.strategy.is_sharded:
         parts[SHARDS] = f"{config.scaling.num_workers}, each with its shard"

@@ -11,6 +11,7 @@ from trainers.errors import RayscribeError
 from trainers.pipeline.attempt import begin
 from trainers.pipeline.engine import Engine
 from trainers.pipeline.evaluate import RunResult
+from trainers.pipeline.splits import writing_page
 from trainers.run_folder import layout
 from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
@@ -60,20 +61,12 @@ def fit(
             final.headline += _push(config, folder, final.attempt)
     # A run that finished earlier may have ended without its page.
     if is_main_process() and (task is not None or not folder.storage.exists(layout.REPORT)):
-        _report(folder)
+        with writing_page("the run", folder.url):
+            # Imported here: plotting is slow to load, and needed once.
+            from trainers.scoring.report.page import write_report  # noqa: PLC0415
+
+            write_report(folder)
     return result
-
-
-def _report(folder: RunFolder) -> None:
-    """Writes the run's page; a failure is only a warning."""
-    try:
-        # Imported here: plotting is slow to load, and needed once.
-        from trainers.scoring.report.page import write_report  # noqa: PLC0415
-
-        write_report(folder)
-    except Exception as error:
-        again = f"rayscribe report {folder.url}"
-        print_line(f"warning: the page of the run was not written ({type(error).__name__}: {error}): try {again}")
 
 
 def _push(config: TrainConfig, folder: RunFolder, attempt: int | None) -> str:

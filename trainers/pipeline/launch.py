@@ -1,5 +1,6 @@
 """launch(config): begins an attempt of a program, runs it on all workers, and records its result. Imports no torch."""
 
+import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,9 @@ def launch(
             _run_program(task, folder, managed_by_service=request.is_managed)
             _finish(driver)
         publish(folder, journal)
-        result = _result_of(folder, journal)
+        finished = journal.read().finished
+        assert finished is not None
+        result = LaunchResult(folder.url, finished.result["metrics"])
         final.headline = result.headline
     return result
 
@@ -97,12 +100,16 @@ def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> D
     folder, state = request.folder, journal.read()
     request.check(state)
     if config.run.resume == "never" and state.number and not request.is_retry:
-        raise ResumeError(f"{folder.url}: is there already, and run.resume is never: give it another run.name")
+        raise ResumeError(f"{folder.url}: this run exists, and run.resume is never: give it another run.name")
     if state.finished is not None:
-        _refuse_other_command(config, state, folder)
-        print_line(f"{folder.url}: this program has ended well already; name another run to run it again")
+        if (changed := _other_command(config, state)) is not None:
+            raise ResumeError(
+                f"{folder.url}: this run has finished with another command ({changed}): give this one another run.name"
+            )
+        print_line(f"{folder.url}: this program has already finished; name another run to run it again")
         return None
-    driver = Driver.open(folder, journal, request.number, lambda state: state.experiment or _experiment(config))
+    new = {"id": uuid.uuid4().hex, TRAINER: config.trainer, "command": list(config.script.command)}
+    driver = Driver.open(folder, journal, request.number, lambda state: state.experiment or new)
     assert driver is not None, "an experiment is given for each state"
     request.write_start(driver, config, driver.check().experiment or {})
     driver.own.write_jsonl(layout.QUARANTINE, [])
@@ -111,25 +118,18 @@ def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> D
     return driver
 
 
-def _experiment(config: ScriptConfig) -> dict[str, Any]:
-    return {"id": uuid.uuid4().hex, TRAINER: config.trainer, "command": list(config.script.command)}
-
-
-def _refuse_other_command(config: ScriptConfig, state: State, folder: RunFolder) -> None:
-    if state.experiment is not None and state.experiment.get("command") != list(config.script.command):
-        raise ResumeError(
-            f"{folder.url}: another command has ended well there ({' '.join(state.experiment.get('command', []))}): "
-            "give this one another run.name"
-        )
+def _other_command(config: ScriptConfig, state: State) -> str | None:
+    """Returns the command of the run if the config has another one."""
+    before = (state.experiment or {}).get("command")
+    return shlex.join(before) if before is not None and before != list(config.script.command) else None
 
 
 def _say_what_changes(config: ScriptConfig, state: State) -> None:
-    before = (state.experiment or {}).get("command")
-    if before is not None and before != list(config.script.command):
-        print_line(f"changed since this run began: script.command, before {before}")
+    if (before := _other_command(config, state)) is not None:
+        print_line(f"changed since this run began: script.command, before: {before}")
     last = newest(state.checkpoints)
     if last is not None:
-        print_line(f"{last.name} is there to continue from, if the program looks for it in its output folder")
+        print_line(f"the program can continue from {last.name} if it looks for it in its output folder")
 
 
 def _finish(driver: Driver) -> None:
@@ -138,21 +138,8 @@ def _finish(driver: Driver) -> None:
     kept = driver.folder.sub(group.outputs)
     result = kept.read_json(layout.RESULT)
     files = sorted(entry.key for entry in kept.storage.list_files())
-    driver.append(
-        lambda _: {
-            "kind": "finished",
-            "attempt": driver.attempt,
-            "outputs": group.outputs,
-            "files": files,
-            "result": result,
-        }
-    )
-
-
-def _result_of(folder: RunFolder, journal: Journal) -> LaunchResult:
-    finished = journal.read().finished
-    assert finished is not None
-    return LaunchResult(folder.url, finished.result["metrics"])
+    entry = {"kind": "finished", "attempt": driver.attempt, "outputs": group.outputs, "files": files, "result": result}
+    driver.append(lambda _: entry)
 
 
 def _run_program(task: ScriptTask, folder: RunFolder, *, managed_by_service: bool) -> None:

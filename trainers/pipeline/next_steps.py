@@ -1,7 +1,8 @@
 """Suggests next steps after a successful command, as lines whose commands can be copied. Pure."""
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 from trainers.config.schema import TrainConfig
 from trainers.run_folder import layout
@@ -31,12 +32,12 @@ def next_steps(
         return
     yield f"each {split} utterance with its hypothesis: {folder}/{layout.EVALUATION}/{split}.jsonl"
     if verb == "train":
-        scored = [*_for_scoring(command), "--model", folder, "--split", "validation"]
-        yield f"score another split: {_line('evaluate', scored)}"
+        scored = [*command, "--model", folder, "--split", "validation"]
+        yield f"score another split: {_line('evaluate', scored, OF_TRAINING)}"
         if best_step is None:
             longer = [f"run.name={config.run.name}", _longer(config), "training.extend=rescale"]
             options = [word for change in longer for word in (_SET, change)]
-            yield f"train on, twice as long: {_line('train', command, *options)}"
+            yield f"train on, twice as long: {_line('train', [*command, *options])}"
         else:
             yield (
                 f"later checkpoints were worse on the validation set than the best one, of step {best_step}: "
@@ -47,31 +48,17 @@ def next_steps(
         yield f"use the model in Python: import rayscribe; print({recognize})"
 
 
-def _line(verb: str, command: Sequence[str], *more: str) -> str:
-    return shlex.join(["rayscribe", verb, *_last_overrides([*command, *more])])
-
-
-def _last_overrides(words: Sequence[str]) -> list[str]:
-    """Returns the words of a command with only the last override of each field."""
-    last = {_field(words[at]): at for at in _overrides(words)}
-    return _without(words, {at for at in _overrides(words) if last[_field(words[at])] != at})
-
-
-def _for_scoring(words: Sequence[str]) -> list[str]:
-    return _without(words, {at for at in _overrides(words) if _field(words[at]) in OF_TRAINING})
-
-
-def _overrides(words: Sequence[str]) -> list[int]:
-    """Returns the positions of overrides, each of which follows a --set."""
-    return [at for at in range(1, len(words)) if words[at - 1] == _SET]
-
-
-def _field(override: str) -> str:
-    return override.partition("=")[0].strip()
-
-
-def _without(words: Sequence[str], dropped: Collection[int]) -> list[str]:
-    return [word for at, word in enumerate(words) if at not in dropped and at + 1 not in dropped]
+def _line(verb: str, words: Iterable[str], dropped: Collection[str] = ()) -> str:
+    """Returns a command with only the last override of each field, and without those of the dropped fields."""
+    kept: dict[object, list[str]] = {}
+    rest = iter(words)
+    for place, word in enumerate(rest):
+        option = [word, *islice(rest, 1)] if word == _SET else [word]
+        field = option[-1].partition("=")[0].strip() if word == _SET else place
+        kept.pop(field, None)
+        if field not in dropped:
+            kept[field] = option
+    return shlex.join(["rayscribe", verb, *chain(*kept.values())])
 
 
 def _longer(config: TrainConfig) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +29,7 @@ from trainers.pipeline.engine import Engine
 from trainers.pipeline.experiment import content_name
 from trainers.run_folder.journal import State
 from trainers.run_folder.layout import REPORT
-from trainers.storage import open_storage
+from trainers.storage import Storage, open_storage
 
 
 def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS) -> dict[str, PreparedSet]:
@@ -49,20 +49,22 @@ def check_storage(config: TrainConfig) -> None:
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()
 
 
+def _cache_of(config: TrainConfig) -> Storage:
+    return open_storage(cache_url_of(config), config.run.storage_options)
+
+
 def open_config_sources(config: TrainConfig, splits: tuple[str, ...] = SPLITS) -> list[SourceSplit]:
     """Opens the data sources of a config."""
     options = config.run.storage_options
-    cache = open_storage(cache_url_of(config), options)
-    return open_sources(config.data, storage_options=options, splits=splits, fingerprint_cache=cache)
+    return open_sources(config.data, storage_options=options, splits=splits, fingerprint_cache=_cache_of(config))
 
 
 def open_config_mixed(config: TrainConfig) -> list[SourceSplit]:
     """Opens the manifests of recordings that a config mixes into clips."""
-    options = config.run.storage_options
     fields = {f"{part}.{name}": getattr(config.augment, name) for part, name in AUGMENT_FIELDS}
     locations = {field: location for field, location in fields.items() if location is not None}
-    cache = open_storage(cache_url_of(config), options)
-    return open_mixed_sources(config.data, locations, storage_options=options, fingerprint_cache=cache)
+    options = config.run.storage_options
+    return open_mixed_sources(config.data, locations, storage_options=options, fingerprint_cache=_cache_of(config))
 
 
 def check_languages(config: TrainConfig, family: Family[Any], sources: Sequence[SourceSplit], processor: Any) -> None:
@@ -113,13 +115,12 @@ class OpenedData:
     def changed_recordings(self, config: TrainConfig, state: State) -> str:
         """Lists the recordings that have changed since the run began, for a message; "" if not known."""
         known = state.experiment["experiment"] if state.experiment is not None else {}
-        cache, lines = open_storage(cache_url_of(config), config.run.storage_options), []
-        keys = {source.split: known.get(f"data.{source.split}") for source in self.sources}
-        keys |= {source.split: known.get(content_name(source.split)) for source in self.mixed}
-        for source in (*self.sources, *self.mixed):
-            key = keys[source.split]
-            changed = changed_since(cache, key, source.recording_fingerprints) if key is not None else []
-            if changed:
+        names = [(source, f"data.{source.split}") for source in self.sources]
+        names += [(source, content_name(source.split)) for source in self.mixed]
+        cache, lines = _cache_of(config), []
+        for source, name in names:
+            key = known.get(name)
+            if key is not None and (changed := changed_since(cache, key, source.recording_fingerprints)):
                 shown = ", ".join(changed[:5]) + (", …" if len(changed) > 5 else "")
                 number = counted(len(changed), "recording", "has", "have")
                 lines.append(f"\n{source.split}: {number} changed since: {shown}")
@@ -137,7 +138,7 @@ class OpenedData:
                 if not any(found[name]):
                     console.print_line(
                         f"warning: data.slice_columns: {source.split}: {source.origin} has no column {name!r} with "
-                        "values: its score has no slices by it"
+                        "values: the score is not split by it"
                     )
             for number, id in enumerate(table["id"].to_pylist()):
                 values = {name: of_rows[number] for name, of_rows in found.items() if of_rows and of_rows[number]}
@@ -145,12 +146,10 @@ class OpenedData:
 
     def prepare(self, config: TrainConfig, engine: Engine, show: Callable[[str], None]) -> dict[str, PreparedSet]:
         """Prepares the splits, and stores fingerprints by which later changes of their recordings can be named."""
-        sets = prepare_splits(config, self.sources, engine, show)
-        cache = open_storage(cache_url_of(config), config.run.storage_options)
-        for source in self.sources:
-            store_fingerprints(cache, sets[source.split].key, source.recording_fingerprints)
-        for source in self.mixed:
-            store_fingerprints(cache, source.fingerprint, source.recording_fingerprints)
+        sets, cache = prepare_splits(config, self.sources, engine, show), _cache_of(config)
+        for source in (*self.sources, *self.mixed):
+            key = sets[source.split].key if source.split in sets else source.fingerprint
+            store_fingerprints(cache, key, source.recording_fingerprints)
         return sets
 
 
@@ -191,16 +190,20 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
 
 
 def _write_page(prepared: PreparedSet) -> None:
-    """Writes the page of a set without one, such as a part of a mix; a failure is only a warning."""
-    try:
-        if prepared.storage.exists(REPORT):
-            return
-        # Imported here: plotting is slow to load, and needed once per set.
-        from trainers.scoring.report.data_section import prepared_html  # noqa: PLC0415
+    """Writes the page of a set without one, such as a part of a mix."""
+    with writing_page("a prepared set", prepared.url):
+        if not prepared.storage.exists(REPORT):
+            # Imported here: plotting is slow to load, and needed once per set.
+            from trainers.scoring.report.data_section import prepared_html  # noqa: PLC0415
 
-        prepared.storage.write_bytes(REPORT, prepared_html(prepared).encode())
+            prepared.storage.write_bytes(REPORT, prepared_html(prepared).encode())
+
+
+@contextmanager
+def writing_page(what: str, url: str) -> Iterator[None]:
+    """Writes a page in a block, whose failure is only a warning."""
+    try:
+        yield
     except Exception as error:
-        again = f"rayscribe report {prepared.url}"
-        console.print_line(
-            f"warning: the page of a prepared set was not written ({type(error).__name__}: {error}): try {again}"
-        )
+        reason = f"{type(error).__name__}: {error}"
+        console.print_line(f"warning: the page of {what} was not written ({reason}): try rayscribe report {url}")

@@ -4,14 +4,15 @@ Libraries that take seconds to load are loaded here, once the config has been ch
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainers.config.flags.task_line import TaskArguments
 from trainers.config.parts.scaling_part import ScalingPart
-from trainers.config.schema import ScriptConfig, TrainConfig
+from trainers.config.schema import AnyConfig, ScriptConfig, TrainConfig
 from trainers.config.submitted import CHECKPOINT_VARIABLE
 from trainers.config.wording import counted, format_bytes, format_duration
 from trainers.distributed.console import print_line, show
@@ -161,28 +162,20 @@ def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Resu
     show(engine_line(needs_ray))
     if needs_ray is None:
         return verb(call, _machine_engine(call))
-    show(Stage("imports", "loading Ray"))
-    from trainers.distributed.ray_connection import (  # noqa: PLC0415
-        connected,
-        driver_node,
-        refuse_missing_accelerators,
-    )
 
     def load() -> None:
         _load(call)
         from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
 
-    refuse_missing_accelerators(config, given.address)
-    # Installed again inside, since Ray replaces the handler of SIGTERM when it connects.
-    with connected(config, given.address, meanwhile=load), STOP_SIGNAL.on_signals():
+    with _joined_ray(config, given.address, load):
+        from trainers.distributed.ray_connection import driver_node  # noqa: PLC0415
         from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
 
         if not given.demo:
             return verb(call, RayEngine())
         placement = demo_run.place_demo(config, driver_node())
         show(placement.message)
-        changed = [*call.changed, *(f"{'.'.join(path)}={value}" for path, value in placement.overrides)]
-        placed = replace(call, config=demo_run.apply_placement(config, placement), changed=changed)
+        placed = replace(call, config=placement.config, changed=[*call.changed, *placement.changes])
         engine = RayEngine(placement.node_resources) if placement.num_workers else _local_engine(config)
         return verb(placed, engine)
 
@@ -196,15 +189,8 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
     if given.verb != "train" or given.debug or given.ray is False:
         wrong = "--debug" if given.debug else "--no-ray" if given.ray is False else f"--verb {given.verb}"
         raise ConfigError(f"{wrong}: a recipe with trainer: script runs a program on Ray, and does nothing else")
-    show(Stage("imports", "loading Ray"))
-    from trainers.distributed.ray_connection import (  # noqa: PLC0415
-        connected,
-        package_of_job,
-        refuse_missing_accelerators,
-    )
-
-    refuse_missing_accelerators(config, given.address)
-    with connected(config, given.address), STOP_SIGNAL.on_signals():
+    with _joined_ray(config, given.address):
+        from trainers.distributed.ray_connection import package_of_job  # noqa: PLC0415
         from trainers.pipeline.launch import launch  # noqa: PLC0415
 
         package = package_of_job()
@@ -212,6 +198,18 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
         expected = os.environ.get(CHECKPOINT_VARIABLE)
         result = launch(config, base=base, package=package, overrides=changed, attempt=given.attempt, expected=expected)
     show(Finished(result.headline, result.folder))
+
+
+@contextmanager
+def _joined_ray(config: AnyConfig, address: str | None, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Joins or starts a Ray that has the config's accelerators, see `ray_connection.connected`."""
+    show(Stage("imports", "loading Ray"))
+    from trainers.distributed.ray_connection import connected, refuse_missing_accelerators  # noqa: PLC0415
+
+    refuse_missing_accelerators(config, address)
+    # Installed again inside, since Ray replaces the handler of SIGTERM when it connects.
+    with connected(config, address, meanwhile=meanwhile), STOP_SIGNAL.on_signals():
+        yield
 
 
 def _load(call: Call) -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from trainers.config.loader import build_config, read_yaml
 from trainers.config.schema import TrainConfig
-from trainers.pipeline.demo_run import NOTICE, RECIPE, apply_placement, place_demo
+from trainers.pipeline.demo_run import NOTICE, RECIPE, place_demo
 
 GIB = 2**30
 NODE = {
@@ -41,7 +41,7 @@ def test_as_many_workers_as_fit_on_the_node(recipe: TrainConfig, changes: dict[s
 
 @pytest.mark.parametrize("cpus", [0, 1, 2, 3, 4, 6, 17, 33, 200])
 def test_the_global_batch_of_the_recipe_holds(recipe: TrainConfig, cpus: int) -> None:
-    config = apply_placement(recipe, place_demo(recipe, {**NODE, "CPU": float(cpus)}))
+    config = place_demo(recipe, {**NODE, "CPU": float(cpus)}).config
     assert config.training.global_batch_size == 32
     assert config.training.per_device_train_batch_size * config.scaling.max_workers >= 32
     assert config.training.max_steps == recipe.training.max_steps
@@ -50,7 +50,7 @@ def test_the_global_batch_of_the_recipe_holds(recipe: TrainConfig, cpus: int) ->
 def test_workers_and_tasks_are_placed_on_the_node_of_the_driver(recipe: TrainConfig) -> None:
     placement = place_demo(recipe, NODE)
     assert placement.node_resources == {"node:10.0.0.5": 0.001}
-    config = apply_placement(recipe, placement)
+    config = placement.config
     assert config.scaling.worker_resources == {"CPU": 1.0, "node:10.0.0.5": 0.001}
     assert not config.scaling.use_gpu
 
@@ -60,7 +60,7 @@ def test_a_node_without_memory_figures_is_judged_by_its_cpus(recipe: TrainConfig
 
 
 def test_nothing_but_the_placement_changes(recipe: TrainConfig) -> None:
-    config = apply_placement(recipe, place_demo(recipe, NODE))
+    config = place_demo(recipe, NODE).config
     assert config.model_copy(update={"scaling": recipe.scaling, "training": recipe.training}) == recipe
 
 

@@ -113,6 +113,5 @@ class ExportRequest:
         there = [name for name in names if (self.folder / name).exists()]
         if there and not self.force:
             raise ConfigError(
-                f"--output {self.output}: {' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already: "
-                "add --force to replace, or name another folder"
+                f"--output {self.output}: already has {' and '.join(there)}: add --force to replace, or name another"
             )

@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -135,19 +135,14 @@ def positions_of(prepared: PreparedSet, rows: Sequence[Mapping[str, Any]]) -> li
     missing = [row["id"] for row in rows if row["id"] not in places]
     if missing:
         raise DataError(
-            f"{prepared.url}: {len(missing)} of {len(rows)} utterances that the run scored are not there, such as "
-            f"{missing[0]}: the run folder and the prepared set are not of one run"
+            f"{prepared.url}: {len(missing)} of {len(rows)} utterances that the run scored are missing, such as "
+            f"{missing[0]}: the prepared set is that of another run"
         )
     return [places[row["id"]] for row in rows]
 
 
-@dataclass(frozen=True)
-class FormatScore:
-    """The score of a format.
-
-    Attributes:
-        real_time_factor: Seconds of computing per second of audio, one clip after another.
-    """
+class FormatScore(NamedTuple):
+    """The score of a format; `real_time_factor` is seconds of computing per second of audio, one clip after another."""
 
     score: Score
     utterances: Sequence[UtteranceScore]
@@ -253,12 +248,21 @@ def _export(name: str, exporter: Exporter, source: Source, run: ScoredRun, reque
         # Converters and runtimes raise any kind of error; the other formats continue.
         except Exception as error:
             return Outcome(name, problem=_reason(error))
-        outcome = _compared(name, found, size, run, request.tolerance)
-        if outcome.problem is None:
-            _record(made, name, outcome, found, run)
-            _move(made, request.folder / name, Path(temporary) / "replaced")
-            outcome = replace(outcome, folder=str(request.folder / name))
-    return outcome
+        rate, rates = ranking_rate(run.config.model.language), found.score.rates
+        own, its = float(run.totals[rate]), rates[rate]
+        assert its is not None, "its references are those of the run, which have words"
+        outcome = Outcome(name, None, None, rates, its - own, size, found.real_time_factor)
+        # Allow for rounding.
+        if abs(its - own) > request.tolerance + 1e-9:
+            off = f"{its - own:+.2f} percentage points from the run's {own:.2f}%"
+            why = f"{rate.upper()} {its:.2f}% is {off}: more than --tolerance {request.tolerance:g}"
+            return replace(outcome, problem=why)
+        _record(made, name, outcome, found, run)
+        target = request.folder / name
+        if target.exists():
+            target.rename(Path(temporary) / "replaced")
+        made.rename(target)
+        return replace(outcome, folder=str(target))
 
 
 def _reason(error: Exception) -> str:
@@ -266,21 +270,6 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RayscribeError):
         return str(error)
     return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'without a message')}"
-
-
-def _compared(name: str, found: FormatScore, size: int, run: ScoredRun, tolerance: float) -> Outcome:
-    rate = ranking_rate(run.config.model.language)
-    own, rates = float(run.totals[rate]), found.score.rates
-    its = rates[rate]
-    assert its is not None, "its references are those of the run, which have words"
-    problem = None
-    # Allow for rounding.
-    if abs(its - own) > tolerance + 1e-9:
-        problem = (
-            f"{rate.upper()} {its:.2f}% is {its - own:+.2f} percentage points from the run's {own:.2f}%: more than "
-            f"--tolerance {tolerance:g}"
-        )
-    return Outcome(name, None, problem, rates, its - own, size, found.real_time_factor)
 
 
 def _record(folder: Path, name: str, outcome: Outcome, found: FormatScore, run: ScoredRun) -> None:
@@ -297,12 +286,6 @@ def _record(folder: Path, name: str, outcome: Outcome, found: FormatScore, run: 
     }
     rows = (item.to_json_dict() for item in found.utterances)
     RunFolder(open_storage(str(folder))).write_evaluation(TEST, totals, rows)
-
-
-def _move(made: Path, target: Path, replaced: Path) -> None:
-    if target.exists():
-        target.rename(replaced)
-    made.rename(target)
 
 
 def score_format(runtime: Runtime, source: Source, run: ScoredRun, what: str) -> FormatScore:

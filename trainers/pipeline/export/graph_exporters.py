@@ -83,17 +83,13 @@ def _as_processors_give(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.T
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silences torch's warnings about operators that none of our models has."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch._export")]
-    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         try:
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(logging.NOTSET)
 
 
 class _Ctc:

@@ -153,7 +153,7 @@ def test_a_format_that_is_there_is_replaced_only_when_asked(
     (tmp_path / "hf" / "older.bin").touch()
     arguments = ["export", ctc.url, "--to", "hf", "--output", str(tmp_path)]
     assert main(arguments) == 2
-    assert "hf is there already: add --force" in capsys.readouterr().err
+    assert "already has hf: add --force" in capsys.readouterr().err
     assert main([*arguments[:3], "failing,hf", *arguments[4:], "--force"]) == 16
     assert "older.bin" not in files_below(tmp_path / "hf")
     assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["hf"]
