@@ -192,6 +192,7 @@ class TestTheCommand:
             ),
             (["{talk}", "--out", "s3://bucket/a.docx"], "and not as docx: name a file that ends in one of them"),
             (["gone.wav"], "gone.wav: no such file: name recordings that exist"),
+            (["gone.tar/a.wav"], "gone.tar/a.wav: no such file: name recordings that exist"),
             (["gone.csv", "{talk}"], "give one manifest, or recordings"),
             (["{empty}"], "a folder without recordings"),
         ],
