@@ -6,7 +6,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 
 from trainers.config.config_scope import (
@@ -24,7 +24,7 @@ from trainers.inspection.subject import Subject
 
 # Group → its checks in this package, and the config fields whose files they open. The quick groups come first, and the
 # one that needs Ray last. The vocabulary of a new model is learned from the training set.
-GROUPS = {
+GROUPS: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
     "storage": ("machine_checks:STORAGE", STORAGE_FIELDS),
     "data": ("data_checks:CHECKS", (*DATA_FIELDS, *AUGMENT_FIELDS)),
     "model": ("model_checks:CHECKS", (*DATA_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS)),

@@ -74,7 +74,8 @@ class RayEngine:
         refuse_unshared_folders(config, self._task_resources)
 
     def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
-        config, attempt, requeued = task.config, None, False
+        config, requeued = task.config, False
+        attempt: int | None = None
         if isinstance(task, TrainTask):
             sets, attempt, requeued = [*task.sets.values()], task.attempt, task.managed_by_service
         else:
