@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cluster_configs.providers.provider import CloudPart, Notice, Provider, ask, read_json
 from cluster_configs.rendering.spec_parts import PoolPart, Word
-from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation, is_the_world
+from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Rule, Violation, is_the_world
 from cluster_configs.validation.yaml_nodes import Node
 from trainers.errors import ConfigError
 
@@ -138,11 +138,11 @@ def _spot_setting(config: Node) -> Node | None:
     return None
 
 
-def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _ssh_from_own_network(file: ClusterFile) -> Iterator[Violation]:
     provider = file.document.get("provider")
     for node in provider.get("security_group").walk():
         if is_the_world(node.text):
-            yield Violation(node.place, node.text, "name your own network, e.g. 203.0.113.0/24")
+            yield Violation.at(node, "name your own network, e.g. 203.0.113.0/24")
     for node_type in file.node_types:
         config = node_type.get("node_config")
         if not any(config.get(name).value for name in ("SecurityGroupIds", "NetworkInterfaces", "LaunchTemplate")):
@@ -153,20 +153,19 @@ def _ssh_from_own_network(file: ClusterFile, installed: Installed) -> Iterator[V
             )
 
 
-def _imds_v2(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _imds_v2(file: ClusterFile) -> Iterator[Violation]:
     for node_type in file.node_types:
         tokens = node_type.get("node_config", "MetadataOptions", "HttpTokens")
         of_template = node_type.get("node_config", "LaunchTemplate").present and not tokens.present
         if tokens.text != "required" and not of_template:
-            yield Violation(
-                tokens.place,
-                tokens.text,
+            yield Violation.at(
+                tokens,
                 "set MetadataOptions: {HttpTokens: required}: no request that was tricked out of a node gets its "
                 "credentials then",
             )
 
 
-def _pinned_machine_images(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _pinned_machine_images(file: ClusterFile) -> Iterator[Violation]:
     for node_type in file.node_types:
         config = node_type.get("node_config")
         image_id = config.get("ImageId")

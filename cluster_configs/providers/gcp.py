@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cluster_configs.providers.provider import CloudPart, Notice, Provider, ask
 from cluster_configs.rendering.spec_parts import DnsLabel, PoolPart, Word
-from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Rule, Violation
 from cluster_configs.validation.yaml_nodes import Node
 
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -125,7 +125,7 @@ def _spot_setting(config: Node) -> Node | None:
     return newer if newer.text.lower() == "spot" else None
 
 
-def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _accelerators_declared(file: ClusterFile) -> Iterator[Violation]:
     for pool in file.pools:
         config, resources = pool.node.get("node_config"), pool.node.get("resources")
         machine = config.get("machineType")

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from cluster_configs.providers.provider import HEAD, Provider, RayUpPart
 from cluster_configs.rendering.spec_parts import RESOURCE, HeadPart, PoolPart
-from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Rule, Violation
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
 # Ray's newer autoscaler counts the head of own hosts as a worker, and leaves one of the workers out (Ray 2.60). The
@@ -114,7 +114,7 @@ def _have_gaudi(pools: Mapping[str, PoolPart]) -> bool:
     return any(pool.hardware == "hpu" for pool in pools.values())
 
 
-def _local_hosts_join(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _local_hosts_join(file: ClusterFile) -> Iterator[Violation]:
     fix = "export RAY_enable_autoscaler_v2=0 before it: the newer autoscaler counts the head as one of the workers"
     for place, start in file.ray_starts():
         newer = start.environment.get("RAY_enable_autoscaler_v2", "")

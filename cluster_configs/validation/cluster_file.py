@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Self
 
 from cluster_configs.validation.shell_commands import RayStart, command_lines, ray_starts_in
 from cluster_configs.validation.yaml_nodes import Node, SourceLocation
@@ -30,22 +30,16 @@ EVERY_KIND = frozenset(FileKind)
 
 
 @dataclass(frozen=True)
-class Value:
-    """A text of the file."""
+class Variable:
+    """An environment variable that the file sets."""
 
     place: SourceLocation
     text: str
-
-
-@dataclass(frozen=True)
-class Variable(Value):
-    """An environment variable that the file sets."""
-
     name: str
 
 
 @dataclass(frozen=True)
-class Script(Value):
+class Script:
     """Shell text that one shell runs.
 
     Attributes:
@@ -53,6 +47,8 @@ class Script(Value):
         whole_file: True if its first line is the file's first line.
     """
 
+    place: SourceLocation
+    text: str
     environment: Mapping[str, str] = field(default_factory=dict)
     whole_file: bool = False
 
@@ -101,7 +97,7 @@ class ClusterFile:
     documents: tuple[Node, ...] = ()
     scripts: tuple[Script, ...] = ()
     variables: tuple[Variable, ...] = ()
-    images: tuple[Value, ...] = ()
+    images: tuple[Node, ...] = ()
     pools: tuple[Pool, ...] = ()
 
     @property
@@ -128,21 +124,6 @@ class ClusterFile:
 
 
 @dataclass(frozen=True)
-class Installed:
-    """Software of this machine, with which a file is compared.
-
-    Attributes:
-        ray_schema: The JSON schema that Ray checks a `ray up` file with.
-        syntax_error: Checks a script with `bash -n`: line (from 1) and message of the first error, or None.
-    """
-
-    ray: str
-    rayscribe: str
-    ray_schema: Mapping[str, Any]
-    syntax_error: Callable[[str], tuple[int, str] | None]
-
-
-@dataclass(frozen=True)
 class Violation:
     """One place where a rule is broken.
 
@@ -153,6 +134,11 @@ class Violation:
     place: SourceLocation
     value: str
     fix: str
+
+    @classmethod
+    def at(cls, node: Node, fix: str) -> Self:
+        """Returns the violation of a value of the file, which is shown."""
+        return cls(node.place, node.text, fix)
 
 
 @dataclass(frozen=True)
@@ -167,7 +153,7 @@ class Rule:
     name: str
     holds: str
     kinds: frozenset[FileKind]
-    check: Callable[[ClusterFile, Installed], Iterable[Violation]]
+    check: Callable[[ClusterFile], Iterable[Violation]]
 
 
 # A larger network belongs to no single owner.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cluster_configs.providers.known_providers import provider_of
-from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable, Violation
+from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Variable, Violation
 from cluster_configs.validation.kubernetes_file import read_kubernetes
 from cluster_configs.validation.yaml_nodes import Node, SourceLocation, parse_yaml
 from trainers.config.strict_loading import YamlError
@@ -106,7 +106,7 @@ def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
     # A Kubernetes List has several documents.
     lists = [one.get("items").elements() if one.get("kind").text == "List" else [one] for one in documents]
     documents = [part for parts in lists for part in parts]
-    if documents and all(document.get("apiVersion").present or document.get("kind").present for document in documents):
+    if documents and all(document.get("apiVersion").text and document.get("kind").text for document in documents):
         return read_kubernetes(text, documents)
     keys = [key for document in documents for key, _ in document.items()]
     if len(documents) == 1 and not KEYS.isdisjoint(keys):
@@ -126,7 +126,12 @@ def read_ray_up(text: str, document: Node) -> ClusterFile:
         documents=(document,),
         scripts=tuple(_scripts(document, node_types)),
         variables=tuple(_variables(document, node_types)),
-        images=tuple(_images(document, node_types)),
+        images=tuple(
+            image
+            for owner in [document, *node_types]
+            for name in ("image", "head_image", "worker_image")
+            if (image := owner.get("docker", name)).text
+        ),
         pools=tuple(_pools(document)),
     )
 
@@ -147,14 +152,6 @@ def _variables(document: Node, node_types: list[Node], role: str = "") -> Iterat
         for option in (node for name in wanted for node in owner.get("docker", name).elements()):
             for name, value in _ENV_OPTION.findall(option.text):
                 yield Variable(option.place, value.strip("\"'"), name)
-
-
-def _images(document: Node, node_types: list[Node]) -> Iterator[Value]:
-    for owner in [document, *node_types]:
-        for name in ("image", "head_image", "worker_image"):
-            node = owner.get("docker", name)
-            if node.text:
-                yield Value(node.place, node.text)
 
 
 def _pools(document: Node) -> Iterator[Pool]:

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 
 from cluster_configs.providers.known_providers import PROVIDERS
-from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Value, Variable
+from cluster_configs.validation.cluster_file import ClusterFile, FileKind, Pool, Script, Variable
 from cluster_configs.validation.yaml_nodes import Node, parse_yaml
 from trainers.config.strict_loading import YamlError
 
@@ -37,7 +37,7 @@ def read_kubernetes(text: str, documents: list[Node]) -> ClusterFile:
         documents=tuple(documents),
         scripts=tuple(script for document in documents for script in _scripts(document)),
         variables=tuple(variable for document in documents for variable in _variables(document)),
-        images=tuple(Value(node.place, node.text) for node in (*images, *autoscaler) if node.text),
+        images=tuple(node for node in (*images, *autoscaler) if node.text),
         pools=tuple(pool for cluster in ray_clusters(documents) for pool in _pools(cluster)),
     )
 

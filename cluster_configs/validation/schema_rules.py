@@ -1,9 +1,13 @@
-"""Rules of fields and types: Ray's own schema, KubeRay's, and the syntax of all shell text."""
+"""Rules of fields and types: Ray's own schema, KubeRay's, and the syntax of all shell text, which bash checks."""
 
 import json
+import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,20 +20,63 @@ from cluster_configs.validation.cluster_file import (
     KUBERNETES,
     RAY_UP,
     ClusterFile,
-    Installed,
     Rule,
     Violation,
 )
 from cluster_configs.validation.yaml_nodes import Node
 from runtime_env.credentials import masked
+from trainers.errors import ConfigError
 
 # The fields, types, bounds and choices of KubeRay's custom resources, ray.io/v1, without their descriptions.
 KUBERAY_SCHEMA = Path(__file__).with_name("kuberay_schema.json")
 # Kinds that the schema describes.
 KUBERAY_KINDS = ("RayCluster", "RayJob")
 MOST = 20
+SYNTAX_TIMEOUT_S = 20
 LONGEST_VALUE = 80
 _TYPES = {"object": "a mapping", "array": "a list", "string": "a text", "integer": "a whole number"}
+
+
+@cache
+def ray_schema() -> Mapping[str, Any]:
+    """Returns the JSON schema that Ray checks a `ray up` file with, without importing Ray.
+
+    Raises:
+        ConfigError: this machine's Ray does not have it.
+    """
+    spec = find_spec("ray")
+    folders = [] if spec is None else [*(spec.submodule_search_locations or [])]
+    paths = [Path(folder, "autoscaler", "ray-schema.json") for folder in folders]
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
+        raise ConfigError("autoscaler/ray-schema.json of Ray was not found: install Ray as pyproject.toml says")
+    schema: Mapping[str, Any] = json.loads(found.read_text(encoding="utf-8"))
+    return schema
+
+
+def syntax_error(script: str) -> tuple[int, str] | None:
+    """Returns line (from 1) and message of the first error that `bash -n` finds; it runs nothing.
+
+    Raises:
+        ConfigError: there is no bash, or it does not end within SYNTAX_TIMEOUT_S.
+    """
+    if shutil.which("bash") is None:
+        raise ConfigError("bash is not on PATH: install it; it checks the syntax of commands (bash -n)")
+    try:
+        answer = subprocess.run(
+            ["bash", "--norc", "-n"],
+            input=script,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SYNTAX_TIMEOUT_S,
+            check=False,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"bash -n did not end within {SYNTAX_TIMEOUT_S} s: shorten the script") from error
+    found = re.search(r"line (\d+): (.*)", answer.stderr)
+    return None if found is None else (int(found[1]), found[2].removeprefix("syntax error: "))
 
 
 @cache
@@ -47,16 +94,16 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
 
 
-def _ray_schema(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    errors = Draft7Validator(installed.ray_schema).iter_errors(file.document.value)
+def _ray_schema(file: ClusterFile) -> Iterator[Violation]:
+    errors = Draft7Validator(ray_schema()).iter_errors(file.document.value)
     yield from (_violation(file.document, error) for error in islice(errors, MOST))
 
 
-def _kuberay_schema(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _kuberay_schema(file: ClusterFile) -> Iterator[Violation]:
     for document in file.of_kind(*KUBERAY_KINDS):
         version = document.get("apiVersion")
         if version.text != "ray.io/v1":
-            yield Violation(version.place, version.text, "set apiVersion: ray.io/v1, the version that KubeRay stores")
+            yield Violation.at(version, "set apiVersion: ray.io/v1, the version that KubeRay stores")
             continue
         schema = {**kuberay_schema()[document.get("kind").text], "$defs": kuberay_schema()["$defs"]}
         errors = Draft202012Validator(schema).iter_errors(document.value)
@@ -91,20 +138,9 @@ def _violation(document: Node, error: ValidationError) -> Violation:
     return Violation(node.place, shown(instance), fix)
 
 
-def _fields_of_kubernetes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    for document in file.documents:
-        if not isinstance(document.value, Mapping):
-            yield Violation(document.place, shown(document.value), "give a mapping with apiVersion, kind and metadata")
-            continue
-        for keys in (("apiVersion",), ("kind",), ("metadata", "name")):
-            generated = keys[0] == "metadata" and document.get("metadata", "generateName").text
-            if not document.get(*keys).text and not generated:
-                yield Violation(document.place, "", f"add {'.'.join(keys)}; documents are separated by ---")
-
-
-def _shell_syntax(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _shell_syntax(file: ClusterFile) -> Iterator[Violation]:
     for script in file.scripts:
-        error = installed.syntax_error(script.text)
+        error = syntax_error(script.text)
         if error is not None:
             line, message = error
             place = script.at(line - 1)
@@ -115,7 +151,6 @@ def _shell_syntax(file: ClusterFile, installed: Installed) -> Iterator[Violation
 
 RULES = (
     Rule("ray-schema", "the fields are those of Ray's own schema", RAY_UP, _ray_schema),
-    Rule("kubernetes-fields", "every document says what it is", KUBERNETES, _fields_of_kubernetes),
     Rule("kuberay-schema", "RayCluster and RayJob have the fields of ray.io/v1", KUBERNETES, _kuberay_schema),
     Rule("shell-syntax", "bash can read every script and command", CLUSTERS | BATCH, _shell_syntax),
 )

@@ -7,10 +7,9 @@ from cluster_configs.providers.known_providers import provider_of
 from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.render import RENDERERS, render
 from cluster_configs.rendering.targets import Target
-from cluster_configs.validation import schema_rules
-from cluster_configs.validation.cluster_file import EVERY_KIND, SPEC, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation import access_rules, node_rules, schema_rules, secret_rules
+from cluster_configs.validation.cluster_file import EVERY_KIND, SPEC, ClusterFile, FileKind, Rule, Violation
 from cluster_configs.validation.file_reader import READING, UnreadableError, read_cluster_file
-from cluster_configs.validation.rules import access_rules, kubernetes_rules, node_rules, secret_rules
 from cluster_configs.validation.yaml_nodes import SourceLocation
 from trainers.config.validation import validated
 from trainers.errors import ConfigError
@@ -27,12 +26,12 @@ def _rendered(file: ClusterFile) -> Iterator[tuple[str, str]]:
             yield f"{target} {kind or ''}".strip(), render(spec, target, kind)
 
 
-def _spec_fields(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _spec_fields(file: ClusterFile) -> Iterator[Violation]:
     _, problems = validated(ClusterSpec, file.document.value)
     yield from (_violation(file, problem) for problem in problems)
 
 
-def _renders(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _renders(file: ClusterFile) -> Iterator[Violation]:
     try:
         [*_rendered(file)]
     except ConfigError as error:
@@ -47,14 +46,13 @@ def _violation(file: ClusterFile, problem: str) -> Violation:
 
 RULES: tuple[Rule, ...] = (
     # A file that could be read satisfies the rules of reading.
-    *(Rule(name, holds, EVERY_KIND, lambda file, installed: ()) for name, holds in READING.items()),
+    *(Rule(name, holds, EVERY_KIND, lambda file: ()) for name, holds in READING.items()),
     Rule("spec-fields", "the fields are those of a ClusterSpec", SPEC, _spec_fields),
     Rule("renders", "there is a file for each target that the spec has a part for", SPEC, _renders),
     *schema_rules.RULES,
     *access_rules.RULES,
     *secret_rules.RULES,
     *node_rules.RULES,
-    *kubernetes_rules.RULES,
 )
 
 
@@ -67,7 +65,7 @@ class Report:
     broken: tuple[tuple[str, Violation], ...]
 
 
-def validate(content: bytes, installed: Installed) -> Report:
+def validate(content: bytes) -> Report:
     """Checks a file; raises for no content of a file."""
     try:
         file = read_cluster_file(content)
@@ -75,11 +73,11 @@ def validate(content: bytes, installed: Installed) -> Report:
         return Report(None, tuple(READING), ((error.rule, error.violation),))
     provider = provider_of(file.document.get("provider"))
     rules = [rule for rule in (*RULES, *(provider.rules if provider else ())) if file.kind in rule.kinds]
-    broken = [(rule.name, violation) for rule in rules for violation in rule.check(file, installed)]
+    broken = [(rule.name, violation) for rule in rules for violation in rule.check(file)]
     checked = [*dict.fromkeys(rule.name for rule in rules)]
     if file.kind == FileKind.SPEC and not broken:
         for target, text in _rendered(file):
-            report = validate(text.encode(), installed)
+            report = validate(text.encode())
             checked += [name for name in report.checked if name not in checked]
             for name, violation in report.broken:
                 place = SourceLocation(f"rendered for {target}: {violation.place}")

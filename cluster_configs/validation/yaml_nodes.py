@@ -104,26 +104,6 @@ def parse_yaml(text: str) -> list[Node]:
     return [node for node in documents if node.value is not None]
 
 
-def unquoted_texts(text: str) -> Iterator[tuple[SourceLocation, str]]:
-    """Yields strings without quotes, keys included, of a text that `parse_yaml` reads."""
-    for document in yaml.compose_all(text, yaml.SafeLoader):
-        waiting: list[tuple[str, yaml.Node]] = [("", document)] if document is not None else []
-        seen: set[int] = set()  # aliases
-        while waiting:
-            path, node = waiting.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            if isinstance(node, yaml.MappingNode):
-                for key, value in node.value:
-                    name = joined(path, str(key.value))
-                    waiting += [(name, value), (name, key)]
-            elif isinstance(node, yaml.SequenceNode):
-                waiting += [(joined(path, index), item) for index, item in enumerate(node.value)]
-            elif isinstance(node, yaml.ScalarNode) and node.style is None and node.tag == "tag:yaml.org,2002:str":
-                yield SourceLocation(path, node.start_mark.line + 1), node.value
-
-
 def _node(loader: StrictLoader, node: yaml.Node, path: str) -> Node:
     place = SourceLocation(path, node.start_mark.line + 1)
     children: dict[Any, Node]

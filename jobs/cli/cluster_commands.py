@@ -120,14 +120,13 @@ def validate(
 def _validated(file: Path) -> "Report":
     # Imported here: JSON schemas take a tenth of a second, and other commands need none.
     from cluster_configs.validation.file_reader import read_start  # noqa: PLC0415
-    from cluster_configs.validation.installed import read_installed  # noqa: PLC0415
     from cluster_configs.validation.validator import validate as validated  # noqa: PLC0415
 
     try:
         content = read_start(shipped(file))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}): give a cluster file") from error
-    return validated(content, read_installed())
+    return validated(content)
 
 
 def _print_report(file: Path, report: "Report") -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster_configs.validation.rules.node_rules import split_image
+from cluster_configs.validation.node_rules import split_image
 from tests.test_architecture import ROOT
 
 DOCKERFILE = ROOT / "cluster_configs" / "Dockerfile"

@@ -48,7 +48,7 @@ class Service:
         return Notice("MyCloud: maintenance", now_s + 60)
 
 
-def check(file: Any, installed: Any) -> Any:
+def check(file: Any) -> Any:
     for node in [file.document.get("provider", "site")]:
         if node.text == "old":
             yield Violation(node.place, node.text, "name another site")
@@ -63,14 +63,13 @@ import json, sys
 from cluster_configs.rendering.render import render
 from cluster_configs.rendering.targets import Target
 from cluster_configs.rendering.cluster_spec import build_cluster_spec
-from cluster_configs.validation.installed import read_installed
 from cluster_configs.validation.validator import validate
 from trainers.distributed.preemption_agent import CLOUDS
 
 spec = build_cluster_spec(json.loads(sys.argv[1]), origin="my.yaml")
 text = render(spec, Target.RAY_UP)
-broken = validate(text.replace("north", "old").encode(), read_installed()).broken
-on_spot = validate(sys.argv[2].encode(), read_installed()).broken
+broken = validate(text.replace("north", "old").encode()).broken
+on_spot = validate(sys.argv[2].encode()).broken
 print(json.dumps({"text": text, "clouds": sorted(CLOUDS), "broken": [rule for rule, _ in broken],
                   "on_spot": [rule for rule, _ in on_spot]}))
 """

@@ -4,8 +4,8 @@ Covered, by `openAPIV3Schema` of version v1: which fields there are at every dep
 which are required, choices, least values, patterns, least lengths. As `kubectl apply` does, and unlike the definition
 alone, an unknown field is refused. Not covered, since only an API server decides it: rules in CEL
 (`x-kubernetes-validations`), number formats, uniqueness of names in lists, defaults, `status`, what KubeRay's operator
-itself refuses, and whether what a field names exists. Of documents that are not KubeRay's, `apiVersion`, `kind` and the
-name are checked.
+itself refuses, and whether what a field names exists. Documents that are
+not KubeRay's need `apiVersion` and `kind`.
 """
 
 import random

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from rayscribe.cluster_configs.providers.provider import CloudPart, Provider
 from rayscribe.cluster_configs.rendering.spec_parts import PoolPart, Word
-from rayscribe.cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Installed, Rule, Violation
+from rayscribe.cluster_configs.validation.cluster_file import RAY_UP, ClusterFile, Rule, Violation
 from rayscribe.cluster_configs.validation.yaml_nodes import Node
 
 # Of Ray's provider `external`: the NodeProvider that starts and ends machines. The head imports it.
@@ -38,7 +38,7 @@ def _spot_setting(config: Node) -> Node | None:
     return setting if setting.text == "true" else None
 
 
-def _disks_fit(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _disks_fit(file: ClusterFile) -> Iterator[Violation]:
     for pool in file.pools:
         size = pool.node.get("node_config", "disk_gb")
         if (size.number or 0) > 2000:

@@ -11,7 +11,6 @@ from cluster_configs.validation.cluster_file import (
     RAY_UP,
     ClusterFile,
     FileKind,
-    Installed,
     Rule,
     Violation,
     is_the_world,
@@ -38,7 +37,7 @@ OUTSIDE = ("NodePort", "LoadBalancer")
 FORWARD = "rayscribe cluster dashboard NAME, or ssh -L 8265:127.0.0.1:8265 HEAD, forwards its port"
 
 
-def _token_authentication(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _token_authentication(file: ClusterFile) -> Iterator[Violation]:
     fix = "put RAY_AUTH_MODE=token before it, or export it in the same command: without, whoever reaches it runs code"
     for place, start in file.ray_starts():
         mode = start.environment.get("RAY_AUTH_MODE", "")
@@ -59,7 +58,7 @@ def _token_authentication(file: ClusterFile, installed: Installed) -> Iterator[V
             yield Violation(variable.place, f"RAY_AUTH_MODE={variable.text}", "take it out, or give token")
 
 
-def _token_on_every_node(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _token_on_every_node(file: ClusterFile) -> Iterator[Violation]:
     mounts = file.document.get("file_mounts")
     targets = [target for target, _ in mounts.items()]
     named = any(start.environment.get("RAY_AUTH_TOKEN_PATH") in targets for _, start in file.ray_starts())
@@ -69,14 +68,14 @@ def _token_on_every_node(file: ClusterFile, installed: Installed) -> Iterator[Vi
         )
 
 
-def _dashboard_loopback(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _dashboard_loopback(file: ClusterFile) -> Iterator[Violation]:
     option = "--dashboard-host"
     fix = f"use {option}=127.0.0.1; {FORWARD}"
     hosts = [(place, host) for place, start in file.ray_starts() if (host := start.options.get(option)) is not None]
     if file.kind == FileKind.KUBERNETES:
         # KubeRay's operator calls the dashboard for a RayJob; these three together restrict who else may.
         guards = (_token_authentication, _inside_the_cluster, _network_policy)
-        if not any(violation for guard in guards for violation in guard(file, installed)):
+        if not any(violation for guard in guards for violation in guard(file)):
             return
         given = (one.get("headGroupSpec", "rayStartParams", "dashboard-host") for one in ray_clusters(file.documents))
         hosts += [(node.place, node.text) for node in given if node.present]
@@ -91,22 +90,22 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _inside_the_cluster(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _inside_the_cluster(file: ClusterFile) -> Iterator[Violation]:
     fix = "use ClusterIP, and kubectl port-forward from outside"
     heads = [cluster.get("headGroupSpec") for cluster in ray_clusters(file.documents)]
     types = [head.get(*keys) for head in heads for keys in (("serviceType",), ("headService", "spec", "type"))]
     types += [document.get("spec", "type") for document in file.of_kind("Service")]
     for addresses in (document.get("spec", "externalIPs") for document in file.of_kind("Service")):
-        yield from (Violation(node.place, node.text, fix) for node in addresses.elements())
-    yield from (Violation(node.place, node.text, fix) for node in types if node.text in OUTSIDE)
+        yield from (Violation.at(node, fix) for node in addresses.elements())
+    yield from (Violation.at(node, fix) for node in types if node.text in OUTSIDE)
     for head in heads:
         if head.get("enableIngress").value is True:
             yield Violation(head.get("enableIngress").place, "true", f"take it out; {fix}")
     for document in file.of_kind("Ingress", "Route", "HTTPRoute"):
-        yield Violation(document.get("kind").place, document.get("kind").text, f"take it out; {fix}")
+        yield Violation.at(document.get("kind"), f"take it out; {fix}")
 
 
-def _network_policy(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _network_policy(file: ClusterFile) -> Iterator[Violation]:
     fix = "add one that lets in the cluster's own pods and KubeRay's operator; Ray listens on all addresses"
     for cluster in ray_clusters(file.documents):
         # KubeRay's own network policy protects, in all of its modes but this.
@@ -148,7 +147,7 @@ def _selects_all(selector: Node, label_of_all: str = "") -> bool:
     return not selector.get("matchLabels").value and all(each == (label_of_all, "Exists") for each in expressions)
 
 
-def _no_root(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _no_root(file: ClusterFile) -> Iterator[Violation]:
     of_ray = [document for document in file.documents if document.get("apiVersion").text.startswith("ray.io/")]
     for pod in (pod for document in of_ray for pod in pod_specs(document)):
         contexts = [pod.get("securityContext"), *(container.get("securityContext") for container in containers_of(pod))]
@@ -161,7 +160,7 @@ def _no_root(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
             )
 
 
-def _no_privileges(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _no_privileges(file: ClusterFile) -> Iterator[Violation]:
     for pod in (pod for document in file.documents for pod in pod_specs(document)):
         flags = [pod.get(name) for name in ("hostNetwork", "hostPID", "hostIPC")]
         for container in containers_of(pod):
@@ -172,12 +171,12 @@ def _no_privileges(file: ClusterFile, installed: Installed) -> Iterator[Violatio
         flags += [volume.get("hostPath") for volume in pod.get("volumes").elements()]
         for node in flags:
             if node.present and node.value is not False:
-                yield Violation(node.place, node.text, "take it out: the node's other users are not yours to reach")
+                yield Violation.at(node, "take it out: the node's other users are not yours to reach")
     for owner in [file.document, *file.node_types]:
         for name in ("run_options", "head_run_options", "worker_run_options"):
             fix = "name the devices and capabilities that are needed instead"
             options = list(owner.get("docker", name).elements())
-            yield from (Violation(each.place, each.text, fix) for each in options if _ON_HOST.search(each.text))
+            yield from (Violation.at(each, fix) for each in options if _ON_HOST.search(each.text))
             # An option and its value may be two elements.
             for added_here in _ADDED.findall(" ".join(each.text for each in options)):
                 if not _is_harmless(added_here):
@@ -188,7 +187,7 @@ def _is_harmless(capability: str) -> bool:
     return capability.upper().removeprefix("CAP_") in _HARMLESS
 
 
-def _least_rights(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _least_rights(file: ClusterFile) -> Iterator[Violation]:
     for document in file.of_kind("Role", "ClusterRole"):
         for node in document.get("rules").walk():
             if node.text == "*":
@@ -196,7 +195,7 @@ def _least_rights(file: ClusterFile, installed: Installed) -> Iterator[Violation
     for document in file.of_kind("RoleBinding", "ClusterRoleBinding"):
         role = document.get("roleRef", "name")
         if role.text in ("cluster-admin", "admin", "edit"):
-            yield Violation(role.place, role.text, "bind a Role of the file's own, with what the pods use")
+            yield Violation.at(role, "bind a Role of the file's own, with what the pods use")
     for group in groups_in(file.documents):
         pod = group.get("template", "spec")
         if pod.present and not pod.get("serviceAccountName").text:

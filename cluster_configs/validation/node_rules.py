@@ -1,19 +1,18 @@
-"""Rules of nodes: where the driver runs, their number, resources and versions, and where runs are stored."""
+"""Rules of nodes: where the driver runs, their number, resources, versions, the storage of runs, KubeRay's pods."""
 
 import re
 from collections.abc import Iterator
 
+from cluster_configs.rendering.node_commands import RAY_VERSION, RAYSCRIBE_VERSION
 from cluster_configs.validation.cluster_file import (
     BATCH,
     CLUSTERS,
     KUBERNETES,
-    RAY_UP,
     ClusterFile,
     FileKind,
-    Installed,
     Rule,
     Violation,
-)
+)  # fmt: skip
 from cluster_configs.validation.kubernetes_file import (
     DEVICES,
     containers_of,
@@ -22,22 +21,23 @@ from cluster_configs.validation.kubernetes_file import (
     quantity,
     ray_clusters,
 )
-from cluster_configs.validation.yaml_nodes import Node, SourceLocation
+from cluster_configs.validation.yaml_nodes import Node, SourceLocation, parse_yaml
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA
 from trainers.config.storage_location import is_absolute, is_url, unsupported_url
+from trainers.config.strict_loading import YamlError
 
 GAUDI = "habana.ai/gaudi"
 _POOL_SIZES = (("min_workers", "max_workers"), ("minReplicas", "maxReplicas"), ("replicas", "maxReplicas"))
 
 
-def _driver_not_on_spot(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _driver_not_on_spot(file: ClusterFile) -> Iterator[Violation]:
     for pool in file.pools:
         if pool.head and pool.spot is not None:
             fix = "run the head on demand: drivers of jobs run there, and a lost head ends every run"
             yield Violation(pool.spot.place, pool.spot.text or "spot", fix)
 
 
-def _cpus_for_data(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _cpus_for_data(file: ClusterFile) -> Iterator[Violation]:
     fix = (
         f"leave {CPUS_FOR_DATA:g} CPU next to one for each GPU: Ray Data would wait forever (more CPUs, or a CPU pool)"
     )
@@ -54,7 +54,7 @@ def _size(maximum: float | None) -> float:
     return 1 if maximum is None else maximum
 
 
-def _accelerators_declared(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _accelerators_declared(file: ClusterFile) -> Iterator[Violation]:
     for cluster in ray_clusters(file.documents):
         for group in groups_of(cluster):
             counted = group.get("rayStartParams", "num-gpus")
@@ -80,41 +80,24 @@ def _hpus_unknown(group: Node) -> Iterator[Violation]:
             yield Violation(device.place, f"{GAUDI}: {device.text}", fix)
 
 
-def _pool_sizes(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _pool_sizes(file: ClusterFile) -> Iterator[Violation]:
     for pool in file.pools:
         for low, high in _POOL_SIZES:
             least, most = pool.node.get(low), pool.node.get(high)
             if least.number is not None and most.number is not None and least.number > most.number:
                 yield Violation(least.place, f"{low}: {least.text}, {high}: {most.text}", f"give {high} at least {low}")
-    all_of_them, workers = file.document.get("max_workers"), [pool for pool in file.pools if not pool.head]
-    least_of_all = sum(pool.node.get("min_workers").number or 0 for pool in workers)
-    if file.kind == FileKind.RAY_UP and all_of_them.number is not None and all_of_them.number < least_of_all:
-        fix = f"give at least {least_of_all:g}, the sum of the pools' min_workers"
-        yield Violation(all_of_them.place, all_of_them.text, fix)
-
-
-def _head_node_type(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    types, head = file.document.get("available_node_types"), file.document.get("head_node_type")
-    if types.present and not types.get(head.text).present:
-        yield Violation(head.place, head.text, f"name one of available_node_types: {', '.join(types.children)}")
-
-
-def _spot_labels(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    for pool in file.pools:
-        labels = pool.node.get("labels").value or pool.node.get("rayStartParams", "labels").value
-        if pool.spot is not None and not labels:
-            fix = "add labels, e.g. {market: spot}, by which a job chooses these nodes or avoids them"
-            yield Violation(pool.node.get("labels").place, pool.name, fix)
 
 
 # name[extras]==version of one of the two packages whose versions must be the client's.
 _PINNED = re.compile(r"(?<![\w.-])(ray|rayscribe)(?:\[[^\]]*\])?==([^;,\s\"']+)", re.IGNORECASE)
 _VERSION = re.compile(r"\d+\.\d+(?:\.\d+)?")
+# What the versions of a file are compared with.
+CLIENT = {"ray": RAY_VERSION, "rayscribe": RAYSCRIBE_VERSION}
 _FLOATING = frozenset({"latest", "nightly", "main", "master", "dev", "edge", "stable"})
 ALL = CLUSTERS | BATCH
 
 
-def _versions(file: ClusterFile, installed: Installed) -> Iterator[tuple[SourceLocation, str, str, str]]:
+def _versions(file: ClusterFile) -> Iterator[tuple[SourceLocation, str, str, str]]:
     """Yields place, text, package and version of everything that names a version of Ray or Rayscribe."""
     for cluster in ray_clusters(file.documents):
         node = cluster.get("rayVersion")
@@ -134,20 +117,18 @@ def _versions(file: ClusterFile, installed: Installed) -> Iterator[tuple[SourceL
             yield script.at(line), pinned[0], pinned[1].lower(), pinned[2]
 
 
-def _same_version(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
-    ours = {"ray": installed.ray, "rayscribe": installed.rayscribe}
-    for place, text, package, version in _versions(file, installed):
-        if version != ours[package] and not version.startswith("$"):
-            yield Violation(
-                place, text, f"use {ours[package]}, which this machine's client has, or install {version} here"
-            )
+def _same_version(file: ClusterFile) -> Iterator[Violation]:
+    for place, text, package, version in _versions(file):
+        if version != CLIENT[package] and not version.startswith("$"):
+            fix = f"use {CLIENT[package]}, which this machine's client has, or install {version} here"
+            yield Violation(place, text, fix)
 
 
-def _pinned_images(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _pinned_images(file: ClusterFile) -> Iterator[Violation]:
     for image in file.images:
         _, tag = split_image(image.text)
         if "@sha256:" not in image.text and (not tag or tag.lower() in _FLOATING):
-            yield Violation(image.place, image.text, "name a version or a digest: NAME:VERSION or NAME@sha256:…")
+            yield Violation.at(image, "name a version or a digest: NAME:VERSION or NAME@sha256:…")
 
 
 def split_image(image: str) -> tuple[str, str]:
@@ -165,7 +146,7 @@ _ONE_NODE_VOLUMES = ("emptyDir", "hostPath", "ephemeral")
 SHARED_FIX = "give an s3://, gs:// or az:// URL, or a folder that every node mounts at the same path"
 
 
-def _shared_storage(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _shared_storage(file: ClusterFile) -> Iterator[Violation]:
     for place, path in dict.fromkeys((place, match[1]) for place, match in file.find(_STORAGE)):
         if path.startswith(("$", "~")) or is_url(path):
             continue
@@ -205,18 +186,52 @@ def _holds(folder: str, path: str) -> bool:
     return bool(folder) and (path == folder or path.startswith(folder.rstrip("/") + "/"))
 
 
-def _claim_for_all(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _claim_for_all(file: ClusterFile) -> Iterator[Violation]:
     pods = (group.get("template", "spec") for group in groups_in(file.documents))
     volumes = (volume for pod in pods for volume in pod.get("volumes").elements())
     mounted = {volume.get("persistentVolumeClaim", "claimName").text for volume in volumes}
     for document in file.of_kind("PersistentVolumeClaim"):
         modes = document.get("spec", "accessModes")
-        if document.get("metadata", "name").text in mounted and not {node.text for node in modes.elements()} & {
-            "ReadWriteMany",
-            "ReadOnlyMany",
-        }:
-            shown = ", ".join(node.text for node in modes.elements())
-            yield Violation(modes.place, shown, "ask for ReadWriteMany: pods on several nodes use it")
+        names = [node.text for node in modes.elements()]
+        is_shared = "ReadWriteMany" in names or "ReadOnlyMany" in names
+        if document.get("metadata", "name").text in mounted and not is_shared:
+            yield Violation(modes.place, ", ".join(names), "ask for ReadWriteMany: pods on several nodes use it")
+
+
+def _container_resources(file: ClusterFile) -> Iterator[Violation]:
+    for group in groups_in(file.documents):
+        container = next(containers_of(group.get("template", "spec")), None)
+        if container is None:
+            continue
+        resources = container.get("resources")
+        for keys in (("limits", "cpu"), ("limits", "memory")):
+            if not resources.get(*keys).text:
+                fix = f"add resources.{'.'.join(keys)}: Ray takes what it tells jobs from there"
+                yield Violation(resources.get(*keys).place, "", fix)
+
+
+def _ray_start_blocks(file: ClusterFile) -> Iterator[Violation]:
+    fix = "add --block: the container ends with its first process, and with it the node"
+    for place, start in file.ray_starts():
+        if "--block" not in start.options and not start.symmetric:
+            yield Violation(place, "ray start without --block", fix)
+
+
+def _job_frees_nodes(file: ClusterFile) -> Iterator[Violation]:
+    for document in file.of_kind("RayJob"):
+        ends = document.get("spec", "shutdownAfterJobFinishes")
+        if ends.value is not True and not document.get("spec", "clusterSelector").present:
+            yield Violation.at(ends, "set it to true: the job's GPUs stay taken after its end")
+
+
+def _runtime_env(file: ClusterFile) -> Iterator[Violation]:
+    for document in file.of_kind("RayJob"):
+        node = document.get("spec", "runtimeEnvYAML")
+        try:
+            if node.present and not all(part.children for part in parse_yaml(node.text)):
+                yield Violation(node.place, node.text[:60], "give a mapping, e.g. env_vars: {NAME: value}")
+        except YamlError as error:
+            yield Violation(node.place, error.reason, "fix the YAML inside the text")
 
 
 RULES = (
@@ -226,8 +241,10 @@ RULES = (
     Rule("cpus-for-data", "workers leave CPUs for Ray Data", CLUSTERS, _cpus_for_data),
     Rule("accelerators-declared", "Ray and the pods know of their GPUs", CLUSTERS, _accelerators_declared),
     Rule("pool-sizes", "no pool is smaller at most than at least", CLUSTERS, _pool_sizes),
-    Rule("head-node-type", "the head's node type is there", RAY_UP, _head_node_type),
-    Rule("spot-labels", "spot nodes have labels", CLUSTERS, _spot_labels),
     Rule("shared-storage", "runs are kept where every node reaches them", CLUSTERS | BATCH, _shared_storage),
     Rule("claim-for-all", "volumes can be mounted on several nodes", KUBERNETES, _claim_for_all),
+    Rule("container-resources", "Ray's containers have limits", KUBERNETES, _container_resources),
+    Rule("ray-start-blocks", "Ray is the container's own process", KUBERNETES, _ray_start_blocks),
+    Rule("job-frees-nodes", "a job's cluster ends with it", KUBERNETES, _job_frees_nodes),
+    Rule("job-runtime-env", "the job's runtime environment is YAML", KUBERNETES, _runtime_env),
 )

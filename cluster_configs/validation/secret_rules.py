@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Installed, Rule, Violation
+from cluster_configs.validation.cluster_file import EVERY_KIND, ClusterFile, FileKind, Rule, Violation
 from cluster_configs.validation.shell_commands import WORD_PART, unquoted
 from cluster_configs.validation.yaml_nodes import Node, SourceLocation
 from runtime_env.credentials import is_switch, is_token_of_text, name_looks_secret, value_looks_secret
@@ -27,7 +27,7 @@ _LINE = re.compile(r".+")
 _BATCH_FIX = "take it out, and revoke it; read it from a file of mode 0600"
 
 
-def _no_secret_in_clear(file: ClusterFile, installed: Installed) -> Iterator[Violation]:
+def _no_secret_in_clear(file: ClusterFile) -> Iterator[Violation]:
     fix = _FIXES.get(file.kind, _BATCH_FIX)
     seen: dict[SourceLocation, Violation] = {}
     variables = [(each.place, each.name) for each in file.variables if _is_secret(each.name, each.text)]

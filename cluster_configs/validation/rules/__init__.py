@@ -1,1 +1,0 @@
-"""The rules, one file per family. Each takes a read file and what is installed, and yields violations."""
