@@ -19,6 +19,7 @@ from jobs.cli.output import as_json, echo
 from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import (
     ClusterRecord,
+    LocalRecord,
     Record,
     all_records,
     lock_cluster,
@@ -26,6 +27,7 @@ from jobs.clusters.managed.cluster_record import (
     the_only_record,
 )
 from jobs.clusters.managed.ray_launcher import ray_environment
+from jobs.clusters.managed.ssh_tunnel import KeyChange, Tunnel
 from jobs.errors import ClusterError, ConflictError, JobLostError
 from jobs.lifecycle import RunState
 from jobs.model import RunFilter
@@ -35,7 +37,6 @@ from trainers.errors import ConfigError, RayscribeError
 
 if TYPE_CHECKING:
     from cluster_configs.validation.validator import Report
-    from jobs.clusters.managed.managed_cluster import ManagedCluster
 
 cluster = typer.Typer(help="Start, watch and end clusters.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -255,19 +256,23 @@ def down(
 
     Example: rayscribe cluster down speech
     """
-    name = _cluster(name).record.name
+    from jobs.clusters.managed import managed_cluster  # noqa: PLC0415
+
+    name = _cluster(name).name
     say(f"looking for jobs on {name}")
     with lock_cluster(name):
         ending = _cluster(name)
         _name_runs(ending, service)
         _before_down(ending, force=force, with_logs=not no_logs)
-        ending.down(say=say, force=force)
+        managed_cluster.down(ending, say=say, force=force)
     typer.echo(f"{name} is down")
 
 
-def _name_runs(ending: "ManagedCluster", service: str | None) -> None:
+def _name_runs(ending: Record, service: str | None) -> None:
     """Records how the cluster's jobs ended, which cannot be read later, and names the runs that have not ended."""
-    name = ending.record.name
+    from jobs.clusters.managed.managed_cluster import has_dashboard_at  # noqa: PLC0415
+
+    name = ending.name
     by_name: list[str] = []
     by_url: list[str] = []
     cursor, more = None, True
@@ -279,7 +284,7 @@ def _name_runs(ending: "ManagedCluster", service: str | None) -> None:
                 page = session.operations.runs(UNFINISHED, limit=PAGE, cursor=cursor)
                 cursor, more = page.next_cursor, page.next_cursor is not None
                 by_name += [run.id for run in page.runs if run.address == cluster_address(name)]
-                by_url += [run.id for run in page.runs if ending.has_dashboard_at(run.address)]
+                by_url += [run.id for run in page.runs if has_dashboard_at(ending, run.address)]
     except RayscribeError as error:
         # Errors in the user's files, such as queues.yaml, too: none may keep a paid cluster running.
         say(f"it is not known which runs are meant for {name}: {error}")
@@ -296,16 +301,16 @@ def _name_runs(ending: "ManagedCluster", service: str | None) -> None:
         )
 
 
-def _before_down(ending: "ManagedCluster", *, force: bool, with_logs: bool) -> None:
+def _before_down(record: Record, *, force: bool, with_logs: bool) -> None:
     """Raises ConflictError if jobs run or may run; archives the logs."""
+    from jobs.clusters.managed.managed_cluster import has_ended  # noqa: PLC0415
     from jobs.clusters.managed.node_logs import archive_logs  # noqa: PLC0415
     from jobs.clusters.ray_jobs import RayJobs  # noqa: PLC0415
 
-    record = ending.record
     try:
         working = RayJobs(cluster_address(record.name)).working_jobs()
     except ClusterError as error:
-        if not (force or record.state == "starting" or isinstance(error, JobLostError) or ending.has_ended()):
+        if not (force or record.state == "starting" or isinstance(error, JobLostError) or has_ended(record)):
             raise ConflictError(
                 f"it is not known whether jobs run on {record.name}: {error}\nrepeat the command when it responds, "
                 "or end it with the jobs that it may have: --force"
@@ -333,7 +338,9 @@ def status(name: NameArgument = None, json_output: JsonOption = False) -> None:
 
     Example: rayscribe cluster status
     """
-    found = [_managed(record).status() for record in ([read_record(name)] if name is not None else all_records())]
+    from jobs.clusters.managed.managed_cluster import status_of  # noqa: PLC0415
+
+    found = [status_of(record) for record in ([read_record(name)] if name is not None else all_records())]
     if json_output:
         as_json([asdict(item) for item in found])
         return
@@ -356,15 +363,16 @@ def dashboard(
 
     Example: rayscribe cluster dashboard speech --port 8265
     """
-    found = _cluster(name)
-    record = found.record
-    if found.dashboard is not None:
-        if found.has_ended():
-            raise ConflictError(f"{record.name} has no dashboard: {found.ended_text}")
-        print_dashboard(record, found.dashboard)
-        _print_exports(record, found.dashboard)
+    from jobs.clusters.managed.managed_cluster import ended_text, has_ended, with_head  # noqa: PLC0415
+
+    record = _cluster(name)
+    if record.dashboard is not None:
+        if has_ended(record):
+            raise ConflictError(f"{record.name} has no dashboard: {ended_text(record)}")
+        print_dashboard(record, record.dashboard)
+        _print_exports(record, record.dashboard)
         return
-    tunnel = found.tunnel(port)
+    tunnel = Tunnel(with_head(record), port=port)
     try:
         tunnel.ensure()
         print_dashboard(record, tunnel.url)
@@ -390,11 +398,14 @@ def ssh(
 
     Example: rayscribe cluster ssh speech -- nvidia-smi
     """
-    found = _cluster(name)
+    from jobs.clusters.managed.managed_cluster import with_head  # noqa: PLC0415
+    from jobs.clusters.managed.ray_up_cluster import attach_command  # noqa: PLC0415
+
+    record = with_head(_cluster(name))
     line = shlex.join(command) if command else None
-    arguments = found.attach_command(line, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    arguments = attach_command(record, line, terminal=sys.stdin.isatty() and sys.stdout.isatty())
     sys.stdout.flush()
-    raise typer.Exit(subprocess.run(arguments, env=ray_environment(found.record), check=False).returncode)
+    raise typer.Exit(subprocess.run(arguments, env=ray_environment(record), check=False).returncode)
 
 
 @cluster.command("forget-host")
@@ -406,27 +417,23 @@ def forget_host(
 
     Example: rayscribe cluster forget-host speech
     """
-    found = _cluster(name)
-    change = found.key_change()
+    from jobs.clusters.managed.managed_cluster import with_head  # noqa: PLC0415
+
+    record = with_head(_cluster(name))
+    change = KeyChange(record)
     for title, lines in (("remembered", change.before), ("shown now", change.now)):
         typer.echo(f"{title}:\n" + "\n".join(f"  {line}" for line in lines or ["none"]))
     if not yes:
         typer.confirm("does the head have the key that is shown now, as its console says?", abort=True)
     change.accept()
-    typer.echo(f"the key of {found.record.name} is remembered")
+    typer.echo(f"the key of {record.name} is remembered")
 
 
-def _cluster(name: str | None) -> "ManagedCluster":
-    found = _managed(read_record(name) if name is not None else the_only_record())
-    found.check_machine()
+def _cluster(name: str | None) -> Record:
+    found = read_record(name) if name is not None else the_only_record()
+    if isinstance(found, LocalRecord):
+        found.check_machine()
     return found
-
-
-def _managed(record: "Record") -> "ManagedCluster":
-    from jobs.clusters.managed.local_cluster import LocalCluster  # noqa: PLC0415
-    from jobs.clusters.managed.ray_up_cluster import RayUpCluster  # noqa: PLC0415
-
-    return LocalCluster(record) if record.kind == "local" else RayUpCluster(record)
 
 
 def print_dashboard(record: "ClusterRecord", url: str) -> None:

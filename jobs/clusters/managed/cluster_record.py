@@ -56,15 +56,16 @@ class ClusterRecord(BaseModel):
     Attributes:
         state: starting: not up yet, or the start failed; up.
         idle_stop_minutes: Minutes without jobs after which the cluster ends itself; None: never.
+        dashboard: URL of the dashboard on this machine; None: it needs a forwarded port, or the cluster is starting.
     """
 
-    # Older records have the fields of both kinds.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: str
     created_s: float
     state: Literal["starting", "up"] = "starting"
     idle_stop_minutes: int | None = None
+    dashboard: str | None = None
 
     @property
     def files(self) -> Path:
@@ -107,7 +108,7 @@ class ClusterRecord(BaseModel):
 
 
 class LocalRecord(ClusterRecord):
-    """A Ray of this machine; dashboard and address, which drivers join, are None while it starts.
+    """A Ray of this machine; its address, which drivers join, is None while it starts.
 
     Attributes:
         folder: Its temporary folder; None before its first process.
@@ -119,7 +120,6 @@ class LocalRecord(ClusterRecord):
     folder: Path | None = None
     machine: str | None = None
     release: str | None = None
-    dashboard: str | None = None
     address: str | None = None
 
     @property

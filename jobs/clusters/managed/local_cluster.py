@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.addresses import cluster_address
@@ -18,9 +17,7 @@ from jobs.clusters.managed.cluster_record import (
     lock_cluster,
     was_taken_down,
 )
-from jobs.clusters.managed.managed_cluster import ManagedCluster
 from jobs.clusters.managed.ray_up_content import IDLE_STOP
-from jobs.clusters.managed.ssh_tunnel import KeyChange, Tunnel
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.errors import ConflictError
 from runtime_env.own_code import RELEASE
@@ -29,43 +26,6 @@ from trainers.distributed.machine import this_machine
 
 # For two workers and the CPU of Ray Data, as recipes request; with fewer cores they share them.
 LEAST_CPUS = 4
-
-
-@dataclass(frozen=True)
-class LocalCluster(ManagedCluster):
-    """A Ray of this machine."""
-
-    record: LocalRecord
-
-    @property
-    def dashboard(self) -> str | None:
-        return self.record.dashboard
-
-    def check_machine(self) -> None:
-        self.record.check_machine()
-
-    def has_ended(self) -> bool:
-        """Returns True if none of its processes is left; those of another machine are not seen."""
-        return not self.record.is_elsewhere and not self.record.ray_lives()
-
-    @property
-    def ended_text(self) -> str:
-        return f"its processes have ended; start it again: rayscribe cluster up --local --name {self.record.name}"
-
-    def down(self, *, say: Callable[[str], None], force: bool = False) -> None:
-        self.record.check_machine()
-        say(f"ending {self.record.name}")
-        _ray_of(self.record).stop()
-        self.record.forget(taken_down=True)
-
-    def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
-        raise ConflictError(f"{self.record.name} is a Ray of this machine: you are on its head")
-
-    def tunnel(self, port: int | None) -> Tunnel:
-        raise ConflictError(f"{self.record.name} is a Ray of this machine: its dashboard is {self.dashboard}")
-
-    def key_change(self) -> KeyChange:
-        raise ConflictError(f"{self.record.name} is a Ray of this machine: it is not reached over SSH")
 
 
 def up(
@@ -94,11 +54,19 @@ def up(
         if before is not None and before.folder is not None:
             if before.state == "up" and before.ray_lives():
                 return _with_idle_stop(before, idle_stop_minutes), False
-            LocalCluster(before).down(say=lambda line: None)
+            down(before, say=lambda line: None)
         say(f"starting Ray for {name}")
         new = LocalRecord(name=name, created_s=time.time(), machine=this_machine(), release=RELEASE)
         record = _start(new, num_cpus, dashboard_port, outlives_us)
         return _with_idle_stop(record, idle_stop_minutes), True
+
+
+def down(record: LocalRecord, *, say: Callable[[str], None]) -> None:
+    """Ends the processes of a Ray, and removes its record; raises ClusterError for one of another machine."""
+    record.check_machine()
+    say(f"ending {record.name}")
+    _ray_of(record).stop()
+    record.forget(taken_down=True)
 
 
 def _start(record: LocalRecord, num_cpus: int | None, dashboard_port: int | None, outlives_us: bool) -> LocalRecord:

@@ -1,14 +1,13 @@
-"""The operations on a cluster that was started from this machine."""
+"""The operations on a cluster that was started from this machine, wherever its Ray runs."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobs.addresses import cluster_address
-from jobs.clusters.managed.cluster_record import Record, loopback_port
-from jobs.clusters.managed.ssh_tunnel import KeyChange, Tunnel
+from jobs.clusters.managed import local_cluster, ray_up_cluster
+from jobs.clusters.managed.cluster_record import LocalRecord, RayUpRecord, Record, loopback_port
 from jobs.clusters.ray_jobs import RayJobs
-from jobs.errors import ClusterError
+from jobs.errors import ClusterError, ConflictError
 from trainers.config.wording import counted
 
 
@@ -30,72 +29,69 @@ class ClusterStatus:
     text: str = ""
 
 
-class ManagedCluster(ABC):
-    """One cluster, wherever its Ray runs."""
+def has_dashboard_at(record: Record, address: str) -> bool:
+    """Returns True if a URL is that of the cluster's dashboard on this machine, by any name of loopback."""
+    port = loopback_port(address)
+    return port is not None and port == loopback_port(record.dashboard or "")
 
-    record: Record
 
-    @property
-    def dashboard(self) -> str | None:
-        """URL of the dashboard if it listens on this machine; None if it needs a forwarded port."""
-        return None
+def has_ended(record: Record) -> bool:
+    """Returns True if the cluster is known to have no running Ray. Changes nothing."""
+    if isinstance(record, RayUpRecord):
+        return ray_up_cluster.has_ended(record)
+    # Processes of another machine are not seen.
+    return not record.is_elsewhere and not record.ray_lives()
 
-    def has_dashboard_at(self, address: str) -> bool:
-        """Returns True if a URL is that of `dashboard`, by any name of loopback."""
-        port = loopback_port(address)
-        return port is not None and port == loopback_port(self.dashboard or "")
 
-    @abstractmethod
-    def check_machine(self) -> None:
-        """Raises ClusterError for a cluster of another machine."""
+def ended_text(record: Record) -> str:
+    """Returns the message for an ended cluster: what that means, and what to do."""
+    if isinstance(record, LocalRecord):
+        return f"its processes have ended; start it again: rayscribe cluster up --local --name {record.name}"
+    return (
+        "no Ray runs on its head any more, as after an idle stop: start it again (rayscribe cluster up FILE), "
+        f"or forget it: rayscribe cluster down {record.name}"
+    )
 
-    @abstractmethod
-    def has_ended(self) -> bool:
-        """Returns True if the cluster is known to have no running Ray. Changes nothing."""
 
-    @property
-    @abstractmethod
-    def ended_text(self) -> str:
-        """Message for an ended cluster: what that means, and what to do."""
+def down(record: Record, *, say: Callable[[str], None], force: bool = False) -> None:
+    """Ends the cluster and removes its record; with `force` even if a part of it may still run.
 
-    @abstractmethod
-    def down(self, *, say: Callable[[str], None], force: bool = False) -> None:
-        """Ends the cluster and removes its record; with `force` even if a part of it may still run.
+    Raises:
+        ClusterError: something may still run; the record is kept, and the call may be repeated.
+    """
+    if isinstance(record, LocalRecord):
+        local_cluster.down(record, say=say)
+    else:
+        ray_up_cluster.down(record, say=say, force=force)
 
-        Raises:
-            ClusterError: something may still run; the record is kept, and the call may be repeated.
-        """
 
-    @abstractmethod
-    def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
-        """Returns the command line of a shell on the head, or of a command there; `terminal` requests a terminal.
+def with_head(record: Record) -> RayUpRecord:
+    """Returns the record of a cluster whose head is reached over SSH.
 
-        Raises:
-            ConflictError: this machine is its head.
-            ClusterError: it is not up yet.
-        """
+    Raises:
+        ConflictError: this machine is its head.
+        ClusterError: it is not up yet.
+    """
+    if isinstance(record, LocalRecord):
+        raise ConflictError(f"{record.name} is a Ray of this machine: it is not reached over SSH")
+    if record.ssh is None:
+        raise ClusterError(f"{record.name} is not up yet: repeat `rayscribe cluster up`, which continues")
+    return record
 
-    @abstractmethod
-    def tunnel(self, port: int | None) -> Tunnel:
-        """Returns a forwarded port (None: any) to the dashboard, not open yet; raises as `attach_command`."""
 
-    @abstractmethod
-    def key_change(self) -> KeyChange:
-        """Returns the remembered SSH host key of the head and the one that it shows now; raises as `attach_command`."""
-
-    def status(self) -> ClusterStatus:
-        record, dashboard = self.record, self.dashboard
-        try:
-            cluster = RayJobs(cluster_address(record.name))
-            capacity, jobs = cluster.capacity({}), len(cluster.working_jobs())
-        except ClusterError as error:
-            if self.has_ended():
-                return ClusterStatus(record.name, record.kind, "ended", text=self.ended_text)
-            state = "unreachable" if record.state == "up" else record.state
-            return ClusterStatus(record.name, record.kind, state, dashboard=dashboard, text=str(error))
-        nodes = len(capacity.nodes)
-        held = ", ".join(f"{value:g} {name}" for name, value in capacity.total.items() if name in ("CPU", "GPU", "HPU"))
-        text = f"{counted(nodes, 'node')} · {held} · {counted(jobs, 'working job')}"
-        if dashboard is not None:
-            text += f" · {dashboard}"
-        return ClusterStatus(record.name, record.kind, "up", nodes, dict(capacity.total), jobs, dashboard, text)
+def status_of(record: Record) -> ClusterStatus:
+    """Asks the cluster for its state."""
+    try:
+        cluster = RayJobs(cluster_address(record.name))
+        capacity, jobs = cluster.capacity({}), len(cluster.working_jobs())
+    except ClusterError as error:
+        if has_ended(record):
+            return ClusterStatus(record.name, record.kind, "ended", text=ended_text(record))
+        state = "unreachable" if record.state == "up" else record.state
+        return ClusterStatus(record.name, record.kind, state, dashboard=record.dashboard, text=str(error))
+    nodes = len(capacity.nodes)
+    held = ", ".join(f"{value:g} {name}" for name, value in capacity.total.items() if name in ("CPU", "GPU", "HPU"))
+    text = f"{counted(nodes, 'node')} · {held} · {counted(jobs, 'working job')}"
+    if record.dashboard is not None:
+        text += f" · {record.dashboard}"
+    return ClusterStatus(record.name, record.kind, "up", nodes, dict(capacity.total), jobs, record.dashboard, text)

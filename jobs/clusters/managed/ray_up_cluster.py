@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from jobs.clusters.managed.cluster_record import (
     lock_cluster,
     write_private,
 )  # fmt: skip
-from jobs.clusters.managed.managed_cluster import ManagedCluster
 from jobs.clusters.managed.ray_launcher import NoHeadError, head_of, ray_environment, run_logged, ssh_target
 from jobs.clusters.managed.ray_up_content import (
     gcs_port,
@@ -38,8 +36,6 @@ from jobs.clusters.managed.ray_up_content import (
 )  # fmt: skip
 from jobs.clusters.managed.ssh_tunnel import (
     LOGIN_TIMEOUT_S,
-    KeyChange,
-    Tunnel,
     changed_text,
     check_host_key,
     key_changed,
@@ -61,75 +57,50 @@ DOWN_TIMEOUT_S, STOP_TIMEOUT_S = 900.0, 90.0
 HEAD_ALONE = 1
 
 
-@dataclass(frozen=True)
-class RayUpCluster(ManagedCluster):
-    """A cluster of `ray up`."""
+def has_ended(record: RayUpRecord) -> bool:
+    """Returns True if the cluster's head is gone, or has no Ray, as after an idle stop."""
+    if record.state != "up" or record.ssh is None:
+        return False
+    try:
+        head = head_of(record)
+        return head.host == record.ssh.host and not _ray_listens(record, head)
+    except NoHeadError:
+        return True
+    except ClusterError:
+        return False
 
-    record: RayUpRecord
 
-    def check_machine(self) -> None:
-        """Accepts any machine: the cluster can be reached from each."""
+def down(record: RayUpRecord, *, say: Say, force: bool = False) -> None:
+    """Ends all nodes; on own hosts, whose machines keep running, stops Ray on each. See `managed_cluster.down`."""
+    content: dict[str, Any] = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
+    left = []
+    # In a container, Ray ends with the container, which `ray down` ends.
+    if on_own_hosts(content) and not content.get("docker"):
+        if record.ssh is None:
+            with contextlib.suppress(ClusterError):
+                record = record.model_copy(update={"ssh": head_of(record)})
+        left = [host for host in _stop_hosts(record, content) if host is not None]
+    arguments = ["down", str(record.config_path), "--yes"]
+    _ray(record, arguments, "down.log", timeout_s=DOWN_TIMEOUT_S, say=say, doing=f"ending {record.name}")
+    if left:
+        text = f"Ray could not be stopped on {'; '.join(left)}"
+        if not force:
+            raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force where they are gone")
+        say(f"{text}; its local record is removed anyway")
+    record.forget(taken_down=not left)
 
-    def has_ended(self) -> bool:
-        """Returns True if its head is gone, or has no Ray, as after an idle stop."""
-        record = self.record
-        if record.state != "up" or record.ssh is None:
-            return False
-        try:
-            head = head_of(record)
-            return head.host == record.ssh.host and not _ray_listens(record, head)
-        except NoHeadError:
-            return True
-        except ClusterError:
-            return False
 
-    @property
-    def ended_text(self) -> str:
-        return (
-            "no Ray runs on its head any more, as after an idle stop: start it again (rayscribe cluster up FILE), "
-            f"or forget it: rayscribe cluster down {self.record.name}"
-        )
+def attach_command(record: RayUpRecord, command: str | None, *, terminal: bool) -> list[str]:
+    """Returns the command line of a shell on the head, in its container if it has one, or of a command there.
 
-    def down(self, *, say: Say, force: bool = False) -> None:
-        """Ends all nodes. On own hosts, whose machines keep running, stops Ray on each."""
-        record = self.record
-        content: dict[str, Any] = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
-        left = []
-        # In a container, Ray ends with the container, which `ray down` ends.
-        if on_own_hosts(content) and not content.get("docker"):
-            if record.ssh is None:
-                with contextlib.suppress(ClusterError):
-                    record = record.model_copy(update={"ssh": head_of(record)})
-            left = [host for host in _stop_hosts(record, content) if host is not None]
-        arguments = ["down", str(record.config_path), "--yes"]
-        _ray(record, arguments, "down.log", timeout_s=DOWN_TIMEOUT_S, say=say, doing=f"ending {record.name}")
-        if left:
-            text = f"Ray could not be stopped on {'; '.join(left)}"
-            if not force:
-                raise ClusterError(f"{text}: repeat `rayscribe cluster down`, with --force where they are gone")
-            say(f"{text}; its local record is removed anyway")
-        record.forget(taken_down=not left)
-
-    def attach_command(self, command: str | None, *, terminal: bool) -> list[str]:
-        """Opens the shell in the head's container if there is one; see the base class."""
-        record = self._with_head()
-        path = record.config_path
-        if yaml.safe_load(path.read_text(encoding="utf-8")).get("docker"):
-            return ray_command("attach", str(path)) if command is None else ray_command("exec", str(path), command)
-        assert record.ssh is not None
-        there = [] if command is None else [shlex.join(login_shell(command))]
-        return [*ssh_command(record.ssh, record.known_hosts_path), *(["-t"] if terminal else []), *there]
-
-    def tunnel(self, port: int | None) -> Tunnel:
-        return Tunnel(self._with_head(), port=port)
-
-    def key_change(self) -> KeyChange:
-        return KeyChange(self._with_head())
-
-    def _with_head(self) -> RayUpRecord:
-        if self.record.ssh is None:
-            raise ClusterError(f"{self.record.name} is not up yet: repeat `rayscribe cluster up`, which continues")
-        return self.record
+    With `terminal`, ssh requests a terminal.
+    """
+    path = record.config_path
+    if yaml.safe_load(path.read_text(encoding="utf-8")).get("docker"):
+        return ray_command("attach", str(path)) if command is None else ray_command("exec", str(path), command)
+    assert record.ssh is not None
+    there = [] if command is None else [shlex.join(login_shell(command))]
+    return [*ssh_command(record.ssh, record.known_hosts_path), *(["-t"] if terminal else []), *there]
 
 
 def up(

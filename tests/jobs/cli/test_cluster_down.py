@@ -8,7 +8,6 @@ import pytest
 from jobs.cli import main
 from jobs.clusters.managed import ray_up_cluster
 from jobs.clusters.managed.cluster_record import LocalRecord, RayUpRecord, SshTarget, find_record
-from jobs.clusters.managed.ray_up_cluster import RayUpCluster
 from jobs.clusters.registry import Clusters
 from jobs.ledger import Ledger
 from jobs.model import Gang
@@ -28,10 +27,10 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
-    def down(cluster: RayUpCluster, **given: Any) -> None:
-        cluster.record.forget()
+    def down(record: RayUpRecord, **given: Any) -> None:
+        record.forget()
 
-    monkeypatch.setattr(RayUpCluster, "down", down)
+    monkeypatch.setattr(ray_up_cluster, "down", down)
 
 
 def submit(*addresses: str, **fields: object) -> None:

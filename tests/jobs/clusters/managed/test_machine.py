@@ -17,7 +17,7 @@ from jobs.clusters.managed.cluster_record import (
     record_at,
     was_taken_down,
 )
-from jobs.clusters.managed.local_cluster import LocalCluster
+from jobs.clusters.managed.managed_cluster import down, status_of
 from jobs.errors import ClusterError, ClusterGoneError, JobLostError
 from tests.jobs.control_store import living_ray
 from trainers.distributed.machine import PID_NAMESPACE, this_machine
@@ -53,7 +53,7 @@ def test_a_ray_of_another_machine_is_not_taken_for_one_that_has_ended(machine: s
     with pytest.raises(ClusterError, match=f"cluster://mine was started on {host}.*: work there") as error:
         connect("cluster://mine")
     assert not isinstance(error.value, JobLostError)
-    shown = LocalCluster(record).status()
+    shown = status_of(record)
     assert shown.state == "unreachable" and host in shown.text
     assert not is_local_address("cluster://mine")
 
@@ -68,7 +68,7 @@ def test_a_ray_of_another_machine_is_neither_ended_nor_replaced_nor_forgotten(
     with pytest.raises(ClusterError, match="work there"):
         local_cluster.up("mine", num_cpus=1, dashboard_port=None, idle_stop_minutes=None, say=print)
     with pytest.raises(ClusterError, match="work there"):
-        LocalCluster(record).down(say=print)
+        down(record, say=print)
     for command in (["down", "mine", "--force"], ["dashboard", "mine"], ["ssh", "mine"]):
         assert main(["cluster", *command]) == ClusterError.exit_code
         assert "work there" in capsys.readouterr().err
@@ -89,8 +89,8 @@ def test_a_ray_of_this_machine_that_is_not_here_has_ended(machine: str | None, t
     record = started_on(machine, tmp_path / "ray")
     with pytest.raises(ClusterGoneError, match="cluster://mine has ended"):
         connect("cluster://mine")
-    assert LocalCluster(record).status().state == "ended"
-    LocalCluster(record).down(say=print)
+    assert status_of(record).state == "ended"
+    down(record, say=print)
     assert find_record("mine") is None
     with pytest.raises(ClusterGoneError, match="cluster://mine was taken down"):
         connect("cluster://mine")

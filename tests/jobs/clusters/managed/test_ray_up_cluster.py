@@ -22,7 +22,7 @@ from jobs.clusters.managed.cluster_record import (
     was_taken_down,
 )
 from jobs.clusters.managed.ray_launcher import NoHeadError, plain, run_logged, telling
-from jobs.clusters.managed.ray_up_cluster import RayUpCluster, up
+from jobs.clusters.managed.ray_up_cluster import attach_command, down, up
 from jobs.clusters.managed.ray_up_content import (
     TOKEN_ON_NODES,
     environment_of,
@@ -147,7 +147,7 @@ def test_a_cluster_whose_end_failed_stays_remembered(ray: Path) -> None:
     record.write()
     record.config_path.write_text(yaml.safe_dump({**CONTENT, "provider": {"type": "aws"}}))
     with pytest.raises(ClusterError, match="ending cloud failed"):
-        RayUpCluster(record).down(say=lambda line: None)
+        down(record, say=lambda line: None)
     assert find_record("cloud") == record
 
 
@@ -286,10 +286,10 @@ def test_a_cluster_with_a_dead_host_is_forgotten_by_force_only(calls: Calls, mon
     assert isinstance(record, RayUpRecord)
     monkeypatch.setattr(ray_up_cluster, "_stop_hosts", lambda *given: iter(["10.0.0.2 (no answer in 90 s)", None]))
     with pytest.raises(ClusterError, match=r"10\.0\.0\.2 .*repeat .*--force"):
-        RayUpCluster(record).down(say=print)
+        down(record, say=print)
     assert find_record("hosts") == record
     shown: list[str] = []
-    RayUpCluster(record).down(say=shown.append, force=True)
+    down(record, say=shown.append, force=True)
     assert find_record("hosts") is None and "10.0.0.2 (no answer" in shown[0]
     assert not was_taken_down("hosts"), "jobs may run on"
 
@@ -301,7 +301,7 @@ def test_a_cluster_of_which_nothing_is_left_is_known_as_taken_down(
     record = find_record("hosts")
     assert isinstance(record, RayUpRecord)
     monkeypatch.setattr(ray_up_cluster, "_stop_hosts", lambda *given: iter([None, None]))
-    RayUpCluster(record).down(say=print)
+    down(record, say=print)
     assert was_taken_down("hosts")
 
 
@@ -330,13 +330,13 @@ def test_a_command_on_the_head_prints_what_it_prints_alone(calls: Calls) -> None
     record = find_record("hosts")
     assert isinstance(record, RayUpRecord)
     said = subprocess.run(
-        RayUpCluster(record).attach_command("echo $((6 * 7))", terminal=False),
+        attach_command(record, "echo $((6 * 7))", terminal=False),
         capture_output=True,
         text=True,
         check=True,
     )
     assert said.stdout == "42\n"
-    assert RayUpCluster(record).attach_command(None, terminal=True) == ["sh", "-c", "-t"]
+    assert attach_command(record, None, terminal=True) == ["sh", "-c", "-t"]
 
 
 def test_a_container_is_entered_by_ray(calls: Calls) -> None:
@@ -344,9 +344,9 @@ def test_a_container_is_entered_by_ray(calls: Calls) -> None:
     record = find_record("hosts")
     assert isinstance(record, RayUpRecord)
     record.config_path.write_text(yaml.safe_dump({**content, "docker": {"image": "a", "container_name": "b"}}))
-    assert RayUpCluster(record).attach_command("nvidia-smi", terminal=False)[-3:] == [
+    assert attach_command(record, "nvidia-smi", terminal=False)[-3:] == [
         "exec",
         str(record.config_path),
         "nvidia-smi",
     ]
-    assert RayUpCluster(record).attach_command(None, terminal=True)[-2:] == ["attach", str(record.config_path)]
+    assert attach_command(record, None, terminal=True)[-2:] == ["attach", str(record.config_path)]
