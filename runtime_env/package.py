@@ -1,9 +1,10 @@
-"""The package of a working directory: packed, verified, imported. The only module that writes packages.
+"""The package of a working directory: measured, packed, verified, imported. The only module that writes packages.
 
 No name, size or link in a zip is trusted: a package may come from another machine.
 """
 
 import hashlib
+import io
 import os
 import shutil
 import stat
@@ -11,17 +12,29 @@ import tempfile
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from runtime_env.archive import CHUNK_BYTES, TooLargeError, TooManyError, read_members, write_archive
-from runtime_env.tree import ENTRY, LIMIT_BYTES, MAX_FILES, MAX_UNPACKED_BYTES, Tree, package_size, unreadable
+from runtime_env.tree import ENTRY, Tree, TreeFile, unreadable
 from trainers.errors import ConfigError
 
+# Ray's Jobs API accepts only smaller packages (ray_constants.DASHBOARD_CLIENT_MAX_SIZE).
+LIMIT_BYTES = 100 * 1024**2
+# Our own limits, so that every zip has the plain format, and none fills a node's disk.
+MAX_UNPACKED_BYTES = 2 * 1024**3 - 1
+MAX_FILES = 65_535
+LARGEST_SHOWN = 10
+MIB = 1024**2
 ENCRYPTED = 0x1
+# The earliest time that a zip can hold. Ray's unpacking ignores times.
+FIXED_TIME = (1980, 1, 1, 0, 0, 0)
+UNIX = 3
+CHUNK_BYTES = 1024**2
+# Signature of a file's entry in a zip's directory; and the maximum average length of entries with their names.
+ENTRY_SIGNATURE, MAX_BYTES_OF_ENTRY = b"PK\1\2", 512
 
 
 @dataclass(frozen=True)
@@ -54,14 +67,14 @@ def pack(
         reason = f" (left out by {reasons[0]})" if reasons else ""
         raise ConfigError(f"{tree.root / needed} is not in the package{reason}: the job starts with it; include it")
     _check_names([*names, *extra], "the package")
-    members = tree.members(extra)
+    members = _members(tree, extra)
     if len(members) > MAX_FILES:
         raise ConfigError(package_size(tree, extra).message)
     target_folder.mkdir(parents=True, exist_ok=True)
     with _new_file(target_folder) as (file, path):
         try:
-            write_archive(members, file, max_bytes=LIMIT_BYTES, max_unpacked_bytes=MAX_UNPACKED_BYTES)
-        except TooLargeError:
+            _write(members, file)
+        except _TooLargeError:
             raise ConfigError(package_size(tree, extra).message) from None
         except OSError as error:
             if error.filename is None:
@@ -92,14 +105,14 @@ def verify(path: Path, sha256: str) -> None:
             raise ConfigError(
                 f"{name} is damaged: its SHA-256 is not {sha256}; submit the run again under another name"
             )
-        members = read_members(path, MAX_FILES)
+        members = _read_members(path)
     except FileNotFoundError:
         raise ConfigError(f"{name} was not found: submit the run again under another name") from None
     # NotImplementedError: the archive needs a later version of zip.
     except (OSError, zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{name} is not a zip file that can be read: {reason}") from None
-    except TooManyError:
+    except _TooManyError:
         raise ConfigError(f"{name} holds more files than {MAX_FILES}, or too long names: leave some out") from None
     unpacked = sum(info.file_size for info in members)
     if unpacked > MAX_UNPACKED_BYTES:
@@ -166,6 +179,169 @@ def _check_contents(path: Path, sha256: str) -> None:
         raise ConfigError(f"package {sha256} cannot be unpacked: {error}; submit the run again") from None
     if damaged is not None:
         raise ConfigError(f"package {sha256} cannot be unpacked: {damaged!r} is damaged; submit the run again")
+
+
+@dataclass(frozen=True)
+class PackageSize:
+    """The size that a package has, or would have.
+
+    Attributes:
+        total_bytes: All files together, unpacked.
+        zip_bytes: Size of the zip; if it does not fit, its size when that was detected.
+        shipped: Number of added files from elsewhere (data.ship), with `shipped_bytes` in total.
+    """
+
+    root: Path
+    files: int
+    total_bytes: int
+    zip_bytes: int
+    fits: bool
+    largest: tuple[TreeFile, ...]
+    shipped: int
+    shipped_bytes: int
+
+    @property
+    def message(self) -> str:
+        """One line for people; if the package does not fit, with the fix."""
+        size = f"{self.files} files, {self.total_bytes / MIB:.1f} MiB unpacked"
+        recordings = f"{self.shipped} of data.ship ({self.shipped_bytes / MIB:.1f} MiB)"
+        size += f", {recordings} among them" if self.shipped else ""
+        if self.fits:
+            return f"{self.root}: {size}, {self.zip_bytes / MIB:.1f} MiB as a zip of at most {LIMIT_BYTES // MIB}"
+        shown = ", ".join(f"{file.path} {file.size_bytes / MIB:.1f} MiB" for file in self.largest)
+        # Files from elsewhere have absolute paths.
+        example = next((f"/{file.path}" for file in self.largest if not file.path.startswith("/")), "/data")
+        fix = (
+            f"Leave out what the job does not need: add a line {example} to .rayignore, or set "
+            f"job.runtime_env.excludes: [{example}]"
+        )
+        if self.shipped:
+            fix = f"Put the data where every node reads it, and set data.ship: false. {fix}"
+        return (
+            f"{self.root} is too large a working directory: {size}. Ray takes a zip of less than {LIMIT_BYTES // MIB} "
+            f"MiB; {MAX_FILES} files and {MAX_UNPACKED_BYTES / MIB:.0f} MiB unpacked are the most. Largest: {shown}. "
+            f"{fix}"
+        )
+
+
+def package_size(tree: Tree, extra: Mapping[str, bytes | Path] | None = None) -> PackageSize:
+    """Computes the size that the package would have, in memory, with a zip of at most LIMIT_BYTES.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    size = unpacked_size(tree, extra or {})
+    archive = io.BytesIO()
+    fits = size.fits
+    if fits:
+        try:
+            _write(_members(tree, extra or {}), archive)
+        except _TooLargeError:
+            fits = False
+        except OSError as error:
+            raise unreadable(error) from None
+    return replace(size, zip_bytes=archive.getbuffer().nbytes, fits=fits)
+
+
+def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
+    """Adds up the sizes of a package's files, without reading them; the zip may still turn out too large.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    try:
+        added = [TreeFile(str(each), each.stat().st_size, False) for each in extra.values() if isinstance(each, Path)]
+    except OSError as error:
+        raise unreadable(error) from None
+    sized = [*tree.files, *added]
+    written_bytes = sum(len(each) for each in extra.values() if isinstance(each, bytes))
+    files, total = len(tree.files) + len(extra), sum(file.size_bytes for file in sized) + written_bytes
+    largest = sorted(sized, key=lambda file: (-file.size_bytes, file.path))[:LARGEST_SHOWN]
+    fits = files <= MAX_FILES and total < MAX_UNPACKED_BYTES
+    shipped_bytes = sum(file.size_bytes for file in added)
+    return PackageSize(tree.root, files, total, 0, fits, tuple(largest), len(added), shipped_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One file of a package."""
+
+    name: str
+    source: Path | bytes
+    executable: bool = False
+
+    def open(self) -> IO[bytes]:
+        return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
+
+    def size_bytes(self) -> int:
+        return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
+
+
+class _TooLargeError(Exception):
+    """The zip, or its unpacked content, exceeds its bound; what was written so far is useless."""
+
+
+class _TooManyError(Exception):
+    """A zip has more files than MAX_FILES, or too many bytes of names."""
+
+
+class _Directory(io.FileIO):
+    """A zip whose directory is counted when it is read, before `zipfile` creates an object for each entry."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > MAX_FILES * MAX_BYTES_OF_ENTRY:
+            raise _TooManyError
+        data = super().read(size) or b""
+        if data.count(ENTRY_SIGNATURE) > MAX_FILES:
+            raise _TooManyError
+        return data
+
+
+def _read_members(path: Path) -> list[zipfile.ZipInfo]:
+    """Returns the files of a zip, in bounded memory.
+
+    Raises:
+        _TooManyError: it has more than MAX_FILES.
+        OSError: it cannot be read.
+        BadZipFile: it is not a zip.
+    """
+    with _Directory(path) as file, zipfile.ZipFile(file) as archive:
+        return archive.infolist()
+
+
+def _members(tree: Tree, extra: Mapping[str, bytes | Path]) -> list[_Member]:
+    """Returns the files of a package; raises ConfigError if an extra file has the path of one of the tree's."""
+    taken = {file.path for file in tree.files}
+    for name in extra:
+        if name in taken:
+            raise ConfigError(f"{tree.root / name}: a file of this name is added to the package: rename yours")
+    ours = [_Member(file.path, tree.root / file.path, file.executable) for file in tree.files]
+    return [*ours, *(_Member(name, content) for name, content in extra.items())]
+
+
+def _write(members: Iterable[_Member], file: IO[bytes]) -> None:
+    """Writes a zip that is identical, byte for byte, if the content is: names sorted, times fixed, modes 644 and 755.
+
+    Raises:
+        _TooLargeError: it has LIMIT_BYTES, or would unpack to MAX_UNPACKED_BYTES.
+        OSError: a file cannot be read.
+    """
+    unpacked = 0
+    with zipfile.ZipFile(file, "w") as archive:
+        for member in sorted(members, key=lambda one: one.name.encode()):
+            info = zipfile.ZipInfo(member.name, FIXED_TIME)
+            info.create_system = UNIX
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
+            info.file_size = member.size_bytes()
+            with member.open() as source, archive.open(info, "w") as target:
+                while chunk := source.read(CHUNK_BYTES):
+                    unpacked += len(chunk)
+                    if unpacked >= MAX_UNPACKED_BYTES or file.tell() >= LIMIT_BYTES:
+                        raise _TooLargeError
+                    target.write(chunk)
+    if file.tell() >= LIMIT_BYTES:
+        raise _TooLargeError
 
 
 @contextmanager

@@ -1,30 +1,20 @@
-"""The working directory: its root, the files that are packaged, files left out and why, and the size of the zip."""
+"""The working directory: its root, the files that are packaged, and files left out and why."""
 
 import importlib.util
-import io
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from runtime_env.archive import Member, TooLargeError, write_archive
 from runtime_env.credentials import file_looks_secret, folder_looks_secret
 from trainers.errors import ConfigError
 
 ENTRY = "task.py"
-# Ray's Jobs API accepts only smaller packages (ray_constants.DASHBOARD_CLIENT_MAX_SIZE).
-LIMIT_BYTES = 100 * 1024**2
-# Our own limits, so that every zip has the plain format, and none fills a node's disk.
-MAX_UNPACKED_BYTES = 2 * 1024**3 - 1
-MAX_FILES = 65_535
-LARGEST_SHOWN = 10
-MIB = 1024**2
-
 A_LINK_OUT = "a link that leaves the working directory"
 A_LINK_UP = "a link to a folder that it lies in"
 A_LINK_TO_NOTHING = "a link to nothing"
@@ -64,58 +54,6 @@ class Tree:
     files: tuple[TreeFile, ...]
     left_out: tuple[LeftOut, ...]
 
-    def members(self, extra: Mapping[str, bytes | Path]) -> list[Member]:
-        """Returns the members of the archive; raises ConfigError if an extra file has the path of one of the tree's."""
-        taken = {file.path for file in self.files}
-        for name in extra:
-            if name in taken:
-                raise ConfigError(f"{self.root / name}: a file of this name is added to the package: rename yours")
-        ours = [Member(file.path, self.root / file.path, file.executable) for file in self.files]
-        return [*ours, *(Member(name, content) for name, content in extra.items())]
-
-
-@dataclass(frozen=True)
-class PackageSize:
-    """The size that a package has, or would have.
-
-    Attributes:
-        total_bytes: All files together, unpacked.
-        zip_bytes: Size of the zip; if it does not fit, its size when that was detected.
-        shipped: Number of added files from elsewhere (data.ship), with `shipped_bytes` in total.
-    """
-
-    root: Path
-    files: int
-    total_bytes: int
-    zip_bytes: int
-    fits: bool
-    largest: tuple[TreeFile, ...]
-    shipped: int
-    shipped_bytes: int
-
-    @property
-    def message(self) -> str:
-        """One line for people; if the package does not fit, with the fix."""
-        size = f"{self.files} files, {self.total_bytes / MIB:.1f} MiB unpacked"
-        recordings = f"{self.shipped} of data.ship ({self.shipped_bytes / MIB:.1f} MiB)"
-        size += f", {recordings} among them" if self.shipped else ""
-        if self.fits:
-            return f"{self.root}: {size}, {self.zip_bytes / MIB:.1f} MiB as a zip of at most {LIMIT_BYTES // MIB}"
-        shown = ", ".join(f"{file.path} {file.size_bytes / MIB:.1f} MiB" for file in self.largest)
-        # Files from elsewhere have absolute paths.
-        example = next((f"/{file.path}" for file in self.largest if not file.path.startswith("/")), "/data")
-        fix = (
-            f"Leave out what the job does not need: add a line {example} to .rayignore, or set "
-            f"job.runtime_env.excludes: [{example}]"
-        )
-        if self.shipped:
-            fix = f"Put the data where every node reads it, and set data.ship: false. {fix}"
-        return (
-            f"{self.root} is too large a working directory: {size}. Ray takes a zip of less than {LIMIT_BYTES // MIB} "
-            f"MiB; {MAX_FILES} files and {MAX_UNPACKED_BYTES / MIB:.0f} MiB unpacked are the most. Largest: {shown}. "
-            f"{fix}"
-        )
-
 
 def find_root(start: Path) -> Path:
     """Returns the nearest folder, from `start` upwards, that holds task.py, as the repository does; else `start`."""
@@ -131,45 +69,6 @@ def list_tree(root: Path, excludes: Sequence[str]) -> Tree:
     walk = _Walk(root, [], [])
     walk.enter(root, root_rules(root, excludes), (root,))
     return Tree(root, tuple(sorted(walk.files, key=lambda file: file.path.encode())), tuple(walk.left_out))
-
-
-def package_size(tree: Tree, extra: Mapping[str, bytes | Path] | None = None) -> PackageSize:
-    """Computes the size that the package would have, in memory, with a zip of at most LIMIT_BYTES.
-
-    Raises:
-        ConfigError: a file cannot be read.
-    """
-    size = unpacked_size(tree, extra or {})
-    archive = io.BytesIO()
-    fits = size.fits
-    if fits:
-        try:
-            members = tree.members(extra or {})
-            write_archive(members, archive, max_bytes=LIMIT_BYTES, max_unpacked_bytes=MAX_UNPACKED_BYTES)
-        except TooLargeError:
-            fits = False
-        except OSError as error:
-            raise unreadable(error) from None
-    return replace(size, zip_bytes=archive.getbuffer().nbytes, fits=fits)
-
-
-def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
-    """Adds up the sizes of a package's files, without reading them; the zip may still turn out too large.
-
-    Raises:
-        ConfigError: a file cannot be read.
-    """
-    try:
-        added = [TreeFile(str(each), each.stat().st_size, False) for each in extra.values() if isinstance(each, Path)]
-    except OSError as error:
-        raise unreadable(error) from None
-    sized = [*tree.files, *added]
-    written_bytes = sum(len(each) for each in extra.values() if isinstance(each, bytes))
-    files, total = len(tree.files) + len(extra), sum(file.size_bytes for file in sized) + written_bytes
-    largest = sorted(sized, key=lambda file: (-file.size_bytes, file.path))[:LARGEST_SHOWN]
-    fits = files <= MAX_FILES and total < MAX_UNPACKED_BYTES
-    shipped_bytes = sum(file.size_bytes for file in added)
-    return PackageSize(tree.root, files, total, 0, fits, tuple(largest), len(added), shipped_bytes)
 
 
 def unreadable(error: OSError) -> ConfigError:

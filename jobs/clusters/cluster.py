@@ -65,11 +65,12 @@ class Cluster(Protocol):
     def pending_bundles(self, ray_job_id: str) -> list[dict[str, float]]:
         """Returns the bundles for which a job's placement groups wait; empty if none waits."""
 
-    def log(self, submission_id: str, start: int, size: int) -> bytes:
-        """Returns up to `size` bytes of the entrypoint's output from `start` on; raises JobLostError if unknown."""
+    def log(self, submission_id: str, start: int, size: int, *, last_lines: int | None = None) -> bytes:
+        """Returns up to `size` bytes of the entrypoint's output, or of its last lines, from `start` on.
 
-    def log_end(self, submission_id: str, lines: int, size: int) -> bytes:
-        """Returns the last lines of the output of the job's entrypoint, at most `size` bytes; raises as `log`."""
+        Raises:
+            JobLostError: the cluster does not know the job.
+        """
 
     def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
         """Returns the last lines of the package installation's log, at most `size` bytes; b"" if there is none."""

@@ -120,13 +120,7 @@ class RayJobs:
         bundles = [bundle for group in mine for bundle in group.bundles or []]
         return [dict(bundle.get("unit_resources", {})) for bundle in bundles]
 
-    def log(self, submission_id: str, start: int, size: int) -> bytes:
-        return self._log(submission_id, start, size, ray_private.ALL_LINES)
-
-    def log_end(self, submission_id: str, lines: int, size: int) -> bytes:
-        return self._log(submission_id, 0, size, lines)
-
-    def _log(self, submission_id: str, start: int, size: int, last_lines: int) -> bytes:
+    def log(self, submission_id: str, start: int, size: int, *, last_lines: int | None = None) -> bytes:
         def read() -> bytes:
             node_id = self._client.get_job_info(submission_id).driver_node_id
             if node_id is None:
@@ -142,7 +136,6 @@ class RayJobs:
             raise
 
     def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
-
         def read() -> bytes:
             heads = [node.node_id for node in self._state.all(StateResource.NODES) if node.is_head_node]
             name = SETUP_LOG.format(submission_id=submission_id)

@@ -35,7 +35,6 @@ LOG_TIMEOUT_S = 60.0
 LOG_BLOCK_BYTES = 1 << 16
 # Error of the state API for a job that has printed nothing yet.
 NO_LOG = "file is not found"
-ALL_LINES = -1
 # Limit of Ray's state API.
 MAX_ROWS = 10_000
 # These loggers report each file that is left out of an upload, and the connection that closes after a job's last
@@ -64,7 +63,7 @@ class JobsClient(JobSubmissionClient):
         """Uploads a zip unless the cluster has it; returns its URI there."""
         return self._upload_package_if_needed(package, include_gitignore=False, is_file=True)
 
-    def log_part(self, node_id: str, name: str, *, start: int, size: int, last_lines: int = ALL_LINES) -> bytes:
+    def log_part(self, node_id: str, name: str, *, start: int, size: int, last_lines: int | None = None) -> bytes:
         """Returns a part of a node's log, without holding more of it in memory here or there; b"" if there is no log.
 
         The Jobs API has only the complete log, which its agent reads into memory at once and blocks meanwhile. The
@@ -73,7 +72,7 @@ class JobsClient(JobSubmissionClient):
         query: dict[str, str | int] = {
             "node_id": node_id,
             "filename": name,
-            "lines": last_lines,
+            "lines": -1 if last_lines is None else last_lines,
             "timeout": math.ceil(LOG_TIMEOUT_S),
         }
         with requests.get(

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 import yaml
@@ -17,6 +17,7 @@ from jobs.clusters.cluster import Cluster, JobInfo
 from jobs.clusters.managed.cluster_record import RayUpRecord, Record, find_record
 from jobs.clusters.managed.ray_up_content import on_own_hosts
 from jobs.clusters.ray_jobs import RayJobs
+from jobs.clusters.timeouts import in_thread
 from jobs.errors import ClusterError
 from jobs.scheduler.feasibility import Capacity
 from jobs.submission.ray_request import SubmitRequest
@@ -43,16 +44,13 @@ def growth_of(address: str) -> dict[str, float]:
     Node types whose resources are not in the file are left out. Empty if the cluster was not started from this
     machine, or does not grow.
     """
+    most: dict[str, float] = {}
     record = _record_of(address)
     if record is None:
-        return {}
+        return most
     try:
         content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
-        if on_own_hosts(content):
-            return {}
-        nodes = content["available_node_types"].items()
-        most: dict[str, float] = {}
-        for kind, node in nodes:
+        for kind, node in () if on_own_hosts(content) else content["available_node_types"].items():
             count = 1 if kind == content["head_node_type"] else node.get("max_workers", 0)
             for resource, each in node.get("resources", {}).items():
                 most[resource] = most.get(resource, 0.0) + float(count * each)
@@ -119,12 +117,11 @@ class Clusters:
     def stop(self, address: str, submission_id: str) -> None:
         self._call(address, lambda cluster: cluster.stop(submission_id))
 
-    def log(self, address: str, submission_id: str, start: int, size: int) -> bytes:
+    def log(self, address: str, submission_id: str, start: int, size: int, *, last_lines: int | None = None) -> bytes:
         """Returns a part of the entrypoint's output so far; may take a minute, and pauses no cluster."""
-        return self._call(address, lambda cluster: cluster.log(submission_id, start, size), pauses=False)
-
-    def log_end(self, address: str, submission_id: str, lines: int, size: int) -> bytes:
-        return self._call(address, lambda cluster: cluster.log_end(submission_id, lines, size), pauses=False)
+        return self._call(
+            address, lambda cluster: cluster.log(submission_id, start, size, last_lines=last_lines), pauses=False
+        )
 
     def setup_log_end(self, address: str, submission_id: str, lines: int, size: int) -> bytes:
         return self._call(address, lambda cluster: cluster.setup_log_end(submission_id, lines, size))
@@ -146,8 +143,7 @@ class Clusters:
         retry_at_s, before = self._down.get(address, (-math.inf, ClusterError("")))
         start_s = self._clock()
         if start_s < retry_at_s:
-            # A new error each time: raising the same one again would keep the frames of all raisers alive.
-            raise type(before)(str(before))
+            raise _copy_of(before)
         cluster = self._open.get(address)
         try:
             if cluster is None:
@@ -163,20 +159,10 @@ class Clusters:
             took_s = now_s - start_s
             if whole_cluster or took_s > SLOW_CALL_S or address not in self._open:
                 pause_s = max(PAUSE_S, min(MAX_PAUSE_S, PAUSE_FACTOR * took_s))
-                self._down[address] = (now_s + pause_s, type(error)(str(error)))
+                self._down[address] = (now_s + pause_s, _copy_of(error))
             raise
         self._down.pop(address, None)
         return result
-
-
-@dataclass
-class _Request:
-    """One request to a cluster, pending or done."""
-
-    sent_s: float
-    done: threading.Event = field(default_factory=threading.Event)
-    capacity: Capacity | None = None
-    error: ClusterError | None = None
 
 
 class CachingClusters(Clusters):
@@ -194,7 +180,8 @@ class CachingClusters(Clusters):
         super().__init__(grows_to, connect=connect, clock=clock)
         self._wait_s = wait_s
         self._lock = threading.Lock()
-        self._requests: dict[str, _Request] = {}
+        # By address: when the capacity was asked for, and the answer.
+        self._requests: dict[str, tuple[float, Future[Capacity]]] = {}
         self._sizes: dict[str, tuple[float, Capacity]] = {}
 
     def capacity(self, address: str) -> Capacity:
@@ -202,29 +189,24 @@ class CachingClusters(Clusters):
             size = self._sizes.get(address)
             if size is not None and self._clock() - size[0] < CACHE_TTL_S:
                 return size[1]
-            request = self._requests.get(address)
-            if request is None or request.done.is_set():
-                request = self._requests[address] = _Request(self._clock())
-                # A daemon thread: a cluster that hangs does not delay the service's shutdown.
-                threading.Thread(target=self._fetch, args=(address, request), name="cluster-size", daemon=True).start()
-        request.done.wait(max(0.0, self._wait_s - (self._clock() - request.sent_s)))
-        if request.capacity is not None:
-            return request.capacity
-        if request.error is not None:
-            raise _copy_of(request.error)
+            sent_s, answer = self._requests.get(address, (0.0, None))
+            if answer is None or answer.done():
+                sent_s, answer = self._clock(), in_thread(lambda: self._fetch(address))
+                self._requests[address] = sent_s, answer
+        wait([answer], max(0.0, self._wait_s - (self._clock() - sent_s)))
+        if answer.done():
+            if (error := answer.exception()) is None:
+                return answer.result()
+            raise _copy_of(error) if isinstance(error, ClusterError) else ClusterError(f"{address}: {error}")
         if size is not None and self._clock() - size[0] < MAX_STALE_S:
             return size[1]
         raise ClusterError(f"{address}: no response yet; is the cluster's head alive?")
 
-    def _fetch(self, address: str, request: _Request) -> None:
-        try:
-            request.capacity = super().capacity(address)
-            with self._lock:
-                self._sizes[address] = (self._clock(), request.capacity)
-        except ClusterError as error:
-            request.error = _copy_of(error)
-        finally:
-            request.done.set()
+    def _fetch(self, address: str) -> Capacity:
+        capacity = super().capacity(address)
+        with self._lock:
+            self._sizes[address] = (self._clock(), capacity)
+        return capacity
 
 
 def _copy_of(error: ClusterError) -> ClusterError:

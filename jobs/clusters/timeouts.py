@@ -1,7 +1,7 @@
-"""Calls that may hang, with a timeout: each runs in a thread."""
+"""Calls that may hang: each runs in a daemon thread, which is abandoned after a timeout."""
 
 from collections.abc import Callable
-from queue import Empty, Queue
+from concurrent.futures import Future
 from threading import Thread
 from typing import TypeVar
 
@@ -12,21 +12,26 @@ class CallTimeoutError(Exception):
     """A call has not returned in time."""
 
 
-def call_with_timeout(call: Callable[[], Result], timeout_s: float) -> Result:
-    """Calls in a daemon thread; raises CallTimeoutError, and abandons the thread, if the call takes too long."""
-    results: Queue[Result | BaseException] = Queue()
+def in_thread(call: Callable[[], Result]) -> Future[Result]:
+    """Starts a call in a thread that delays no exit of the process; the future has its result or any error."""
+    future: Future[Result] = Future()
 
     def run() -> None:
         try:
-            results.put(call())
+            future.set_result(call())
         except BaseException as error:
-            results.put(error)
+            future.set_exception(error)
 
     Thread(target=run, name="call", daemon=True).start()
+    return future
+
+
+def call_with_timeout(call: Callable[[], Result], timeout_s: float) -> Result:
+    """Calls in a daemon thread; raises CallTimeoutError, and abandons the thread, if the call takes too long."""
+    future = in_thread(call)
     try:
-        result = results.get(timeout=timeout_s)
-    except Empty:
+        return future.result(timeout_s)
+    except TimeoutError:
+        if future.done():  # the call itself has raised it
+            return future.result()
         raise CallTimeoutError from None
-    if isinstance(result, BaseException):
-        raise result
-    return result

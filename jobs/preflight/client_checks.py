@@ -24,8 +24,8 @@ from jobs.scheduler.feasibility import Capacity, never_fits
 from jobs.scheduler.limits import QueuesConfig
 from jobs.submission.assemble import program_of
 from jobs.submission.job_spec import ScriptRunConfig, files_in_package, gang_of, missing_in_package, variables_of
-from runtime_env.package import no_such_file
-from runtime_env.tree import A_LINK_OUT, Tree, package_size
+from runtime_env.package import no_such_file, package_size
+from runtime_env.tree import A_LINK_OUT, Tree
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA, ScalingPart
 from trainers.config.storage_location import is_url

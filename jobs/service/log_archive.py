@@ -135,7 +135,8 @@ class DriverLogArchive:
             notice = (
                 f"\n--- only the first {MAX_DRIVER_BYTES // 1_000_000} MB of this log are archived; its last lines:\n"
             )
-            rest = self._clusters.log_end(address, submission_id, LAST_LINES, PIECE_BYTES - len(notice))
+            size = PIECE_BYTES - len(notice)
+            rest = self._clusters.log(address, submission_id, 0, size, last_lines=LAST_LINES)
             self._write(run, attempt, MAX_DRIVER_BYTES // PIECE_BYTES, notice.encode() + rest)
 
     def _write(self, run: Run, attempt: Attempt, number: int, text: bytes) -> None:

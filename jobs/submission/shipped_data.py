@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from jobs.submission.job_spec import RunConfig
 from runtime_env.credentials import file_looks_secret, folder_looks_secret
-from runtime_env.tree import Tree, unpacked_size
+from runtime_env.package import unpacked_size
+from runtime_env.tree import Tree
 from trainers.config.config_scope import DATA_FIELDS, SHIPPED_FIELDS
 from trainers.config.locations import make_paths_absolute, path_values, set_path, variables_in
 from trainers.config.parts.data_location import SHIPPED, path_in

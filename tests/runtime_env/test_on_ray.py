@@ -12,8 +12,8 @@ from ray.job_submission import JobStatus
 
 from runtime_env.build import EXIT_CODE, build_runtime_env, script_files, wrap_entrypoint
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.package import pack
-from runtime_env.tree import LIMIT_BYTES, list_tree
+from runtime_env.package import LIMIT_BYTES, pack
+from runtime_env.tree import list_tree
 from tests.runtime_env.package_index import PackageIndex, serving
 from tests.runtime_env.ray_node import JobEnd, RayNode, ray_node, thin_python, wait_for
 from tests.runtime_env.test_tree import grow

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime_env import archive, package, tree
-from runtime_env.package import Package, import_package, pack, verify
-from runtime_env.tree import list_tree, package_size
+from runtime_env import package
+from runtime_env.package import Package, import_package, pack, package_size, verify
+from runtime_env.tree import list_tree
 from tests.runtime_env.test_tree import grow
 from tests.settings import examples
 from trainers.errors import ConfigError
@@ -96,8 +96,7 @@ def test_what_was_packed_is_unpacked(files: dict[str, bytes], extra: dict[str, b
 
 
 def test_too_large_a_tree_is_refused_with_its_largest_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tree, package):
-        monkeypatch.setattr(module, "LIMIT_BYTES", 5000)
+    monkeypatch.setattr(package, "LIMIT_BYTES", 5000)
     (root / "weights.bin").write_bytes(os.urandom(6000))
     with pytest.raises(ConfigError, match=r"too large a working directory.*Largest: weights\.bin"):
         packed(root)
@@ -105,16 +104,14 @@ def test_too_large_a_tree_is_refused_with_its_largest_file(root: Path, monkeypat
 
 
 def test_a_bomb_in_the_tree_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tree, package):
-        monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 50_000)
+    monkeypatch.setattr(package, "MAX_UNPACKED_BYTES", 50_000)
     (root / "zeros").write_bytes(bytes(60_000))
     with pytest.raises(ConfigError, match="too large"):
         packed(root)
 
 
 def test_too_many_files_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (tree, package):
-        monkeypatch.setattr(module, "MAX_FILES", 2)
+    monkeypatch.setattr(package, "MAX_FILES", 2)
     with pytest.raises(ConfigError, match="3 files"):
         packed(root)
 
@@ -197,7 +194,7 @@ def test_damage_is_found(root: Path) -> None:
 
 def entry(name: str, *, mode: int = 0o100644, size: int | None = None, flags: int = 0) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)
-    info.create_system = archive.UNIX
+    info.create_system = package.UNIX
     info.external_attr = mode << 16
     info.flag_bits |= flags
     return info

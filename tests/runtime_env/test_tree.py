@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ray._private import ray_constants
 from ray._private.runtime_env.packaging import create_package
 
-from runtime_env import tree
+from runtime_env import package, tree
+from runtime_env.package import package_size
 from runtime_env.tree import (
     ALWAYS,
     BY_ALWAYS,
@@ -21,7 +22,6 @@ from runtime_env.tree import (
     TreeFile,
     find_root,
     list_tree,
-    package_size,
 )
 from tests.settings import examples
 from trainers.errors import ConfigError
@@ -235,18 +235,18 @@ def test_the_choice_is_ray_s_own(
 
 
 def test_the_limit_is_ray_s() -> None:
-    assert tree.LIMIT_BYTES == ray_constants.DASHBOARD_CLIENT_MAX_SIZE
+    assert package.LIMIT_BYTES == ray_constants.DASHBOARD_CLIENT_MAX_SIZE
 
 
 def test_the_size_names_the_largest_and_how_to_leave_them_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "LIMIT_BYTES", 3 * tree.MIB)
+    monkeypatch.setattr(package, "LIMIT_BYTES", 3 * package.MIB)
     grow(tmp_path, {"task.py": "", **{f"small/{n}": "x" * n for n in range(20)}})
-    (tmp_path / "weights.bin").write_bytes(os.urandom(4 * tree.MIB))
+    (tmp_path / "weights.bin").write_bytes(os.urandom(4 * package.MIB))
     size = package_size(list_tree(tmp_path, []))
     assert not size.fits
     assert [file.path for file in size.largest[:2]] == ["weights.bin", "small/19"]
     assert len(size.largest) == 10
-    assert size.total_bytes == 4 * tree.MIB + sum(range(20))
+    assert size.total_bytes == 4 * package.MIB + sum(range(20))
     assert "weights.bin 4.0 MiB" in size.message
     assert "less than 3 MiB" in size.message
     assert "job.runtime_env.excludes: [/weights.bin]" in size.message

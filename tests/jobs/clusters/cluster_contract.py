@@ -80,7 +80,9 @@ class ClusterContract:
         assert f"{request.submission_id} prints\n" in text.decode()
         assert subject.cluster.log(request.submission_id, 3, 10) == text[3:13]
         assert subject.cluster.log(request.submission_id, len(text), 10) == b""
-        assert subject.cluster.log_end(request.submission_id, 1, 100_000) == text.splitlines(keepends=True)[-1]
+        assert (
+            subject.cluster.log(request.submission_id, 0, 100_000, last_lines=1) == text.splitlines(keepends=True)[-1]
+        )
         assert subject.cluster.job_infos()[request.submission_id] == found
 
     def test_a_stopped_job_is_stopped_once(self, subject: Subject) -> None:

@@ -79,13 +79,10 @@ class FakeCluster:
         self._respond()
         return []
 
-    def log(self, submission_id: str, start: int, size: int) -> bytes:
+    def log(self, submission_id: str, start: int, size: int, *, last_lines: int | None = None) -> bytes:
         self._respond()
         self._job(submission_id)
         return f"{submission_id} prints\n".encode()[start : start + size]
-
-    def log_end(self, submission_id: str, lines: int, size: int) -> bytes:
-        return self.log(submission_id, 0, size)
 
     def setup_log_end(self, submission_id: str, lines: int, size: int) -> bytes:
         self._respond()

@@ -24,7 +24,7 @@ class Slow(FakeCluster):
     def job_infos(self) -> dict[str, JobInfo]:
         return self._hang()
 
-    def log(self, submission_id: str, start: int, size: int) -> bytes:
+    def log(self, submission_id: str, start: int, size: int, *, last_lines: int | None = None) -> bytes:
         return self._hang()
 
     def _hang(self) -> NoReturn:

@@ -170,14 +170,13 @@ class LongLog:
     def __init__(self, text: bytes):
         self.text, self.asked, self.slow, self.answers = text, 0, False, threading.Event()
 
-    def log(self, address: str, submission_id: str, start: int, size: int) -> bytes:
+    def log(self, address: str, submission_id: str, start: int, size: int, *, last_lines: int | None = None) -> bytes:
+        if last_lines is not None:
+            return b"".join(self.text.splitlines(keepends=True)[-last_lines:])[:size]
         self.asked += 1
         if self.slow:
             self.answers.wait()
         return self.text[start : start + size]
-
-    def log_end(self, address: str, submission_id: str, lines: int, size: int) -> bytes:
-        return b"".join(self.text.splitlines(keepends=True)[-lines:])[:size]
 
 
 def archive_of(clusters: Any, clock: Callable[[], float] = lambda: 0.0) -> DriverLogArchive:

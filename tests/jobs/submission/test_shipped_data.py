@@ -15,7 +15,7 @@ import yaml
 
 from jobs.submission.assemble import Bundle, collect_bundle, pack_bundle, run_request_of
 from jobs.submission.job_spec import JobSpec, load_spec
-from runtime_env import tree
+from runtime_env import package
 from tests.jobs.sample import CONTENT
 from tests.jobs.submission.test_job_spec import training_of
 from trainers.config.parts.data_location import SHIPPED
@@ -347,9 +347,8 @@ def test_an_error_in_a_mix_names_the_member(laptop: Path, root: Path) -> None:
 def test_a_set_over_the_limit_is_refused_with_its_largest_recordings(
     laptop: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "LIMIT_BYTES", 3 * tree.MIB)
-    monkeypatch.setattr("runtime_env.package.LIMIT_BYTES", 3 * tree.MIB)
-    (laptop / "clips" / "b.wav").write_bytes(os.urandom(4 * tree.MIB))
+    monkeypatch.setattr(package, "LIMIT_BYTES", 3 * package.MIB)
+    (laptop / "clips" / "b.wav").write_bytes(os.urandom(4 * package.MIB))
     bundle = collect_bundle(load(root, {**relative_paths(laptop), "validation": f"{laptop}/valid.csv"}))
     with pytest.raises(ConfigError) as refused:
         pack_bundle(bundle, tmp_path / "packages")

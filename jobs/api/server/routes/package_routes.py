@@ -19,7 +19,7 @@ from jobs.api.protocol import PACKAGES, TooLargeError, TooSlowError
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import BackendDep, ServiceDep
 from jobs.errors import NotFoundError
-from runtime_env.tree import LIMIT_BYTES
+from runtime_env.package import LIMIT_BYTES
 from trainers.distributed.machine import make_private_folder
 
 router = APIRouter(prefix=PACKAGES, tags=["packages"])
