@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from cluster_configs.rendering.batch_scripts import sge_script, slurm_script
 from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.kuberay import raycluster_file, rayjob_file
 from cluster_configs.rendering.ray_up import ray_up_file
-from cluster_configs.rendering.sge import sge_script
-from cluster_configs.rendering.slurm import slurm_script
 from cluster_configs.rendering.targets import KubernetesKind, Target
 from trainers.errors import ConfigError
 

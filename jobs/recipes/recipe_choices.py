@@ -121,14 +121,11 @@ def clip_limits(machine: Machine, given: GivenModel | None) -> dict[str, int | N
 def choose(speech: Speech, machine: Machine, given: GivenModel | None) -> Choices:
     """Chooses the parts of a recipe."""
     size, reason = _size(speech, machine, given)
-    is_new = given is not None and given.is_new
-    context_s = _context_s(speech, machine, is_new=is_new)
-    model, said = _model(speech, machine, size, context_s, reason, is_new=is_new)
-    scaling, also = _scaling(machine, is_new=is_new)
-    training, more = _training(speech, machine, size, context_s, scaling["num_workers"], is_new=is_new)
-    data, rest = _data(speech, context_s, is_new=is_new)
+    chooser = _Chooser(speech, machine, size, is_new=given is not None and given.is_new)
+    model, scaling = chooser.model(reason), chooser.scaling()
+    training = chooser.training(scaling["num_workers"])
     decode = {"max_length": max(16, min(225, speech.longest_text + 16))}
-    return Choices(model, training, decode, scaling, data, {**said, **more, **also, **rest}, size.hub_bytes)
+    return Choices(model, training, decode, scaling, chooser.data(), chooser.comments, size.hub_bytes)
 
 
 def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[WhisperSize, str]:
@@ -139,20 +136,15 @@ def _size(speech: Speech, machine: Machine, given: GivenModel | None) -> tuple[W
         near = min(SIZES, key=lambda size: abs(math.log(size.weights / given.weights)))
         hub_bytes = near.hub_bytes if given.name == HUB_PREFIX + near.name else 0
         return replace(near, name=given.name, hub_bytes=hub_bytes, weights=given.weights), "As --model has it."
-    if not machine.gpus:
-        return _released(SIZES[0]), "The smallest Whisper: the only one that a CPU trains in minutes."
-    fitting = [size for size in SIZES if _clips_that_fit(size, machine) >= LEAST_CLIPS] or [SIZES[0]]
-    memory = f"{machine.gpus[0].memory_bytes / 2**30:.0f} GiB"
-    if speech.train_hours < 1 and fitting[-1].weights > MOST_WEIGHTS_BELOW_AN_HOUR:
-        small = next(size for size in reversed(fitting) if size.weights <= MOST_WEIGHTS_BELOW_AN_HOUR)
-        return _released(small), (
-            f"Enough for less than an hour of speech; {memory} of memory have room up to {fitting[-1].name}."
-        )
-    return _released(fitting[-1]), f"The largest Whisper that {memory} of a GPU's memory have room to train."
-
-
-def _released(size: WhisperSize) -> WhisperSize:
-    return replace(size, name=HUB_PREFIX + size.name)
+    size, reason = SIZES[0], "The smallest Whisper: the only one that a CPU trains in minutes."
+    if machine.gpus:
+        fitting = [size for size in SIZES if _clips_that_fit(size, machine) >= LEAST_CLIPS] or [SIZES[0]]
+        memory = f"{machine.gpus[0].memory_bytes / 2**30:.0f} GiB"
+        size, reason = fitting[-1], f"The largest Whisper that {memory} of a GPU's memory have room to train."
+        if speech.train_hours < 1 and size.weights > MOST_WEIGHTS_BELOW_AN_HOUR:
+            reason = f"Enough for less than an hour of speech; {memory} of memory have room up to {size.name}."
+            size = next(size for size in reversed(fitting) if size.weights <= MOST_WEIGHTS_BELOW_AN_HOUR)
+    return replace(size, name=HUB_PREFIX + size.name), reason
 
 
 def _clips_that_fit(size: WhisperSize, machine: Machine) -> int:
@@ -161,114 +153,120 @@ def _clips_that_fit(size: WhisperSize, machine: Machine) -> int:
     return max(0, int(free / size.clip_bytes))
 
 
-def _context_s(speech: Speech, machine: Machine, *, is_new: bool) -> int | None:
-    """Returns whole seconds that nearly all clips fit in (all, if that costs little). None: Whisper's own 30 s."""
-    if speech.usual_s is None or speech.longest_s is None:
-        return None
-    wanted_s = speech.longest_s if speech.longest_s <= 1.25 * speech.usual_s else speech.usual_s
-    context_s = max(1, min(WHISPER_CONTEXT_S, math.ceil(wanted_s)))
-    return context_s if is_new or context_s <= LONGEST_SHORT_CONTEXT_S[bool(machine.gpus)] else None
+@dataclass(frozen=True)
+class _Chooser:
+    """Chooses the parts for a model, which is new or a released one; each part adds its comments."""
 
+    speech: Speech
+    machine: Machine
+    size: WhisperSize
+    is_new: bool
+    comments: dict[str, str] = field(default_factory=dict)
 
-def _model(
-    speech: Speech, machine: Machine, size: WhisperSize, context_s: int | None, reason: str, *, is_new: bool
-) -> tuple[dict[str, Any], dict[str, str]]:
-    language = {"language": speech.language} if speech.language is not None else {}
-    context: dict[str, Any] = {"max_context_s": context_s} if context_s is not None else {}
-    said = {}
-    if context_s is not None:
-        times = f"{WHISPER_CONTEXT_S / context_s:.1f} times as much"
-        said["model/max_context_s"] = f"Clips fit in {context_s} s; to pad them to Whisper's 30 s would cost {times}."
-    if is_new:
-        sizes = {"vocab_size": 400, "d_model": 128, "encoder_layers": 2, "decoder_layers": 2}
-        labels = min(448, speech.longest_text + 16)
-        new = {"init": SCRATCH, **language, "task": "transcribe", **context, **sizes, "max_label_tokens": labels}
-        return {**new, "dropout": 0.1}, {"model/init": reason, **said}
-    if context_s is not None and machine.gpus:
-        context["full_context_matching"] = 0.1
-        said["model/full_context_matching"] = "Keeps the model near what it was at 30 s (docs/short-context.md)."
-    content = {"init": "pretrained", "name_or_path": size.name, **language, "task": "transcribe", **context}
-    return content, {"model/name_or_path": reason, **said}
+    @property
+    def context_s(self) -> int | None:
+        """Whole seconds that nearly all clips fit in (all, if that costs little). None: Whisper's own 30 s."""
+        usual_s, longest_s = self.speech.usual_s, self.speech.longest_s
+        if usual_s is None or longest_s is None:
+            return None
+        context_s = max(1, min(WHISPER_CONTEXT_S, math.ceil(longest_s if longest_s <= 1.25 * usual_s else usual_s)))
+        return context_s if self.is_new or context_s <= LONGEST_SHORT_CONTEXT_S[bool(self.machine.gpus)] else None
 
+    def model(self, reason: str) -> dict[str, Any]:
+        content: dict[str, Any] = {"init": SCRATCH if self.is_new else "pretrained"}
+        if not self.is_new:
+            content["name_or_path"] = self.size.name
+        self.comments["model/init" if self.is_new else "model/name_or_path"] = reason
+        content |= {"language": self.speech.language} if self.speech.language is not None else {}
+        content["task"] = "transcribe"
+        if self.context_s is not None:
+            content["max_context_s"] = self.context_s
+            self.comments["model/max_context_s"] = (
+                f"Clips fit in {self.context_s} s; to pad them to Whisper's 30 s would cost "
+                f"{WHISPER_CONTEXT_S / self.context_s:.1f} times as much."
+            )
+        if self.is_new:
+            content |= {"vocab_size": 400, "d_model": 128, "encoder_layers": 2, "decoder_layers": 2}
+            content |= {"max_label_tokens": min(448, self.speech.longest_text + 16), "dropout": 0.1}
+        elif self.context_s is not None and self.machine.gpus:
+            content["full_context_matching"] = 0.1
+            self.comments["model/full_context_matching"] = (
+                "Keeps the model near what it was at 30 s (docs/short-context.md)."
+            )
+        return content
 
-def _training(
-    speech: Speech, machine: Machine, size: WhisperSize, context_s: int | None, workers: int, *, is_new: bool
-) -> tuple[dict[str, Any], dict[str, str]]:
-    on_cpu = CPU_BATCH if machine.memory_bytes >= ENOUGH_MEMORY_BYTES else CPU_BATCH // 2
-    per_device = min(MOST_CLIPS, max(1, _clips_that_fit(size, machine))) if machine.gpus else on_cpu
-    per_device = 16 if is_new else 2 ** int(math.log2(per_device))
-    few = 16 if is_new or machine.gpus else CPU_BATCH
-    batch = max(workers, 32 if machine.gpus and speech.train_hours >= 10 else few)
-    every, steps, said = _steps(speech, batch, on_gpu=bool(machine.gpus), is_new=is_new)
-    content: dict[str, Any] = {"max_steps": steps, "global_batch_size": batch}
-    content["per_device_train_batch_size"] = min(per_device, math.ceil(batch / workers))
-    content["per_device_eval_batch_size"] = per_device
-    content |= {"learning_rate": 1e-3 if is_new else size.learning_rate, "warmup_steps": steps // 10}
-    content |= {"eval_steps": every, "save_steps": every, "logging_steps": max(1, every // 5)}
-    comments = {"training/max_steps": said, "training/global_batch_size": "Clips of a step, over all workers."}
-    comments["training/per_device_train_batch_size"] = (
-        "Clips that a worker computes at once: halve it where memory runs out; a step stays what it is."
-    )
-    if context_s is not None and is_new:
-        content["full_context_fraction"] = 0.1
-        comments["training/full_context_fraction"] = (
-            "Of the batches, so that other programs, which pad to 30 s, can use it."
+    def training(self, workers: int) -> dict[str, Any]:
+        gpus, comments = self.machine.gpus, self.comments
+        on_cpu = CPU_BATCH if self.machine.memory_bytes >= ENOUGH_MEMORY_BYTES else CPU_BATCH // 2
+        per_device = min(MOST_CLIPS, max(1, _clips_that_fit(self.size, self.machine))) if gpus else on_cpu
+        per_device = 16 if self.is_new else 2 ** int(math.log2(per_device))
+        few = 16 if self.is_new or gpus else CPU_BATCH
+        batch = max(workers, 32 if gpus and self.speech.train_hours >= 10 else few)
+        every, steps, comments["training/max_steps"] = self._steps(batch)
+        content: dict[str, Any] = {"max_steps": steps, "global_batch_size": batch}
+        comments["training/global_batch_size"] = "Clips of a step, over all workers."
+        content["per_device_train_batch_size"] = min(per_device, math.ceil(batch / workers))
+        comments["training/per_device_train_batch_size"] = (
+            "Clips that a worker computes at once: halve it where memory runs out; a step stays what it is."
         )
-    elif context_s is not None:
-        content["full_context_eval"] = False
-        comments["training/full_context_eval"] = "The score at 30 s, which takes long, is made once, at the end."
-    if machine.gpus:
-        precision = "bf16" if all(gpu.has_bfloat16 for gpu in machine.gpus) else "fp16"
-        content |= {precision: True, "gradient_checkpointing": True}
-    return content, comments
+        content["per_device_eval_batch_size"] = per_device
+        content |= {"learning_rate": 1e-3 if self.is_new else self.size.learning_rate, "warmup_steps": steps // 10}
+        content |= {"eval_steps": every, "save_steps": every, "logging_steps": max(1, every // 5)}
+        if self.context_s is not None and self.is_new:
+            content["full_context_fraction"] = 0.1
+            comments["training/full_context_fraction"] = (
+                "Of the batches, so that other programs, which pad to 30 s, can use it."
+            )
+        elif self.context_s is not None:
+            content["full_context_eval"] = False
+            comments["training/full_context_eval"] = "The score at 30 s, which takes long, is made once, at the end."
+        if gpus:
+            precision = "bf16" if all(gpu.has_bfloat16 for gpu in gpus) else "fp16"
+            content |= {precision: True, "gradient_checkpointing": True}
+        return content
 
+    def _steps(self, batch: int) -> tuple[int, int, str]:
+        """Returns the validation interval in steps, the number of steps, and why."""
+        hours, clips = self.speech.train_hours, self.speech.train_clips
+        wanted = math.ceil((10 if hours < 1 else 5 if hours < 10 else 3) * clips / batch)
+        least, most = (1000, 3000) if self.is_new else (100, 20_000 if self.machine.gpus else CPU_STEPS)
+        bounded = min(most, max(least, wanted))
+        every = max(10, 10 * round(bounded / 50)) if bounded < 5000 else 1000
+        steps = every * math.ceil(bounded / every)
+        bound = f", as {least:,} steps are the least" if wanted < least else ""
+        bound = f", as {most:,} steps are the most" if wanted > most else bound
+        passes_over = f"About {steps * batch / clips:,.1f} passes over {clips:,} clips{bound}"
+        return every, steps, f"{passes_over}; more may help while the WER falls."
 
-def _steps(speech: Speech, batch: int, *, on_gpu: bool, is_new: bool) -> tuple[int, int, str]:
-    """Returns the validation interval in steps, the number of steps, and why."""
-    passes = 10 if speech.train_hours < 1 else 5 if speech.train_hours < 10 else 3
-    wanted = math.ceil(passes * speech.train_clips / batch)
-    least, most = (1000, 3000) if is_new else (100, 20_000 if on_gpu else CPU_STEPS)
-    bounded = min(most, max(least, wanted))
-    every = max(10, 10 * round(bounded / 50)) if bounded < 5000 else 1000
-    steps = every * math.ceil(bounded / every)
-    epochs = steps * batch / speech.train_clips
-    bound = f", as {least:,} steps are the least" if wanted < least else ""
-    bound = f", as {most:,} steps are the most" if wanted > most else bound
-    passes_over = f"About {epochs:,.1f} passes over {speech.train_clips:,} clips{bound}"
-    return every, steps, f"{passes_over}; more may help while the WER falls."
-
-
-def _scaling(machine: Machine, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    if machine.gpus:
-        count = len(machine.gpus)
-        # One CPU stays for Ray Data.
-        cpus = max(1, min(8, (machine.cpus - 1) // count))
-        said = "One worker for each GPU of this machine."
-        return {"num_workers": count, "use_gpu": True, "resources_per_worker": {"CPU": cpus, "GPU": 1}}, {
-            "scaling/num_workers": said
-        }
-    cpus = min(MOST_CPUS_OF_A_WORKER, machine.cpus - 1 if machine.cpus > 2 else machine.cpus)
-    workers, each, said = 1, cpus, "No GPU was found: one worker that computes with these CPUs."
-    if is_new:
+    def scaling(self) -> dict[str, Any]:
+        cpus = self.machine.cpus
+        if count := len(self.machine.gpus):
+            self.comments["scaling/num_workers"] = "One worker for each GPU of this machine."
+            # One CPU stays for Ray Data.
+            each = {"CPU": max(1, min(8, (cpus - 1) // count)), "GPU": 1}
+            return {"num_workers": count, "use_gpu": True, "resources_per_worker": each}
+        cpus = min(MOST_CPUS_OF_A_WORKER, cpus - 1 if cpus > 2 else cpus)
+        if not self.is_new:
+            self.comments["scaling/num_workers"] = "No GPU was found: one worker that computes with these CPUs."
+            return {"num_workers": 1, "use_gpu": False, "resources_per_worker": {"CPU": cpus}}
         # On two cores this is 2.0 times as fast as one worker with two threads; 1.04 times with a model as large as
         # Whisper tiny.
-        workers, each = min(MOST_WORKERS_ON_CPU, cpus), 1
-        said = "No GPU was found: a model this small is faster by workers than by threads of one."
-    content = {"num_workers": workers, "use_gpu": False, "resources_per_worker": {"CPU": each}}
-    return content, {"scaling/num_workers": said}
-
-
-def _data(speech: Speech, context_s: int | None, *, is_new: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    longest_s = context_s or WHISPER_CONTEXT_S
-    content: dict[str, Any] = {"max_duration_s": longest_s}
-    comments = {"data/max_duration_s": "Longer clips are left out of training, and counted. Seconds."}
-    if speech.longest_s is None or speech.longest_s > longest_s or speech.longest_text > LABEL_BYTES:
-        content["too_long_eval"] = "skip"
-        comments["data/too_long_eval"] = "Longer clips of validation and test are not scored, and counted."
-    if speech.is_english and not is_new:
-        content["normalizer"] = "whisper_english"
-        comments["data/normalizer"] = (
-            "Numbers, contractions and British spellings get one form each, so that the score does not count how "
-            "Whisper writes them as errors, nor what it learns of it as a gain. null: basic, as of other languages."
+        self.comments["scaling/num_workers"] = (
+            "No GPU was found: a model this small is faster by workers than by threads of one."
         )
-    return content, comments
+        return {"num_workers": min(MOST_WORKERS_ON_CPU, cpus), "use_gpu": False, "resources_per_worker": {"CPU": 1}}
+
+    def data(self) -> dict[str, Any]:
+        speech, longest_s = self.speech, self.context_s or WHISPER_CONTEXT_S
+        content: dict[str, Any] = {"max_duration_s": longest_s}
+        self.comments["data/max_duration_s"] = "Longer clips are left out of training, and counted. Seconds."
+        if speech.longest_s is None or speech.longest_s > longest_s or speech.longest_text > LABEL_BYTES:
+            content["too_long_eval"] = "skip"
+            self.comments["data/too_long_eval"] = "Longer clips of validation and test are not scored, and counted."
+        if speech.is_english and not self.is_new:
+            content["normalizer"] = "whisper_english"
+            self.comments["data/normalizer"] = (
+                "Numbers, contractions and British spellings get one form each, so that the score does not count how "
+                "Whisper writes them as errors, nor what it learns of it as a gain. null: basic, as of other languages."
+            )
+        return content

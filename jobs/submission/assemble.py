@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from jobs.submission.job_spec import AnyRunConfig, JobSpec, ScriptRunConfig
 from jobs.submission.run_request import RunRequest
-from runtime_env.build import is_install_script, script_files
+from runtime_env.build import freeze, is_install_script, script_files, with_needed_packages
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.freeze import freeze, with_needed_packages
 from runtime_env.package import Package, pack
 from runtime_env.requirements import read_pins
 from runtime_env.tree import ENTRY, Tree, list_tree

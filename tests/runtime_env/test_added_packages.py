@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
+from runtime_env.build import with_needed_packages
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.freeze import with_needed_packages
 from tests.trainers.synthetic import config
 from trainers.config.optional_packages import packages_for
 from trainers.errors import ConfigError

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from runtime_env.build import freeze
 from runtime_env.config import RuntimeEnvPart
-from runtime_env.freeze import freeze
 from runtime_env.requirements import logical_lines
 from tests.runtime_env.test_tree import grow
 from trainers.errors import ConfigError
