@@ -264,8 +264,6 @@ def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """One file of a package."""
-
     name: str
     source: Path | bytes
     executable: bool = False

@@ -146,11 +146,8 @@ def _ssh_from_own_network(file: ClusterFile) -> Iterator[Violation]:
     for node_type in file.node_types:
         config = node_type.get("node_config")
         if not any(config.get(name).value for name in ("SecurityGroupIds", "NetworkInterfaces", "LaunchTemplate")):
-            yield Violation(
-                config.place,
-                "no SecurityGroupIds",
-                "name a security group of your own: Ray makes one that opens SSH to 0.0.0.0/0",
-            )
+            fix = "name a security group of your own: Ray makes one that opens SSH to 0.0.0.0/0"
+            yield Violation(config.place, "no SecurityGroupIds", fix)
 
 
 def _imds_v2(file: ClusterFile) -> Iterator[Violation]:
@@ -176,9 +173,9 @@ def _pinned_machine_images(file: ClusterFile) -> Iterator[Violation]:
 
 
 RULES = (
-    Rule("ssh-from-own-network", "SSH is not open to the world", RAY_UP, _ssh_from_own_network),
-    Rule("imds-v2", "the cloud's metadata service asks for a session token", RAY_UP, _imds_v2),
-    Rule("pinned-image", "machine images have a version", RAY_UP, _pinned_machine_images),
+    Rule("ssh-from-own-network", RAY_UP, _ssh_from_own_network),
+    Rule("imds-v2", RAY_UP, _imds_v2),
+    Rule("pinned-image", RAY_UP, _pinned_machine_images),
 )
 # Labels of EKS' managed node groups, and of Karpenter, which began there and starts nodes of other clouds as well.
 SPOT_LABELS = {"eks.amazonaws.com/capacityType": "spot", "karpenter.sh/capacity-type": "spot"}

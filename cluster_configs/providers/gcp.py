@@ -136,6 +136,6 @@ def _accelerators_declared(file: ClusterFile) -> Iterator[Violation]:
             )
 
 
-RULES = (Rule("accelerators-declared", "Ray knows of the machines' GPUs", RAY_UP, _accelerators_declared),)
+RULES = (Rule("accelerators-declared", RAY_UP, _accelerators_declared),)
 SPOT_LABELS = {"cloud.google.com/gke-spot": "true", "cloud.google.com/gke-preemptible": "true"}
 GCP = Provider(GcpPart, _spot_setting, RULES, Gcp, spot_labels=SPOT_LABELS)

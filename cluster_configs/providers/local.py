@@ -122,5 +122,5 @@ def _local_hosts_join(file: ClusterFile) -> Iterator[Violation]:
             yield Violation(place, f"RAY_enable_autoscaler_v2={newer}" if newer else "", fix)
 
 
-RULES = (Rule("local-hosts-join", "every one of the hosts may join", RAY_UP, _local_hosts_join),)
+RULES = (Rule("local-hosts-join", RAY_UP, _local_hosts_join),)
 LOCAL = Provider(LocalPart, rules=RULES)

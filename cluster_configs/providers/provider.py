@@ -227,12 +227,11 @@ class CloudPart(RayUpPart):
 def _about_pool(pool: PoolPart) -> str:
     device = RESOURCE[pool.hardware]
     what = "For data: CPUs" if device == "CPU" else f"For training: {pool.accelerators} {device}s a node"
-    if not pool.spot:
-        return f"{what}; started when jobs ask for them."
-    return (
-        f"{what}, on spot: cheaper, and taken away at short notice. An agent then drains the node, and training goes "
-        "on from the checkpoint that it takes before the end."
+    on_spot = (
+        ", on spot: cheaper, and taken away at short notice. An agent then drains the node, and training goes on from "
+        "the checkpoint that it takes before the end."
     )
+    return what + (on_spot if pool.spot else "; started when jobs ask for them.")
 
 
 @dataclass(frozen=True)

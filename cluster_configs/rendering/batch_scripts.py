@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from cluster_configs.rendering.cluster_spec import ClusterSpec
 from cluster_configs.rendering.node_commands import exports_of
-from cluster_configs.rendering.spec_parts import PoolPart, SgePart
+from cluster_configs.rendering.spec_parts import PoolPart, SgePart, SlurmPart
 from trainers.errors import ConfigError
 
 SLURM_MAIL = {"begin": "BEGIN", "end": "END", "fail": "FAIL", "requeue": "REQUEUE"}
@@ -100,16 +100,15 @@ def slurm_script(spec: ClusterSpec) -> str:
     Raises:
         ConfigError: the spec lacks what Slurm needs.
     """
-    own = "".join(f"    {line}\n" for line in ["set -eo pipefail", *_exports_of_job(spec), *spec.setup])
-    lines = [SLURM_HEAD, *_slurm_options(spec), "set -euo pipefail"]
-    assert spec.slurm is not None
-    return "\n".join([*lines, _what_runs(spec, requeue=spec.slurm.requeue), SLURM_BODY.replace("@SETUP@", own)])
-
-
-def _slurm_options(spec: ClusterSpec) -> Iterator[str]:
     part = spec.slurm
     if part is None:
         raise ConfigError("slurm: is missing: name at least the time limit, slurm: {time_limit: 24:00:00}")
+    own = "".join(f"    {line}\n" for line in ["set -eo pipefail", *_exports_of_job(spec), *spec.setup])
+    lines = [SLURM_HEAD, *_slurm_options(spec, part), "set -euo pipefail"]
+    return "\n".join([*lines, _what_runs(spec, requeue=part.requeue), SLURM_BODY.replace("@SETUP@", own)])
+
+
+def _slurm_options(spec: ClusterSpec, part: SlurmPart) -> Iterator[str]:
     _refuse_early_signal(part.signal_s, part.time_limit, "slurm")
     _, pool = spec.pool(part.pool, "slurm.pool")
     yield f"#SBATCH --job-name={spec.name}"
@@ -197,16 +196,15 @@ def sge_script(spec: ClusterSpec) -> str:
     Raises:
         ConfigError: the spec lacks what Grid Engine needs.
     """
-    modules = [SGE_MODULES] if spec.modules else []
-    lines = [SGE_HEAD, *_sge_options(spec), *modules, "set -eo pipefail", *_exports_of_job(spec), *spec.setup, "set -u"]
-    assert spec.sge is not None
-    return "\n".join([*lines, _what_runs(spec, requeue=spec.sge.requeue), SGE_BODY])
-
-
-def _sge_options(spec: ClusterSpec) -> Iterator[str]:
     part = spec.sge
     if part is None:
         raise ConfigError("sge: is missing: name at least the parallel environment, sge: {parallel_environment: smp}")
+    lines = [SGE_HEAD, *_sge_options(spec, part), *([SGE_MODULES] if spec.modules else []), "set -eo pipefail"]
+    own = [*_exports_of_job(spec), *spec.setup, "set -u", _what_runs(spec, requeue=part.requeue)]
+    return "\n".join([*lines, *own, SGE_BODY])
+
+
+def _sge_options(spec: ClusterSpec, part: SgePart) -> Iterator[str]:
     _, pool = spec.pool(part.pool, "sge.pool")
     slots = part.slots or pool.cpus
     yield f"#$ -S /bin/bash -cwd -j y -N {spec.name} -o {part.output}"
@@ -268,11 +266,7 @@ def _seconds(time: str) -> int:
 
 
 def _refuse_early_signal(signal_s: int, time_limit: str, field: str) -> None:
-    """Rejects a signal that would come before the job has begun.
-
-    Raises:
-        ConfigError: names both times.
-    """
+    """Raises ConfigError for a signal that would come before the job has begun."""
     if signal_s >= _seconds(time_limit):
         raise ConfigError(
             f"{field}.signal_s ({signal_s} s) is not less than {field}.time_limit ({time_limit}): lower it, or allow "

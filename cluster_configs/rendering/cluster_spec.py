@@ -145,7 +145,9 @@ class ClusterSpec(Part):
                 raise ValueError(f"exports.{name}: is set by the rendered file: leave it out")
             if value_looks_secret(value) or (name_looks_secret(name) and not is_switch(value)):
                 raise ValueError(
-                    f"exports.{name}: looks like a secret (not shown): name it under secrets, {_places(name)}"
+                    f"exports.{name}: looks like a secret (not shown): name it under secrets, e.g. {name}: "
+                    f"{{env: {name}}}, {{file: /run/secrets/{name.lower()}}}, {{client_file: ~/{name.lower()}}} or "
+                    "{kubernetes: my-secret}"
                 )
             if re.search(r"[\"'`\\\n]|\$\(", value):
                 raise ValueError(
@@ -160,22 +162,11 @@ class ClusterSpec(Part):
         if self.ray_up is not None:
             self.ray_up.check_nodes(self.pools, self.image)
         if self.kubernetes is not None:
-            for field, by_pool in (
-                ("node_selectors", self.kubernetes.node_selectors),
-                ("tolerations", self.kubernetes.tolerations),
-            ):
-                if unknown := sorted({*by_pool} - {*self.pools}):
-                    raise ValueError(
-                        f"kubernetes.{field}.{unknown[0]}: no such pool; there are {', '.join(self.pools)}"
-                    )
+            for field in ("node_selectors", "tolerations"):
+                if unknown := sorted({*getattr(self.kubernetes, field)} - {*self.pools}):
+                    known = ", ".join(self.pools)
+                    raise ValueError(f"kubernetes.{field}.{unknown[0]}: no such pool; there are {known}")
         return self
-
-
-def _places(name: str) -> str:
-    return (
-        f"e.g. {name}: {{env: {name}}}, {{file: /run/secrets/{name.lower()}}}, {{client_file: ~/{name.lower()}}} or "
-        "{kubernetes: my-secret}"
-    )
 
 
 def load_cluster_spec(path: Path, overrides: Sequence[str] = ()) -> ClusterSpec:

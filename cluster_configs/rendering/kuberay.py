@@ -49,13 +49,10 @@ OBJECT_STORE = 0.3
 
 
 def raycluster_file(spec: ClusterSpec) -> str:
-    """Renders a RayCluster, which stays and accepts jobs.
-
-    Raises:
-        ConfigError: the spec lacks what Kubernetes needs, or has what Kubernetes does not support.
-    """
+    """Renders a RayCluster, which stays and accepts jobs; raises as `rayjob_file`."""
     file = _File(spec, for_job=False)
-    use = f"kubectl apply -f raycluster.yaml\n  kubectl port-forward -n {file.namespace} svc/{spec.name}-head-svc 8265"
+    forward = f"kubectl port-forward -n {file.part.namespace} svc/{spec.name}-head-svc 8265"
+    use = f"kubectl apply -f raycluster.yaml\n  {forward}"
     return file.text("A Ray cluster that takes jobs.", use, "RayCluster", file.cluster())
 
 
@@ -66,7 +63,6 @@ def rayjob_file(spec: ClusterSpec) -> str:
         ConfigError: the spec lacks what Kubernetes needs, or has what Kubernetes does not support.
     """
     file = _File(spec, for_job=True)
-    deadline = {"activeDeadlineSeconds": file.part.active_deadline_s} if file.part.active_deadline_s else {}
     submitter = file.pod_template(SUBMITTER, "ray-job-submitter", requests(1, 1))
     submitter["spec"]["restartPolicy"] = "Never"
     job = {
@@ -76,11 +72,11 @@ def rayjob_file(spec: ClusterSpec) -> str:
         "backoffLimit": MAX_RETRIES,
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": file.part.ttl_after_finished_s,
-        **deadline,
+        **({"activeDeadlineSeconds": file.part.active_deadline_s} if file.part.active_deadline_s else {}),
         "submitterPodTemplate": submitter,
         "rayClusterSpec": file.cluster(),
     }
-    use = f"kubectl apply -f rayjob.yaml\n  kubectl logs -n {file.namespace} -f job/{spec.name}"
+    use = f"kubectl apply -f rayjob.yaml\n  kubectl logs -n {file.part.namespace} -f job/{spec.name}"
     return file.text("A Ray cluster that trains one recipe, and ends.", use, "RayJob", job)
 
 
@@ -96,17 +92,12 @@ class _File:
         return self.spec.kubernetes or KubernetesPart()
 
     @property
-    def namespace(self) -> str:
-        return self.part.namespace
-
-    @property
     def instance(self) -> str:
         """Name that is unique to this file, so that RayCluster and RayJob of one spec keep apart."""
         return f"{self.spec.name}-{'rayjob' if self.for_job else 'raycluster'}"
 
     @property
     def service_account(self) -> str:
-        """Name of the account that the pods run as."""
         return self.part.service_account or self.instance
 
     @property
@@ -124,7 +115,7 @@ class _File:
         return self.for_job or bool(self.part.clients)
 
     def text(self, what: str, use: str, kind: str, content: dict[str, Any]) -> str:
-        create = f"kubectl create secret generic -n {self.namespace} {self.secret}"
+        create = f"kubectl create secret generic -n {self.part.namespace} {self.secret}"
         head = (
             f"{what} Rendered by `rayscribe cluster render`; change the spec, and render it again. KubeRay 1.6 or "
             f"later, in the namespace {self.part.operator_namespace}.\n"
@@ -135,14 +126,14 @@ class _File:
         account = {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
-            "metadata": {"name": self.service_account, "namespace": self.namespace},
+            "metadata": {"name": self.service_account, "namespace": self.part.namespace},
             "automountServiceAccountToken": False,
         }
         labels = {INSTANCE: self.instance, **({QUEUE_LABEL: self.part.queue} if self.part.queue else {})}
         resource = {
             "apiVersion": "ray.io/v1",
             "kind": kind,
-            "metadata": {"name": self.spec.name, "namespace": self.namespace, "labels": labels},
+            "metadata": {"name": self.spec.name, "namespace": self.part.namespace, "labels": labels},
             "spec": content,
         }
         documents = [
@@ -170,7 +161,7 @@ class _File:
         return {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "NetworkPolicy",
-            "metadata": {"name": self.instance, "namespace": self.namespace},
+            "metadata": {"name": self.instance, "namespace": self.part.namespace},
             "spec": {"podSelector": own, "policyTypes": ["Ingress"], "ingress": ingress},
         }
 
@@ -269,8 +260,8 @@ class _File:
         if spec.image is None:
             raise ConfigError("image: missing; pods run an image, built from cluster_configs/Dockerfile")
         volumes, mounts = _volumes(spec, part, resources["limits"]["memory"])
-        main: dict[str, Any] = {"name": container, "image": spec.image, "securityContext": UNPRIVILEGED}
-        main["resources"] = resources
+        main: dict[str, Any] = {"name": container, "image": spec.image}
+        main |= {"securityContext": UNPRIVILEGED, "resources": resources}
         pod: dict[str, Any] = {
             "serviceAccountName": self.service_account,
             "automountServiceAccountToken": False,
@@ -305,7 +296,7 @@ def requests(cpus: int, memory_gb: int, pool: PoolPart | None = None) -> dict[st
 def _environment(spec: ClusterSpec, variables: Mapping[str, str]) -> list[dict[str, Any]]:
     for name, value in spec.exports.items():
         if "$" in value:
-            raise ConfigError(f"exports.{name}: {value}: pods replace no variables: write the whole value")
+            raise ConfigError(f"exports.{name}: {value}: pods replace no variables: write the complete value")
     plain = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1", **variables, **spec.exports}
     secret = [{"name": name, "valueFrom": _source(name, place)} for name, place in spec.secrets.items()]
     return [*({"name": name, "value": value} for name, value in plain.items()), *secret]
@@ -343,21 +334,15 @@ def _placement(spec: ClusterSpec, part: KubernetesPart, component: str) -> dict[
                 f"kubernetes.node_selectors.{name}: missing; the pool is spot: name the labels of its nodes, e.g. "
                 f"{{{name}: {{cloud.google.com/gke-spot: 'true'}}}}, which all other pods avoid"
             )
-    found: dict[str, Any] = {}
-    pool = spec.pools.get(component)
-    if component in part.node_selectors:
-        found["nodeSelector"] = part.node_selectors[component]
+    pool, selector = spec.pools.get(component), part.node_selectors.get(component)
+    found: dict[str, Any] = {} if selector is None else {"nodeSelector": selector}
     tolerations: list[dict[str, str]] = [*part.tolerations.get(component, [])]
     if pool is not None and pool.accelerators:
         tolerations.insert(0, {"key": DEVICES[pool.hardware], "operator": "Exists", "effect": "NoSchedule"})
     if tolerations:
         found["tolerations"] = tolerations
-    spot = {
-        (key, value)
-        for name, selector in part.node_selectors.items()
-        if name in spec.pools and spec.pools[name].spot
-        for key, value in selector.items()
-    }
+    of_spot = [labels for name, labels in part.node_selectors.items() if name in spec.pools and spec.pools[name].spot]
+    spot = {item for labels in of_spot for item in labels.items()}
     if spot and not (pool is not None and pool.spot):
         terms = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in sorted(spot)]
         required = {"nodeSelectorTerms": [{"matchExpressions": terms}]}

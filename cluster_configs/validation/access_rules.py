@@ -19,7 +19,6 @@ from cluster_configs.validation.kubernetes_file import containers_of, groups_in,
 from cluster_configs.validation.yaml_nodes import Node
 
 START_COMMANDS = ("head_start_ray_commands", "worker_start_ray_commands")
-TOKEN_FILE = "~/.ray/auth_token"
 # Options of docker run with which a container can control its host.
 _ON_HOST = re.compile(
     r"--privileged|docker\.sock|--pid[= ]host|(-v|--volume)[= ]?/:|(-u|--user)[= ]?(root|0)\b", re.I
@@ -45,14 +44,10 @@ def _token_authentication(file: ClusterFile) -> Iterator[Violation]:
             yield Violation(place, f"RAY_AUTH_MODE={mode}" if mode else "ray start without RAY_AUTH_MODE", fix)
     if file.kind == FileKind.RAY_UP:
         for name in START_COMMANDS:
-            if not any(file.document.get(name).elements()):
-                yield Violation(
-                    file.document.get(name).place, "", f"write {name} out: Ray's own commands start it without a token"
-                )
-    for cluster in ray_clusters(file.documents):
-        mode = cluster.get("authOptions", "mode").text
-        if mode != "token":
-            yield Violation(cluster.get("authOptions", "mode").place, mode, "set authOptions: {mode: token}")
+            if not any((commands := file.document.get(name)).elements()):
+                yield Violation(commands.place, "", f"write {name} out: Ray's own commands start it without a token")
+    modes = (cluster.get("authOptions", "mode") for cluster in ray_clusters(file.documents))
+    yield from (Violation.at(each, "set authOptions: {mode: token}") for each in modes if each.text != "token")
     for variable in file.variables if file.kind == FileKind.KUBERNETES else ():
         if variable.name == "RAY_AUTH_MODE" and variable.text.lower() != "token":
             yield Violation(variable.place, f"RAY_AUTH_MODE={variable.text}", "take it out, or give token")
@@ -63,9 +58,8 @@ def _token_on_every_node(file: ClusterFile) -> Iterator[Violation]:
     targets = [target for target, _ in mounts.items()]
     named = any(start.environment.get("RAY_AUTH_TOKEN_PATH") in targets for _, start in file.ray_starts())
     if not named and not any(target.endswith("/.ray/auth_token") for target in targets):
-        yield Violation(
-            mounts.place, ", ".join(targets), f"add {TOKEN_FILE}: ~/.rayscribe/clusters/NAME.token to file_mounts"
-        )
+        fix = "add ~/.ray/auth_token: ~/.rayscribe/clusters/NAME.token to file_mounts"
+        yield Violation(mounts.place, ", ".join(targets), fix)
 
 
 def _dashboard_loopback(file: ClusterFile) -> Iterator[Violation]:
@@ -141,10 +135,10 @@ def _is_everybody(caller: Node) -> bool:
 
 def _selects_all(selector: Node, label_of_all: str = "") -> bool:
     """Returns True if a selector excludes nothing, given that all objects have `label_of_all`."""
-    expressions = [
-        (each.get("key").text, each.get("operator").text) for each in selector.get("matchExpressions").elements()
-    ]
-    return not selector.get("matchLabels").value and all(each == (label_of_all, "Exists") for each in expressions)
+    return not selector.get("matchLabels").value and all(
+        (each.get("key").text, each.get("operator").text) == (label_of_all, "Exists")
+        for each in selector.get("matchExpressions").elements()
+    )
 
 
 def _no_root(file: ClusterFile) -> Iterator[Violation]:
@@ -155,9 +149,7 @@ def _no_root(file: ClusterFile) -> Iterator[Violation]:
         yield from (Violation(node.place, "0", "give a user other than 0, e.g. 1000") for node in as_root)
         declared = [context.get("runAsNonRoot").value is True for context in contexts]
         if not declared[0] and not (declared[1:] and all(declared[1:])):
-            yield Violation(
-                pod.get("securityContext").place, "", "set securityContext: {runAsNonRoot: true} for the pod"
-            )
+            yield Violation(contexts[0].place, "", "set securityContext: {runAsNonRoot: true} for the pod")
 
 
 def _no_privileges(file: ClusterFile) -> Iterator[Violation]:
@@ -203,12 +195,12 @@ def _least_rights(file: ClusterFile) -> Iterator[Violation]:
 
 
 RULES = (
-    Rule("token-authentication", "every Ray asks for the token", CLUSTERS | BATCH, _token_authentication),
-    Rule("token-on-every-node", "every node gets the token", RAY_UP, _token_on_every_node),
-    Rule("dashboard-loopback", "the dashboard listens on loopback alone", CLUSTERS | BATCH, _dashboard_loopback),
-    Rule("inside-the-cluster", "no Service leads out of Kubernetes", KUBERNETES, _inside_the_cluster),
-    Rule("network-policy", "a NetworkPolicy says who reaches the pods", KUBERNETES, _network_policy),
-    Rule("no-root", "containers do not run as root", KUBERNETES, _no_root),
-    Rule("no-privileges", "containers have no rights on their host", CLUSTERS, _no_privileges),
-    Rule("least-rights", "service accounts may do no more than they need", KUBERNETES, _least_rights),
+    Rule("token-authentication", CLUSTERS | BATCH, _token_authentication),
+    Rule("token-on-every-node", RAY_UP, _token_on_every_node),
+    Rule("dashboard-loopback", CLUSTERS | BATCH, _dashboard_loopback),
+    Rule("inside-the-cluster", KUBERNETES, _inside_the_cluster),
+    Rule("network-policy", KUBERNETES, _network_policy),
+    Rule("no-root", KUBERNETES, _no_root),
+    Rule("no-privileges", CLUSTERS, _no_privileges),
+    Rule("least-rights", KUBERNETES, _least_rights),
 )

@@ -71,7 +71,6 @@ class Pool:
 
     Attributes:
         node: Their description in the file.
-        name: The file's name for them.
         head: True if Ray's head, and with it the driver of jobs, runs there.
         spot: The setting that makes them spot nodes; None if they are not.
         cpus: CPUs that Ray counts on a node; None if the file does not say.
@@ -80,7 +79,6 @@ class Pool:
     """
 
     node: Node
-    name: str
     head: bool
     spot: Node | None
     cpus: float | None
@@ -93,7 +91,6 @@ class ClusterFile:
     """A file that was read."""
 
     kind: FileKind
-    text: str
     documents: tuple[Node, ...] = ()
     scripts: tuple[Script, ...] = ()
     variables: tuple[Variable, ...] = ()
@@ -111,7 +108,6 @@ class ClusterFile:
         return [node for _, node in self.document.get("available_node_types").items()]
 
     def of_kind(self, *kinds: str) -> Iterator[Node]:
-        """Returns the Kubernetes documents whose `kind` is one of these."""
         return (document for document in self.documents if document.get("kind").text in kinds)
 
     def ray_starts(self) -> Iterator[tuple[SourceLocation, RayStart]]:
@@ -143,15 +139,9 @@ class Violation:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    Attributes:
-        holds: States what is true if the rule holds.
-        check: Yields violations.
-    """
+    """One rule; `check` yields its violations."""
 
     name: str
-    holds: str
     kinds: frozenset[FileKind]
     check: Callable[[ClusterFile], Iterable[Violation]]
 

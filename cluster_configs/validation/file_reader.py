@@ -16,11 +16,7 @@ _BATCH_OPTION = re.compile(r"^#(?:(SBATCH)\s|\$\s+-)", re.MULTILINE)
 MAX_BYTES = 256 << 10
 READABLE, YAML, KNOWN_KIND = "readable", "yaml", "known-kind"
 # Rules that a file must satisfy before any other can be checked.
-READING = {
-    READABLE: "the file is text, not empty, and at most 256 KiB",
-    YAML: "YAML is well formed, no key is duplicated, and aliases stay small",
-    KNOWN_KIND: "the file is of a kind that can be checked",
-}
+READING = (READABLE, YAML, KNOWN_KIND)
 _KINDS = (
     "a ray up file has cluster_name and provider, Kubernetes documents have apiVersion and kind, a ClusterSpec has "
     "pools, a batch script has #SBATCH or #$ lines"
@@ -66,7 +62,7 @@ def read_cluster_file(content: bytes) -> ClusterFile:
     kind = None if option is None else FileKind.SLURM if option[1] == "SBATCH" else FileKind.GRID_ENGINE
     # Without #! the file may be YAML with such a comment.
     if kind is not None and (text.startswith("#!") or not _is_yaml(text)):
-        return ClusterFile(kind, text, scripts=(Script(SourceLocation(), text, whole_file=True),))
+        return ClusterFile(kind, scripts=(Script(SourceLocation(), text, whole_file=True),))
     try:
         documents = parse_yaml(text)
     except YamlError as error:
@@ -107,22 +103,21 @@ def _of_documents(text: str, documents: list[Node]) -> ClusterFile:
     lists = [one.get("items").elements() if one.get("kind").text == "List" else [one] for one in documents]
     documents = [part for parts in lists for part in parts]
     if documents and all(document.get("apiVersion").text and document.get("kind").text for document in documents):
-        return read_kubernetes(text, documents)
+        return read_kubernetes(documents)
     keys = [key for document in documents for key, _ in document.items()]
     if len(documents) == 1 and not KEYS.isdisjoint(keys):
-        return read_ray_up(text, documents[0])
+        return _read_ray_up(documents[0])
     if len(documents) == 1 and "pools" in keys:
-        return ClusterFile(FileKind.SPEC, text, documents=tuple(documents))
+        return ClusterFile(FileKind.SPEC, documents=tuple(documents))
     found = f"keys {', '.join(keys[:6])}" if keys else text.strip().splitlines()[0][:60]
     raise UnreadableError(KNOWN_KIND, Violation(SourceLocation(), found, f"this is no cluster file: {_KINDS}"))
 
 
-def read_ray_up(text: str, document: Node) -> ClusterFile:
+def _read_ray_up(document: Node) -> ClusterFile:
     """Reads a `ray up` file; parts that Ray would reject are left out, and the schema's rule reports them."""
     node_types = [node for _, node in document.get("available_node_types").items()]
     return ClusterFile(
         FileKind.RAY_UP,
-        text,
         documents=(document,),
         scripts=tuple(_scripts(document, node_types)),
         variables=tuple(_variables(document, node_types)),
@@ -161,7 +156,6 @@ def _pools(document: Node) -> Iterator[Pool]:
         given = [resources.get(kind).number for kind in ACCELERATORS if resources.get(kind).present]
         yield Pool(
             node,
-            name,
             head=name == document.get("head_node_type").text,
             spot=provider.spot_setting(node.get("node_config")) if provider is not None else None,
             cpus=resources.get("CPU").number,

@@ -12,20 +12,11 @@ DEVICES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i9
 # Labels of spot nodes, with their values.
 _SPOT = {label: value for provider in PROVIDERS.values() for label, value in provider.spot_labels.items()}
 _SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash", "/usr/bin/env")
-_SUFFIXES = {
-    "": 1.0,
-    "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "Ki": 2.0**10,
-    "Mi": 2.0**20,
-    "Gi": 2.0**30,
-    "Ti": 2.0**40,
-}
+_SUFFIXES = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
+_SUFFIXES |= {f"{unit}i": 2.0 ** (10 * power) for power, unit in enumerate("KMGT", start=1)}
 
 
-def read_kubernetes(text: str, documents: list[Node]) -> ClusterFile:
+def read_kubernetes(documents: list[Node]) -> ClusterFile:
     """Reads a file of Kubernetes documents."""
     pods = [pod for document in documents for pod in pod_specs(document)]
     containers = [container for pod in pods for container in containers_of(pod)]
@@ -33,7 +24,6 @@ def read_kubernetes(text: str, documents: list[Node]) -> ClusterFile:
     autoscaler = (cluster.get("autoscalerOptions", "image") for cluster in ray_clusters(documents))
     return ClusterFile(
         FileKind.KUBERNETES,
-        text,
         documents=tuple(documents),
         scripts=tuple(script for document in documents for script in _scripts(document)),
         variables=tuple(variable for document in documents for variable in _variables(document)),
@@ -147,7 +137,6 @@ def _pools(cluster: Node) -> Iterator[Pool]:
         own_cpus = parameters.get("num-cpus").number
         yield Pool(
             group,
-            "head" if head else group.get("groupName").text,
             head=head,
             spot=_spot(pod),
             cpus=resource(main, "cpu") if own_cpus is None else own_cpus,

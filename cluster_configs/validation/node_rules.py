@@ -235,16 +235,16 @@ def _runtime_env(file: ClusterFile) -> Iterator[Violation]:
 
 
 RULES = (
-    Rule("same-version", "Ray and Rayscribe are the client's versions", ALL, _same_version),
-    Rule("pinned-image", "images have a version", ALL, _pinned_images),
-    Rule("driver-not-on-spot", "the head is not a spot node", CLUSTERS, _driver_not_on_spot),
-    Rule("cpus-for-data", "workers leave CPUs for Ray Data", CLUSTERS, _cpus_for_data),
-    Rule("accelerators-declared", "Ray and the pods know of their GPUs", CLUSTERS, _accelerators_declared),
-    Rule("pool-sizes", "no pool is smaller at most than at least", CLUSTERS, _pool_sizes),
-    Rule("shared-storage", "runs are kept where every node reaches them", CLUSTERS | BATCH, _shared_storage),
-    Rule("claim-for-all", "volumes can be mounted on several nodes", KUBERNETES, _claim_for_all),
-    Rule("container-resources", "Ray's containers have limits", KUBERNETES, _container_resources),
-    Rule("ray-start-blocks", "Ray is the container's own process", KUBERNETES, _ray_start_blocks),
-    Rule("job-frees-nodes", "a job's cluster ends with it", KUBERNETES, _job_frees_nodes),
-    Rule("job-runtime-env", "the job's runtime environment is YAML", KUBERNETES, _runtime_env),
+    Rule("same-version", ALL, _same_version),
+    Rule("pinned-image", ALL, _pinned_images),
+    Rule("driver-not-on-spot", CLUSTERS, _driver_not_on_spot),
+    Rule("cpus-for-data", CLUSTERS, _cpus_for_data),
+    Rule("accelerators-declared", CLUSTERS, _accelerators_declared),
+    Rule("pool-sizes", CLUSTERS, _pool_sizes),
+    Rule("shared-storage", CLUSTERS | BATCH, _shared_storage),
+    Rule("claim-for-all", KUBERNETES, _claim_for_all),
+    Rule("container-resources", KUBERNETES, _container_resources),
+    Rule("ray-start-blocks", KUBERNETES, _ray_start_blocks),
+    Rule("job-frees-nodes", KUBERNETES, _job_frees_nodes),
+    Rule("job-runtime-env", KUBERNETES, _runtime_env),
 )

@@ -150,7 +150,7 @@ def _shell_syntax(file: ClusterFile) -> Iterator[Violation]:
 
 
 RULES = (
-    Rule("ray-schema", "the fields are those of Ray's own schema", RAY_UP, _ray_schema),
-    Rule("kuberay-schema", "RayCluster and RayJob have the fields of ray.io/v1", KUBERNETES, _kuberay_schema),
-    Rule("shell-syntax", "bash can read every script and command", CLUSTERS | BATCH, _shell_syntax),
+    Rule("ray-schema", RAY_UP, _ray_schema),
+    Rule("kuberay-schema", KUBERNETES, _kuberay_schema),
+    Rule("shell-syntax", CLUSTERS | BATCH, _shell_syntax),
 )

@@ -87,4 +87,4 @@ def _is_literal(value: str) -> bool:
     return not is_switch(value) and not value.lstrip('"').startswith(("$", "/", "~/", "<", "`", "@"))
 
 
-RULES = (Rule("no-secret-in-clear", "no command, variable or field holds a secret", EVERY_KIND, _no_secret_in_clear),)
+RULES = (Rule("no-secret-in-clear", EVERY_KIND, _no_secret_in_clear),)

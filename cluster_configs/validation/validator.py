@@ -46,9 +46,9 @@ def _violation(file: ClusterFile, problem: str) -> Violation:
 
 RULES: tuple[Rule, ...] = (
     # A file that could be read satisfies the rules of reading.
-    *(Rule(name, holds, EVERY_KIND, lambda file: ()) for name, holds in READING.items()),
-    Rule("spec-fields", "the fields are those of a ClusterSpec", SPEC, _spec_fields),
-    Rule("renders", "there is a file for each target that the spec has a part for", SPEC, _renders),
+    *(Rule(name, EVERY_KIND, lambda file: ()) for name in READING),
+    Rule("spec-fields", SPEC, _spec_fields),
+    Rule("renders", SPEC, _renders),
     *schema_rules.RULES,
     *access_rules.RULES,
     *secret_rules.RULES,
@@ -70,7 +70,7 @@ def validate(content: bytes) -> Report:
     try:
         file = read_cluster_file(content)
     except UnreadableError as error:
-        return Report(None, tuple(READING), ((error.rule, error.violation),))
+        return Report(None, READING, ((error.rule, error.violation),))
     provider = provider_of(file.document.get("provider"))
     rules = [rule for rule in (*RULES, *(provider.rules if provider else ())) if file.kind in rule.kinds]
     broken = [(rule.name, violation) for rule in rules for violation in rule.check(file)]

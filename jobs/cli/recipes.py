@@ -69,8 +69,7 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     """
     # Imported here: importing pyarrow and numpy takes as long as all other commands.
     from jobs.recipes.found_machine import look_at_machine  # noqa: PLC0415
-    from jobs.recipes.found_manifest import Columns  # noqa: PLC0415
-    from jobs.recipes.found_speech import find_speech  # noqa: PLC0415
+    from jobs.recipes.found_speech import Columns, find_speech  # noqa: PLC0415
     from jobs.recipes.new_recipe import Wishes, new_recipe, read_given_model, run_name  # noqa: PLC0415
     from jobs.recipes.speech_facts import measure  # noqa: PLC0415
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
-    def end() -> None:
-        if given.folder is None:
-            end_cluster()
-        else:
-            stop_ray(given.folder)
-
+    end = end_cluster if given.folder is None else partial(stop_ray, given.folder)
     watch(lambda: working_jobs(given.address, given.folder), end, limit_s=given.minutes * 60)
     return 0
 

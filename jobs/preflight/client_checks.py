@@ -129,7 +129,7 @@ def check_gang(context: Context) -> Iterator[Finding]:
 def check_data_cpus(context: Context) -> Iterator[Finding]:
     """Checks that the workers leave CPUs for Ray Data, which hangs without any (ray#41603)."""
     capacity = context.capacity
-    assert context.spec is not None and context.address is not None and capacity is not None
+    assert context.spec is not None and capacity is not None
     scaling = context.spec.config.scaling
     each, most = scaling.worker_resources["CPU"], capacity.size.get("CPU", 0.0)
     taken = each * scaling.max_workers
@@ -154,7 +154,7 @@ def _only_data_does_not_fit(scaling: ScalingPart, capacity: Capacity) -> bool:
 
 def _is_open(address: str) -> bool:
     try:
-        return get_metadata(address, with_token=False).status == 200
+        return get_metadata(address, {}).status == 200
     except ClusterError:
         return False
 

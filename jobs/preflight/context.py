@@ -1,7 +1,7 @@
 """Input of preflight: a recipe, the folder that is packaged with it, and the cluster for which it is meant."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,18 +35,12 @@ class DashboardResponse:
     data: Mapping[str, Any]
 
 
-def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] | None = None) -> DashboardResponse:
-    """Requests the versions of a cluster; without headers, with the token that Ray would send from here.
-
-    Raises:
-        ClusterError: there is no response.
-    """
-    if headers is None:
-        headers = _token_headers() if with_token else {}
+def get_metadata(address: str, headers: Mapping[str, str]) -> DashboardResponse:
+    """Requests the versions of a cluster; raises ClusterError if there is no response."""
     try:
         response = requests.get(
             address.rstrip("/") + METADATA,
-            headers=dict(headers) if with_token else {},
+            headers=dict(headers),
             timeout=TIMEOUT_S,
             allow_redirects=False,
             **direct(address),
@@ -65,19 +59,6 @@ def get_metadata(address: str, *, with_token: bool, headers: Mapping[str, str] |
 
 def external_url(address: str) -> str | None:
     """Returns a URL's scheme and port at this machine's external address; None if it has no such address."""
-    parts = urlsplit(address)
-    host = _own_address()
-    return None if host is None else f"{parts.scheme}://{host}:{parts.port or 80}"
-
-
-def _token_headers() -> Mapping[str, str]:
-    # Imported here: it imports Ray.
-    from jobs.clusters.ray_private import token_headers  # noqa: PLC0415
-
-    return token_headers()
-
-
-def _own_address() -> str | None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Sends nothing: the kernel only chooses the interface. The address is reserved for documentation (RFC
@@ -86,7 +67,8 @@ def _own_address() -> str | None:
         except OSError:
             return None
         own = str(probe.getsockname()[0])
-    return None if own.startswith(("127.", "0.")) else own
+    parts = urlsplit(address)
+    return None if own.startswith(("127.", "0.")) else f"{parts.scheme}://{own}:{parts.port or 80}"
 
 
 class Context:
@@ -127,12 +109,10 @@ class Context:
 
     @cached_property
     def without_token(self) -> DashboardResponse | ClusterError:
-        """The dashboard's response to an unauthenticated client."""
         return self._get_metadata(with_token=False)
 
     @cached_property
     def with_token(self) -> DashboardResponse | ClusterError:
-        """The dashboard's response to this user."""
         return self._get_metadata(with_token=True)
 
     @cached_property
@@ -145,34 +125,31 @@ class Context:
         except ClusterError:
             return None
 
-    @property
-    def cluster_accepts_us(self) -> bool:
-        """True if the cluster accepts requests of this user."""
-        # Token is missing (401) or wrong (403).
-        return isinstance(self.with_token, DashboardResponse) and self.with_token.status not in (401, 403)
-
     def _get_metadata(self, *, with_token: bool) -> DashboardResponse | ClusterError:
+        # Imported here: it imports Ray.
+        from jobs.clusters.ray_private import token_headers  # noqa: PLC0415
+
         try:
-            reached = connect(str(self.address))
-            return get_metadata(reached.url, with_token=with_token, headers=reached.headers)
+            endpoint = connect(str(self.address))
+            headers = token_headers() if endpoint.headers is None else endpoint.headers
+            return get_metadata(endpoint.url, headers if with_token else {})
         except ClusterError as error:
             return error
 
 
+def _need(is_met: Callable[[Context], bool], lacking: str) -> Need[Context]:
+    return Need(Moment.CLIENT, lambda context: None if is_met(context) else lacking)
+
+
 # Needs of the client's checks.
-RECIPE: Need[Context] = Need(Moment.CLIENT, lambda context: None if context.spec is not None else "no recipe is named")
-CLUSTER: Need[Context] = Need(
-    Moment.CLIENT,
-    lambda context: (
-        "no cluster is known; give --address http://<head>:8265, or start one: rayscribe cluster up --local"
-        if context.address is None
-        else None
-    ),
+RECIPE = _need(lambda context: context.spec is not None, "no recipe is named")
+CLUSTER = _need(
+    lambda context: context.address is not None,
+    "no cluster is known; give --address http://<head>:8265, or start one: rayscribe cluster up --local",
 )
-RESPONSE: Need[Context] = Need(
-    Moment.CLIENT, lambda context: None if context.cluster_accepts_us else "the cluster does not respond to us"
+# Without a token the response is 401, with a wrong one 403.
+RESPONSE = _need(
+    lambda context: isinstance(context.with_token, DashboardResponse) and context.with_token.status not in (401, 403),
+    "the cluster does not respond to us",
 )
-CAPACITY: Need[Context] = Need(
-    Moment.CLIENT,
-    lambda context: None if context.capacity is not None else "the cluster does not report its resources",
-)
+CAPACITY = _need(lambda context: context.capacity is not None, "the cluster does not report its resources")

@@ -3,6 +3,7 @@
 Both print findings as lines of JSON, see `trainers/inspection/check_command.py`; other output is ignored.
 """
 
+import contextlib
 import json
 import os
 import shlex
@@ -12,7 +13,6 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ MAX_LINES = 5
 MAX_LOG_BYTES = 1_000_000
 
 
-@contextmanager
+@contextlib.contextmanager
 def inspecting(context: Context) -> Iterator[Callable[[], list[Finding]]]:
     """Inspects in a process during the block; yields a function that waits for the findings.
 
@@ -109,11 +109,8 @@ def parse_findings(lines: Iterable[str]) -> list[Finding]:
     """Returns the findings among printed lines."""
     findings = []
     for content in _objects(lines):
-        if "check" in content:
-            try:
-                findings.append(Finding.model_validate(content))
-            except ValidationError:
-                continue
+        with contextlib.suppress(ValidationError):
+            findings += [Finding.model_validate(content)] if "check" in content else []
     return findings
 
 
@@ -130,14 +127,10 @@ def unreported(lines: Iterable[str], groups: Sequence[str], reason: str) -> Iter
 
 def _objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        if not line.startswith("{"):
-            continue
-        try:
-            content = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(content, dict):
-            yield content
+        with contextlib.suppress(ValueError):
+            # What begins with { is an object, or no JSON.
+            if line.startswith("{"):
+                yield json.loads(line)
 
 
 def _unknown_variables(spec: JobSpec) -> list[str]:
@@ -162,11 +155,10 @@ def probe(context: Context) -> list[Finding]:
     except RayscribeError as error:
         return [of_probe(Level.ERROR, str(error))]
     missing = list(unreported(lines, PROBED_GROUPS, "the probe ended before this check"))
+    outcome = of_probe(Level.OK, f"{request.submission_id} ran on the cluster, with the run's own packages")
     if missing:
         status = job_info.status or "unknown"
         outcome = of_probe(Level.ERROR, f"{request.submission_id} ended as {status}: {_last_output(job_info, lines)}")
-    else:
-        outcome = of_probe(Level.OK, f"{request.submission_id} ran on the cluster, with the run's own packages")
     return [*map(_from_node, parse_findings(lines)), outcome, *map(_from_node, missing)]
 
 
@@ -224,6 +216,4 @@ def _from_node(finding: Finding) -> Finding:
 def _last_output(job_info: JobInfo, lines: list[str]) -> str:
     errors = [line for line in lines if line.startswith("error: ")]
     printed = [line.strip() for line in lines or job_info.message.splitlines() if line.strip()]
-    if errors:
-        return errors[-1]
-    return " | ".join(printed[-MAX_LINES:]) or "it printed nothing; check the cluster's job logs"
+    return " | ".join(errors[-1:] or printed[-MAX_LINES:]) or "it printed nothing; check the cluster's job logs"

@@ -49,8 +49,8 @@ def split_clips(clips: Sequence[Clip], *, wanted: Sequence[str] = (TEST, VALIDAT
     raise AssertionError("there are fewer clips than splits")
 
 
-def draw(names: Sequence[str], most: int) -> list[int]:
-    """Returns positions of at most `most` names, drawn by their hashes, in order."""
+def draw(names: Sequence[str], most: int | None) -> list[int]:
+    """Returns positions of at most `most` names (None: of all), drawn by their hashes, in order."""
     return sorted(sorted(range(len(names)), key=lambda row: _hash(names[row]))[:most])
 
 
@@ -108,14 +108,12 @@ def _without_shared_texts(clips: Sequence[Clip], splits: Sequence[str], notes: S
     held_out = {_folded(clip.text) for clip, split in zip(clips, splits, strict=True) if split != TRAIN}
     repeats = [split == TRAIN and _folded(clip.text) in held_out for clip, split in zip(clips, splits, strict=True)]
     count, trained = sum(repeats), splits.count(TRAIN)
-    if not count:
-        return Splitting(tuple(splits), tuple(notes))
     if count > MOST_LEFT_OUT * trained:
-        said = f"clips of train with a text that is in validation or test, too: {count:,} of {trained:,}"
-        return Splitting(tuple(splits), (*notes, said))
-    said = f"left out of train, clips with a text of validation or test: {count:,}"
+        note = f"clips of train with a text that is in validation or test, too: {count:,} of {trained:,}"
+        return Splitting(tuple(splits), (*notes, note))
+    left_out = [f"left out of train, clips with a text of validation or test: {count:,}"] if count else []
     kept = (None if repeated else split for split, repeated in zip(splits, repeats, strict=True))
-    return Splitting(tuple(kept), (*notes, said))
+    return Splitting(tuple(kept), (*notes, *left_out))
 
 
 def _folded(text: str) -> str:

@@ -10,17 +10,30 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.recipes.found_manifest import Columns, open_rows, read_manifest_rows
 from trainers.config.parts.data_location import FORMATS, MANIFEST, WITH_SPLITS, DataLocation
 from trainers.config.parts.data_part import Quoting, is_encoding
 from trainers.config.storage_location import StorageOptions, is_remote
 from trainers.data.sources.archives.archive_path import archives_in
 from trainers.data.sources.archives.source_files import SourceFiles
-from trainers.data.sources.data_source import SourceSplit, table_of
+from trainers.data.sources.data_source import SLICE, SourceSplit, table_of
 from trainers.data.sources.formats.common_voice import CLIPS, SPLIT_FILES
 from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.formats.librispeech import TRANSCRIPTS
-from trainers.data.sources.manifest_fields import AUDIO_ENDINGS, UTF_8, decode, in_utf_8, misread_texts
+from trainers.data.sources.manifest import TableRules, read_manifest
+from trainers.data.sources.manifest_fields import (
+    AUDIO_COLUMNS,
+    AUDIO_ENDINGS,
+    TEXT_COLUMNS,
+    UTF_8,
+    decode,
+    delimited_rows,
+    in_utf_8,
+    json_objects,
+    misread_texts,
+    refuse_missing_header,
+    separator_of,
+    usual_column,
+)
 from trainers.errors import ConfigError, DataError
 
 Tell = Callable[[str], None]
@@ -33,6 +46,11 @@ SPLIT_WORDS: Mapping[str, tuple[str, ...]] = {
 }
 MANIFEST_ENDINGS = (".csv", ".tsv", ".jsonl")
 SAVED_DATASET = ("dataset_info.json", "dataset_dict.json")
+ENDINGS = (*MANIFEST_ENDINGS, ".json")
+OTHER_SEPARATORS = ";\t|"
+_NO_COLUMN = "\0"
+# Other usual names of the speaker column.
+SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id", "spk_id", "spk", "speakerid", "speaker_name", "user_id")
 # Options named in messages in place of fields, since there is no recipe yet.
 _OPTIONS: Mapping[str, str] = {
     "data.encoding": "--encoding",
@@ -47,17 +65,13 @@ _SUFFIXES = frozenset(f".{ending}" for ending in AUDIO_ENDINGS)
 
 
 @dataclass(frozen=True)
-class FolderFiles:
-    """All files below a folder, as relative paths, sorted; hidden ones are left out."""
+class Columns:
+    """Columns that the user has named. None: found by their usual names; `ignored` ones are skipped."""
 
-    names: list[str]
-
-    def has_ending(self, ending: str) -> bool:
-        return any(name.endswith(ending) for name in self.names)
-
-    @property
-    def recordings(self) -> list[str]:
-        return [name for name in self.names if posixpath.splitext(name)[1].lower() in _SUFFIXES]
+    audio: str | None = None
+    text: str | None = None
+    speaker: str | None = None
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,7 +201,7 @@ def _in_folder(folder: Path, files: SourceFiles, columns: Columns, tell: Tell) -
     if manifests := _manifests(folder, named, files, columns):
         return manifests
     below = list_folder(folder, tell)
-    if below.has_ending(TRANSCRIPTS):
+    if any(name.endswith(TRANSCRIPTS) for name in below):
         where = DataLocation("librispeech", str(folder))
         found = _of_format(folder.name, where, files)
         return replace(found, splits=_by_folders(found.splits[ALL], str(folder), files))
@@ -202,7 +216,7 @@ def _of_format(name: str, where: DataLocation, files: SourceFiles) -> FoundSpeec
     for split in SPLIT_WORDS if has_splits else (ALL,):
         rows = read_rows(where, split or "train", files)
         table = rows.table.filter(pc.invert(pc.is_in(rows.table["id"], pa.array([*rows.problems], pa.string()))))
-        splits[split] = FoundSplit(open_rows(split, rows.location, table, files), text)
+        splits[split] = FoundSplit(_open_rows(split, rows.location, table, files), text)
         notes += rows.warnings
         notes += (
             [f"left out, samples without one recording and one text: {len(rows.problems)}"] if rows.problems else []
@@ -294,13 +308,81 @@ def split_of_name(name: str) -> str | None:
 
 
 def _manifest(location: str, files: SourceFiles, columns: Columns) -> FoundSplit:
-    source, named, as_it_is = read_manifest_rows(location, files, columns)
-    return FoundSplit(source, location if as_it_is else None, named)
+    """Reads the rows of a manifest, with any names of columns and any separator.
+
+    Raises:
+        ConfigError: there is no manifest, or its columns are not known.
+        DataError: the manifest is not valid.
+    """
+    if posixpath.splitext(location)[1].lower() not in ENDINGS:
+        raise ConfigError(
+            f"{location}: its ending is none of a manifest's ({', '.join(ENDINGS)}): name one, a folder of "
+            "recordings, or FORMAT:PATH (docs/data.md)"
+        )
+    content = files.read(location)
+    if content is None:
+        raise ConfigError(f"{location}: no such file: name a manifest (.csv, .tsv, .jsonl) or a folder of recordings")
+    names, separator = _columns_of(location, decode(location, content), files.quoting)
+    if not names:
+        raise DataError(f"{location}: it has no rows: write a header and a line for each recording")
+    names = [name for name in names if name not in columns.ignored]
+    audio = columns.audio or usual_column(names, AUDIO_COLUMNS)
+    transcript = columns.text or usual_column(names, TEXT_COLUMNS)
+    if audio not in names:
+        refuse_missing_header(location, names)
+    speaker = columns.speaker or usual_column(names, SPEAKER_COLUMNS)
+    _refuse_unknown(location, names, Columns(audio, transcript, speaker))
+    assert audio is not None and transcript is not None
+    rules = TableRules(
+        audio, transcript, slice_columns=[] if speaker is None else [speaker], ignore_columns=columns.ignored
+    )
+    table = read_manifest(location, content, rules, quoting=files.quoting, delimiter=separator)
+    if speaker is not None:
+        place = table.schema.get_field_index("speaker")
+        table = table.set_column(place, "speaker", table[f"{SLICE}{speaker}"]).drop_columns(f"{SLICE}{speaker}")
+    # A recipe can name a manifest with commas or tabs unchanged.
+    named = location if separator in (None, ",") else None
+    return FoundSplit(_open_rows("", location, table, files), named, (audio, transcript))
 
 
-def _recordings(folder: Path, below: FolderFiles, files: SourceFiles) -> FoundSpeech:
+def _refuse_unknown(location: str, names: Sequence[str], columns: Columns) -> None:
+    """Rejects missing columns, all in one message."""
+    no_texts = (
+        " (if none does, write what is said into a column text: without transcripts there is nothing to train on)"
+    )
+    wanted = [
+        ("--audio-column", columns.audio, "recordings", ""),
+        ("--text-column", columns.text, "transcripts", no_texts),
+        *([("--speaker-column", columns.speaker, "speakers", "")] if columns.speaker is not None else []),
+    ]
+    problems = [
+        f"{f'none is {name!r}:' if name is not None else f'which one names the {what}?'} name it with {option}{more}"
+        for option, name, what, more in wanted
+        if name not in names
+    ]
+    if problems:
+        raise ConfigError(f"{location}: of its columns ({', '.join(names)}) {'; '.join(problems)}")
+
+
+def _open_rows(split: str, location: str, table: pa.Table, files: SourceFiles) -> SourceSplit:
+    """Returns rows with the reader of their recordings; without a fingerprint, since nothing is prepared from them."""
+    rows = files.locate(table, {})
+    return SourceSplit(split, location, rows.table, rows.reader, fingerprint="")
+
+
+def _columns_of(location: str, text: str, quoting: Quoting) -> tuple[Sequence[str], str | None]:
+    """Returns the names of the columns, and the separator of a .csv."""
+    suffix = posixpath.splitext(location)[1].lower()
+    if suffix not in (".csv", ".tsv"):
+        # An object may lack keys that others have, such as an unknown speaker.
+        return [*dict.fromkeys(name for _, row in json_objects(location, text) for name in row)], None
+    separator = separator_of(text, OTHER_SEPARATORS) if suffix == ".csv" else None
+    return [*delimited_rows(location, text, separator or "\t", [_NO_COLUMN], quoting=quoting)[0]], separator
+
+
+def _recordings(folder: Path, below: list[str], files: SourceFiles) -> FoundSpeech:
     table, notes = rows_next_to_recordings(folder, below, files.encoding)
-    found = FoundSplit(open_rows(ALL, str(folder), table, files))
+    found = FoundSplit(_open_rows(ALL, str(folder), table, files))
     splits = _by_folders(found, str(folder), files)
     return FoundSpeech(folder.name, "recordings with a .txt next to each", str(folder), splits, notes=tuple(notes))
 
@@ -314,14 +396,18 @@ def _by_folders(found: FoundSplit, root: str, files: SourceFiles) -> dict[str, F
         return {ALL: found}
     chosen = pa.array(splits, pa.string())
     return {
-        split: FoundSplit(open_rows(split, root, table.filter(pc.equal(chosen, split)), files))
+        split: FoundSplit(_open_rows(split, root, table.filter(pc.equal(chosen, split)), files))
         for split in SPLIT_WORDS
         if split in splits
     }
 
 
-def list_folder(folder: Path, tell: Callable[[str], None]) -> FolderFiles:
-    """Lists all files below a folder; raises DataError if a folder cannot be listed."""
+def list_folder(folder: Path, tell: Callable[[str], None]) -> list[str]:
+    """Lists all files below a folder, as relative paths, sorted, without hidden ones.
+
+    Raises:
+        DataError: a folder cannot be listed.
+    """
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: {error.strerror}: let this user read it") from None
@@ -333,17 +419,18 @@ def list_folder(folder: Path, tell: Callable[[str], None]) -> FolderFiles:
         prefix = "" if below == "." else f"{below}/"
         found += [f"{prefix}{name}" for name in names if not name.startswith(".")]
         tell(f"{folder}: {len(found):,} files so far")
-    return FolderFiles(sorted(found))
+    return sorted(found)
 
 
-def rows_next_to_recordings(folder: Path, files: FolderFiles, encoding: str) -> tuple[pa.Table, list[str]]:
+def rows_next_to_recordings(folder: Path, files: list[str], encoding: str) -> tuple[pa.Table, list[str]]:
     """Returns a table of ROW_SCHEMA of the recordings that have a transcript, and notes on what was left out.
 
     Raises:
         ConfigError: there are no recordings, or no transcripts; says what is needed.
         DataError: a transcript is in another encoding.
     """
-    recordings, names = files.recordings, frozenset(files.names)
+    recordings = [name for name in files if posixpath.splitext(name)[1].lower() in _SUFFIXES]
+    names = frozenset(files)
     if not recordings:
         raise ConfigError(
             f"{folder}: no recordings (.wav, .flac, .mp3, …) and no manifest in it or below: name a folder of "

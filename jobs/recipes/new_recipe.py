@@ -88,7 +88,10 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
         )
     splits, notes = _splits(speech)
     limits = clip_limits(machine, wishes.model)
-    drawn = {split: _at_most(rows, limits[split]) for split, rows in splits.items()}
+    drawn = {
+        split: [rows[position] for position in draw([row["id"] for row in rows], limits[split])]
+        for split, rows in splits.items()
+    }
     less = [
         f"{split}: {len(drawn[split]):,} of {len(rows):,} clips are used: as many as this machine takes in minutes"
         for split, rows in splits.items()
@@ -111,16 +114,18 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     said = [_described(found, speech, everything), *found.notes, *_left_out(speech), *repeats]
     said += [f"language: {language}, {known_by}"] if language is not None else []
     said += [f"clips: {', '.join(f'{split} {len(rows):,}' for split, rows in drawn.items())}", *notes, *less]
-    said += _few(drawn)
+    few = [
+        counted(len(drawn[split]), f"{split} clip") for split in (VALIDATION, TEST) if len(drawn[split]) < LEAST_SCORED
+    ]
+    said += [f"warning: scores of {' and '.join(few)} say little: add recordings, best of more speakers"] if few else []
     said += [f"machine: {machine}", _chosen(choices), *_fetched(choices)]
     return NewRecipe(wishes.out, texts, tuple(said), f"{RAY_DEFAULT_STORAGE}/{name}")
 
 
 def _refuse_without_cantonese(language: str | None, choices: Choices) -> None:
     name, released = choices.model.get("name_or_path"), family_parts()["whisper"].released
-    if language is None or whisper_code(language) != CANTONESE:
-        return
-    if name in released.values() and name not in [released[size] for size in KNOW_CANTONESE]:
+    is_cantonese = language is not None and whisper_code(language) == CANTONESE
+    if is_cantonese and name in released.values() and name not in [released[size] for size in KNOW_CANTONESE]:
         raise ConfigError(
             f"language {language!r}: {name} has no token <|{CANTONESE}|> of Cantonese: name a model that has one, with "
             f"--model {', '.join(KNOW_CANTONESE)} or scratch"
@@ -162,13 +167,6 @@ def _recording_of(row: Row) -> tuple[str, float | None, float | None]:
     return (audio, None, None) if row["offset_s"] is None else (audio, row["offset_s"], row["duration_s"])
 
 
-def _few(drawn: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    few = {split: len(rows) for split, rows in drawn.items() if split != TRAIN and len(rows) < LEAST_SCORED}
-    if few:
-        clips = " and ".join(counted(count, f"{split} clip") for split, count in few.items())
-        yield f"warning: scores of {clips} say little: add recordings, best of more speakers"
-
-
 def _splits(speech: MeasuredSpeech) -> tuple[dict[str, list[Row]], list[str]]:
     """Returns rows of train, validation and test, and notes for the user; the data's own splits are not changed."""
     given = dict(speech.rows)
@@ -196,8 +194,8 @@ def _clip(row: Row) -> Clip:
 def _overlaps(splits: Mapping[str, Sequence[Row]]) -> list[str]:
     """Returns notes on what train and the data's own held-out splits have in common."""
     notes = []
+    trained = {_recording_of(row) for row in splits[TRAIN]}
     for split in (VALIDATION, TEST):
-        trained = {_recording_of(row) for row in splits[TRAIN]}
         repeated = sum(_recording_of(row) in trained for row in splits[split])
         speakers = {row["speaker"] for row in splits[TRAIN]} & {row["speaker"] for row in splits[split]} - {None}
         texts = shared_texts([row["text"] for row in splits[split]], [row["text"] for row in splits[TRAIN]])
@@ -206,15 +204,10 @@ def _overlaps(splits: Mapping[str, Sequence[Row]]) -> list[str]:
         if speakers:
             notes.append(f"warning: speakers of {split} that are in train, too: {len(speakers):,}")
         if texts:
-            total = len(splits[split])
-            notes.append(f"warning: clips of {split} whose texts are in train, too: {texts:,} of {total:,}")
+            notes.append(
+                f"warning: clips of {split} whose texts are in train, too: {texts:,} of {len(splits[split]):,}"
+            )
     return notes
-
-
-def _at_most(rows: list[Row], most: int | None) -> list[Row]:
-    if most is None or len(rows) <= most:
-        return rows
-    return [rows[position] for position in draw([row["id"] for row in rows], most)]
 
 
 def _named_data(

@@ -3,6 +3,7 @@
 The language of texts is recognized by their script or their most frequent words, and by a detector.
 """
 
+import contextlib
 import re
 import time
 import unicodedata
@@ -169,22 +170,19 @@ def _decoded_s(split: FoundSplit, known: Recordings) -> np.ndarray:
     rows = [row for row in split.source.table.slice(0, DECODED).to_pylist() if row["id"] not in known.unreadable]
     lengths_s = []
     for row, content in zip(rows, split.source.reader.read(rows), strict=True):
-        if isinstance(content, AudioError) or row["offset_s"] is not None:
-            continue
-        try:
-            lengths_s.append(len(decode(content, name=row["audio"])) / SAMPLING_RATE_HZ)
-        except AudioError:
-            continue
+        if not isinstance(content, AudioError) and row["offset_s"] is None:
+            with contextlib.suppress(AudioError):
+                lengths_s.append(len(decode(content, name=row["audio"])) / SAMPLING_RATE_HZ)
     return np.array(lengths_s, dtype=np.float64)
 
 
 def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
-    """Returns the language as a recipe names it, and how it is known.
+    """Returns the language as a recipe names it, and how it is known: by user or data, else by the transcripts.
 
     Raises:
         ConfigError: it is not known, or Whisper has no token for it.
     """
-    language, known_by = _named_language(rows, found, given)
+    language, known_by = _known_language(rows, found, given)
     if whisper_code(language) is None:
         named = "--language" if given is not None else f"{found.place}: language"
         raise ConfigError(
@@ -194,8 +192,7 @@ def language_of(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> t
     return language, known_by
 
 
-def _named_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
-    """Returns the language that the user or the data names, else that of the transcripts."""
+def _known_language(rows: Sequence[Row], found: FoundSpeech, given: str | None) -> tuple[str, str]:
     if given is not None:
         return given, "as --language has it"
     named = Counter(row["language"] for row in rows if row["language"])
@@ -265,7 +262,5 @@ def _by_script_or_words(texts: Iterable[str]) -> str | None:
 def script_of_texts(texts: Iterable[str]) -> str:
     """Returns the most frequent script, e.g. `Latin`, and the number of different letters, for messages."""
     letters = Counter(letter for text in texts for letter in text.lower() if letter.isalpha())
-    scripts = Counter[str]()
-    for letter, count in letters.items():
-        scripts[unicodedata.name(letter, "UNKNOWN").partition(" ")[0].capitalize()] += count
+    scripts = Counter(unicodedata.name(letter, "UNKNOWN").split(" ")[0].capitalize() for letter in letters.elements())
     return f"{scripts.most_common(1)[0][0]}, {len(letters)} letters" if scripts else "no letters"

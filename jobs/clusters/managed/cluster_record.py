@@ -34,6 +34,7 @@ from trainers.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,60}[A-Za-z0-9])?")
 TOKEN_BYTES = 32
+TAKEN_DOWN = "taken-down"
 DASHBOARD_PORT = 8265
 # Shells report a command that was ended by a signal with 128 + signal.
 SIGNAL_EXIT = 128
@@ -42,7 +43,7 @@ SIGNAL_EXIT = 128
 class SshTarget(BaseModel):
     """SSH access to the head; without `private_key`, a path on this machine, ssh chooses the key."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True)
 
     host: str
     user: str
@@ -59,7 +60,7 @@ class ClusterRecord(BaseModel):
         dashboard: URL of the dashboard on this machine; None: it needs a forwarded port, or the cluster is starting.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True)
 
     name: str
     created_s: float
@@ -69,7 +70,6 @@ class ClusterRecord(BaseModel):
 
     @property
     def files(self) -> Path:
-        """Folder of its logs."""
         return clusters_folder() / self.name
 
     @property
@@ -83,7 +83,8 @@ class ClusterRecord(BaseModel):
 
     @property
     def token_path(self) -> Path:
-        return token_path(self.name)
+        """Returns the path of a cluster's token."""
+        return clusters_folder() / f"{self.name}.token"
 
     @property
     def config_path(self) -> Path:
@@ -96,12 +97,12 @@ class ClusterRecord(BaseModel):
 
     def write(self) -> None:
         write_private(self.path, self.model_dump_json(indent=2))
-        _taken_down_path(self.name).unlink(missing_ok=True)
+        (self.files / TAKEN_DOWN).unlink(missing_ok=True)
 
     def forget(self, *, taken_down: bool = False) -> None:
         """Removes all files but the logs; `taken_down` records until the next start that its jobs have ended, too."""
         if taken_down:
-            write_private(_taken_down_path(self.name), "")
+            write_private(self.files / TAKEN_DOWN, "")
         for path in (self.token_path, self.config_path, self.known_hosts_path, self.path):
             path.unlink(missing_ok=True)
         shutil.rmtree(self.temporary_files, ignore_errors=True)
@@ -148,7 +149,6 @@ class RayUpRecord(ClusterRecord):
 
     kind: Literal["ray-up"] = "ray-up"
     ssh: SshTarget | None = None
-    dashboard_port: int = DASHBOARD_PORT
 
 
 Record = LocalRecord | RayUpRecord
@@ -162,16 +162,7 @@ def clusters_folder() -> Path:
 
 def was_taken_down(name: str) -> bool:
     """Returns True if the cluster of this name was ended from here, and not started again since."""
-    return _taken_down_path(name).exists()
-
-
-def _taken_down_path(name: str) -> Path:
-    return clusters_folder() / name / "taken-down"
-
-
-def token_path(name: str) -> Path:
-    """Returns the path of a cluster's token."""
-    return clusters_folder() / f"{name}.token"
+    return (clusters_folder() / name / TAKEN_DOWN).exists()
 
 
 def check_name(name: str) -> str:
@@ -224,8 +215,7 @@ def the_only_record() -> Record:
 
 def default_address() -> str | None:
     """Returns the default cluster of runs: RAY_API_SERVER_ADDRESS, RAY_ADDRESS, or the only recorded cluster."""
-    in_environment = address_in_environment()
-    if in_environment is not None:
+    if (in_environment := address_in_environment()) is not None:
         return in_environment
     found = all_records()
     return cluster_address(found[0].name) if len(found) == 1 else None
@@ -272,7 +262,7 @@ def all_records() -> list[Record]:
 
 def ensure_token(name: str) -> Path:
     """Returns the file of the cluster's token, which is generated once."""
-    path = token_path(name)
+    path = clusters_folder() / f"{name}.token"
     if not path.exists():
         write_private(path, secrets.token_hex(TOKEN_BYTES))
     path.chmod(0o600)

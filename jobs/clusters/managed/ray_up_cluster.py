@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shlex
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -163,11 +162,12 @@ def check_login(content: Mapping[str, Any]) -> None:
         return
     target = ssh_target(content["auth"], str(host))
     # Without known hosts: the key is checked when the address is recorded.
-    code, output = run_over_ssh(target, Path(os.devnull), "true", timeout_s=LOGIN_TIMEOUT_S)
-    if code != 0:
+    login = run_over_ssh(target, Path(os.devnull), "true", timeout_s=LOGIN_TIMEOUT_S)
+    if login.returncode != 0:
+        output = login.stderr.strip() or f"exit code {login.returncode}"
         key = f" -i {target.private_key}" if target.private_key is not None else ""
         raise ClusterError(
-            f"{target.user} cannot log in to the head, {host} ({output or f'exit code {code}'}): nothing was started; "
+            f"{target.user} cannot log in to the head, {host} ({output}): nothing was started; "
             f"try `ssh{key} {target.user}@{host}`, and see provider.head_ip, auth.ssh_user and auth.ssh_private_key "
             "(ray_up.head_ip, user and private_key of a spec)"
         )
@@ -226,16 +226,16 @@ def head_runs(record: RayUpRecord, *, restart: bool = False) -> bool:
 def _ray_listens(record: RayUpRecord, head: SshTarget) -> bool:
     """Returns True if Ray's port is open on the head."""
     content = yaml.safe_load(record.config_path.read_text(encoding="utf-8"))
-    line = listens_line(gcs_port(content))
-    code, message = run_over_ssh(head, record.known_hosts_path, line, timeout_s=STOP_TIMEOUT_S)
-    if key_changed(message):
+    asked = run_over_ssh(head, record.known_hosts_path, listens_line(gcs_port(content)), timeout_s=STOP_TIMEOUT_S)
+    if key_changed(asked.stderr):
         raise ClusterError(changed_text(record.model_copy(update={"ssh": head})))
-    if code not in (0, 1):
+    if asked.returncode not in (0, 1):
         raise ClusterError(
-            f"the head of {record.name}, {head.host}, cannot be asked whether Ray and jobs run there ({message}): "
-            "repeat the command when it responds, or use --restart, with which its jobs are lost"
+            f"the head of {record.name}, {head.host}, cannot be asked whether Ray and jobs run there "
+            f"({asked.stderr.strip()}): repeat the command when it responds, or use --restart, with which its jobs are "
+            "lost"
         )
-    return code == 0
+    return asked.returncode == 0
 
 
 def responds(record: RayUpRecord) -> bool:
@@ -257,19 +257,13 @@ def _stop_hosts(record: RayUpRecord, content: Mapping[str, Any]) -> Iterator[str
 
 def _stop_host(record: RayUpRecord, content: Mapping[str, Any], host: str, shell: list[str]) -> str | None:
     target = ssh_target(content["auth"], host)
-    command = [*ssh_command(target, record.known_hosts_path), shlex.join(shell)]
     if record.ssh is not None and host != content["provider"]["head_ip"]:
         # Through the head, since workers may not be reachable from here.
         through = shlex.join(ssh_command(record.ssh, record.known_hosts_path)).replace("%", "%%") + " -W %h:%p"
-        proxied = target.model_copy(update={"proxy_command": through})
-        command = [*ssh_command(proxied, record.known_hosts_path), command[-1]]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=STOP_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"{host} (no answer in {STOP_TIMEOUT_S:.0f} s)"
-    if done.returncode == 0:
-        return None
-    return f"{host} ({(done.stderr or done.stdout).strip().splitlines()[-1:] or ['no message']})"
+        target = target.model_copy(update={"proxy_command": through})
+    stopped = run_over_ssh(target, record.known_hosts_path, shlex.join(shell), timeout_s=STOP_TIMEOUT_S)
+    lines = (stopped.stderr or stopped.stdout).strip().splitlines() or ["no message"]
+    return None if stopped.returncode == 0 else f"{host} ({lines[-1]})"
 
 
 def _ray(record: RayUpRecord, arguments: list[str], log: str, *, timeout_s: float, say: Say, doing: str) -> None:
@@ -309,9 +303,5 @@ def autoscaler_lines(record: RayUpRecord) -> str:
     if record.ssh is None:
         return ""
     command = "tail -n 200 /tmp/ray/session_latest/logs/monitor.* | grep -iE 'error|fail|denied|timed out' | tail -n 8"
-    line = [*ssh_command(record.ssh, record.known_hosts_path), command]
-    with contextlib.suppress(subprocess.SubprocessError, OSError):
-        done = subprocess.run(line, capture_output=True, text=True, timeout=STOP_TIMEOUT_S, check=False)
-        if done.stdout.strip():
-            return f"its autoscaler says:\n{done.stdout}"
-    return ""
+    done = run_over_ssh(record.ssh, record.known_hosts_path, command, timeout_s=STOP_TIMEOUT_S)
+    return f"its autoscaler says:\n{done.stdout}" if done.stdout.strip() else ""

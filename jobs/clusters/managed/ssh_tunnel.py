@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from jobs.clusters.managed.cluster_record import RayUpRecord, SshTarget, write_private
+from jobs.clusters.managed.cluster_record import DASHBOARD_PORT, RayUpRecord, SshTarget, write_private
 from jobs.errors import ClusterError
 from trainers.config.storage_location import in_home
 from trainers.distributed.local_ray import LOOPBACK, free_ports
@@ -56,17 +56,18 @@ def ssh_command(target: SshTarget, known_hosts: Path) -> list[str]:
     return [*command, f"{target.user}@{target.host}"]
 
 
-def run_over_ssh(target: SshTarget, known_hosts: Path, command: str, *, timeout_s: float) -> tuple[int, str]:
-    """Runs a command in the shell of a host, for at most `timeout_s`; returns exit code and standard error.
+def run_over_ssh(
+    target: SshTarget, known_hosts: Path, command: str, *, timeout_s: float
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command in the shell of a host, for at most `timeout_s`; returns its exit code and output.
 
-    The code is 255 if ssh itself failed, and -1 after the timeout.
+    The code is 255 if ssh itself failed, and -1 after the timeout, which is then the text of standard error.
     """
     line = [*ssh_command(target, known_hosts), command]
     try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
-        return -1, f"no answer in {timeout_s:.0f} s"
-    return done.returncode, done.stderr.strip()
+        return subprocess.CompletedProcess(line, -1, "", f"no answer in {timeout_s:.0f} s")
 
 
 class Tunnel:
@@ -102,7 +103,7 @@ class Tunnel:
             self._process = None
 
     def _open(self) -> None:
-        forward = f"{LOOPBACK}:{self.port}:{LOOPBACK}:{self._record.dashboard_port}"
+        forward = f"{LOOPBACK}:{self.port}:{LOOPBACK}:{DASHBOARD_PORT}"
         *command, host = ssh_command(self.ssh, self._record.known_hosts_path)
         # `cat` ends with its input, so the connection never outlives this process, however the process ends.
         command += ["-o", "ExitOnForwardFailure=yes", "-L", forward, host, f"echo {READY}; exec cat"]
@@ -144,8 +145,8 @@ def key_changed(message: str) -> bool:
 def check_host_key(record: RayUpRecord) -> None:
     """Raises ClusterError for a head that shows another key: it may be another machine, and gets no token."""
     assert record.ssh is not None
-    _, message = run_over_ssh(record.ssh, record.known_hosts_path, "true", timeout_s=LOGIN_TIMEOUT_S)
-    if key_changed(message):
+    login = run_over_ssh(record.ssh, record.known_hosts_path, "true", timeout_s=LOGIN_TIMEOUT_S)
+    if key_changed(login.stderr):
         raise ClusterError(changed_text(record))
 
 
@@ -159,31 +160,8 @@ def changed_text(record: RayUpRecord) -> str:
     )
 
 
-def shown_key(record: RayUpRecord, folder: Path) -> Path:
-    """Reads the key that the head shows now, into a file of known hosts.
-
-    Raises:
-        ClusterError: the head shows none.
-    """
-    assert record.ssh is not None
-    path = folder / "known_hosts"
-    _, message = run_over_ssh(record.ssh, path, "true", timeout_s=LOGIN_TIMEOUT_S)
-    if not path.exists():
-        raise ClusterError(f"the head of {record.name}, {record.ssh.host}, shows no key: {message or 'no answer'}")
-    return path
-
-
-def fingerprints(path: Path) -> list[str]:
-    """Returns fingerprints of a file of known hosts, as `ssh-keygen -l` prints them; none without a file."""
-    if not path.exists():
-        return []
-    line = ["ssh-keygen", "-l", "-f", str(path)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=FINGERPRINT_TIMEOUT_S, check=False)
-    return done.stdout.splitlines()
-
-
 class KeyChange:
-    """The remembered key of a head and the one that it shows now."""
+    """The remembered key of a head and the one that it shows now, as fingerprints."""
 
     def __init__(self, record: RayUpRecord):
         """Reads the key that the head shows now.
@@ -191,12 +169,26 @@ class KeyChange:
         Raises:
             ClusterError: the head shows no key.
         """
+        assert record.ssh is not None
         self._record = record
         with tempfile.TemporaryDirectory() as folder:
-            path = shown_key(record, Path(folder))
+            path = Path(folder, "known_hosts")
+            login = run_over_ssh(record.ssh, path, "true", timeout_s=LOGIN_TIMEOUT_S)
+            if not path.exists():
+                message = login.stderr.strip() or "no answer"
+                raise ClusterError(f"the head of {record.name}, {record.ssh.host}, shows no key: {message}")
             self._content = path.read_text(encoding="utf-8")
-            self.before, self.now = fingerprints(record.known_hosts_path), fingerprints(path)
+            self.before, self.now = _fingerprints(record.known_hosts_path), _fingerprints(path)
 
     def accept(self) -> None:
         """Stores the key that was shown, and no other."""
         write_private(self._record.known_hosts_path, self._content)
+
+
+def _fingerprints(path: Path) -> list[str]:
+    """Returns fingerprints of a file of known hosts, as `ssh-keygen -l` prints them; none without a file."""
+    if not path.exists():
+        return []
+    line = ["ssh-keygen", "-l", "-f", str(path)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=FINGERPRINT_TIMEOUT_S, check=False)
+    return done.stdout.splitlines()

@@ -54,7 +54,7 @@ def check(file: Any) -> Any:
             yield Violation(node.place, node.text, "name another site")
 
 
-RULES = (Rule("my-sites", "the site is in use", RAY_UP, check),)
+RULES = (Rule("my-sites", RAY_UP, check),)
 LABELS = {"my.cloud/market": "spot"}
 PROVIDER = Provider(MyPart, rules=RULES, metadata_service=Service, module="mycloud.Nodes", spot_labels=LABELS)
 '''

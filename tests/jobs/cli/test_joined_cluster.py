@@ -8,7 +8,7 @@ import pytest
 
 from jobs.cli.train import joined
 from jobs.clusters.managed.cluster_endpoint import connect
-from jobs.clusters.managed.cluster_record import LocalRecord, ensure_token, token_path
+from jobs.clusters.managed.cluster_record import LocalRecord, clusters_folder, ensure_token
 from jobs.errors import ClusterGoneError
 from tests.jobs.control_store import living_ray
 
@@ -48,7 +48,7 @@ def lives(tmp_path: Path) -> Iterator[None]:
 )
 def test_a_cluster_that_was_started_here_isjoined_with_its_own_token(address: str | None, cluster: str | None) -> None:
     assert joined(address, cluster) == "127.0.0.1:20000"
-    assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(token_path("mine"))
+    assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(clusters_folder() / "mine.token")
     assert "RAY_AUTH_TOKEN" not in os.environ
 
 

@@ -107,7 +107,7 @@ def dashboard() -> Iterator[tuple[str, list[str | None]]]:
     [
         lambda url, headers: JobsClient(url, headers).get_version(),
         lambda url, headers: StateClient(url, headers)._do_request("GET", "/x").raise_for_status(),
-        lambda url, headers: get_metadata(url, with_token=True, headers=headers),
+        get_metadata,
         lambda url, headers: _get(ClusterEndpoint(url, headers, on_this_machine=True), "/x", {}),
     ],
     ids=["jobs", "state", "preflight", "logs"],

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import soundfile
 
-from jobs.recipes.found_manifest import Columns
-from jobs.recipes.found_speech import ALL, FoundSpeech, find_speech, split_of_name
+from jobs.recipes.found_speech import ALL, Columns, FoundSpeech, find_speech, split_of_name
 from jobs.recipes.speech_facts import measure
 from tests.trainers.data.sources.archives.made_archives import manifest_members, recording, text, write_tar
 from tests.trainers.synthetic import RATE_HZ, speechlike, write_corpus, write_recording

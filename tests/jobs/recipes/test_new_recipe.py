@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from jobs.recipes.found_machine import Gpu, Machine
-from jobs.recipes.found_manifest import Columns
-from jobs.recipes.found_speech import FoundSpeech, FoundSplit, find_speech
+from jobs.recipes.found_speech import Columns, FoundSpeech, FoundSplit, find_speech
 from jobs.recipes.new_recipe import DOCS, NewRecipe, Wishes, new_recipe, read_given_model, run_name
 from jobs.recipes.speech_facts import MeasuredSpeech, language_of, measure
 from tests.trainers.synthetic import write_corpus

@@ -1,6 +1,5 @@
 """What this machine remembers of clusters, and what is meant where none is named."""
 
-import json
 import stat
 from pathlib import Path
 
@@ -8,10 +7,7 @@ import pytest
 
 from jobs.clusters.managed.cluster_record import (
     RECORDS,
-    LocalRecord,
-    RayUpRecord,
     Record,
-    SshTarget,
     all_records,
     default_address,
     ensure_token,
@@ -95,22 +91,6 @@ def test_a_ray_of_this_machine_is_known_by_both_of_its_addresses_while_it_lives(
     assert is_local_address("cluster://local")
     assert not is_local_address("cluster://hosts")
     assert is_local_address("http://127.0.0.1:8265")
-
-
-def test_records_of_before_had_the_fields_of_both_kinds(home: Path) -> None:
-    former = {"created_s": 1.0, "state": "up", "dashboard_port": 8265, "idle_stop_minutes": None}
-    local = {"dashboard": "http://127.0.0.1:8265", "address": "127.0.0.1:6379", "folder": "/tmp/ray", "machine": None}
-    ray_up = {"provider": "local", "ssh": {"host": "10.0.0.1", "user": "ana", "private_key": None}}
-    files = {
-        "mine": {"kind": "local", **former, **local, **dict.fromkeys(ray_up)},
-        "hosts": {"kind": "ray-up", **former, **dict.fromkeys(local), **ray_up},
-    }
-    (home / "clusters").mkdir(parents=True)
-    for name, fields in files.items():
-        (home / "clusters" / f"{name}.json").write_text(json.dumps({"name": name, **fields}))
-    hosts, mine = all_records()
-    assert isinstance(hosts, RayUpRecord) and hosts.ssh == SshTarget(host="10.0.0.1", user="ana")
-    assert isinstance(mine, LocalRecord) and mine.folder == Path("/tmp/ray")
 
 
 def test_names_that_are_no_files_and_files_that_are_no_records_are_refused(home: Path) -> None:

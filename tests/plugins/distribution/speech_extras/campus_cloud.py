@@ -45,5 +45,5 @@ def _disks_fit(file: ClusterFile) -> Iterator[Violation]:
             yield Violation(size.place, size.text, "ask for at most 2000 GB, the largest disk of the campus cloud")
 
 
-RULES = (Rule("campus-disks", "disks are no larger than the cloud has", RAY_UP, _disks_fit),)
+RULES = (Rule("campus-disks", RAY_UP, _disks_fit),)
 CAMPUS = Provider(CampusPart, _spot_setting, RULES, module=MODULE)
