@@ -67,26 +67,19 @@ def pack(
         reason = f" (left out by {reasons[0]})" if reasons else ""
         raise ConfigError(f"{tree.root / needed} is not in the package{reason}: the job starts with it; include it")
     _check_names([*names, *extra], "the package")
-    members = _members(tree, extra)
-    if len(members) > MAX_FILES:
-        raise ConfigError(package_size(tree, extra).message)
     target_folder.mkdir(parents=True, exist_ok=True)
     with _new_file(target_folder) as (file, path):
         try:
-            _write(members, file)
-        except _TooLargeError:
-            raise ConfigError(package_size(tree, extra).message) from None
+            size = _fill(file, tree, extra)
+            _to_disk(file)
         except OSError as error:
-            if error.filename is None:
-                raise ConfigError(
-                    f"{target_folder}: {error.strerror}; free some space, or choose another disk"
-                ) from None
-            raise unreadable(error) from None
-        _to_disk(file)
-        sha256, size_bytes = _digest(path), path.stat().st_size
+            raise ConfigError(f"{target_folder}: {error.strerror}; free some space, or choose another disk") from None
+        if not size.fits:
+            raise ConfigError(size.message)
+        sha256 = _digest(path)
         target = target_folder / f"{sha256}.zip"
         path.replace(target)
-    return Package(sha256, target, size_bytes, len(members))
+    return Package(sha256, target, size.zip_bytes, size.files)
 
 
 def no_such_file(root: Path, needed: str) -> str:
@@ -152,7 +145,7 @@ def _check_names(names: list[str], where: str) -> None:
         parts = name.split("/")
         odd = "\\" in name or "\0" in name or name[1:2] == ":" or not {"", ".", ".."}.isdisjoint(parts)
         if odd or name in taken:
-            raise ConfigError(f"{where} holds a file {name!r}: every path must be relative, plain and there only once")
+            raise ConfigError(f"{where} holds a file {name!r}: every path must be relative, plain and listed only once")
         taken.add(name)
     ordered = sorted(taken)
     for name in ordered:
@@ -230,17 +223,23 @@ def package_size(tree: Tree, extra: Mapping[str, bytes | Path] | None = None) ->
     Raises:
         ConfigError: a file cannot be read.
     """
-    size = unpacked_size(tree, extra or {})
-    archive = io.BytesIO()
-    fits = size.fits
-    if fits:
-        try:
-            _write(_members(tree, extra or {}), archive)
-        except _TooLargeError:
-            fits = False
-        except OSError as error:
-            raise unreadable(error) from None
-    return replace(size, zip_bytes=archive.getbuffer().nbytes, fits=fits)
+    return _fill(io.BytesIO(), tree, extra or {})
+
+
+def _fill(file: IO[bytes], tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:
+    """Writes the zip unless it does not fit; raises as `package_size`, and OSError where `file` cannot be written."""
+    size, fits = unpacked_size(tree, extra), False
+    try:
+        if size.fits:
+            _write(_members(tree, extra), file)
+            fits = True
+    except _TooLargeError:
+        pass
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise unreadable(error) from None
+    return replace(size, zip_bytes=file.tell(), fits=fits)
 
 
 def unpacked_size(tree: Tree, extra: Mapping[str, bytes | Path]) -> PackageSize:

@@ -64,12 +64,9 @@ class LocalPart(RayUpPart):
     def provider_section(self) -> dict[str, Any]:
         return {"type": "local", "head_ip": self.head_ip, "worker_ips": self.worker_ips}
 
-    def head_options(self, head: HeadPart) -> dict[str, Any]:
-        labels = {"labels": f"pool={HEAD}"}
-        return {"node-ip-address": self.head_ip, "num-cpus": head.ray_cpus, "num-gpus": 0, **labels}
-
-    def head_variables(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-        return OWN_HOSTS_VARIABLES
+    def head_start(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> tuple[dict[str, str], dict[str, Any]]:
+        options = {"node-ip-address": self.head_ip, "num-cpus": head.ray_cpus, "num-gpus": 0, "labels": f"pool={HEAD}"}
+        return OWN_HOSTS_VARIABLES, options
 
     def worker_options(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
         ((name, pool),) = pools.items()

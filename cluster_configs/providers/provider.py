@@ -127,13 +127,9 @@ class RayUpPart(Part):
         """
         return {}
 
-    def head_options(self, head: HeadPart) -> dict[str, Any]:
-        """Returns further options of `ray start --head`."""
-        return {}
-
     @abstractmethod
-    def head_variables(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-        """Returns further variables of the head."""
+    def head_start(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> tuple[dict[str, str], dict[str, Any]]:
+        """Returns further variables of the head, and further options of its `ray start --head`."""
 
     def worker_options(self, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
         """Returns further options of a worker's `ray start`."""
@@ -211,8 +207,8 @@ class CloudPart(RayUpPart):
             }
         return {"head_node_type": HEAD, "available_node_types": found}
 
-    def head_variables(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, str]:
-        return growth_variables(head, pools)
+    def head_start(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> tuple[dict[str, str], dict[str, Any]]:
+        return growth_variables(head, pools), {}
 
     def about(self, pools: Mapping[str, PoolPart]) -> str:
         return f"{self.title}: a head on demand, and pools that grow from min to max: {', '.join(pools)}."

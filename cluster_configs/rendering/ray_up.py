@@ -36,8 +36,6 @@ NODE_PORTS = {
 HEAD_METRICS_PORTS = "44217 and 44227"
 # Options of `docker run` for a device; Ray itself adds --gpus if it finds NVIDIA's runtime.
 DEVICE_OPTIONS = {
-    "cpu": [],
-    "cuda": [],
     "rocm": ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--security-opt=seccomp=unconfined"],
     "hpu": ["--runtime=habana", "-e HABANA_VISIBLE_DEVICES=all", "-e OMPI_MCA_btl_vader_single_copy_mechanism=none",
             "--cap-add=sys_nice", "--ipc=host"],
@@ -76,7 +74,7 @@ def _docker(spec: ClusterSpec, part: RayUpPart) -> dict[str, Any]:
     if spec.storage.startswith("/"):
         _demand_mount(spec, part, spec.storage, "storage")
     hardware = sorted({pool.hardware for pool in spec.pools.values()})
-    options = [option for name in hardware for option in DEVICE_OPTIONS[name]]
+    options = [option for name in hardware for option in DEVICE_OPTIONS.get(name, [])]
     return {
         "image": spec.image,
         "container_name": "rayscribe",
@@ -135,10 +133,9 @@ def _setup(spec: ClusterSpec, part: RayUpPart) -> list[str]:
 
 def _start_head(spec: ClusterSpec, part: RayUpPart) -> str:
     options: dict[str, Any] = {"port": GCS_PORT, "dashboard-host": "127.0.0.1", "dashboard-port": 8265, **NODE_PORTS}
-    options |= part.head_options(spec.head)
-    options["autoscaling-config"] = "~/ray_bootstrap_config.yaml"
-    own = part.head_variables(spec.head, spec.pools)
-    variables = assignments({**CLUSTER_VARIABLES, **STOP_VARIABLES, **own})
+    own_variables, own_options = part.head_start(spec.head, spec.pools)
+    options |= {**own_options, "autoscaling-config": "~/ray_bootstrap_config.yaml"}
+    variables = assignments({**CLUSTER_VARIABLES, **STOP_VARIABLES, **own_variables})
     return f"export {variables}; ulimit -n 65536; ray start --head {_options(options)}"
 
 
@@ -156,17 +153,15 @@ def _options(options: dict[str, Any]) -> str:
     return " ".join(f"--{name}={value}" for name, value in options.items())
 
 
-# Overrides with which a recipe for GPUs runs without any.
-_ON_CPUS = " --set scaling.use_gpu=false --set scaling.resources_per_worker.GPU=0"
-
-
 def _head(spec: ClusterSpec, part: RayUpPart) -> str:
     gaudi = any(pool.hardware == "hpu" for pool in spec.pools.values())
+    # A recipe for GPUs runs without any by these.
+    on_cpus = " --set scaling.use_gpu=false --set scaling.resources_per_worker.GPU=0" if gaudi else ""
     return (
         f"{part.about(spec.pools)} Rendered by `rayscribe cluster render`; change the spec, and render it again.\n"
         f"  rayscribe cluster up {part.ready_file(spec.pools)}\n"
         f"  rayscribe submit {shlex.quote(spec.recipe)} --cluster {spec.name} "
-        f"--set {shlex.quote(f'run.storage_path={spec.storage}')}{_ON_CPUS if gaudi else ''}\n"
+        f"--set {shlex.quote(f'run.storage_path={spec.storage}')}{on_cpus}\n"
     )
 
 

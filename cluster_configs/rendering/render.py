@@ -27,14 +27,13 @@ WITHOUT: Mapping[Target, Mapping[str, str]] = {
         "modules": "the image has what they load",
         "setup": "build it into the image",
     },
-    Target.SLURM: {},
-    Target.SGE: {},
 }
 
 
 def unused(spec: ClusterSpec, target: Target) -> list[str]:
     """Returns a line for each field that the spec sets and the target does not use."""
-    lines = [f"{name} is not used by {target}: {why}" for name, why in WITHOUT[target].items() if getattr(spec, name)]
+    without = WITHOUT.get(target, {})
+    lines = [f"{name} is not used by {target}: {why}" for name, why in without.items() if getattr(spec, name)]
     return lines + [
         f"pools.{name}: hardware hpu is for scripts (trainer: script, scaling.accelerator: hpu); trainer: huggingface "
         "trains on GPUs and CPUs alone"

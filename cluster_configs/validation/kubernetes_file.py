@@ -1,5 +1,6 @@
 """Reads Kubernetes documents, mainly those of KubeRay, into scripts, variables, images and pools."""
 
+import contextlib
 import shlex
 from collections.abc import Iterable, Iterator
 
@@ -18,17 +19,16 @@ _SUFFIXES |= {f"{unit}i": 2.0 ** (10 * power) for power, unit in enumerate("KMGT
 
 def read_kubernetes(documents: list[Node]) -> ClusterFile:
     """Reads a file of Kubernetes documents."""
-    pods = [pod for document in documents for pod in pod_specs(document)]
-    containers = [container for pod in pods for container in containers_of(pod)]
-    images = (container.get("image") for container in containers)
-    autoscaler = (cluster.get("autoscalerOptions", "image") for cluster in ray_clusters(documents))
+    containers = [each for document in documents for pod in pod_specs(document) for each in containers_of(pod)]
+    clusters = [*ray_clusters(documents)]
+    owners = [*containers, *(cluster.get("autoscalerOptions") for cluster in clusters)]
     return ClusterFile(
         FileKind.KUBERNETES,
         documents=tuple(documents),
-        scripts=tuple(script for document in documents for script in _scripts(document)),
-        variables=tuple(variable for document in documents for variable in _variables(document)),
-        images=tuple(node for node in (*images, *autoscaler) if node.text),
-        pools=tuple(pool for cluster in ray_clusters(documents) for pool in _pools(cluster)),
+        scripts=tuple(script for owner in (*containers, *documents) for script in _scripts(owner)),
+        variables=tuple(variable for owner in (*owners, *documents) for variable in _variables(owner)),
+        images=tuple(image for owner in owners if (image := owner.get("image")).text),
+        pools=tuple(pool for cluster in clusters for pool in _pools(cluster)),
     )
 
 
@@ -85,45 +85,34 @@ def resource(container: Node, name: str) -> float | None:
     return quantity(container.get("resources", "requests", name)) if limit is None else limit
 
 
-def _scripts(document: Node) -> Iterator[Script]:
-    for pod in pod_specs(document):
-        for container in containers_of(pod):
-            environment = {variable.name: variable.text for variable in _environment(container)}
-            words = [*container.get("command").elements(), *container.get("args").elements()]
-            if words and words[0].text in _SHELLS:
-                # The text after -c is the script; the shell's own options are skipped.
-                for node in (node for node in words[1:] if not node.text.startswith("-")):
-                    yield Script(node.place, node.text, environment)
-            elif words:
-                yield Script(words[0].place, shlex.join(node.text for node in words), environment)
-    entrypoint = document.get("spec", "entrypoint")
+def _scripts(owner: Node) -> Iterator[Script]:
+    """Yields the scripts of a container, or those that a document itself has."""
+    environment = {variable.name: variable.text for variable in _variables(owner)}
+    words = [*owner.get("command").elements(), *owner.get("args").elements()]
+    if words and words[0].text in _SHELLS:
+        # The text after -c is the script; the shell's own options are skipped.
+        for node in (node for node in words[1:] if not node.text.startswith("-")):
+            yield Script(node.place, node.text, environment)
+    elif words:
+        yield Script(words[0].place, shlex.join(node.text for node in words), environment)
+    entrypoint = owner.get("spec", "entrypoint")
     if entrypoint.text:
         yield Script(entrypoint.place, entrypoint.text)
-    if document.get("kind").text == "ConfigMap":
-        for name, node in document.get("data").items():
+    if owner.get("kind").text == "ConfigMap":
+        for name, node in owner.get("data").items():
             if name.endswith(".sh"):
                 yield Script(node.place, node.text)
 
 
-def _environment(container: Node) -> Iterator[Variable]:
-    for entry in container.get("env").elements():
+def _variables(owner: Node) -> Iterator[Variable]:
+    """Yields the variables of a container or an autoscaler, or those of a job."""
+    for entry in owner.get("env").elements():
         if entry.get("value").present:
             yield Variable(entry.get("value").place, entry.get("value").text, entry.get("name").text)
-
-
-def _variables(document: Node) -> Iterator[Variable]:
-    for pod in pod_specs(document):
-        for container in containers_of(pod):
-            yield from _environment(container)
-    for cluster in ray_clusters([document]):
-        yield from _environment(cluster.get("autoscalerOptions"))
-    runtime_env = document.get("spec", "runtimeEnvYAML")
-    try:
-        inner = parse_yaml(runtime_env.text)
-    except YamlError:
-        return  # a rule reports it
-    for name, node in (item for part in inner for item in part.get("env_vars").items()):
-        yield Variable(runtime_env.place, node.text, name)
+    runtime_env = owner.get("spec", "runtimeEnvYAML")
+    with contextlib.suppress(YamlError):  # a rule reports it
+        for name, node in (item for part in parse_yaml(runtime_env.text) for item in part.get("env_vars").items()):
+            yield Variable(runtime_env.place, node.text, name)
 
 
 def _pools(cluster: Node) -> Iterator[Pool]:

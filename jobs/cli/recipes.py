@@ -94,7 +94,7 @@ def _write(made: "NewRecipe", *, force: bool) -> None:
 
 def _report(made: "NewRecipe") -> None:
     """Prints what was found and written, and the next commands."""
-    for line in made.said:
+    for line in made.messages:
         echo(line)
     echo(f"wrote {', '.join(map(str, made.texts))}")
     recipe = shlex.quote(str(made.recipe))

@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from jobs.addresses import is_loopback_url
@@ -29,7 +30,7 @@ from runtime_env.tree import A_LINK_OUT, Tree
 from trainers.config.locations import default_storage_path, storage_path_of
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA, ScalingPart
 from trainers.config.storage_location import is_url
-from trainers.findings import Check, Finding, check, ok, on_other_machines, problem, skipped, warning
+from trainers.findings import Finding, check, ok, on_other_machines, problem, skipped, warning
 from trainers.storage.factory import tried_out
 
 TOKEN_FIX = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or the file ~/.ray/auth_token)"
@@ -223,8 +224,8 @@ def _check_program(context: Context, config: ScriptRunConfig) -> Iterator[Findin
     yield from _check_links(context.bundle.tree)
     is_here = not context.elsewhere and node_count(context.capacity) in (None, 1)
     if is_here and config.job.runtime_env.image_uri is None:
-        said = config.script.python_problem("this machine")
-        yield from [problem(said)] if said is not None else []
+        found = config.script.python_problem("this machine")
+        yield from [problem(found)] if found is not None else []
 
 
 def _check_links(tree: Tree) -> Iterator[Finding]:
@@ -269,14 +270,13 @@ def check_storage_path(context: Context) -> Iterator[Finding]:
         )
 
 
-def storage_of_program(context: Context) -> Iterator[Finding]:
+@check(RECIPE)
+def check_storage(context: Context) -> Iterator[Finding]:
     """Writes, reads, lists and deletes a small file under run.storage_path; a training's inspection does so itself."""
     assert context.spec is not None
     path, options = storage_path_of(context.spec.config), context.spec.config.run.storage_options
 
-    def try_it() -> Finding:
-        return tried_out("run.storage_path", path, options, elsewhere=context.elsewhere)
-
+    try_it = partial(tried_out, "run.storage_path", path, options, elsewhere=context.elsewhere)
     try:
         found = call_with_timeout(try_it, STORAGE_TIMEOUT_S)
     except CallTimeoutError:
@@ -295,4 +295,4 @@ def node_count(capacity: Capacity | None) -> int | None:
 OF_PACKAGE = (check_working_dir, check_packaged_data, check_storage_path)
 OF_CLUSTER = (check_cluster, check_open_dashboard, check_versions, check_gang, check_data_cpus)
 # Trainings have a check of the same name in their inspection.
-OF_PROGRAMS = (Check("storage", (RECIPE,), storage_of_program),)
+OF_PROGRAMS = (check_storage,)

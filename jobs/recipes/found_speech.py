@@ -147,10 +147,10 @@ def find_speech(
     try:
         found = _find(given, columns, tell, SourceFiles(StorageOptions(), None, encoding, quoting))
     except DataError as error:
-        told = str(error)
+        message = str(error)
         for field, option in _OPTIONS.items():
-            told = told.replace(field, option)
-        raise type(error)(told) from None
+            message = message.replace(field, option)
+        raise type(error)(message) from None
     notes = (*found.notes, *_misread(found, encoding))
     return replace(found, notes=notes, encoding=encoding, quoting=quoting, ignored=columns.ignored)
 
@@ -218,9 +218,8 @@ def _of_format(name: str, where: DataLocation, files: SourceFiles) -> FoundSpeec
         table = rows.table.filter(pc.invert(pc.is_in(rows.table["id"], pa.array([*rows.problems], pa.string()))))
         splits[split] = FoundSplit(_open_rows(split, rows.location, table, files), text)
         notes += rows.warnings
-        notes += (
-            [f"left out, samples without one recording and one text: {len(rows.problems)}"] if rows.problems else []
-        )
+        if rows.problems:
+            notes.append(f"left out, samples without one recording and one text: {len(rows.problems)}")
     table = next(iter(splits.values())).source.table
     language = None
     if where.format == "common_voice" and len(table):

@@ -21,7 +21,6 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.parts.run_part import FOLDERS_BESIDE_RUNS
 from trainers.config.storage_location import is_remote
 from trainers.config.wording import counted, format_bytes, format_duration
-from trainers.data.sources.manifest_fields import UTF_8
 from trainers.data.sources.manifest_source import as_written
 from trainers.errors import ConfigError, DataError
 from trainers.models.language_names import code_or_name, whisper_code
@@ -45,13 +44,13 @@ class NewRecipe:
     Attributes:
         recipe: The recipe's own file.
         texts: Content by file.
-        said: Findings and choices, one per line.
+        messages: Findings and choices, one per line.
         run_folder: Folder of the future run.
     """
 
     recipe: Path
     texts: Mapping[Path, str]
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
     run_folder: str
 
 
@@ -111,15 +110,17 @@ def new_recipe(found: FoundSpeech, speech: MeasuredSpeech, machine: Machine, wis
     data, texts = _named_data(found, speech, drawn, wishes.out)
     name = run_name(wishes.out.stem)
     texts = {wishes.out: _text(found, choices, data, name, wishes.out), **texts}
-    said = [_described(found, speech, everything), *found.notes, *_left_out(speech), *repeats]
-    said += [f"language: {language}, {known_by}"] if language is not None else []
-    said += [f"clips: {', '.join(f'{split} {len(rows):,}' for split, rows in drawn.items())}", *notes, *less]
+    messages = [_described(found, speech, everything), *found.notes, *_left_out(speech), *repeats]
+    messages += [f"language: {language}, {known_by}"] if language is not None else []
+    messages += [f"clips: {', '.join(f'{split} {len(rows):,}' for split, rows in drawn.items())}", *notes, *less]
     few = [
         counted(len(drawn[split]), f"{split} clip") for split in (VALIDATION, TEST) if len(drawn[split]) < LEAST_SCORED
     ]
-    said += [f"warning: scores of {' and '.join(few)} say little: add recordings, best of more speakers"] if few else []
-    said += [f"machine: {machine}", _chosen(choices), *_fetched(choices)]
-    return NewRecipe(wishes.out, texts, tuple(said), f"{RAY_DEFAULT_STORAGE}/{name}")
+    messages += (
+        [f"warning: scores of {' and '.join(few)} say little: add recordings, best of more speakers"] if few else []
+    )
+    messages += [f"machine: {machine}", _chosen(choices), *_fetched(choices)]
+    return NewRecipe(wishes.out, texts, tuple(messages), f"{RAY_DEFAULT_STORAGE}/{name}")
 
 
 def _refuse_without_cantonese(language: str | None, choices: Choices) -> None:
@@ -214,6 +215,7 @@ def _named_data(
     found: FoundSpeech, speech: MeasuredSpeech, drawn: Mapping[str, list[Row]], out: Path
 ) -> tuple[dict[str, Any], dict[Path, str]]:
     """Returns the recipe's data part, and the manifests that it needs: none if it can name the existing files."""
+    part = DataPart.model_construct()
     as_they_are = found.splits.keys() == drawn.keys() and all(
         split.location is not None and len(drawn[name]) == len(split.source.table)
         for name, split in found.splits.items()
@@ -225,14 +227,10 @@ def _named_data(
             name: with_path(str(split.location), lambda path: _from(out.parent, path))
             for name, split in found.splits.items()
         }
-        other: dict[str, Any] = {"audio_column_name": audio} if audio != "path" else {}
-        other |= {"text_column_name": text} if text != "text" else {}
-        other |= {"encoding": found.encoding} if found.encoding != UTF_8 else {}
-        other |= {"quoting": found.quoting} if found.quoting != "csv" else {}
-        other |= {"ignore_columns": [*found.ignored]} if found.ignored else {}
-        return {**named, **other}, {}
+        other: dict[str, Any] = {"audio_column_name": audio, "text_column_name": text, "encoding": found.encoding}
+        other |= {"quoting": found.quoting, "ignore_columns": found.ignored}
+        return {**named, **{name: value for name, value in other.items() if value != getattr(part, name)}}, {}
     folder = out.parent / f"{out.stem}-manifests"
-    part = DataPart.model_construct()
     texts = {}
     for split, rows in drawn.items():
         moved = ({**row, "audio": _from(folder, row["audio"], below=out.parent)} for row in rows)

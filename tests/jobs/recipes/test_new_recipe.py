@@ -82,8 +82,10 @@ def test_on_a_laptop_a_tiny_model_is_tuned_at_a_short_context(manifest: Path, tm
     paths = {posixpath.normpath(tmp_path / "sr-manifests" / row["path"]) for split in rows.values() for row in split}
     assert paths == {str(path) for path in tmp_path.rglob("*.wav")}
     assert recipe.run_folder == "~/ray_results/sr"
-    assert recipe.said[-1].startswith("weights: the first training fetches them from the Hub (151.0 MB); a new model")
-    assert recipe.said[0] == f"{manifest}: a manifest, 18 clips, 27 s, of up to 2.0 s"
+    assert recipe.messages[-1].startswith(
+        "weights: the first training fetches them from the Hub (151.0 MB); a new model"
+    )
+    assert recipe.messages[0] == f"{manifest}: a manifest, 18 clips, 27 s, of up to 2.0 s"
 
 
 def test_on_a_server_each_gpu_has_a_worker(manifest: Path, tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_the_documentation_that_a_recipe_names_is_the_project_s() -> None:
 def test_a_new_model_is_made_where_it_is_asked_for(manifest: Path, tmp_path: Path) -> None:
     recipe = made(manifest, LAPTOP, tmp_path / "sr.yaml", model="scratch")
     as_golden("scratch", recipe)
-    assert recipe.said[-1].startswith("model: a new model")
+    assert recipe.messages[-1].startswith("model: a new model")
 
 
 def test_splits_that_the_data_has_are_named_as_they_are(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_common_voice_is_named_as_it_is_where_a_machine_takes_all_of_it(tmp_path
     found, measured = found_without_recordings(tmp_path / "sr", 200)
     recipe = new_recipe(found, measured, SERVER, Wishes(tmp_path / "sr.yaml"))
     as_golden("common_voice", recipe)
-    assert recipe.said[1] == "language: sr, by the names of its clips"
+    assert recipe.messages[1] == "language: sr, by the names of its clips"
 
 
 def test_a_laptop_takes_some_clips_of_a_large_corpus(tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ def test_a_laptop_takes_some_clips_of_a_large_corpus(tmp_path: Path) -> None:
         "validation": 100,
         "test": 100,
     }
-    assert "train: 2,400 of 3,000 clips are used: as many as this machine takes in minutes" in recipe.said
+    assert "train: 2,400 of 3,000 clips are used: as many as this machine takes in minutes" in recipe.messages
 
 
 def test_a_test_set_that_is_missing_is_drawn_from_train(tmp_path: Path) -> None:
@@ -165,11 +167,11 @@ def test_speakers_and_texts_that_splits_share_are_told(tmp_path: Path) -> None:
         manifest = write_corpus(tmp_path / "speech", TEXTS[:3], durations_s=[1.0] * 3, name=split)
         rows = [f"{split}/{n:03d}.wav,{text},ana,en" for n, text in enumerate(TEXTS[:3])]
         manifest.write_text("\n".join(["path,text,speaker,language", *rows, ""]), encoding="utf-8")
-    said = made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml").said
+    said = made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml").messages
     assert "warning: speakers of test that are in train, too: 1" in said
     assert not [line for line in said if line.startswith("warning: recordings")]
     (tmp_path / "speech" / "test.csv").write_bytes((tmp_path / "speech" / "train.csv").read_bytes())
-    said = made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml").said
+    said = made(tmp_path / "speech", SERVER, tmp_path / "sr.yaml").messages
     assert "warning: recordings of test that are in train, too: 3; take them out of one" in said
     assert "warning: clips of validation whose texts are in train, too: 3 of 3" in said
 
@@ -197,7 +199,7 @@ def test_recordings_of_train_that_are_none_are_refused_whatever_validation_has(t
 def test_rows_without_a_text_are_left_out_and_counted(tmp_path: Path) -> None:
     manifest = write_corpus(tmp_path, [*TEXTS, "", " "], durations_s=[1.0] * 20)
     recipe = made(manifest, LAPTOP, tmp_path / "sr.yaml")
-    assert "left out, recordings without a transcript: 2" in recipe.said
+    assert "left out, recordings without a transcript: 2" in recipe.messages
     texts = [row["text"] for split in ("train", "validation", "test") for row in rows_of(recipe, split)]
     assert sorted(texts) == sorted(TEXTS)
 
@@ -218,8 +220,8 @@ def test_a_recording_in_several_rows_is_in_one_split(tmp_path: Path) -> None:
     recipe = made(manifest, LAPTOP, tmp_path / "recipe" / "sr.yaml")
     rows = [row for split in ("train", "validation", "test") for row in rows_of(recipe, split)]
     assert sorted(row["text"] for row in rows) == sorted(TEXTS)
-    assert "left out, 6 rows that repeat a recording and its text: each is used once" in recipe.said
-    [warning] = [line for line in recipe.said if "another text" in line]
+    assert "left out, 6 rows that repeat a recording and its text: each is used once" in recipe.messages
+    [warning] = [line for line in recipe.messages if "another text" in line]
     assert warning.startswith("warning: left out, 1 row with another text of a recording than its first row, such as")
 
 
@@ -234,7 +236,7 @@ def test_segments_of_a_recording_are_none_that_repeat_it_and_stay_together(tmp_p
         [10, 5, 5],
         [2, 1, 1],
     )
-    assert "left out, 1 row that repeats a recording and its text: each is used once" in recipe.said
+    assert "left out, 1 row that repeats a recording and its text: each is used once" in recipe.messages
 
 
 def test_one_recording_in_many_rows_is_too_little(tmp_path: Path) -> None:
@@ -246,13 +248,13 @@ def test_one_recording_in_many_rows_is_too_little(tmp_path: Path) -> None:
 
 
 def test_few_clips_to_score_are_told(manifest: Path, tmp_path: Path) -> None:
-    said = made(manifest, LAPTOP, tmp_path / "sr.yaml").said
+    said = made(manifest, LAPTOP, tmp_path / "sr.yaml").messages
     expected = (
         "warning: scores of 2 validation clips and 2 test clips say little: add recordings, best of more speakers"
     )
     assert expected in said
     found, measured = found_without_recordings(tmp_path / "cv" / "sr", 200)
-    said = new_recipe(found, measured, SERVER, Wishes(tmp_path / "sr.yaml")).said
+    said = new_recipe(found, measured, SERVER, Wishes(tmp_path / "sr.yaml")).messages
     assert not [line for line in said if "say little" in line]
 
 
