@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     os.environ.setdefault("RAY_AUTH_MODE", "token")
 
-    end = end_cluster if given.folder is None else partial(stop_ray, given.folder)
+    end: Callable[[], None] = end_cluster if given.folder is None else partial(stop_ray, given.folder)
     watch(lambda: working_jobs(given.address, given.folder), end, limit_s=given.minutes * 60)
     return 0
 
