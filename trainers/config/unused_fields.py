@@ -14,7 +14,7 @@ from trainers.errors import ConfigError
 OF_A_PUSH = {
     "hub_model_id": "hub.model_id",
     "hub_private_repo": "hub.private",
-    "hub_strategy": "hub.strategy",
+    "hub_strategy": "hub.push",
     "hub_always_push": "hub.push",
     "hub_revision": "hub.push",
 }

@@ -249,6 +249,13 @@ def keys_of(model: type[BaseModel], above: str = "") -> Iterator[str]:
             yield from keys_of(part, f"{above}{name}.")
 
 
+def description_of(name: str, model: type[BaseModel]) -> str:
+    """Returns the description of a field by its dotted name; "" if there is none."""
+    *path, last = name.split(".")
+    fields = (part.model_fields[last] for part in _walk(path, model)[1] if last in part.model_fields)
+    return next((field.description or "" for field in fields), "")
+
+
 def _kinds_of(part: type[BaseModel]) -> set[Any]:
     """Returns the values of the fields that name the kind of a part."""
     annotations = [field.annotation for field in part.model_fields.values()]

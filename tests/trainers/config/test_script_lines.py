@@ -215,7 +215,7 @@ def test_a_line_of_the_ctc_example_means_what_it_means_there() -> None:
         ("--push_to_hub", "hub.push", True),
         ("--push_to_hub --hub_model_id ana/sr", "hub.model_id", "ana/sr"),
         ("--push_to_hub --hub_private_repo", "hub.private", True),
-        ("--push_to_hub --hub_strategy end --hub_revision main", "hub.strategy", "end"),
+        ("--push_to_hub --hub_strategy end --hub_revision main", "hub.push", True),
     ],
 )
 def test_a_flag_is_short_for_a_field(flags: str, field: str, value: Any) -> None:
@@ -267,7 +267,7 @@ def test_what_always_happens_may_be_asked_for(flags: str) -> None:
         ("--hub_token hf_abc", "HF_TOKEN"),
         ("--push_to_hub_model_id sr", "hub.model_id"),
         ("--hub_revision v2", "branch main"),
-        ("--hub_strategy every_save", "hub.strategy: end"),
+        ("--hub_strategy every_save", "run.storage_path"),
         ("--local_rank 0", "scaling.num_workers"),
         ("--use_habana", "scaling.use_gpu"),
         ("--world_size 8", "--num-workers N"),

@@ -184,7 +184,6 @@ ALONE: Mapping[str, str] = {
     "adapt.target_modules": "with adapt.method",
     "training.num_train_epochs": "instead of training.max_steps",
     "checkpoint.checkpoint_score_order": "with scoring.metrics",
-    "hub.strategy": "has one value",
 }
 FIRST = {
     "data.test": "/data/test.csv",

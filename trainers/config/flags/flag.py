@@ -75,6 +75,7 @@ NUMBER = ValueType("a number", float)
 TEXT = ValueType("a text", str)
 WORDS = ValueType("texts", str, "+")
 MAPPING = ValueType("a JSON object", _mapping)
+KINDS = {bool: SWITCH, int: WHOLE, float: NUMBER, str: TEXT, list: WORDS}
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,6 @@ class Flag:
         verbs: Verbs of task.py that do what the value asks for, by value.
         note: Returns a message about a value that is accepted, or None.
         reason: Why nothing needs to be set, or why a value is refused, with an alternative.
-        help: Text in `task.py --help`. "": only the documentation lists the flag.
     """
 
     name: str
@@ -105,7 +105,6 @@ class Flag:
     verbs: Mapping[Any, tuple[str, ...]] | None = None
     note: Callable[[Any], str | None] | None = None
     reason: str = ""
-    help: str = ""
 
     @property
     def key(self) -> str:
@@ -148,14 +147,10 @@ def refused(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
     return tuple(Flag(name, kind, reason=reason) for name in names)
 
 
-def off(reason: str, *names: str) -> tuple[Flag, ...]:
-    """Switches that can only be off."""
-    return tuple(Flag(name, SWITCH, always=(False,), reason=reason) for name in names)
-
-
-def on(reason: str, *names: str) -> tuple[Flag, ...]:
-    """Switches that can only be on."""
-    return tuple(Flag(name, SWITCH, always=(True,), reason=reason) for name in names)
+def only(value: Any, reason: str, *names: str) -> tuple[Flag, ...]:
+    """Flags that have no other value than this one."""
+    kind = KINDS[type(value)]
+    return tuple(Flag(name, kind, always=(value,), reason=reason) for name in names)
 
 
 def ignored(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
@@ -166,3 +161,8 @@ def ignored(kind: ValueType, reason: str, *names: str) -> tuple[Flag, ...]:
 def fields(part: str, kind: ValueType, *names: str) -> tuple[Flag, ...]:
     """Flags that set the fields of the same names."""
     return tuple(Flag(name, kind, f"{part}.{name}") for name in names)
+
+
+def renamed(kind: ValueType, **fields: str) -> tuple[Flag, ...]:
+    """Flags that set fields of other names."""
+    return tuple(Flag(name, kind, field) for name, field in fields.items())

@@ -23,9 +23,9 @@ from trainers.config.flags.flag import (
     Flag,
     fields,
     ignored,
-    off,
-    on,
+    only,
     refused,
+    renamed,
 )
 from trainers.config.flags.trainer_flags import TOKEN
 from trainers.config.storage_location import S3_SCHEME, is_url
@@ -122,11 +122,11 @@ _SHORTER = "shorten the split itself, e.g. data.dataset.{0}_split: {0}[:100], or
 _ADAPTERS = "adapters for a language are not trained; adapt.method: lora trains low-rank ones"
 _MASKING = "model.apply_spec_augment"
 BUCKET = "s3_bucket"
-# Field and split of each flag with a manifest's key, as in `--s3_bucket b --s3_train_csv_key speech/train.csv`.
+# The field of each flag with a manifest's key, as in `--s3_bucket b --s3_train_csv_key speech/train.csv`.
 MANIFEST_KEYS = {
-    "s3_train_csv_key": ("data.train", "training"),
-    "s3_valid_csv_key": ("data.validation", "validation"),
-    "s3_test_csv_key": ("data.test", "test"),
+    "s3_train_csv_key": "data.train",
+    "s3_valid_csv_key": "data.validation",
+    "s3_test_csv_key": "data.test",
 }
 
 
@@ -159,16 +159,11 @@ def _masks(name: str, probability: float) -> Mapping[str, Any]:
 
 MODEL = (
     Flag(
-        "model_size",
-        TEXT,
-        "model.name_or_path",
-        sets=_model_of_size,
-        help="tiny, base, small, …: openai/whisper-<size>",
+        "model_size", TEXT, "model.name_or_path", sets=_model_of_size, reason="tiny, base, small, …: OpenAI's weights"
     ),
-    Flag("model_name_or_path", TEXT, "model.name_or_path", help="pretrained weights: Hub id, folder or URL"),
-    Flag("model_revision", TEXT, "model.revision", help="git revision of the weights"),
-    Flag("language", TEXT, "model.language", help="language of the speech, e.g. Serbian"),
-    Flag("task", TEXT, "model.task", help="transcribe or translate"),
+    *fields("model", TEXT, "language", "task", "tokenizer_name", "feature_extractor_name", "attn_implementation"),
+    *renamed(TEXT, model_name_or_path="model.name_or_path", tokenizer_name_or_path="model.tokenizer_name"),
+    *renamed(TEXT, model_revision="model.revision"),
     Flag("freeze_encoder", SWITCH, "adapt.method", always=(False,), meanings={True: "freeze_encoder"}),
     *fields("model", SWITCH, "freeze_feature_encoder", "apply_spec_augment", "ctc_zero_infinity"),
     *fields("model", NUMBER, "attention_dropout", "activation_dropout", "hidden_dropout"),
@@ -178,68 +173,41 @@ MODEL = (
         for name in ("mask_time_prob", "mask_feature_prob")
     ),
     *fields("model", WHOLE, "mask_time_length", "mask_feature_length"),
-    *fields("model", TEXT, "ctc_loss_reduction", "attn_implementation"),
-    *fields("model", TEXT, "unk_token", "pad_token", "word_delimiter_token"),
-    *off(_ADAPTERS, "add_adapter", "overwrite_lang_vocab"),
-    Flag("adapter_attn_dim", WHOLE, reason=_ADAPTERS),
-    Flag("target_language", TEXT, reason=f"{_ADAPTERS}; model.language is the language of the speech"),
-    Flag("config_name", TEXT, reason="the config comes with the weights, model.name_or_path"),
-    Flag("tokenizer_name", TEXT, "model.tokenizer_name", help="another tokenizer: Hub id, folder or URL"),
-    Flag("tokenizer_name_or_path", TEXT, "model.tokenizer_name", help="the same"),
-    Flag(
-        "feature_extractor_name",
-        TEXT,
-        "model.feature_extractor_name",
-        help="another feature extractor: Hub id, folder or URL",
-    ),
-    *on("a tokenizer is the fast one where there is one", "use_fast_tokenizer"),
-    Flag("phoneme_language", TEXT, reason="phonemes are not supported: transcripts are text"),
-    Flag("forced_decoder_ids", WORDS, reason="model.language and model.task say how a hypothesis begins"),
-    Flag("suppress_tokens", WORDS, reason="the generation config of the weights says it, and is kept"),
-    Flag(
-        "label_features_max_length",
+    *fields("model", TEXT, "ctc_loss_reduction", "unk_token", "pad_token", "word_delimiter_token"),
+    *only(False, _ADAPTERS, "add_adapter", "overwrite_lang_vocab"),
+    *refused(WHOLE, _ADAPTERS, "adapter_attn_dim"),
+    *refused(TEXT, f"{_ADAPTERS}; model.language is the language of the speech", "target_language"),
+    *refused(TEXT, "the config comes with the weights, model.name_or_path", "config_name"),
+    *only(True, "a tokenizer is the fast one where there is one", "use_fast_tokenizer"),
+    *refused(TEXT, "phonemes are not supported: transcripts are text", "phoneme_language"),
+    *refused(WORDS, "model.language and model.task decide how a hypothesis begins", "forced_decoder_ids"),
+    *refused(WORDS, "the generation config of the weights has them", "suppress_tokens"),
+    *refused(
         WHOLE,
-        reason="labels are padded to the longest of their batch; model.max_context_s makes batches of equal length",
+        "labels are padded to the longest of their batch; model.max_context_s makes batches of equal length",
+        "label_features_max_length",
     ),
-    Flag(
-        "cache_dir", TEXT, reason="set HF_HOME where the job runs (job.runtime_env.env_vars); data.cache_dir is another"
-    ),
-    *off("code that comes with weights is never run: whoever can change it could run anything", "trust_remote_code"),
-    Flag("token", TEXT, reason=TOKEN),
-    *on("the login or the HF_TOKEN of the machine is used where there is one: unset it to use none", "use_auth_token"),
+    *refused(TEXT, "set HF_HOME where the job runs (job.runtime_env.env_vars); data.cache_dir is another", "cache_dir"),
+    *only(False, "code that comes with weights is never run, since it could do anything", "trust_remote_code"),
+    *refused(TEXT, TOKEN, "token"),
+    *only(True, "the machine's login or HF_TOKEN is used where there is one: unset it to use none", "use_auth_token"),
 )
 DATA = (
-    Flag(
-        "dataset",
-        TEXT,
-        "data.dataset.name",
-        help=f"Hub id of the data set, or common_voice:PATH (default: {DEFAULT_DATASET})",
-    ),
-    Flag("dataset_name", TEXT, "data.dataset.name", help="the same"),
-    Flag("name", TEXT, "data.dataset.config_name", help="language of the data set, e.g. sr"),
-    Flag("dataset_config_name", TEXT, "data.dataset.config_name", help="the same"),
-    Flag("train_split_name", TEXT, "data.dataset.train_split", help="split to train on"),
-    Flag("eval_split_name", TEXT, "data.dataset.validation_split", help="split that chooses the best model"),
+    *renamed(TEXT, dataset="data.dataset.name", dataset_name="data.dataset.name"),
+    *renamed(TEXT, name="data.dataset.config_name", dataset_config_name="data.dataset.config_name"),
+    *renamed(TEXT, train_split_name="data.dataset.train_split", eval_split_name="data.dataset.validation_split"),
     Flag(
         BUCKET,
         TEXT,
-        ", ".join(field for field, _ in MANIFEST_KEYS.values()),
+        ", ".join(MANIFEST_KEYS.values()),
         sets=lambda bucket: {},
-        reason="with a key for each",
-        help="S3 bucket of the manifests",
+        reason="the bucket of the manifests, with a key for each",
     ),
-    *(
-        Flag(key, TEXT, field, reason=f"s3://<{BUCKET}>/<{key}>", help=f"key of the {split} manifest in --{BUCKET}")
-        for key, (field, split) in MANIFEST_KEYS.items()
-    ),
-    Flag("audio_column_name", TEXT, "data.audio_column_name", help="column with the recording"),
-    Flag("text_column_name", TEXT, "data.text_column_name", help="column with the transcript"),
-    Flag("text_column", TEXT, "data.text_column_name"),
-    Flag("max_duration_in_seconds", NUMBER, "data.max_duration_s", help="longer clips are not trained on"),
-    Flag("min_duration_in_seconds", NUMBER, "data.min_duration_s", help="shorter clips are not trained on"),
-    Flag("do_lower_case", SWITCH, "data.do_lower_case", help="lower-case the transcripts"),
-    Flag("do_remove_punctuation", SWITCH, "data.do_remove_punctuation", help="remove punctuation from the transcripts"),
-    Flag("do_normalize_eval", SWITCH, "data.do_normalize_eval"),
+    *(Flag(key, TEXT, field, reason=f"s3://<{BUCKET}>/<{key}>") for key, field in MANIFEST_KEYS.items()),
+    *fields("data", TEXT, "audio_column_name", "text_column_name"),
+    *renamed(TEXT, text_column="data.text_column_name"),
+    *renamed(NUMBER, max_duration_in_seconds="data.max_duration_s", min_duration_in_seconds="data.min_duration_s"),
+    *fields("data", SWITCH, "do_lower_case", "do_remove_punctuation", "do_normalize_eval"),
     Flag(
         "chars_to_ignore",
         WORDS,
@@ -247,30 +215,25 @@ DATA = (
         sets=lambda texts: {"data.chars_to_ignore": ignored_characters(texts)},
         note=ranges_note,
         reason="the characters of a regular expression's class, as in the scripts: !-; is a range, with all digits",
-        help="remove these characters",
     ),
-    Flag("eval_metrics", WORDS, always=(), sets=_scores, reason="wer, cer, ser are always scored"),
+    Flag("eval_metrics", WORDS, sets=_scores, reason="wer, cer, ser are always scored"),
     *ignored(WHOLE, "all CPUs of the cluster prepare the data", "preprocessing_num_workers"),
-    *off(
+    *only(
+        False,
         "prepared data is found by its content, so it is never out of date; data.cache_dir names another place",
         "overwrite_cache",
     ),
-    Flag("max_train_samples", WHOLE, reason=_SHORTER.format("train")),
-    Flag("max_eval_samples", WHOLE, reason=_SHORTER.format("validation")),
+    *refused(WHOLE, _SHORTER.format("train"), "max_train_samples"),
+    *refused(WHOLE, _SHORTER.format("validation"), "max_eval_samples"),
     *ignored(SWITCH, "nodes read and prepare a data set piece by piece", "streaming"),
-    Flag(
-        "shuffle_buffer_size", WHOLE, reason="the complete set is shuffled, or training.shuffle_window_shards at a time"
-    ),
+    *refused(WHOLE, "the complete set is shuffled, or training.shuffle_window_shards at a time", "shuffle_buffer_size"),
 )
 RUN = (
-    Flag(
-        "output_dir", TEXT, "run.storage_path, run.name", sets=_run_of_folder, help="the run folder: <storage>/<name>"
-    ),
-    Flag("run-name", TEXT, "run.name", help="name of the run"),
-    Flag("storage-path", TEXT, "run.storage_path", help="folder or URL of runs"),
-    Flag("num-workers", RANGE, "scaling.num_workers", help="training workers; 2:8 is elastic, from 2 to 8"),
-    Flag("use-gpu", SWITCH, "scaling.use_gpu", help="one GPU for each worker"),
-    Flag("seed", WHOLE, "run.seed", help="seed"),
+    Flag("output_dir", TEXT, "run.storage_path, run.name", sets=_run_of_folder, reason="the run's own folder"),
+    *renamed(TEXT, **{"run-name": "run.name", "storage-path": "run.storage_path"}),
+    Flag("num-workers", RANGE, "scaling.num_workers", reason="2:8 is elastic, from 2 to 8"),
+    *renamed(SWITCH, **{"use-gpu": "scaling.use_gpu"}),
+    *fields("run", WHOLE, "seed"),
     Flag(
         "do_train",
         SWITCH,
@@ -298,50 +261,30 @@ RUN = (
 )
 _WORKERS = "Ray starts the workers, one process each: --num-workers N (scaling.num_workers)"
 LAUNCHER = (
-    Flag("world_size", WHOLE, reason=_WORKERS),
-    *off(_WORKERS, "use_mpi"),
-    *off("--set strategy.name=deepspeed, or --deepspeed ds_config.json with a config of your own", "use_deepspeed"),
-    Flag("hostfile", TEXT, reason=f"{_WORKERS}, on the nodes of its cluster"),
+    *refused(WHOLE, _WORKERS, "world_size"),
+    *refused(TEXT, f"{_WORKERS}, on the nodes of its cluster", "hostfile"),
+    *only(False, _WORKERS, "use_mpi"),
+    *only(False, "--set strategy.name=deepspeed, or --deepspeed ds_config.json with your own config", "use_deepspeed"),
     *ignored(WHOLE, "Ray finds free ports", "master_port"),
 )
 _HPU = (
-    "HPUs need the vendor's image and Optimum's Trainer, with which `rayscribe launch` runs the script itself; "
-    "scaling.use_gpu: true trains on GPUs, false on CPUs"
+    "it is for HPUs, which need the vendor's image and Optimum's Trainer: `rayscribe launch` runs the script itself on "
+    "them; scaling.use_gpu: true trains on GPUs, false on CPUs"
 )
-_GRAPHS = "HPU graphs are how Gaudi replays a step; on GPUs and CPUs training.torch_compile compiles the model's layers"
-_COMPILED = "training.torch_compile compiles the model's layers for each shape of a batch"
-_PROFILER = "the profiler is that of HPUs: profile on Gaudi, with `rayscribe launch`"
 GAUDI = (
-    *off(_HPU, "use_habana"),
-    *refused(
-        TEXT,
-        "the file chooses operators of HPUs, such as their fused AdamW; on GPUs and CPUs they are torch's own",
-        "gaudi_config_name",
-    ),
-    *off(
-        "lazy mode is how HPUs collect a graph; GPUs and CPUs execute at once, and training.torch_compile compiles",
-        "use_lazy_mode",
-    ),
-    *off(_GRAPHS, "use_hpu_graphs", "use_hpu_graphs_for_inference", "use_hpu_graphs_for_training"),
-    *off("it bounds the memory of HPU graphs, and there are none", "disable_tensor_cache_hpu_graphs"),
-    *refused(WHOLE, "it bounds the memory of HPU graphs, and there are none", "max_hpu_graphs"),
-    *off(_COMPILED, "use_compiled_autograd", "compile_dynamic"),
-    Flag(
-        "distribution_strategy",
-        TEXT,
-        always=("ddp",),
-        reason="strategy.name says how the workers share the training: ddp, deepspeed or fsdp",
-    ),
+    *only(False, _HPU, "use_habana", "use_lazy_mode", "pipelining_fwd_bwd", "sdp_on_bf16"),
+    *only(False, _HPU, "use_hpu_graphs", "use_hpu_graphs_for_inference", "use_hpu_graphs_for_training"),
+    *only(False, _HPU, "disable_tensor_cache_hpu_graphs", "profiling_record_shapes", "profiling_with_stack"),
+    *refused(WHOLE, _HPU, "max_hpu_graphs", "profiling_warmup_steps", "profiling_steps"),
+    *refused(TEXT, _HPU, "gaudi_config_name"),
+    *only(False, "training.torch_compile compiles the model's layers", "use_compiled_autograd", "compile_dynamic"),
+    *only("ddp", "strategy.name is ddp, deepspeed or fsdp", "distribution_strategy"),
     *refused(WHOLE, "each recording is on one worker; strategy.name shards the weights", "context_parallel_size"),
     *ignored(WHOLE, "it only measures: clips per second are reported of all steps", "throughput_warmup_steps"),
-    *ignored(SWITCH, "it only measures: what a step waits for is reported by itself", "adjust_throughput"),
-    *off("it overlaps the graphs of an HPU's forward and backward pass, and there are none", "pipelining_fwd_bwd"),
-    *off("a hypothesis ends where the model ends it", "ignore_eos"),
-    *off("training.training_args.dataloader_pin_memory says how batches reach the device", "non_blocking_data_copy"),
-    *refused(WHOLE, _PROFILER, "profiling_warmup_steps", "profiling_steps"),
-    *off(_PROFILER, "profiling_record_shapes", "profiling_with_stack"),
-    *off("it is about attention on HPUs; model.attn_implementation says how it is computed here", "sdp_on_bf16"),
-    *off("training is in training.bf16 or training.fp16, or in 32 bits", "fp8"),
+    *ignored(SWITCH, "it only measures: the times of a step are always reported", "adjust_throughput"),
+    *only(False, "a hypothesis ends where the model ends it", "ignore_eos"),
+    *only(False, "training.training_args.dataloader_pin_memory has the same purpose", "non_blocking_data_copy"),
+    *only(False, "training is in training.bf16 or training.fp16, or in 32 bits", "fp8"),
 )
 
 
@@ -363,7 +306,7 @@ def with_urls(values: Mapping[str, Any]) -> dict[str, Any]:
         )
     for name, key in keys.items():
         if is_url(key):
-            field, _ = MANIFEST_KEYS[name]
-            raise ConfigError(f"--{name} {key}: give the key in --{BUCKET} alone, or the URL by --set {field}={key}")
+            by_set = f"--set {MANIFEST_KEYS[name]}={key}"
+            raise ConfigError(f"--{name} {key}: give the key in --{BUCKET} alone, or the URL by {by_set}")
     root = bucket.removeprefix(S3_SCHEME).strip("/")
     return {**values, **{name: f"{S3_SCHEME}{root}/{key.lstrip('/')}" for name, key in keys.items()}}

@@ -21,6 +21,8 @@ from trainers.config.flags.script_flags import (
 from trainers.config.flags.trainer_flags import DECIDED, FIELDS, PASSED_ON
 from trainers.config.overrides import Override, apply_overrides
 from trainers.config.parts.data_location import FORMATS, WITH_SPLITS, DataLocation
+from trainers.config.schema import TrainConfig
+from trainers.config.validation import description_of
 from trainers.errors import ConfigError
 
 # From the widely used recipe for Whisper; with fewer steps, a tenth of them are warm-up.
@@ -45,11 +47,10 @@ _SPLIT_FLAGS = {"train": "train_split_name", "validation": "eval_split_name", "t
 
 
 def add_sections(parser: argparse.ArgumentParser) -> None:
-    """Adds all flags, in a group for each section; --help shows only those with a help text."""
+    """Adds all flags, in a group for each section; --help shows only those that set a field to their value."""
     for title, flags in SECTIONS.items():
         group = parser.add_argument_group(f"{title}, each short for a --set")
         for flag in flags:
-            shown = f"{flag.help} → {flag.field}" if flag.field else flag.help
             group.add_argument(
                 flag.option,
                 dest=flag.key,
@@ -57,8 +58,17 @@ def add_sections(parser: argparse.ArgumentParser) -> None:
                 nargs=flag.kind.nargs,
                 const=flag.kind.const,
                 metavar="X" if flag.kind.nargs != "?" else "BOOL",
-                help=shown.replace("%", "%%") if flag.help else argparse.SUPPRESS,
+                help=_help(flag),
             )
+
+
+def _help(flag: Flag) -> str:
+    """Returns a flag's own explanation, or the first sentence of its field's description."""
+    description = description_of(flag.field.partition(",")[0], TrainConfig) if flag.meanings is None else ""
+    if not description:
+        return argparse.SUPPRESS
+    sentence = re.split(r"(?<!e\.g)\. |\.$", description, maxsplit=1)[0]
+    return f"{flag.reason or sentence} → {flag.field}".replace("%", "%%")
 
 
 def usually_spelled(arguments: Sequence[str]) -> list[str]:

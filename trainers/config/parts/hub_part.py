@@ -1,20 +1,14 @@
 """The config's hub part: pushing the best model to the Hugging Face Hub. See `schema`."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field
 
 from trainers.config.parts.part import Part
 
 # huggingface_hub: utils/_validators.py, without the names that it also refuses.
 _REPOSITORY = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
-# Values of transformers' hub_strategy that push checkpoints.
-_OF_CHECKPOINTS = ("every_save", "checkpoint", "all_checkpoints")
-CHECKPOINTS_STAY = (
-    "only the best model is pushed, at the end, and no checkpoints: set hub.strategy: end; checkpoints are safe in a "
-    "bucket (run.storage_path: s3://…), from where a run continues on any node"
-)
 
 
 def refuse_model_id(text: str) -> str:
@@ -50,11 +44,3 @@ class HubPart(Part):
         description="License of the model, as the Hub writes it in a model card, e.g. apache-2.0. null: that of the "
         "weights that the run began with, where their own card names one.",
     )
-    strategy: Literal["end"] = Field("end", description="What is pushed, and when. end: the best model, at the end.")
-
-    @field_validator("strategy", mode="before")
-    @classmethod
-    def _the_best_alone(cls, strategy: Any) -> Any:
-        if strategy in _OF_CHECKPOINTS:
-            raise ValueError(CHECKPOINTS_STAY)
-        return strategy
