@@ -1,34 +1,6 @@
 """The errors of the cluster's side, as one tree.
 
-RayscribeError                 raised on purpose; the message names the thing, the value and the fix
-├── ConfigError                a value in the YAML, or a pair of values, cannot work
-├── DataError                  a manifest or a recording cannot be used
-│   ├── NotHereError           a file of the data is missing on this machine; others may have it
-│   └── AudioError             one recording cannot be decoded; the text is its quarantine reason
-├── StorageError               a folder or bucket cannot be read or written
-│   ├── NoAccessError          there is no such bucket, or no permission for it
-│   │   └── NoBucketError      there is no such bucket
-│   └── FullDiskError          a disk has no room left
-├── ResumeError                the run folder is another experiment's, or a checkpoint cannot be used
-│   └── DamagedError           a checkpoint is incomplete, and will stay so
-├── ResourceError              the cluster can never have what the config requests
-├── QuarantinedError           recordings could not be transcribed; all others were
-├── ExportError                a format could not be made of a model, or has other scores; the others were kept
-├── ScoringError               the scored ids are not the requested ones, or a score is not a finite number
-├── DivergedError              the loss or a weight is no longer a finite number; earlier checkpoints are stored
-├── ProgramError               the code, a library or a value of the config is wrong in a way that no check finds
-│   └── PackageError           a package is not installed, or is of another version than the code expects
-├── ScriptError                an unmodified program has failed by itself
-├── FencedError                a newer attempt has taken the run over; this one must not write
-├── LostWorkerError            the process of a training worker died
-│   └── FollowingError         a program ended since another rank's did
-├── LostNodeError              the node of a training worker died, or was taken away
-│   └── RegroupError           the workers left for a new worker group, and the last checkpoint is stored
-├── MemoryExhaustedError       a worker asked for more memory than its node or its GPU has
-└── StoppedError               a stop was requested, and the last checkpoint is stored
-Interruption                   a stop was requested, and there is nothing to wait for
-
-Each takes one string, so that pickling between Ray processes does not change it.
+Each takes one string, so that pickling between Ray processes does not change it: the thing, the value and the fix.
 """
 
 import errno
@@ -52,120 +24,85 @@ class RayscribeError(Exception):
     exit_code = 1
     final = False
 
+    def __init_subclass__(cls, *, exit_code: int | None = None, final: bool | None = None) -> None:
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+        cls.final = cls.final if final is None else final
 
-class ConfigError(RayscribeError):
+
+class ConfigError(RayscribeError, exit_code=2, final=True):
     """A value in the config, or a combination of values, is not valid."""
 
-    exit_code = 2
-    final = True
 
-
-class DataError(RayscribeError):
+class DataError(RayscribeError, exit_code=3, final=True):
     """A manifest, a data set or a recording cannot be used."""
-
-    exit_code = 3
-    final = True
 
 
 class NotHereError(DataError):
-    """A file of the data cannot be read on this machine."""
+    """A file of the data cannot be read on this machine; others may have it."""
 
 
 class AudioError(DataError):
     """One recording cannot be decoded; the message is its reason in the quarantine file."""
 
 
-class StorageError(RayscribeError):
+class StorageError(RayscribeError, exit_code=4):
     """A folder or bucket cannot be read or written."""
 
-    exit_code = 4
 
-
-class NoAccessError(StorageError):
+class NoAccessError(StorageError, final=True):
     """A bucket does not exist, or access to it is denied; waiting does not change that."""
-
-    final = True
 
 
 class NoBucketError(NoAccessError):
     """A bucket does not exist, for anyone."""
 
 
-class FullDiskError(StorageError):
+class FullDiskError(StorageError, final=True):
     """A disk has no room left; an immediate retry would fail, too."""
 
-    final = True
 
-
-class ResumeError(RayscribeError):
+class ResumeError(RayscribeError, exit_code=5, final=True):
     """A run cannot be continued: another experiment has its name, or a checkpoint is damaged."""
-
-    exit_code = 5
-    final = True
 
 
 class DamagedError(ResumeError):
     """A checkpoint is damaged: its manifest or a file is missing, or a file differs from its SHA-256."""
 
 
-class ResourceError(RayscribeError):
+class ResourceError(RayscribeError, exit_code=6, final=True):
     """The cluster, grown to its limit, does not have the resources that the config requests."""
 
-    exit_code = 6
-    final = True
 
-
-class ScoringError(RayscribeError):
+class ScoringError(RayscribeError, exit_code=7, final=True):
     """The scored ids are not exactly those of the data set, or a score is not a finite number."""
 
-    exit_code = 7
-    final = True
 
-
-class QuarantinedError(RayscribeError):
+class QuarantinedError(RayscribeError, exit_code=15, final=True):
     """Some recordings could not be transcribed; all others were, and their transcripts are written."""
 
-    exit_code = 15
-    final = True
 
-
-class ExportError(RayscribeError):
+class ExportError(RayscribeError, exit_code=16, final=True):
     """Some formats could not be made of a run's model, or have scores other than the run's; all others were kept."""
 
-    exit_code = 16
-    final = True
 
-
-class DivergedError(RayscribeError):
+class DivergedError(RayscribeError, exit_code=13, final=True):
     """Training diverged: the loss or a weight is no longer a finite number; the checkpoints before are stored."""
 
-    exit_code = 13
-    final = True
 
-
-class ProgramError(RayscribeError):
+class ProgramError(RayscribeError, final=True):
     """A worker failed with an error, such as a TypeError, that a retry would raise again."""
 
-    final = True
 
-
-class PackageError(ProgramError):
+class PackageError(ProgramError, exit_code=14):
     """A worker cannot import something: a package is not installed there, or is of another version."""
 
-    exit_code = 14
 
-
-class FencedError(RayscribeError):
+class FencedError(RayscribeError, exit_code=10, final=True):
     """A newer attempt, or another worker group, has taken over the run; what this one writes is ignored."""
 
-    exit_code = 10
-    final = True
 
-
-class LostWorkerError(RayscribeError):
+class LostWorkerError(RayscribeError, exit_code=8):
     """The process of a training worker died, more often than run.max_failures allows."""
-
-    exit_code = 8
 
 
 class FollowingError(LostWorkerError):
@@ -190,34 +127,27 @@ class ScriptError(RayscribeError):
         return error
 
 
-class MemoryExhaustedError(RayscribeError):
+class MemoryExhaustedError(RayscribeError, exit_code=9):
     """A worker was killed by Ray's memory monitor, or ran out of CPU or GPU memory."""
 
-    exit_code = 9
 
-
-class LostNodeError(RayscribeError):
+class LostNodeError(RayscribeError, exit_code=11):
     """The node of a training worker died, or was preempted."""
-
-    exit_code = 11
 
 
 class RegroupError(LostNodeError):
     """The workers ended intentionally, with a checkpoint, for a new group; the message has reason and checkpoint."""
 
 
-class StoppedError(RayscribeError):
+class StoppedError(RayscribeError, exit_code=143, final=True):
     """A stop was requested, and the last checkpoint is stored; the message has its location."""
-
-    exit_code = 143
-    final = True
 
 
 class Interruption(KeyboardInterrupt):
     """A stop was requested, by a signal, while there was nothing to wait for.
 
     Attributes:
-        left: What the run has, for the person who requested the stop.
+        left: How the command can be continued, for the person who requested the stop.
     """
 
     def __init__(self) -> None:
