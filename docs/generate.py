@@ -31,7 +31,7 @@ from jobs.service.retry_policy import RULES
 from jobs.submission.job_spec import JobPart
 from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.flags.flag import SWITCH, Flag
-from trainers.config.flags.script_line import SECTIONS
+from trainers.config.flags.task_line import SECTIONS
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.script_part import ScriptPart

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from runtime_env.secret_arguments import find_literal_secrets
-from trainers.config.config_scope import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
-from trainers.config.flags import script_line
+from trainers.config.flags import task_line
 from trainers.config.flags.script_flags import DEFAULT_DATASET
 from trainers.config.flags.task_line import TaskArguments, parse_line
 from trainers.config.loader import build_any_config, read_ds_config, read_yaml, shipped, with_run_name
 from trainers.config.locations import anchored, make_paths_absolute, refuse_relative_storage
 from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.parts.part import PREPARE_SCOPE, TRAIN_SCOPE, ConfigScope
 from trainers.config.schema import AnyConfig, ScriptConfig, TrainConfig
 from trainers.config.secrets import resolve_secrets
 from trainers.config.submitted import CONFIG_VARIABLE, read_record, read_submitted
@@ -98,7 +98,7 @@ def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
     scope = scope_of(arguments)
     if not os.environ.get(CONFIG_VARIABLE):
         return config_by_hand(arguments, scope)
-    given = [flag.option for flag, _ in script_line.given_flags(arguments.flags)]
+    given = [flag.option for flag, _ in task_line.given_flags(arguments.flags)]
     given += ["--config"] * (arguments.config is not None) + ["--set"] * bool(arguments.sets)
     if given:
         raise ConfigError(
@@ -110,14 +110,14 @@ def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
 
 def config_by_hand(arguments: TaskArguments, scope: ConfigScope) -> tuple[AnyConfig, list[str]]:
     """Builds a config from file, then BUCKET_URI, then flags, then --set."""
-    overrides = [*script_line.storage_override(os.environ), *script_line.overrides_of(arguments.flags, arguments.verb)]
+    overrides = [*task_line.storage_override(os.environ), *task_line.overrides_of(arguments.flags, arguments.verb)]
     overrides += [parse_override(text) for text in arguments.sets]
-    for note in script_line.notes_on(arguments.flags):
+    for note in task_line.notes_on(arguments.flags):
         print_line(f"note: {note}")
     if arguments.config is not None:
         content, origin = _recipe_of(arguments.config, arguments.recipe)
     elif arguments.flags.get("model_size") or arguments.flags.get("model_name_or_path"):
-        content, origin = script_line.base_of_flags(arguments.flags, overrides), "command line"
+        content, origin = task_line.base_of_flags(arguments.flags, overrides), "command line"
         if dict(content["data"].get("dataset", {})).get("name") == DEFAULT_DATASET:
             print_line(f"data: {DEFAULT_DATASET}, unless --dataset or --set data.train=… names another")
     else:

@@ -14,7 +14,6 @@ from jobs.model import DEFAULT_QUEUE, Gang
 from runtime_env.config import RuntimeEnvPart
 from runtime_env.secret_arguments import find_literal_secrets
 from runtime_env.tree import ENTRY, find_root
-from trainers.config.config_scope import SHIPPED_FIELDS, STORAGE_FIELDS
 from trainers.config.loader import read_ds_config, read_yaml, shipped, with_run_name
 from trainers.config.locations import (
     anchored,
@@ -29,7 +28,7 @@ from trainers.config.locations import (
 )
 from trainers.config.overrides import Override, apply_overrides, copy_levels, parse_override, value_at
 from trainers.config.parts.data_location import path_in
-from trainers.config.parts.part import URL, Part
+from trainers.config.parts.part import SHIPPED_FIELDS, STORAGE_FIELDS, URL, Part
 from trainers.config.parts.run_part import NAME
 from trainers.config.parts.scaling_part import CPUS_FOR_DATA, ScalingPart
 from trainers.config.schema import ScriptConfig, TrainConfig, trainer_of

@@ -20,10 +20,10 @@ from jobs.submission.job_spec import RunConfig
 from runtime_env.credentials import file_looks_secret, folder_looks_secret
 from runtime_env.package import unpacked_size
 from runtime_env.tree import Tree
-from trainers.config.config_scope import DATA_FIELDS, SHIPPED_FIELDS
 from trainers.config.locations import make_paths_absolute, path_values, set_path, variables_in
 from trainers.config.parts.data_location import SHIPPED, path_in
 from trainers.config.parts.data_part import DataPart, MixMember
+from trainers.config.parts.part import DATA_FIELDS, SHIPPED_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_remote
 from trainers.data.sources.archives.archive_index import ARCHIVE, PROBLEM

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tests.integration.test_second_starts import first, run_folder, stop_after
 from tests.integration.test_strategies import WEIGHT_TOLERANCE, TorchrunRuns
 from tests.trainers.synthetic import config, content
-from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.training_part import AdaptPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, DamagedError, ResumeError, StoppedError
 from trainers.models.adaptation.trained_weights import trained_names

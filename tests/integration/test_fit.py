@@ -23,7 +23,7 @@ from tests.hub import Hub
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from tests.trainers.training.trackers.event_files import points_of
 from trainers.config.loader import to_yaml
-from trainers.config.parts.hub_part import HubPart
+from trainers.config.parts.run_part import HubPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ConfigError, DataError, DivergedError, FencedError, ResumeError

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import yaml
 
-from trainers.config.config_scope import TRAIN_SCOPE, ConfigScope
 from trainers.config.locations import expand_home, expand_variables
 from trainers.config.overrides import copy_levels
+from trainers.config.parts.part import TRAIN_SCOPE, ConfigScope
 from trainers.config.schema import CONFIGS, AnyConfig, TrainConfig, trainer_of
 from trainers.config.storage_location import in_home
 from trainers.config.strict_loading import YamlError, load_json, load_yaml_file

@@ -7,7 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainers.config.config_scope import (
+from trainers.config.family_table import decode_parts, family_parts
+from trainers.config.overrides import Override, apply_overrides, copy_levels, value_at
+from trainers.config.parts.data_location import path_in, with_path
+from trainers.config.parts.part import (
     DATA_FIELDS,
     DECODE_FIELDS,
     PATH_FIELDS,
@@ -16,9 +19,6 @@ from trainers.config.config_scope import (
     TRAIN_SCOPE,
     ConfigScope,
 )
-from trainers.config.family_table import decode_parts, family_parts
-from trainers.config.overrides import Override, apply_overrides, copy_levels, value_at
-from trainers.config.parts.data_location import path_in, with_path
 from trainers.config.parts.run_part import PREPARED
 from trainers.config.schema import AnyConfig, TrainConfig
 from trainers.config.storage_location import in_home, is_absolute, unsupported_url

@@ -12,17 +12,15 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo
 
 from trainers.config.family_table import AnyDecodePart, AnyModelPart
-from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.config.parts.data_part import DataPart
-from trainers.config.parts.hub_part import HubPart
 from trainers.config.parts.part import Part, Settings, rule, trains
-from trainers.config.parts.run_part import CheckpointPart, RunPart
+from trainers.config.parts.run_part import CheckpointPart, HubPart, RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.scoring_part import ScoringPart
 from trainers.config.parts.script_part import ScriptPart, is_python
-from trainers.config.parts.strategy.strategy_part import StrategyPart, refuse_contradictions
-from trainers.config.parts.training_part import TrainingPart
+from trainers.config.parts.strategy_part import StrategyPart, refuse_contradictions
+from trainers.config.parts.training_part import AdaptPart, TrainingPart
 from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import known_metrics
 

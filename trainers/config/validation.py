@@ -8,12 +8,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from trainers.config.config_scope import TRAIN_SCOPE, ConfigScope
 from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.overrides import copy_levels
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
-from trainers.config.parts.part import RULE, UNSUPPORTED_URL, URL
+from trainers.config.parts.part import RULE, TRAIN_SCOPE, UNSUPPORTED_URL, URL, ConfigScope
 from trainers.config.parts.run_part import NAME, RESUME
 from trainers.config.parts.scaling_part import BACKEND, COUNT, RANGE
 from trainers.config.storage_location import without_password

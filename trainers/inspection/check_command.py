@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 
-from trainers.config.config_scope import (
+from trainers.config.parts.part import (
     AUGMENT_FIELDS,
     DATA_FIELDS,
     DECODE_FIELDS,

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pyarrow as pa
 
-from trainers.config.config_scope import AUGMENT_FIELDS
+from trainers.config.parts.part import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
 from trainers.config.wording import counted
 from trainers.data.augmentation.recording_pool import read_row

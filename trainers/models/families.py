@@ -7,11 +7,10 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from trainers.config.config_scope import ConfigScope
 from trainers.config.family_table import AnyDecodePart, AnyModelPart, family_parts
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart
-from trainers.config.parts.part import Part
+from trainers.config.parts.part import ConfigScope, Part
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
 from trainers.config.validation import refuse, validated

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from trainers.config.parts.hub_part import HubPart
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.run_part import HubPart
 from trainers.config.schema import TrainConfig
 from trainers.config.unused_fields import refuse_unused_fields
 from trainers.config.validation import Problems

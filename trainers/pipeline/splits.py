@@ -9,9 +9,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.locations import cache_url_of, storage_path_of
 from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.part import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
 from trainers.data.preparation import ShardTask, prepare, prepared_key

@@ -16,9 +16,9 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from trainers.config.flags.script_line import BY_KEY
+from trainers.config.flags.task_line import BY_KEY
 from trainers.config.optional_packages import missing_access, refuse_missing_packages
-from trainers.config.parts.strategy.strategy_part import StrategyPart, ds_config_of
+from trainers.config.parts.strategy_part import StrategyPart, ds_config_of
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.distributed.machine import cpus_of_this_machine

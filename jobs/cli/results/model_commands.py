@@ -9,7 +9,7 @@ from jobs.cli.connect import RunName, ServiceOption, open_session
 from jobs.cli.output import as_json, echo, percent, print_table
 from jobs.service.run_folders import folder_of
 from trainers.config.overrides import apply_overrides
-from trainers.config.parts.hub_part import HubPart
+from trainers.config.parts.run_part import HubPart
 from trainers.config.validation import refuse, validated
 from trainers.config.wording import counted, format_bytes
 from trainers.distributed.console import opened_screen, show

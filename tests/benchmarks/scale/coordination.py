@@ -24,8 +24,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from tests.benchmarks.scale.figures import Figure, print_figures
 from tests.trainers.run_folder.writers import begin, staged
 from trainers.distributed.coordinated_stop import LastStep
-from trainers.distributed.logged_barrier import LoggedBarrier
-from trainers.distributed.session import LocalSession
+from trainers.distributed.session import LocalSession, LoggedBarrier
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import RunFolder

@@ -9,9 +9,9 @@ import yaml
 
 from tests.trainers.config import advice
 from tests.trainers.synthetic import config, content
-from trainers.config.config_scope import ConfigScope
 from trainers.config.loader import build_config
 from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.parts.part import ConfigScope
 from trainers.config.parts.scaling_part import WITHOUT_GPU
 from trainers.config.schema import UNUSED_ACCELERATORS
 from trainers.errors import ConfigError

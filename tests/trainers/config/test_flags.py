@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers.config.flags.script_line import base_of_flags, overrides_of
+from trainers.config.flags.task_line import base_of_flags, overrides_of
 from trainers.config.loader import build_config
 from trainers.config.schema import TrainConfig
 from trainers.config.submitted import config_text

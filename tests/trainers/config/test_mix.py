@@ -7,9 +7,9 @@ import pytest
 
 from tests.trainers.config import advice
 from tests.trainers.synthetic import content
-from trainers.config.config_scope import ConfigScope
 from trainers.config.loader import build_config
 from trainers.config.locations import make_paths_absolute, unresolved_paths
+from trainers.config.parts.part import ConfigScope
 from trainers.config.schema import TrainConfig
 
 ONE: dict[str, Any] = {"name": "one", "train": "/one.csv"}

@@ -13,8 +13,7 @@ from transformers import Seq2SeqTrainingArguments
 from tests.trainers.config import public_arguments
 from trainers.config.family_table import decode_parts, family_parts
 from trainers.config.flags.flag import MAPPING, NUMBER, SWITCH, TEXT, WHOLE, WORDS, Flag
-from trainers.config.flags.script_line import FLAGS
-from trainers.config.flags.task_line import parser
+from trainers.config.flags.task_line import FLAGS, parser
 from trainers.config.flags.trainer_flags import PASSED_ON
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_part import ModelPart

@@ -10,11 +10,11 @@ import pytest
 
 from tests.trainers.config import advice
 from tests.trainers.synthetic import config, content
-from trainers.config.config_scope import PREPARE_SCOPE
 from trainers.config.loader import build_config
 from trainers.config.overrides import apply_overrides, parse_override
-from trainers.config.parts.strategy.ds_config import FILLED, OFFLOAD_KEYS, ZERO_KEYS
-from trainers.config.parts.strategy.strategy_part import WITHOUT_SHARDS, ds_config_of
+from trainers.config.parts.ds_config import FILLED, OFFLOAD_KEYS, ZERO_KEYS
+from trainers.config.parts.part import PREPARE_SCOPE
+from trainers.config.parts.strategy_part import WITHOUT_SHARDS, ds_config_of
 
 ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
 WHOLE: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from trainers.distributed import logged_barrier
-from trainers.distributed.logged_barrier import LoggedBarrier
+from trainers.distributed import session
+from trainers.distributed.session import LoggedBarrier
 from trainers.errors import LostWorkerError
 
 TIMEOUT_S = 30.0
@@ -32,8 +32,8 @@ class Line:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logged_barrier, "FIRST_LINE_S", 0.01)
-    monkeypatch.setattr(logged_barrier, "BETWEEN_LOOKS_S", 0.005)
+    monkeypatch.setattr(session, "FIRST_LINE_S", 0.01)
+    monkeypatch.setattr(session, "BETWEEN_LOOKS_S", 0.005)
 
 
 def ranks(count: int, log: Line, store: Any = None) -> list[LoggedBarrier]:
@@ -97,7 +97,7 @@ def test_where_the_main_process_is_missing_another_speaks() -> None:
 
 
 def test_who_never_comes_is_named_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logged_barrier, "LONGEST_WAIT", timedelta(seconds=0.05))
+    monkeypatch.setattr(session, "LONGEST_WAIT", timedelta(seconds=0.05))
     first, _ = ranks(2, Line())
     with pytest.raises(LostWorkerError, match="preparing: 0 s of waiting for rank 1"):
         first.wait("preparing")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.trainers.synthetic import config
-from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.training_part import AdaptPart
 from trainers.models.adaptation.base_weights import BaseWeightsReference
 from trainers.models.adaptation.lora import Adapter
 from trainers.models.decoder_labels import pad_labels

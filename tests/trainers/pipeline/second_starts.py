@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from tests.trainers.synthetic import config
-from trainers.config.parts.strategy.strategy_part import StrategyPart
+from trainers.config.parts.strategy_part import StrategyPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, NoReturn
 
-from trainers.config.flags.script_line import (
+from trainers.config.flags.task_line import (
     BY_KEY,
     add_sections,
     base_of_flags,

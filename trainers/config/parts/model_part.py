@@ -8,12 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationInfo
 
-from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.decode_part import DecodePart
 from trainers.config.parts.model_source import ModelSource, SourceText
 from trainers.config.parts.part import Part, Positive, rule, trains
-from trainers.config.parts.strategy.strategy_part import StrategyPart
-from trainers.config.parts.training_part import TrainingPart
+from trainers.config.parts.strategy_part import StrategyPart
+from trainers.config.parts.training_part import AdaptPart, TrainingPart
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 # Outputs of the shortest bucket, half a second at 20 ms, which a mask must not exceed.

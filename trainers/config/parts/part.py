@@ -1,14 +1,14 @@
-"""The base class of all parts of a config that users write, and what the fields of several parts share."""
+"""The base class of all parts of a config that users write, types of their fields, and the scope of a verb."""
 
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from trainers.config.config_scope import ConfigScope
 from trainers.config.parts.data_location import DataLocation
 from trainers.config.storage_location import SUPPORTED, is_url, refused_url, unreadable_url
 
@@ -17,10 +17,47 @@ URL = r"^https?://[^@\s]+$"
 UNSUPPORTED_URL = "unsupported_url"
 # Type of the error of a `rule`; its context has the list `problems`, and the rule's name as `rule`.
 RULE = "rule"
-
-
+STORAGE_FIELDS = (("run", "storage_path"), ("data", "cache_dir"))
+DATA_FIELDS = (("data", "train"), ("data", "validation"), ("data", "test"))
+AUGMENT_FIELDS = (("augment", "noise_manifest"), ("augment", "rir_manifest"))
+# The paths whose files `data.ship` carries along.
+SHIPPED_FIELDS = (*DATA_FIELDS, *AUGMENT_FIELDS)
+# Stands for all fields of a part whose fields depend on the family.
+ALL = "*"
+DECODE_FIELDS = (("decode", ALL),)
+_SOURCES = ("name_or_path", "tokenizer_name", "feature_extractor_name", "encoder", "decoder")
+SOURCE_FIELDS = tuple(("model", field) for field in _SOURCES)
+# Without the paths in a family's own fields, see `ModelPart.files`.
+PATH_FIELDS = (*STORAGE_FIELDS, *DATA_FIELDS, *AUGMENT_FIELDS, *DECODE_FIELDS, *SOURCE_FIELDS)
 # The largest integer that every JSON reader represents exactly.
 MAX_INTEGER = 2**53 - 1
+
+
+@dataclass(frozen=True)
+class ConfigScope:
+    """The part of a config that a verb reads.
+
+    Attributes:
+        paths: Part and field of each path that is opened; variables in other paths need not be set.
+        trains: True if the verb trains, which requires a training set, weights and a length.
+        passed_over: Names of the rules whose problems are reported already, see `rule`.
+    """
+
+    paths: tuple[tuple[str, str], ...] = PATH_FIELDS
+    trains: bool = True
+    passed_over: frozenset[str] = frozenset()
+
+    def requires_path(self, part: str, field: str) -> bool:
+        """Returns True if the path of a field is opened; those of the model are opened by every verb that trains."""
+        return not {(part, field), (part, ALL)}.isdisjoint(self.paths) or (part == "model" and self.trains)
+
+    @classmethod
+    def for_scoring(cls, split: str) -> "ConfigScope":
+        return cls((*STORAGE_FIELDS, *DECODE_FIELDS, ("data", split)), trains=False)
+
+
+TRAIN_SCOPE = ConfigScope()
+PREPARE_SCOPE = ConfigScope((*STORAGE_FIELDS, *DATA_FIELDS), trains=False)
 
 
 class Part(BaseModel):

@@ -9,7 +9,7 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, set_seed
 
-from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.training_part import AdaptPart
 from trainers.distributed.session import Session
 from trainers.errors import DamagedError
 from trainers.models.adaptation.base_weights import BaseWeightsReference

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
-from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.training_part import AdaptPart
 from trainers.errors import ConfigError
 from trainers.models.adaptation.network_parts import (
     DECODER,

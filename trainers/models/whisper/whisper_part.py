@@ -8,12 +8,11 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.decode_part import DecodePart, GenerationPart
 from trainers.config.parts.model_part import Dropout, NewModelPart, SizeEstimate
 from trainers.config.parts.part import Positive, rule, trains
-from trainers.config.parts.strategy.strategy_part import StrategyPart
-from trainers.config.parts.training_part import TrainingPart
+from trainers.config.parts.strategy_part import StrategyPart
+from trainers.config.parts.training_part import AdaptPart, TrainingPart
 from trainers.errors import ConfigError
 from trainers.models.language_names import no_token, whisper_code
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainers.config.config_scope import ConfigScope
 from trainers.config.loader import build_config
+from trainers.config.parts.part import ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.data.prepared_set import PreparedSet
 from trainers.distributed.console import ProgressCounter, show

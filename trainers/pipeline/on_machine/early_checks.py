@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from trainers.config.config_scope import AUGMENT_FIELDS
 from trainers.config.locations import storage_path_of
 from trainers.config.parts.data_location import path_in
 from trainers.config.parts.model_source import ModelSource, SourceKind
+from trainers.config.parts.part import AUGMENT_FIELDS
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import is_url
 from trainers.config.validation import Problems

@@ -16,9 +16,9 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.schema import TrainConfig
 from trainers.data.preparation import ShardTask, run_on_ray
-from trainers.distributed.logged_barrier import COLLECTIVE_TIMEOUT
 from trainers.distributed.ray_connection import check_capacity, largest_cluster
 from trainers.distributed.root_cause import root_cause_of
+from trainers.distributed.session import COLLECTIVE_TIMEOUT
 from trainers.errors import ResourceError
 from trainers.inspection.node_checks import WorkerCheck, refuse_unread_recordings, refuse_unshared_folders
 from trainers.pipeline.on_ray.ray_fit import fit_to_end, scaling_config

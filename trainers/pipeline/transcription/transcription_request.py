@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from trainers.config.config_scope import DECODE_FIELDS, ConfigScope
 from trainers.config.loader import build_config
 from trainers.config.locations import make_paths_absolute
 from trainers.config.overrides import apply_overrides, parse_override
+from trainers.config.parts.part import DECODE_FIELDS, ConfigScope
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions, in_home, is_url
 from trainers.errors import ConfigError

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from trainers.config.parts.hub_part import HubPart
+from trainers.config.parts.run_part import HubPart
 from trainers.config.storage_location import is_url
 from trainers.errors import ConfigError
 from trainers.run_folder.hub.repository import repository_of

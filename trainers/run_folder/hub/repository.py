@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainers.config.parts.hub_part import HubPart, refuse_model_id
+from trainers.config.parts.run_part import HubPart, refuse_model_id
 from trainers.errors import ConfigError, RayscribeError, StorageError
 from trainers.storage import hub_errors
 from trainers.storage.retry import Explanation

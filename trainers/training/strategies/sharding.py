@@ -21,7 +21,7 @@ from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from transformers import TrainingArguments
 
-from trainers.config.parts.strategy.strategy_part import StrategyPart
+from trainers.config.parts.strategy_part import StrategyPart
 from trainers.storage.own_folder import own_temporary_folder
 
 FOLDER_VARIABLE = "TORCH_EXTENSIONS_DIR"

@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCTC, AutoModelForSpeechSeq2Seq
 
 from tests.trainers.models.adaptation.networks import CONFIGS, CTC, SEQ2SEQ
-from trainers.config.parts.adapt_part import AdaptPart
 from trainers.config.parts.model_part import ModelPart
+from trainers.config.parts.training_part import AdaptPart
 from trainers.errors import DamagedError
 from trainers.models.adaptation.base_weights import BaseWeightsReference, fingerprint
 from trainers.models.adaptation.lora import ADAPTER_WEIGHTS, Adapter, merge_folder

@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from tests.trainers.models.adaptation.networks import CONFIGS, network
-from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.training_part import AdaptPart
 from trainers.errors import ConfigError
 from trainers.models.adaptation.network_parts import check_parts
 from trainers.models.adaptation.trained_weights import parts_of, trained_names

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from tests.trainers.models.adaptation.networks import CONFIGS, CTC, SEQ2SEQ, network
-from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.training_part import AdaptPart
 from trainers.errors import ConfigError
 from trainers.models.adaptation.trained_weights import count, heads, train_only, trained_names
 

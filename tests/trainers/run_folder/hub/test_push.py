@@ -8,7 +8,7 @@ import pytest
 from tests.hub import TOKEN, Fault, Hub, Repository
 from tests.trainers.run_folder.hub.finished_runs import CARD, MODEL, finish
 from tests.trainers.run_folder.writers import begin
-from trainers.config.parts.hub_part import HubPart
+from trainers.config.parts.run_part import HubPart
 from trainers.errors import ConfigError, StorageError
 from trainers.run_folder.hub.push import PLACE, is_pushed, push_run
 from trainers.run_folder.journal import Journal, Push

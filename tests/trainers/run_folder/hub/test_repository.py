@@ -4,7 +4,7 @@ import huggingface_hub.constants
 import pytest
 
 from tests.hub import READING, TOKEN, Fault, Hub, Repository
-from trainers.config.parts.hub_part import HubPart
+from trainers.config.parts.run_part import HubPart
 from trainers.errors import ConfigError, StorageError
 from trainers.run_folder.hub.repository import repository_of
 

@@ -4,11 +4,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from trainers.config.parts.adapt_part import AdaptPart
+from trainers.config.parts.ds_config import AUTO, contradictions, faults_of
 from trainers.config.parts.part import NotNegative, Part, Positive, Settings, rule
 from trainers.config.parts.scaling_part import ScalingPart
-from trainers.config.parts.strategy.ds_config import AUTO, contradictions, faults_of
-from trainers.config.parts.training_part import TrainingPart
+from trainers.config.parts.training_part import AdaptPart, TrainingPart
 
 OffloadDevice = Literal["cpu", "nvme"]
 DEFAULT_ZERO_STAGE = 2

@@ -1,1 +1,0 @@
-"""The distribution of weights, gradients and optimizer state over the workers, and the DeepSpeed config."""
