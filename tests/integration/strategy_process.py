@@ -84,7 +84,7 @@ def shard_on_cpus(patch: pytest.MonkeyPatch) -> None:
             PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
     patch.setattr(AcceleratorState, "__init__", new_state)
-    patch.setattr(schema, "refuse_contradictions", lambda *parts: None)
+    patch.setattr(schema, "strategy_misfits", lambda *parts: ())
 
 
 KILLS = {"step": kill_at_step, "upload": kill_in_upload}

@@ -194,7 +194,10 @@ def test_its_cloud_is_rendered_and_what_was_rendered_is_valid(
     ("known", "problem"),
     [
         ({"checkpoint": {}}, f"model.family: must be one of {', '.join(FAMILIES)} (got 'gru')"),
-        ({"model": content()["model"]}, "eval_mer ranks no checkpoints: give one of eval_wer, eval_cer"),
+        (
+            {"model": content()["model"]},
+            "eval_mer is not a score that ranks checkpoints: give one of eval_wer, eval_cer",
+        ),
         ({"model": content()["model"], "checkpoint": {}}, "data.source.name: 'tar' is not a data source here"),
     ],
 )

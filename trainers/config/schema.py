@@ -19,15 +19,15 @@ from trainers.config.parts.run_part import CheckpointPart, HubPart, RunPart
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.scoring_part import ScoringPart
 from trainers.config.parts.script_part import ScriptPart, is_python
-from trainers.config.parts.strategy_part import StrategyPart, refuse_contradictions
+from trainers.config.parts.strategy_part import StrategyPart, strategy_misfits
 from trainers.config.parts.training_part import AdaptPart, TrainingPart
 from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import known_metrics
 
-JOB = "For the jobs service; not read by training."
+JOB = "For the jobs service; training does not use it."
 TRAINER = (
-    "huggingface: training as the other parts say. script: an unmodified program, see `script`; it has the parts run, "
-    "script, scaling and job alone."
+    "huggingface: a training, configured by the other parts. script: an unmodified program; such a recipe has only the "
+    "parts run, script, scaling and job."
 )
 # Ray's names of accelerators other than GPUs: a worker would reserve them, and train on CPUs.
 UNUSED_ACCELERATORS = ("FURIOSA", "HPU", "MBLT", "NPU", "RBLN", "TPU", "TTNPU", "neuron_cores")
@@ -65,50 +65,49 @@ class TrainConfig(Part):
         if self.training.global_batch_size is not None and self.training.global_batch_size < slots:
             yield (
                 f"training.global_batch_size {self.training.global_batch_size} is less than {count} × "
-                f"training.gradient_accumulation_steps = {slots}: some workers would have nothing to do"
+                f"training.gradient_accumulation_steps = {slots}: some workers would be idle; raise it, or lower those"
             )
         if self.scaling.is_elastic and self.training.global_batch_size is None and trains(info):
             yield (
-                f"scaling.num_workers is {self.scaling.num_workers}, and a step's utterances would change with it: "
-                "set training.global_batch_size to how many one step takes, without training.max_batch_duration_s"
+                f"scaling.num_workers is {self.scaling.num_workers}, and the size of a step would change with it: set "
+                "training.global_batch_size, without training.max_batch_duration_s"
             )
         if self.model.masks_features and self.augment.masks:
             yield (
-                "model.apply_spec_augment and augment.time_masks or augment.frequency_masks both mask features: set "
-                "model.apply_spec_augment: false, or augment.time_masks: 0 and augment.frequency_masks: 0"
+                "model.apply_spec_augment and augment both mask features: set model.apply_spec_augment: false, or "
+                "augment.time_masks: 0 and augment.frequency_masks: 0"
             )
         if self.adapt.method != "full" and self.training.checkpoints_reentrantly:
             yield (
-                "training.training_args.gradient_checkpointing_kwargs has use_reentrant, which ends gradients at the "
+                "training.training_args.gradient_checkpointing_kwargs has use_reentrant, which stops gradients at the "
                 f"first frozen layer (adapt.method {self.adapt.method}): leave it out"
             )
         if self.model.dtype == "bfloat16" and self.adapt.method != "lora" and trains(info):
             yield (
-                f"model.dtype is bfloat16, and adapt.method {self.adapt.method} trains the weights themselves, whose "
-                "updates are mostly smaller than what bfloat16 can add to them, and would be lost: set model.dtype: "
-                "float32, with training.bf16: true to compute in bfloat16; or adapt.method: lora"
+                f"model.dtype is bfloat16, but adapt.method {self.adapt.method} trains the weights themselves; most "
+                "updates are too small for bfloat16 and would be lost: set model.dtype: float32, with training.bf16: "
+                "true to compute in bfloat16; or adapt.method: lora"
             )
         if self.training.fp16 and not self.scaling.use_gpu:
             yield "training.fp16 needs a GPU: set scaling.use_gpu: true, or training.fp16: false"
         if trains(info):
             yield from self.model.misfits(self.adapt, self.training, self.strategy)
-            refuse_contradictions(self.strategy, self.adapt, self.training, self.scaling)
+            yield from strategy_misfits(self.strategy, self.adapt, self.training, self.scaling)
 
     @rule
     def _accelerator_fits(self) -> Iterator[str]:
         if self.scaling.accelerator == "hpu":
             yield (
-                "scaling.accelerator is hpu, but trainer: huggingface trains on GPUs and CPUs alone: Gaudi's vendor "
-                "pins its own torch and transformers, so that Gaudi runs scripts in the vendor's image; set trainer: "
-                "script (docs/accelerators.md), or scaling.accelerator: cpu"
+                "scaling.accelerator is hpu, but trainer: huggingface trains only on GPUs and CPUs; Gaudi needs its "
+                "vendor's image, with other versions of torch and transformers: set trainer: script "
+                "(docs/accelerators.md), or scaling.accelerator: cpu"
             )
         held = self.scaling.resources_per_worker
         idle = [name for name in UNUSED_ACCELERATORS if held.get(name)]
         if idle:
             yield (
-                f"scaling.resources_per_worker.{idle[0]} is {held[idle[0]]:g}, but training runs on GPUs and CPUs "
-                f"alone, and would hold each {idle[0]} without using it: remove "
-                f"scaling.resources_per_worker.{idle[0]}; scaling.use_gpu asks for GPUs"
+                f"scaling.resources_per_worker.{idle[0]} is {held[idle[0]]:g}, but training uses only GPUs and CPUs: "
+                f"remove scaling.resources_per_worker.{idle[0]}; scaling.use_gpu asks for GPUs"
             )
 
     @rule
@@ -119,13 +118,13 @@ class TrainConfig(Part):
         orders |= {f"eval_{name}": order for name in self.scoring.metrics}
         if attribute is not None and attribute not in orders:
             yield (
-                f"checkpoint.checkpoint_score_attribute: {attribute} ranks no checkpoints: give one of "
-                f"{', '.join(orders)}, or name the metric in scoring.metrics"
+                f"checkpoint.checkpoint_score_attribute: {attribute} is not a score that ranks checkpoints: give one "
+                f"of {', '.join(orders)}, or add the metric to scoring.metrics"
             )
         elif order != (better := orders[attribute] if attribute is not None else "min"):
             yield (
-                f"checkpoint.checkpoint_score_order is {order}, but {attribute or 'an error rate'} is better when it "
-                f"is {'smaller' if better == 'min' else 'larger'}: set it to {better}"
+                f"checkpoint.checkpoint_score_order is {order}, but {attribute or 'an error rate'} is better when "
+                f"it is {'smaller' if better == 'min' else 'larger'}: set it to {better}"
             )
 
 
@@ -142,8 +141,8 @@ class ScriptConfig(Part):
     def _begins_by_itself(self) -> None:
         if self.run.resume.startswith("from:"):
             raise ValueError(
-                f"run.resume is {self.run.resume}, and only the program itself can begin from a checkpoint: set "
-                "run.resume: auto, and name the checkpoint in script.command as the program takes it, such as "
+                f"run.resume is {self.run.resume}, but only the program itself can load a checkpoint: set run.resume: "
+                "auto, and give the program's own argument in script.command, such as "
                 "--resume_from_checkpoint={s3:bucket/runs/sr/checkpoints/…/checkpoint-10/}"
             )
 
@@ -152,23 +151,23 @@ class ScriptConfig(Part):
         run, script, scaling = self.run, self.script, self.scaling
         if run.seed != RunPart().seed:
             yield (
-                f"run.seed is {run.seed}, which no program reads: leave it out, and give the seed in script.command as "
-                f"the program takes it, such as --seed {run.seed}"
+                f"run.seed is {run.seed}, which programs do not read: leave it out, and give the program's own "
+                f"argument in script.command, such as --seed {run.seed}"
             )
         if scaling.backend != ScalingPart().backend:
             yield (
-                f"scaling.backend is {scaling.backend}, and a program sets up its own process group: leave it out, and "
+                f"scaling.backend is {scaling.backend}, but a program sets up its own process group: leave it out, and "
                 f"give the backend in script.command, such as --ddp_backend {scaling.backend}"
             )
         if script.hpu_mode is not None and scaling.device != "hpu":
             yield (
-                f"script.hpu_mode is {script.hpu_mode}, and no worker has a Gaudi: leave it out, or set "
+                f"script.hpu_mode is {script.hpu_mode}, but no worker has a Gaudi: leave it out, or set "
                 "scaling.accelerator: hpu"
             )
         if script.python is not None and not (script.is_python or is_python(script.prepare or ("",))):
             yield (
-                f"script.python is {script.python}, and script.command begins with {script.command[0]}, which no "
-                "interpreter runs: leave it out, or begin with a .py file or -m"
+                f"script.python is {script.python}, but script.command begins with {script.command[0]}, which is not "
+                "Python: leave it out, or begin the command with a .py file or -m"
             )
 
 

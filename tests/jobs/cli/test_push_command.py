@@ -40,7 +40,7 @@ def test_what_keeps_it_from_being_pushed_is_an_exit_code(
     assert main(["push", run, "--model-id", "other/sr"]) == 2
     assert "hub.model_id: other/sr: the token of ana may not write there" in capsys.readouterr().err
     assert main(["push", run, "--model-id", "a--b"]) == 2
-    assert "model_id: is no name on the Hub" in capsys.readouterr().err
+    assert "model_id: is not a valid name on the Hub" in capsys.readouterr().err
     taking_hub.faults.append(Fault("whoami", 503, times=1000))
     assert main(["push", run]) == 4
     assert "the Hub responds with status 503" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from trainers.errors import ConfigError
         ),
         ({"checkpoint.checkpoint_score_attribute": "eval_loss"}, "checkpoint.checkpoint_score_attribute: "),
         ({"checkpoint.checkpoint_score_attribute": "test_wer"}, "checkpoint.checkpoint_score_attribute: "),
-        ({"data.test": "/data/valid.csv"}, "test is /data/valid.csv, which is also trained on or chooses the model"),
+        ({"data.test": "/data/valid.csv"}, "test is /data/valid.csv, which is also train or validation"),
         ({"data.validation": "/data/train.csv"}, "train and validation are both /data/train.csv"),
     ],
 )

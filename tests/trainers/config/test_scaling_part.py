@@ -50,31 +50,31 @@ def test_an_accelerator_is_one_of_ray_s_resources(
         ({"accelerator": "tpu"}, "accelerator: Input should be 'auto', 'cpu', 'cuda', 'rocm' or 'hpu'"),
         (
             {"accelerator": "cpu", "use_gpu": True},
-            "accelerator is cpu, and use_gpu is true: set scaling.use_gpu: false, or scaling.accelerator: auto",
+            "accelerator is cpu, but use_gpu is true: set scaling.use_gpu: false, or scaling.accelerator: auto",
         ),
         (
             {"accelerator": "cuda", "use_gpu": False},
-            "accelerator is cuda, and use_gpu is false: set scaling.use_gpu: true, or scaling.accelerator: cpu",
+            "accelerator is cuda, but use_gpu is false: set scaling.use_gpu: true, or scaling.accelerator: cpu",
         ),
         (
             {"accelerator": "hpu", "use_gpu": True},
-            "accelerator is hpu, and use_gpu is true: set scaling.use_gpu: false",
+            "accelerator is hpu, but use_gpu is true: set scaling.use_gpu: false",
         ),
         (
             {"accelerator": "hpu", "resources_per_worker": {"HPU": 0}},
             "accelerator: cpu, or scaling.resources_per_worker.HPU: 1",
         ),
-        ({"accelerator": "hpu", "resources_per_worker": {"HPU": 0.5}}, "HPU is 0.5, and Gaudis are not shared"),
+        ({"accelerator": "hpu", "resources_per_worker": {"HPU": 0.5}}, "HPU is 0.5, but Gaudis cannot be shared"),
         ({"accelerator": "hpu", "backend": "nccl"}, "backend nccl needs GPUs"),
         ({"use_gpu": True, "backend": "hccl"}, "backend hccl is for Gaudi: set scaling.backend: auto"),
-        ({"accelerator_type": "A100"}, "accelerator_type is A100, and no worker has an accelerator: set use_gpu: true"),
+        ({"accelerator_type": "A100"}, "accelerator_type is A100, but no worker has an accelerator: set use_gpu: true"),
         (
             {"use_gpu": True, "accelerator_type": "A 100"},
             "accelerator_type: must begin with a letter or a digit, and hold only these",
         ),
-        ({"label_selector": {"a b": "c"}}, "'a b' is no label's name"),
-        ({"label_selector": {"pool": ""}}, "pool: '' is no condition: give a value, !value, in(a, b) or !in(a, b)"),
-        ({"label_selector": {"pool": "in(a"}}, "pool: 'in(a' is no condition"),
+        ({"label_selector": {"a b": "c"}}, "'a b' is not a label's name"),
+        ({"label_selector": {"pool": ""}}, "pool: '' is not a condition: give a value, !value, in(a, b) or !in(a, b)"),
+        ({"label_selector": {"pool": "in(a"}}, "pool: 'in(a' is not a condition"),
         ({"label_selector": {"pool": 1}}, "label_selector.pool: "),
     ],
 )
@@ -85,8 +85,8 @@ def test_values_that_cannot_work_are_refused(scaling: dict[str, Any], words: str
 def test_natively_gaudi_is_refused_with_the_reason_and_the_way_to_it() -> None:
     with pytest.raises(ConfigError) as error:
         build_config(content({"scaling.accelerator": "hpu"}), origin="my.yaml")
-    assert "scaling.accelerator is hpu, but trainer: huggingface trains on GPUs and CPUs alone" in str(error.value)
-    assert "vendor's image; set trainer: script (docs/accelerators.md), or scaling.accelerator: cpu" in str(error.value)
+    assert "scaling.accelerator is hpu, but trainer: huggingface trains only on GPUs and CPUs" in str(error.value)
+    assert "other versions of torch and transformers: set trainer: script (docs/accelerators.md), or scaling.accelerator: cpu" in str(error.value)
 
 
 @pytest.mark.parametrize("accelerator", ["auto", "cuda", "rocm"])

@@ -149,7 +149,7 @@ class TestFields:
                 {"strategy.name": "ddp", "strategy.zero_stage": 2},
                 "set strategy.name: deepspeed, or strategy: {name: ddp}",
             ),
-            ({"strategy.name": "ddp", "strategy.ds_config": WHOLE}, "strategy.ds_config is DeepSpeed's"),
+            ({"strategy.name": "ddp", "strategy.ds_config": WHOLE}, "strategy.ds_config is for DeepSpeed"),
             ({"strategy.ds_config": WHOLE, "strategy.zero_stage": 3}, "write zero_stage into it"),
             ({"strategy.offload_optimizer": "nvme", "strategy.zero_stage": 3}, "strategy.nvme_path: missing"),
             (
@@ -160,8 +160,8 @@ class TestFields:
             ({"strategy.nvme_path": "/x"}, "strategy.nvme_path /x has no effect"),
             ({"strategy.zero_stage": 4}, "strategy.zero_stage"),
             ({"strategy.zero_stag": 2}, "did you mean strategy.zero_stage?"),
-            ({"adapt": {"method": "lora"}}, "an adapter's optimizer is small; set strategy: {name: ddp}"),
-            ({"strategy.name": "fsdp"}, "strategy.name fsdp needs GPUs, and scaling.use_gpu is false"),
+            ({"adapt": {"method": "lora"}}, "the optimizer of an adapter is small: set strategy: {name: ddp}"),
+            ({"strategy.name": "fsdp"}, "strategy.name fsdp needs GPUs, but scaling.use_gpu is false"),
             (
                 {
                     "strategy.offload_optimizer": "nvme",

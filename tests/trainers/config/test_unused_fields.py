@@ -24,7 +24,7 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
     [
         (
             {"model": {**PRETRAINED, "d_model": 256}},
-            r"model\.d_model is 256, but model\.init is pretrained, and weights",
+            r"model\.d_model is 256, but model\.init is pretrained, and the weights",
         ),
         ({"model": {**PRETRAINED, "num_mel_bins": 128}}, r"model\.num_mel_bins is 128, .*: remove model\.num_mel_bins"),
         ({"model": {**PRETRAINED, "architecture": "hubert"}}, r"model\.architecture is hubert"),

@@ -69,10 +69,12 @@ def test_it_ranks_checkpoints_in_its_own_order(installed: None) -> None:
     assert wanted.checkpoint.score_attribute == "eval_syllable_accuracy"
     with pytest.raises(ConfigError, match="eval_syllable_accuracy is better when it is larger: set it to max"):
         config(ranking)
-    with pytest.raises(ConfigError, match=r"syllable_accuracy is a name of Rayscribe's own scores"):
+    with pytest.raises(ConfigError, match=r"syllable_accuracy is the name of one of Rayscribe's own scores"):
         config({"scoring.metrics": {"syllable_accuracy": "own:Metric"}})
 
 
 def test_it_ranks_no_checkpoints_where_it_is_not_installed() -> None:
-    with pytest.raises(ConfigError, match="eval_syllable_accuracy ranks no checkpoints: give one of eval_wer, eval_ce"):
+    with pytest.raises(
+        ConfigError, match="eval_syllable_accuracy is not a score that ranks checkpoints: give one of eval_wer, eval_ce"
+    ):
         config({"checkpoint.checkpoint_score_attribute": "eval_syllable_accuracy"})

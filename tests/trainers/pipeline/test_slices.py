@@ -59,5 +59,5 @@ def test_other_columns_prepare_the_same_set(manifests: dict[str, str]) -> None:
 
 
 def test_what_is_always_a_slice_is_refused(manifests: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="speaker is a slice of every report: leave it out"):
+    with pytest.raises(ConfigError, match="speaker is always a slice of the report: leave it out"):
         wanted(manifests, ["speaker"])

@@ -164,13 +164,19 @@ def refused(changes: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"scoring.metrics": {"wer": "own:Metric"}}, "wer is a name of Rayscribe's own scores"),
-        ({"scoring.metrics": {"full_context_mer": "own:Metric"}}, "is a name of Rayscribe's own scores"),
+        ({"scoring.metrics": {"wer": "own:Metric"}}, "wer is the name of one of Rayscribe's own scores"),
+        ({"scoring.metrics": {"full_context_mer": "own:Metric"}}, "is the name of one of Rayscribe's own scores"),
         ({"scoring.metrics": {"Own": "own:Metric"}}, "scoring.metrics"),
-        ({"scoring.metrics": {"own": "metrics/own.py"}}, "'metrics/own.py' names no metric: give module:Class of an"),
+        (
+            {"scoring.metrics": {"own": "metrics/own.py"}},
+            "'metrics/own.py' is not a metric: give the module:Class of an",
+        ),
         ({"scoring.metrics": {"own": "https://example.org/own.py"}}, "module:Class of an"),
         ({"scoring.metric": {"own": "own:Metric"}}, "did you mean scoring.metrics"),
-        ({"checkpoint.checkpoint_score_attribute": "eval_own"}, "eval_own ranks no checkpoints: give one of eval_wer"),
+        (
+            {"checkpoint.checkpoint_score_attribute": "eval_own"},
+            "eval_own is not a score that ranks checkpoints: give one of eval_wer",
+        ),
         ({"checkpoint.checkpoint_score_order": "max"}, "an error rate is better when it is smaller"),
     ],
 )

@@ -64,7 +64,7 @@ def test_a_placeholder_that_no_node_could_replace_is_refused() -> None:
 
 
 def test_a_program_is_not_said_to_begin_from_a_checkpoint_that_it_never_sees() -> None:
-    with pytest.raises(ConfigError, match=r"run\.resume is from:s3://b/c, and only the program itself can begin from"):
+    with pytest.raises(ConfigError, match=r"run\.resume is from:s3://b/c, but only the program itself can load"):
         resolved("train.py", run={"resume": "from:s3://b/c"})
 
 

@@ -1,10 +1,11 @@
 """The config's augment part: how training clips are changed. See `schema`."""
 
-from typing import Annotated, Self
+from collections.abc import Iterator
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from trainers.config.parts.part import Location, NotNegative, Part, PositiveFloat, rule
+from trainers.config.parts.part import Location, NotNegative, Part, PositiveFloat, idle_fields, rule
 
 SLOWEST, FASTEST = 0.5, 2.0
 # Fields that have no effect unless the field that is the key is set.
@@ -35,54 +36,42 @@ class AugmentPart(Part):
 
     speed_factors: list[SpeedFactor] = Field(
         [],
-        description="Speed perturbation by one of these factors, each as likely; pitch changes too. 0.9 is slower and "
-        "longer; a clip that would then be longer than the model takes is slowed down only as far as it fits. "
-        "[]: none, or speed_range.",
+        description="Speed perturbation: each clip gets one of these factors at random, which also changes its pitch. "
+        "0.9 makes it slower and longer, but never longer than the model takes. []: none, or speed_range.",
     )
     speed_range: SpeedRange | None = Field(
-        None, description="Speed perturbation by a factor from this range, [slowest, fastest]. null: none."
+        None, description="Speed perturbation by a random factor from this range, [slowest, fastest]. null: none."
     )
-    gain_db: Range | None = Field(None, description="Level is changed by a gain from this range, dB. null: not at all.")
+    gain_db: Range | None = Field(None, description="Random gain from this range. dB. null: none.")
     noise_manifest: Location | None = Field(
         None,
-        description="Manifest (CSV, TSV, JSONL) of recordings that are added as noise: a path or URL that every "
-        "node reads. Its column of recordings is data.audio_column_name. null: no noise.",
+        description="Manifest (CSV, TSV, JSONL) of recordings that are added as noise: a path or URL that every node "
+        "can read. Its column of recordings is data.audio_column_name. null: no noise.",
     )
-    noise_snr_db: Range = Field([5.0, 20.0], description="Signal-to-noise ratio, from this range. dB.")
+    noise_snr_db: Range = Field([5.0, 20.0], description="Signal-to-noise ratio: a random value from this range. dB.")
     noise_probability: Probability = Field(0.5, description="Fraction of clips to which noise is added.")
     rir_manifest: Location | None = Field(
         None,
-        description="Manifest of room impulse responses that clips are convolved with, as noise_manifest. null: none.",
+        description="Manifest, like noise_manifest, of room impulse responses to convolve clips with. null: none.",
     )
     rir_probability: Probability = Field(0.5, description="Fraction of clips that are convolved.")
-    time_masks: NotNegative = Field(0, description="SpecAugment: stretches of time that are masked in each clip.")
-    time_mask_s: PositiveFloat = Field(0.4, description="SpecAugment: the longest masked stretch. Seconds.")
+    time_masks: NotNegative = Field(0, description="SpecAugment: number of time masks in each clip.")
+    time_mask_s: PositiveFloat = Field(0.4, description="SpecAugment: longest time mask. Seconds.")
     time_mask_fraction: Fraction = Field(
-        0.2, description="SpecAugment: the longest masked stretch as a fraction of the clip; the shorter one counts."
+        0.2, description="SpecAugment: longest time mask, as a fraction of the clip. Both limits apply."
     )
-    frequency_masks: NotNegative = Field(0, description="SpecAugment: bands of mel bins that are masked in each clip.")
+    frequency_masks: NotNegative = Field(0, description="SpecAugment: number of masked bands of mel bins in each clip.")
     frequency_mask_fraction: Fraction = Field(
         0.3, description="SpecAugment: the widest masked band, as a fraction of the mel bins."
     )
 
     @rule
-    def _one_kind_of_speed(self) -> Self:
+    def _fields_fit(self) -> Iterator[str]:
         if self.speed_factors and self.speed_range is not None:
-            raise ValueError(
-                "speed_factors and speed_range both set the speed: set speed_factors: [] or the other null"
-            )
-        return self
-
-    @rule
-    def _fields_are_of_something(self) -> Self:
+            yield "speed_factors and speed_range both set the speed: set speed_factors: [], or speed_range: null"
         for switch, fields in _FIELDS_OF.items():
-            for name in fields if not getattr(self, switch) else ():
-                value, default = getattr(self, name), type(self).model_fields[name].default
-                if value != default:
-                    raise ValueError(
-                        f"{name} is {value}, but {switch} is {getattr(self, switch)}: set {switch}, or leave {name} out"
-                    )
-        return self
+            if not getattr(self, switch):
+                yield from idle_fields(self, fields, f"{switch} is {getattr(self, switch)}", f"set {switch}")
 
     @property
     def slowest(self) -> float:
@@ -91,7 +80,7 @@ class AugmentPart(Part):
 
     @property
     def fastest(self) -> float:
-        """The largest speed factor that a clip may get, at least 1: not every clip can be slowed down."""
+        """The largest speed factor that a clip may get; at least 1, since not every clip can be slowed down."""
         return max(1.0, *self._speeds)
 
     @property

@@ -30,7 +30,7 @@ Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 
 def _refuse_always_sliced(name: str) -> str:
     if name in ("language", "duration", "speaker"):
-        raise ValueError(f"{name} is a slice of every report: leave it out")
+        raise ValueError(f"{name} is always a slice of the report: leave it out")
     return name
 
 
@@ -38,59 +38,61 @@ Column = Annotated[str, Field(min_length=1), AfterValidator(_refuse_always_slice
 
 
 class DemoPart(Part):
-    """A spoken corpus that is synthesized on the node that runs the job, so that a recipe works on any cluster."""
+    """A speech corpus that is synthesized on the node that runs the job, so that a recipe works on any cluster."""
 
     train_utterances: Positive = Field(1500, description="Utterances to train on.")
-    validation_utterances: Positive = Field(100, description="Utterances that choose the best model.")
-    test_utterances: Positive = Field(150, description="Utterances of unseen voices and word sequences.")
+    validation_utterances: Positive = Field(100, description="Utterances that select the best model.")
+    test_utterances: Positive = Field(
+        150, description="Utterances of the final score, with other voices and word sequences."
+    )
     seed: NotNegative = Field(0, description="Seed of texts and voices.")
 
 
 class HubDatasetPart(Part):
-    """A data set on the Hub, or a folder that every node reads: one that `datasets` opens, or `save_to_disk` wrote."""
+    """A data set on the Hub, or a folder on every node that `datasets` can open, or that `save_to_disk` wrote."""
 
     name: str = Field(description="Hub id, e.g. google/fleurs, or a folder.")
     config_name: str | None = Field(
         None,
-        description="The set's language config, e.g. sr_rs; a unique beginning (sr) is enough. null: the default.",
+        description="The set's language config, e.g. sr_rs, or a unique beginning of it (sr). null: the default.",
     )
-    revision: str | None = Field(None, description="Git revision on the Hub. null: its newest.")
+    revision: str | None = Field(None, description="Git revision on the Hub. null: the newest.")
     train_split: str = Field("train", description="Split to train on; train+validation joins two.")
     validation_split: str | None = Field(
-        "validation", description="Split that chooses the best model. null: none, in a mix alone."
+        "validation", description="Split that selects the best model. null: none, which only a mix allows."
     )
     test_split: str | None = Field("test", description="Split of the final score. null: none.")
 
     @field_validator("name")
     @classmethod
     def _opened_by_datasets(cls, name: str) -> str:
-        return name if name.startswith("hf://") else refuse_url(name, "a Hub id, or a folder that every node reads")
+        return name if name.startswith("hf://") else refuse_url(name, "a Hub id, or a folder on every node")
 
 
 class SourcePart(Part):
     """A data source of another distribution, which is installed on the nodes that run the job."""
 
-    name: str = Field(description="Its entry point in the group rayscribe.sources.")
-    options: Settings = Field({}, description="Its own options, which it checks when it is opened.")
+    name: str = Field(description="Name of its entry point in the group rayscribe.sources.")
+    options: Settings = Field({}, description="Its options, which it checks when it is opened.")
 
 
 class MixMember(Part):
     """A set of a mix, with its own data source: a manifest, `demo`, `dataset` or `source`."""
 
-    name: str = Field(pattern=NAME, description="Its name in reports; ids of its clips begin with it.")
+    name: str = Field(pattern=NAME, description="Its name in reports, with which the ids of its clips begin.")
     weight: PositiveFloat | None = Field(
         None,
-        description="Its share of what is trained on, relative to the other members'; with mix_temperature, of what "
-        "is trained on in its language. All members have one, or none has. null: as many as it has utterances.",
+        description="Its share of the training data, relative to the other members; with mix_temperature, its share of "
+        "its language. Set it for all members or for none. null: its number of utterances.",
     )
     language: str | None = Field(
-        None, description="Language of its clips that name none of their own. null: model.language."
+        None, description="Language of its clips that have none of their own. null: model.language."
     )
     train: RowsLocation | None = Field(None, description="As data.train. null: another data source.")
     validation: RowsLocation | None = Field(
-        None, description="Part of the validation set, where data.validation is null. null: none."
+        None, description="Its part of the validation set, if data.validation is null. null: none."
     )
-    test: RowsLocation | None = Field(None, description="Part of the test set, where data.test is null. null: none.")
+    test: RowsLocation | None = Field(None, description="Its part of the test set, if data.test is null. null: none.")
     demo: DemoPart | None = Field(None, description="As data.demo. null: another data source.")
     dataset: HubDatasetPart | None = Field(None, description="As data.dataset. null: another data source.")
     source: SourcePart | None = Field(None, description="As data.source. null: another data source.")
@@ -102,13 +104,13 @@ class MixMember(Part):
         sources = [name for name in MEMBER_SOURCES if getattr(self, name) is not None]
         if len(sources) != 1:
             raise ValueError(
-                f"{self.name} names {' and '.join(sources) or 'no data'}: give one of {', '.join(MEMBER_SOURCES)}"
+                f"{self.name} has {' and '.join(sources) or 'no data'}: set exactly one of {', '.join(MEMBER_SOURCES)}"
             )
         return self
 
     @property
     def has_validation(self) -> bool:
-        """True if the member may have a validation set: of manifests, only one that is named."""
+        """True if the member may have a validation set; one with manifests only if it names one."""
         if self.dataset is not None:
             return self.dataset.validation_split is not None
         return self.train is None or self.validation is not None
@@ -128,111 +130,106 @@ class DataPart(Part):
 
     train: RowsLocation | None = Field(
         None,
-        description="Manifest (CSV, TSV, JSONL) to train on: a path or a URL; or FORMAT:PATH of data in another "
-        "format, e.g. common_voice:/data/cv/sr?split=train. null: another data source.",
+        description="Manifest (CSV, TSV, JSONL) to train on: a path or a URL; or FORMAT:PATH for another format, e.g. "
+        "common_voice:/data/cv/sr?split=train. null: another data source.",
     )
     validation: RowsLocation | None = Field(
-        None, description="The same, which chooses the best model. null: another data source."
+        None, description="Manifest of the validation set, which selects the best model. null: another data source."
     )
-    test: RowsLocation | None = Field(None, description="The same of the final score. null: no final score.")
+    test: RowsLocation | None = Field(None, description="Manifest of the test set. null: no final score.")
     demo: DemoPart | None = Field(
-        None, description="Data source `demo:`, a corpus synthesized where the job runs. null: another data source."
+        None, description="A corpus that is synthesized where the job runs. null: another data source."
     )
     dataset: HubDatasetPart | None = Field(
-        None, description="Data source `dataset:`, opened by datasets.load_dataset. null: another data source."
+        None, description="A data set that `datasets` opens. null: another data source."
     )
     source: SourcePart | None = Field(
-        None, description="Data source `source:`, of another distribution. null: another data source."
+        None, description="A data source of another distribution. null: another data source."
     )
     mix: tuple[MixMember, ...] = Field(
         (),
-        description="Data source `mix:`, several sets that are joined, each with a name and a weight. Empty: another "
-        "data source.",
+        description="Several sets to train on together, each with a name and a weight. []: another data source.",
     )
     mix_temperature: PositiveFloat | None = Field(
         None,
-        description="Languages of a mix have shares in the ratio of their utterances to the power of 1 / temperature: "
-        "1 leaves them as they are, 5 gives small ones more, infinity would make them equal. null: the members' "
-        "shares alone count.",
+        description="Sets the shares of a mix's languages in proportion to their numbers of utterances to the power of "
+        "1 / temperature: 1 keeps these numbers, and 5 gives small languages more. null: shares by weight only.",
     )
     audio_column_name: str = Field("path", description="Column with the path of the recording.")
     text_column_name: str = Field("text", description="Column with the transcript.")
     encoding: str = Field(
         "utf-8",
-        description="Encoding of tables and transcripts, by Python's name for it: utf-8 (with or without a byte "
-        "order mark), utf-16, cp1250, cp1251, latin-1 and others.",
+        description="Encoding of tables and transcripts, by its name in Python: utf-8 (with or without a byte order "
+        "mark), utf-16, cp1250, cp1251, latin-1 and others.",
     )
     quoting: Quoting = Field(
         "csv",
-        description="csv: fields of a .csv may stand in quotes, which are doubled inside. none: quotes are characters "
-        "like any other, as in a .tsv, for a file that was written without quoting.",
+        description="csv: quotes enclose fields of a .csv, and are doubled inside. none: quotes are part of the text, "
+        "as they always are in a .tsv.",
     )
     ignore_columns: tuple[str, ...] = Field(
         (),
-        description="Columns of tables that are not looked at, such as [begin_time, end_time] of a data set whose "
-        "recordings were cut already: they would be refused, as each row would be its complete recording.",
+        description="Columns of tables to ignore, such as [begin_time, end_time] of recordings that are cut already, "
+        "with which each row would be refused.",
     )
     path_prefix: dict[Location, Location] = Field(
         {},
-        description="Beginnings of recordings' paths in manifests, and what stands in place of each where the job "
-        "runs: {/home/me/speech/: s3://bucket/speech/}. Relative paths count from their manifest first. The longest "
-        "that fits counts.",
+        description="Replaces the beginnings of recordings' paths in manifests, for the machines that run the job: "
+        "{/home/me/speech/: s3://bucket/speech/}. The longest one that fits is used. Relative paths are first made "
+        "absolute, from their manifest.",
     )
     ship: bool = Field(
         False,
-        description="Whether `rayscribe submit` puts manifests that are files of its machine into the job's package, "
-        "with the recordings that they name; the package is limited to 100 MiB. Only submit reads it: rayscribe train "
-        "and task.py read the files where they are.",
+        description="`rayscribe submit` copies manifests on its machine, and the recordings that they name, into the "
+        "job's package, of at most 100 MiB. No other command uses this field.",
     )
     use_language_column: bool | None = Field(
         None,
-        description="Whether each clip has the language of its manifest's column `language`; one without a value has "
-        "model.language. false: all clips have model.language. null: true; a run that began without the column goes "
-        "on without.",
+        description="Take the language of each clip from its manifest's column `language`, where that has a value. "
+        "false: all clips have model.language. null: true; a run that was started without the column continues without "
+        "it.",
     )
     slice_columns: tuple[Column, ...] = Field(
         (),
         max_length=8,
-        description="Columns of the validation and test manifests by whose values the run's report slices the scores, "
-        "such as [accent, gender], next to language, duration and speaker.",
+        description="Columns of the validation and test manifests, such as [accent, gender], by which the report "
+        "slices scores, in addition to language, duration and speaker.",
     )
-    do_lower_case: bool = Field(False, description="Lower-case the transcripts that are trained on and scored.")
+    do_lower_case: bool = Field(False, description="Convert transcripts to lower case, for training and scoring.")
     do_remove_punctuation: bool = Field(False, description="Remove punctuation from the transcripts.")
     chars_to_ignore: tuple[str, ...] = Field((), description="Remove these characters from the transcripts.")
     normalizer: Normalizer | None = Field(
         None,
-        description="How reference and hypothesis are normalized before they are compared. none: not at all. basic: no "
-        "case, no punctuation; every letter and mark of every script stays. whisper_basic: as published Whisper scores "
-        "were made; it turns the marks of Hindi, Thai, Arabic and others into spaces. whisper_english: Whisper's, for "
-        "English only. null: basic; a run that began with whisper_basic or whisper_english keeps it.",
+        description="Normalization of reference and hypothesis before scoring. none: not at all. basic: removes case "
+        "and punctuation, and keeps every letter and mark of every script. whisper_basic: as for published Whisper "
+        "scores; it turns the marks of Hindi, Thai, Arabic and others into spaces. whisper_english: Whisper's, for "
+        "English only. null: basic; a started run keeps its normalizer.",
     )
-    do_normalize_eval: bool = Field(True, description="false is short for normalizer: none.")
+    do_normalize_eval: bool = Field(True, description="false: short for normalizer: none.")
     fingerprint: Literal["auto", "content", "metadata", "manifest"] | None = Field(
         None,
-        description="What decides, next to the manifest, whether recordings are prepared again. content: their bytes, "
-        "read once. metadata: where they are, their sizes and times. manifest: where they are. auto: content for a "
-        "manifest in a folder; for one in a bucket, where they are, and sizes and ETags as a listing has "
-        "them (of up to 200000 recordings). null: auto; a run that began with another keeps it.",
+        description="Recordings are prepared again when the manifest changes, or this. content: their bytes. metadata: "
+        "their paths, sizes and times. manifest: their paths. auto: content for a manifest in a folder; for one in a "
+        "bucket, paths, and of up to 200000 recordings the sizes and ETags in a listing. null: auto; a started run "
+        "keeps its choice.",
     )
-    min_duration_s: float = Field(
-        0.1, ge=0, description="Shorter clips are left out of training, and counted. Seconds."
-    )
+    min_duration_s: float = Field(0.1, ge=0, description="Shorter clips are left out of training and counted. Seconds.")
     max_duration_s: PositiveFloat = Field(
-        30.0, description="Longer clips are left out of training, and counted. Seconds."
+        30.0, description="Longer clips are left out of training and counted. Seconds."
     )
     max_bad_fraction: float = Field(
-        0.05, ge=0, le=1, description="Stop when more than this fraction of a manifest cannot be decoded."
+        0.05, ge=0, le=1, description="Stop if more than this fraction of a manifest's recordings cannot be decoded."
     )
     too_long_eval: Literal["refuse", "skip"] = Field(
         "refuse",
-        description="What is done with evaluation utterances that are longer than the model takes, in seconds or in "
-        "label tokens. skip: they are not scored, and every score says how many.",
+        description="Validation and test utterances that are too long for the model, in seconds or label tokens. "
+        "refuse: they stop the run. skip: they are not scored, and every score states their number.",
     )
     cache_dir: Location | None = Field(
-        None, description="Where prepared data is kept and found again. null: <storage_path>/prepared."
+        None, description="Folder or URL of prepared data, which later runs use again. null: <storage_path>/prepared."
     )
     local_cache_gb: PositiveFloat = Field(
-        20.0, description="Bound of a node's cache of prepared shards that are read from a bucket. Gigabytes."
+        20.0, description="Maximum size of a node's cache of prepared shards from a bucket. Gigabytes."
     )
 
     @property
@@ -261,7 +258,7 @@ class DataPart(Part):
     @classmethod
     def _known_encoding(cls, name: str) -> str:
         if not is_encoding(name):
-            raise ValueError(f"{name!r} is no encoding of text that Python knows: give utf-8, cp1251, …")
+            raise ValueError(f"{name!r} is not a text encoding of Python: give utf-8, cp1251, …")
         return name
 
     @field_validator("path_prefix")
@@ -270,7 +267,7 @@ class DataPart(Part):
         for old, new in prefixes.items():
             for prefix in (old, new):
                 if not is_absolute(prefix) or not prefix.endswith("/"):
-                    raise ValueError(f"{prefix} is no absolute folder or URL that ends with /")
+                    raise ValueError(f"{prefix} is not an absolute folder or a URL that ends with /")
         return prefixes
 
     @rule
@@ -278,13 +275,10 @@ class DataPart(Part):
         names = (*MEMBER_SOURCES, "mix")
         sources = [name for name in names if getattr(self, name) not in (None, ())]
         if len(sources) > 1:
-            yield (
-                f"names {' and '.join(sources)}: keep one of {', '.join(names[:-1])} and {names[-1]}, "
-                "set the others to null"
-            )
+            yield f"names {' and '.join(sources)}: keep one of these data sources, and set the others to null"
         yield from self._mix_problems()
         if not self.do_normalize_eval and self.normalizer not in (None, "none"):
-            yield (f"do_normalize_eval is false and normalizer is {self.normalizer}: set do_normalize_eval: true")
+            yield f"do_normalize_eval is false, but normalizer is {self.normalizer}: set do_normalize_eval: true"
         if self.min_duration_s >= self.max_duration_s:
             yield f"min_duration_s {self.min_duration_s} must be below max_duration_s {self.max_duration_s}"
         if not trains(info):
@@ -296,32 +290,32 @@ class DataPart(Part):
             )
         if self.train is not None and self.validation is None:
             yield (
-                "validation is missing: the best model is chosen on it (--set data.validation=valid.csv, or "
-                "--s3_valid_csv_key)"
+                "validation is missing, which selects the best model: --set data.validation=valid.csv, or "
+                "--s3_valid_csv_key"
             )
         if self.dataset is not None and self.dataset.validation_split is None:
-            yield "dataset.validation_split is null: name the split that the best model is chosen on"
+            yield "dataset.validation_split is null: name the split that selects the best model"
         if self.mix and self.validation is None and not any(member.has_validation for member in self.mix):
             yield (
-                "validation is missing: the best model is chosen on it (--set data.validation=valid.csv, or give "
-                "members of the mix a validation)"
+                "validation is missing, which selects the best model: --set data.validation=valid.csv, or give "
+                "members of the mix a validation"
             )
         given = {"train": self.train, "validation": self.validation, "test": self.test}
         rows = {split: rows_in(text, split) for split, text in given.items() if text is not None}
         if "test" in rows and list(rows.values()).count(rows["test"]) > 1:
-            yield (f"test is {self.test}, which is also trained on or chooses the model: give a set of its own")
+            yield f"test is {self.test}, which is also train or validation: give a test set of its own"
         if self.train is not None and rows["train"] == rows.get("validation"):
             yield f"train and validation are both {self.train}: give a validation set of its own"
 
     def _mix_problems(self) -> Iterator[str]:
         names = [member.name for member in self.mix]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            yield f"mix has two members {twice}: give each a name of its own"
+            yield f"mix has two members named {twice}: give each its own name"
         without = [member.name for member in self.mix if member.weight is None]
         if without and len(without) < len(names):
-            yield f"mix gives {', '.join(without)} no weight, but others: give each a weight, or none"
+            yield f"mix has members without a weight ({', '.join(without)}): give all members a weight, or none"
         named = [member.name for member in self.mix if member.language is not None]
         if named and self.use_language_column is False:
-            yield (f"use_language_column is false, but {', '.join(named)} of the mix names a language: leave one out")
+            yield f"use_language_column is false, but members of the mix have a language ({', '.join(named)}): keep one"
         if self.mix_temperature is not None and not self.mix:
-            yield "mix_temperature is set, and there is no mix: set it to null, or name members of a mix"
+            yield f"mix_temperature is {self.mix_temperature}, but there is no mix: set it to null, or set mix"

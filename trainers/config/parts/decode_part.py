@@ -63,8 +63,8 @@ class GenerationPart(DecodePart):
 
     ranking: ClassVar[tuple[str, ...]] = ("max_length", "num_beams")
 
-    max_length: Positive = Field(225, description="Most tokens of a hypothesis.")
-    num_beams: Positive = Field(1, description="Beams. 1: greedy.")
+    max_length: Positive = Field(225, description="Maximum length of a hypothesis. Tokens.")
+    num_beams: Positive = Field(1, description="Number of beams. 1: greedy.")
 
     @property
     def beams(self) -> str:

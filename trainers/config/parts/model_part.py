@@ -42,48 +42,49 @@ class ModelPart(Part):
     # Hub ids of released weights, by size (`--model_size`).
     released: ClassVar[Mapping[str, str]] = {}
 
-    init: Literal["pretrained", "scratch"] = Field("pretrained", description="Start from weights, or from sizes.")
+    init: Literal["pretrained", "scratch"] = Field(
+        "pretrained", description="pretrained: start from given weights. scratch: from new ones."
+    )
     name_or_path: SourceText | None = Field(
         None,
-        description="pretrained: where the weights are. A Hub id, also as id@revision; a folder; an s3:// URL of one; "
-        "an https:// URL of a zip or tar of one, also with #sha256=…; run:<name>, the best model of another run; or a "
+        description="pretrained: location of the weights. A Hub id, also as id@revision; a folder; its s3:// URL; the "
+        "https:// URL of a zip or tar of it, also with #sha256=…; run:<name>, the best model of another run; or a "
         "checkpoint of OpenAI's Whisper. null: for scratch.",
     )
     family: str | None = Field(
-        None, description="Family of the model, e.g. whisper or ctc. null: that of the weights; whisper for scratch."
+        None, description="Model family, e.g. whisper or ctc. null: that of the weights; whisper for scratch."
     )
-    revision: str | None = Field(None, description="Git revision of name_or_path on the Hub. null: its newest.")
+    revision: str | None = Field(None, description="Git revision of name_or_path on the Hub. null: the newest.")
     tokenizer_name: SourceText | None = Field(
-        None, description="pretrained: where the tokenizer is, written as name_or_path. null: with the weights."
+        None, description="pretrained: location of the tokenizer, like name_or_path. null: with the weights."
     )
     feature_extractor_name: SourceText | None = Field(
-        None, description="pretrained: where the feature extractor is, written as name_or_path. null: with the weights."
+        None, description="pretrained: location of the feature extractor, like name_or_path. null: with the weights."
     )
     allow_pickle: bool = Field(
         False,
-        description="Also open weights that are pickled (pytorch_model.bin, OpenAI's .pt). false: safetensors only.",
+        description="Also open pickled weights (pytorch_model.bin, OpenAI's .pt). false: safetensors only.",
     )
     language: str | None = Field(
         None,
-        description="Language of the speech, by name or code: English, en, en-US, eng_Latn. null: an English-only "
-        "Whisper; a CTC model needs none.",
+        description="Language of the speech, by name or code: English, en, en-US, eng_Latn. null: for CTC models and "
+        "English-only Whispers.",
     )
     max_context_s: Positive | None = Field(
         None,
         le=120,
-        description="Longest input in whole seconds; clips are padded to the edge of their own length bucket. "
-        "null: Whisper's clips are padded to the model's full 30 s, as the reference does; CTC models, which always "
-        "have buckets, take up to 120 s. Opt-in for a pretrained Whisper: it must be adapted to short input before it "
-        "helps.",
+        description="Longest input in whole seconds; clips are padded to the length of their bucket. A pretrained "
+        "Whisper must be trained on short input before it recognizes it well. null: Whisper's clips are padded to "
+        "30 s, as in the reference; CTC models take up to 120 s, in buckets.",
     )
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] | None = Field(
-        None, description="How attention is computed, a transformers name. null: the library's choice."
+        None, description="Implementation of attention, by its name in transformers. null: the library's choice."
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="Type of pretrained weights in memory. bfloat16: 2 bytes each instead of 4, for those that stay as "
-        "they are, under an adapter of float32 (adapt.method: lora) or to be scored. Weights that are trained are "
-        "float32; training.bf16 computes in bfloat16 with them.",
+        description="Type of pretrained weights in memory. bfloat16 needs half the memory of float32, but only weights "
+        "that are not trained can have it: under an adapter (adapt.method: lora), or for scoring. training.bf16 "
+        "computes in bfloat16 with float32 weights.",
     )
 
     @rule
@@ -93,7 +94,7 @@ class ModelPart(Part):
         if self.init == "scratch" and self.name_or_path is not None:
             named = ModelSource.parse(self.name_or_path).text
             fix = "set model.init: pretrained, or for a new model name_or_path: null (--set model.name_or_path=null)"
-            raise ValueError(f"name_or_path is {named} but init is scratch: {fix}")
+            raise ValueError(f"name_or_path is {named}, but init is scratch: {fix}")
         if self.name_or_path is not None and self.revision is not None:
             try:
                 ModelSource.parse(self.name_or_path, self.revision)
@@ -156,11 +157,15 @@ class NewModelPart(ModelPart):
     sizes: ClassVar[tuple[str, ...]] = ("d_model", "encoder_layers", "attention_heads", "ffn_dim")
 
     vocab_size: Positive = Field(
-        1000, ge=300, description="scratch, and CTC's bpe: most byte-level BPE tokens learned from the text."
+        1000,
+        ge=300,
+        description="scratch, and CTC's bpe: maximum number of byte-level BPE tokens to learn from the text.",
     )
-    d_model: Positive = Field(128, description="scratch: width.")
-    encoder_layers: Positive = Field(2, description="scratch: encoder layers.")
-    attention_heads: Positive = Field(4, description="scratch: attention heads of every layer; must divide d_model.")
+    d_model: Positive = Field(128, description="scratch: width of the layers.")
+    encoder_layers: Positive = Field(2, description="scratch: number of encoder layers.")
+    attention_heads: Positive = Field(
+        4, description="scratch: number of attention heads of each layer; must divide d_model."
+    )
     ffn_dim: Positive | None = Field(None, description="scratch: width of the feed-forward layers. null: 4 × d_model.")
     attention_dropout: Dropout | None = Field(None, description="Dropout of attention weights. null: the model's own.")
     activation_dropout: Dropout | None = Field(
@@ -168,21 +173,21 @@ class NewModelPart(ModelPart):
     )
     apply_spec_augment: bool = Field(
         False,
-        description="The model's own SpecAugment, drawn for each forward pass. augment.time_masks and "
-        "augment.frequency_masks, which it excludes, are drawn for each utterance, whatever the batch.",
+        description="The model's own SpecAugment, whose masks depend on the batch. augment.time_masks and "
+        "augment.frequency_masks mask each utterance independently; use one or the other.",
     )
-    mask_time_prob: Dropout = Field(0.05, description="apply_spec_augment: about this fraction of frames is masked.")
+    mask_time_prob: Dropout = Field(0.05, description="apply_spec_augment: approximate fraction of masked frames.")
     mask_time_length: Positive | None = Field(
         None,
         le=FEWEST_OUTPUTS,
-        description="apply_spec_augment: frames of a mask. null: the model's own; 10 for new.",
+        description="apply_spec_augment: frames of a mask. null: the model's own; 10 for a new model.",
     )
     mask_feature_prob: Dropout = Field(
-        0.0, description="apply_spec_augment: about this fraction of mel bins, or hidden dimensions, is masked."
+        0.0, description="apply_spec_augment: approximate fraction of masked mel bins or hidden dimensions."
     )
     mask_feature_length: Positive | None = Field(
         None,
-        description="apply_spec_augment: mel bins, or hidden dimensions, of a mask. null: the model's own; 10 for new.",
+        description="apply_spec_augment: mel bins or hidden dimensions of a mask. null: as for mask_time_length.",
     )
 
     @rule
@@ -191,7 +196,7 @@ class NewModelPart(ModelPart):
             raise ValueError(f"d_model {self.d_model} must be a multiple of attention_heads {self.attention_heads}")
         width = self._mask_width
         if self.init == "scratch" and self.apply_spec_augment and (self.mask_feature_length or 0) > width:
-            raise ValueError(f"mask_feature_length {self.mask_feature_length} is more than the {width} that there are")
+            raise ValueError(f"mask_feature_length {self.mask_feature_length} is more than the model has ({width})")
         return self
 
     @property
@@ -221,7 +226,7 @@ class NewModelPart(ModelPart):
     def unused(self) -> dict[str, str]:
         found = super().unused()
         if self.init == "pretrained":
-            found |= dict.fromkeys(self.sizes, "model.init is pretrained, and weights have theirs")
+            found |= dict.fromkeys(self.sizes, "model.init is pretrained, and the weights have their own sizes")
         if not self.learns_bpe:
             found["vocab_size"] = "no byte-level BPE is learned (model.init, model.vocabulary)"
         return found

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -94,6 +94,14 @@ def rule(check: Callable[..., Any]) -> Any:
         return part
 
     return model_validator(mode="after")(validate)
+
+
+def idle_fields(part: Part, names: Iterable[str], reason: str, fix: str) -> Iterator[str]:
+    """Yields a problem for each of these fields, which have no effect, that has another value than its default."""
+    for name in names:
+        value = getattr(part, name)
+        if value != type(part).model_fields[name].default:
+            yield f"{name} is {value}, but {reason}: {fix}, or leave {name} out"
 
 
 def refuse_not_finite(settings: dict[str, Any]) -> dict[str, Any]:

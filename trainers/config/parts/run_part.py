@@ -23,11 +23,11 @@ BYTES_PER_WEIGHT = 3 * BYTES_PER_NUMBER
 
 
 class S3BucketPart(Part):
-    """Access to one bucket, in place of all `run.s3_…` fields, which describe what each field means."""
+    """Access to one bucket; replaces all `run.s3_…` fields for it, which have the same meanings."""
 
-    endpoint_url: str | None = Field(None, description="As run.s3_endpoint_url. null: as there.")
-    region: str | None = Field(None, pattern=REGION, description="As run.s3_region. null: as there.")
-    profile: str | None = Field(None, min_length=1, description="As run.s3_profile. null: as there.")
+    endpoint_url: str | None = Field(None, description="As run.s3_endpoint_url. null: its null.")
+    region: str | None = Field(None, pattern=REGION, description="As run.s3_region. null: its null.")
+    profile: str | None = Field(None, min_length=1, description="As run.s3_profile. null: its null.")
     anonymous: bool = Field(False, description="As run.s3_anonymous.")
 
     @rule
@@ -42,35 +42,34 @@ class RunPart(Part):
         None,
         pattern=NAME,
         max_length=100,
-        description="Name of the run and of its folder. null: made from the recipe's name and the time, new each time.",
+        description="Name of the run and of its folder. null: the recipe's name and the time, so a new run each time.",
     )
     storage_path: Location | None = Field(
         None,
-        description="Folder, or s3://, gs:// or az:// URL, under which the run folder is made. null: Ray's own "
-        "default, ~/ray_results.",
+        description="Folder, or s3://, gs:// or az:// URL, in which the run folder is made. null: Ray's default, "
+        "~/ray_results.",
     )
     s3_endpoint_url: str | None = Field(
         None,
         description="Address of an S3-compatible server. null: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or AWS.",
     )
     s3_region: str | None = Field(
-        None, pattern=REGION, description="Region of the buckets. null: AWS_REGION, or what AWS's config file says."
+        None, pattern=REGION, description="Region of the buckets. null: AWS_REGION, or that of AWS's config file."
     )
     s3_profile: str | None = Field(
         None,
         min_length=1,
-        description="Profile of AWS's config and credentials files, which every node needs, whose credentials are "
-        "used. null: AWS_PROFILE, or the credentials that boto3 finds first. No credentials are in a config.",
+        description="Profile with the credentials, in the AWS config and credentials files of every node; a recipe "
+        "holds no credentials. null: AWS_PROFILE, or the credentials that boto3 finds first.",
     )
-    s3_anonymous: bool = Field(False, description="Send no credentials, as public buckets want it.")
+    s3_anonymous: bool = Field(False, description="Send no credentials, for public buckets.")
     s3_buckets: dict[Annotated[str, StringConstraints(pattern=BUCKET)], S3BucketPart] = Field(
         {},
-        description="Buckets that are reached in another way than the run's storage, such as data of another account: "
-        "{speech: {profile: partner}}.",
+        description="Buckets with access of their own, such as data of another account: {speech: {profile: partner}}.",
     )
     gs_endpoint_url: str | None = Field(
         None,
-        description="Address of a server with the API of Google Cloud Storage, which is sent no account's token. null: "
+        description="Address of a server with the API of Google Cloud Storage; it is sent no token. null: "
         "STORAGE_EMULATOR_HOST or Google.",
     )
     az_account: str | None = Field(
@@ -81,24 +80,24 @@ class RunPart(Part):
     )
     az_endpoint_url: str | None = Field(
         None,
-        description="Address of another blob service than Azure's of the account, such as http://host:10000/account. "
-        "null: AZURE_STORAGE_ENDPOINT, that of AZURE_STORAGE_CONNECTION_STRING or Azure.",
+        description="Address of a blob service other than Azure's, such as http://host:10000/account. null: "
+        "AZURE_STORAGE_ENDPOINT, that of AZURE_STORAGE_CONNECTION_STRING or Azure.",
     )
     resume: str = Field(
         "auto",
         pattern=RESUME,
-        description="auto: the same experiment continues. never: an existing run folder is an error. "
+        description="auto: continue the same experiment. never: an existing run folder is an error. "
         "from:<checkpoint>: start a new run with the weights and the vocabulary of that checkpoint, an absolute folder "
-        "or URL; its optimizer, schedule and steps are the new run's own.",
+        "or URL, but not with its optimizer, schedule and steps.",
     )
     seed: int = Field(
-        42, ge=0, le=2**32 - 1, description="Seed of weights, order of utterances and dropout; below 2³², as NumPy's."
+        42, ge=0, le=2**32 - 1, description="Seed of weights, order of utterances and dropout; below 2³², as for NumPy."
     )
     max_failures: int = Field(
         3,
         ge=-1,
         le=MAX_INTEGER,
-        description="How often a failed worker group is started again within an attempt. -1: without limit.",
+        description="Restarts of a failed worker group within an attempt. -1: no limit.",
     )
 
     @property
@@ -119,28 +118,28 @@ class RunPart(Part):
     @classmethod
     def _a_name_of_its_own(cls, name: str | None) -> str | None:
         if name in FOLDERS_BESIDE_RUNS:
-            raise ValueError("is a folder that Rayscribe keeps next to the runs: take another name")
+            raise ValueError("is a folder that Rayscribe keeps next to the runs: choose another name")
         return name
 
 
 def _refuse_two_identities(profile: str | None, name: str, *, anonymous: bool) -> None:
     if anonymous and profile is not None:
-        raise ValueError(f"{name} is {profile}, but anonymous access sends no credentials: leave one of them out")
+        raise ValueError(f"{name} is {profile}, but anonymous access sends no credentials: keep one of them")
 
 
 class CheckpointPart(Part):
     """The checkpoints that are kept, over all attempts of a run."""
 
-    num_to_keep: Positive | None = Field(3, description="Keep this many of the best, and the newest. null: keep all.")
+    num_to_keep: Positive | None = Field(3, description="Keep the newest, and this many of the best. null: keep all.")
     checkpoint_score_attribute: str | None = Field(
         None,
-        description="The score on the validation set that ranks checkpoints: `eval_<name>` of a metric that is "
-        "always scored (eval_wer, eval_cer, eval_ser), or of scoring.metrics. A loss does not rank recognizers. null: "
-        "eval_cer for a language that is written without spaces between words (model.language), else eval_wer.",
+        description="Score on the validation set that ranks checkpoints: eval_wer, eval_cer, eval_ser, or "
+        "`eval_<name>` of scoring.metrics; not the loss. null: eval_cer for a model.language that is written without "
+        "spaces between words, else eval_wer.",
     )
     checkpoint_score_order: Literal["min", "max"] = Field(
         "min",
-        description="Which score is better. min: the smaller, as of error rates. max: the larger.",
+        description="The better score. min: the smaller, as for error rates. max: the larger.",
     )
 
     @property
@@ -154,8 +153,8 @@ def refuse_model_id(text: str) -> str:
     """Returns OWNER/NAME or NAME unchanged; raises ValueError if it is not a valid name on the Hub."""
     if _REPOSITORY.fullmatch(text) is None or "--" in text or ".." in text or text.endswith(".git"):
         raise ValueError(
-            "is no name on the Hub: give OWNER/NAME or NAME, each of at most 96 letters, digits, - _ and ., without "
-            "-- or .., that neither begins nor ends with - or ., nor ends with .git"
+            "is not a valid name on the Hub: give OWNER/NAME or NAME, each of at most 96 letters, digits, - _ and ., "
+            "without -- or .., without - or . at its ends, and without .git at its end"
         )
     return text
 
@@ -165,21 +164,21 @@ class HubPart(Part):
 
     push: bool = Field(
         False,
-        description="Push the best model when the run has its result. Token, rights and name are checked before "
-        "training; a push that fails ends no run, and `rayscribe push` does it later.",
+        description="Push the best model at the end of the run. Token, rights and name are checked before training. If "
+        "the push fails, the run succeeds anyway, and `rayscribe push` can repeat it.",
     )
     model_id: Annotated[str, AfterValidator(refuse_model_id)] | None = Field(
         None,
-        description="Repository, as OWNER/NAME; NAME alone is one of the token's account. null: run.name, of that "
-        "account. One that is not there is made.",
+        description="Repository, as OWNER/NAME, or NAME in the token's account; it is created if it does not exist. "
+        "null: run.name.",
     )
     private: bool | None = Field(
         None,
-        description="Whether a repository that is made is private; one that is there stays as it is. null: as the Hub "
-        "has it by default, which is public unless an organization says otherwise.",
+        description="Make a new repository private; an existing one is not changed. null: the Hub's default, which is "
+        "public unless an organization has another.",
     )
     license: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")] | None = Field(
         None,
-        description="License of the model, as the Hub writes it in a model card, e.g. apache-2.0. null: that of the "
-        "weights that the run began with, where their own card names one.",
+        description="License in the model card, as the Hub writes it, e.g. apache-2.0. null: that of the weights that "
+        "the run started from, if their own card names one.",
     )

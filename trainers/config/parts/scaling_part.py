@@ -36,10 +36,10 @@ def _refuse_unreadable(selector: dict[str, str]) -> dict[str, str]:
     """Returns a label selector unchanged; refuses one that Ray cannot read."""
     for label, condition in selector.items():
         if _LABEL.fullmatch(label) is None:
-            raise ValueError(f"{label!r} is no label's name: give one as pool, or ray.io/accelerator-type")
+            raise ValueError(f"{label!r} is not a label's name, such as pool or ray.io/accelerator-type")
         if _CONDITION.fullmatch(condition) is None:
             raise ValueError(
-                f"{label}: {condition!r} is no condition: give a value, !value, in(a, b) or !in(a, b), in quotes"
+                f"{label}: {condition!r} is not a condition: give a value, !value, in(a, b) or !in(a, b), in quotes"
             )
     return selector
 
@@ -47,8 +47,8 @@ def _refuse_unreadable(selector: dict[str, str]) -> dict[str, str]:
 class WorkerRange(Part):
     """An elastic number of workers: as many as fit on the cluster, within bounds."""
 
-    min: int = Field(gt=0, le=MAX_WORKERS, description="Fewest workers to train with; below, training waits.")
-    max: int = Field(gt=0, le=MAX_WORKERS, description="Most workers to train with; a queue charges these.")
+    min: int = Field(gt=0, le=MAX_WORKERS, description="Minimum number of workers; training waits until they fit.")
+    max: int = Field(gt=0, le=MAX_WORKERS, description="Maximum number of workers, which a queue charges.")
 
     @rule
     def _bounds_fit(self) -> None:
@@ -72,44 +72,44 @@ class ScalingPart(Part):
 
     num_workers: WorkerCount = Field(
         1,
-        description="Training workers, one process each. {min: 2, max: 8}: elastic, as many of them as the cluster has "
-        "room for at any time; needs training.global_batch_size.",
+        description="Training workers, one process each. {min: 2, max: 8}: elastic, as many as fit on the cluster at "
+        "any time; needs training.global_batch_size.",
     )
-    use_gpu: bool = Field(False, description="One GPU for each worker, of whatever maker: accelerator: auto.")
+    use_gpu: bool = Field(False, description="One GPU of any vendor for each worker: short for accelerator: auto.")
     accelerator: AcceleratorName | None = Field(
         None,
-        description="What each worker has one of, unless resources_per_worker says how many. auto: a GPU; cuda: one of "
-        "NVIDIA; rocm: one of AMD; hpu: an Intel Gaudi, for trainer: script alone; cpu: none. null: auto with "
-        "use_gpu: true, else cpu.",
+        description="Device of each worker; resources_per_worker can set their number. auto: any GPU. cuda: an NVIDIA "
+        "GPU. rocm: an AMD GPU. hpu: an Intel Gaudi, only with trainer: script. cpu: none. null: auto with use_gpu: "
+        "true, else cpu.",
     )
     accelerator_type: str | None = Field(
         None,
         pattern=NAME,
-        description="Ray's name of the accelerator's type, e.g. A100 or AMD-Instinct-MI300X-OAM: workers are placed on "
-        "nodes with it. null: any.",
+        description="Place workers on nodes with this type of accelerator, by its name in Ray, e.g. A100 or "
+        "AMD-Instinct-MI300X-OAM. null: any.",
     )
     label_selector: Annotated[dict[str, str], AfterValidator(_refuse_unreadable)] = Field(
         default_factory=dict,
-        description="Conditions on labels of the nodes where workers are placed, as Ray writes them: {pool: gaudi}, "
+        description="Place workers on nodes whose labels meet these conditions, in Ray's notation: {pool: gaudi}, "
         '{pool: "!spot"}, {"ray.io/accelerator-type": "in(A100, H100)"}. {}: any node.',
     )
     resources_per_worker: dict[str, ResourceAmount] = Field(
         default_factory=dict,
-        description="What each worker reserves, e.g. {CPU: 8, GPU: 1}. {}: 1 CPU, and the accelerator if there is one.",
+        description="Resources that each worker reserves, e.g. {CPU: 8, GPU: 1}. {}: 1 CPU, and its accelerator.",
     )
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
-        "PACK", description="How Ray places the workers over the nodes."
+        "PACK", description="How Ray distributes the workers over the nodes."
     )
     backend: str = Field(
         "auto",
         pattern=BACKEND,
-        description="What the process group of the workers communicates by: nccl, gloo or another of torch's, or one "
-        "for each device, as cpu:gloo,cuda:nccl. auto: nccl on GPUs, else gloo.",
+        description="Backend of torch's process group: nccl, gloo or another, or one for each device, as "
+        "cpu:gloo,cuda:nccl. auto: nccl on GPUs, else gloo.",
     )
     price_per_gpu_hour: PositiveFloat | None = Field(
         None,
-        description="Price of a GPU or other accelerator for an hour, or of a worker that has none, in any currency: "
-        "the run's report then has the cost of each attempt. null: not known.",
+        description="Price of an hour of one accelerator, or of one worker without accelerators, in any currency, for "
+        "the cost of each attempt in the run's report. null: not known.",
     )
 
     @model_validator(mode="before")
@@ -126,28 +126,28 @@ class ScalingPart(Part):
         if self.accelerator is not None and is_gpu != self.use_gpu:
             use_gpu, other = str(self.use_gpu).lower(), str(is_gpu).lower()
             yield (
-                f"accelerator is {self.accelerator}, and use_gpu is {use_gpu}: set scaling.use_gpu: {other}, or "
+                f"accelerator is {self.accelerator}, but use_gpu is {use_gpu}: set scaling.use_gpu: {other}, or "
                 f"scaling.accelerator: {'auto' if self.use_gpu else 'cpu'}"
             )
         if self.accelerator_type is not None and self.device == "cpu":
             yield (
-                f"accelerator_type is {self.accelerator_type}, and no worker has an accelerator: set use_gpu: true, or "
+                f"accelerator_type is {self.accelerator_type}, but no worker has an accelerator: set use_gpu: true, or "
                 "accelerator_type: null"
             )
         hpus = self.resources_per_worker.get(HPU)
         if hpus == 0 and self.accelerator == "hpu":
             yield (
-                "accelerator is hpu, and resources_per_worker.HPU is 0: set scaling.accelerator: cpu, or "
+                "accelerator is hpu, but resources_per_worker.HPU is 0: set scaling.accelerator: cpu, or "
                 "scaling.resources_per_worker.HPU: 1"
             )
         if hpus and hpus != int(hpus):
-            yield f"resources_per_worker.HPU is {hpus:g}, and Gaudis are not shared: give a whole number"
+            yield f"resources_per_worker.HPU is {hpus:g}, but Gaudis cannot be shared: give a whole number"
 
     @rule
     def _backend_fits(self) -> Iterator[str]:
         if self.backend == "nccl" and not self.use_gpu:
             gpus = ", or scaling.use_gpu: true" if self.device == "cpu" and self.accelerator is None else ""
-            yield f"backend nccl needs GPUs, and use_gpu is false: set scaling.backend: auto{gpus}"
+            yield f"backend nccl needs GPUs, but use_gpu is false: set scaling.backend: auto{gpus}"
         if self.backend == "hccl" and self.device != "hpu":
             gaudi = "" if self.use_gpu else ", or scaling.accelerator: hpu"
             yield f"backend hccl is for Gaudi: set scaling.backend: auto{gaudi}"
@@ -157,12 +157,12 @@ class ScalingPart(Part):
         gpus = self.resources_per_worker.get("GPU")
         if gpus and not self.use_gpu:
             yield (
-                f"resources_per_worker.GPU is {gpus:g}, and use_gpu is false: set scaling.use_gpu: true, or "
+                f"resources_per_worker.GPU is {gpus:g}, but use_gpu is false: set scaling.use_gpu: true, or "
                 "scaling.resources_per_worker.GPU: 0"
             )
         if gpus == 0 and self.use_gpu:
             yield (
-                "use_gpu is true, and resources_per_worker.GPU is 0: set scaling.use_gpu: false, or "
+                "use_gpu is true, but resources_per_worker.GPU is 0: set scaling.use_gpu: false, or "
                 "scaling.resources_per_worker.GPU: 1"
             )
 
@@ -171,9 +171,9 @@ class ScalingPart(Part):
         if self.is_elastic and self.placement_strategy.startswith("STRICT_"):
             soft = self.placement_strategy.removeprefix("STRICT_")
             raise ValueError(
-                f"placement_strategy {self.placement_strategy} cannot be kept with num_workers {self.num_workers}: Ray "
-                "counts how many workers the nodes have room for wherever they are, and would wait for a placement "
-                f"that there may not be; set placement_strategy: {soft}, or num_workers: {self.max_workers}"
+                f"placement_strategy {self.placement_strategy} does not work with num_workers {self.num_workers}: Ray "
+                "counts the workers that fit on all nodes, and may then wait forever for their placement; set "
+                f"placement_strategy: {soft}, or num_workers: {self.max_workers}"
             )
 
     @property
@@ -211,8 +211,8 @@ class ScalingPart(Part):
         if is_meant or self.device != "cpu" or not held.get("GPU"):
             return None
         return (
-            f"no worker asks for a GPU, and the cluster has {held['GPU']:g}: set scaling.use_gpu: true (--use-gpu of "
-            "rayscribe launch), or scaling.accelerator: cpu where CPUs are meant"
+            f"no worker asks for a GPU, but the cluster has {held['GPU']:g}: set scaling.use_gpu: true (--use-gpu of "
+            "rayscribe launch), or scaling.accelerator: cpu to train on CPUs"
         )
 
     def selects(self, labels: Mapping[str, str]) -> bool:

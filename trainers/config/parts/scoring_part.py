@@ -12,8 +12,8 @@ from trainers.metrics.known_metrics import known_metrics
 RESERVED = ("loss", "runtime", "samples_per_second", "steps_per_second")
 RESERVED_PREFIX = "full_context"
 SOURCES = (
-    "module:Class of an evaluate.Metric that driver and workers import, or the absolute path of a metric's script or "
-    "folder, which every node has"
+    "module:Class of an evaluate.Metric that driver and workers can import, or the absolute path of a metric's script "
+    "or folder on every node"
 )
 CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 # A metric on the Hub, built in or a user's.
@@ -22,14 +22,14 @@ HUB_NAME = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)?")
 
 def _refuse_reserved(name: str) -> str:
     if name in (*RESERVED, *known_metrics()) or name.startswith(RESERVED_PREFIX):
-        raise ValueError(f"{name} is a name of Rayscribe's own scores: give the metric another")
+        raise ValueError(f"{name} is the name of one of Rayscribe's own scores: give the metric another name")
     return name
 
 
 def _refuse_unclear(source: str) -> str:
     refuse_url(source, SOURCES)
     if not (source.startswith("/") or CLASS.fullmatch(source) or HUB_NAME.fullmatch(source)):
-        raise ValueError(f"{source!r} names no metric: give {SOURCES}")
+        raise ValueError(f"{source!r} is not a metric: give the {SOURCES}")
     return source
 
 
@@ -44,10 +44,10 @@ class ScoringPart(Part):
 
     metrics: dict[MetricName, MetricSource] = Field(
         default_factory=dict,
-        description="Metrics of evaluate, each by a name of yours: `{mer: /shared/metrics/mer, deletions: "
-        "'rayscribe.trainers.scoring.metrics:ErrorRates'}`. " + SOURCES + "; or a name of the Hub that is in each "
-        "node's cache, since nothing is downloaded. It is code that runs. Its number is `eval_<name>` in "
-        "metrics.jsonl, and may rank checkpoints.",
+        description="Metrics of evaluate, each under a name of your choice: `{mer: /shared/metrics/mer, deletions: "
+        "'rayscribe.trainers.scoring.metrics:ErrorRates'}`. A metric is a " + SOURCES + "; or a name on the Hub, if it "
+        "is in each node's cache, since nothing is downloaded. Its code is executed. Its number is `eval_<name>` in "
+        "metrics.jsonl, and can rank checkpoints.",
     )
 
     def source_of(self, attribute: str | None) -> str | None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
@@ -21,84 +21,83 @@ class ScriptPart(Part):
     """A program that torchrun could start, and which of its outputs are kept."""
 
     command: Words = Field(
-        description="The program and its arguments, a word each: [train.py, --lr, 1e-4], [-m, package.train], or a "
-        "program that is no Python. A whole line as people have it is taken, too, with its launcher: `torchrun "
-        "--nproc_per_node 4 train.py --lr 1e-4`; what the launcher is told becomes part of the recipe."
+        description="The program and its arguments as a list: [train.py, --lr, 1e-4], [-m, package.train], or a "
+        "program that is not in Python. A complete command line with its launcher works, too: `torchrun "
+        "--nproc_per_node 4 train.py --lr 1e-4`; the launcher's options become part of the recipe."
     )
     python: str | None = Field(
         None,
         min_length=1,
-        description="Interpreter of the program on each node, such as /opt/venv/bin/python; it needs no Rayscribe. "
-        "null: that of Ray's workers.",
+        description="Python interpreter on each node that runs the program, such as /opt/venv/bin/python; Rayscribe "
+        "need not be installed in it. null: that of Ray's workers.",
     )
     working_dir: str | None = Field(
-        None, min_length=1, description="Subfolder of the package in which the program runs. null: the package itself."
+        None, min_length=1, description="Subfolder of the package in which the program runs. null: its top folder."
     )
     env: dict[Annotated[str, StringConstraints(pattern=VARIABLE)], str] = Field(
-        {}, description="Variables of the program; no secrets, which job.runtime_env.secrets brings by reference."
+        {}, description="Environment variables of the program. Secrets belong in job.runtime_env.secrets."
     )
     prepare: Words | None = Field(
         None,
-        description="A command that runs once per run, before the program; what it writes into the folder {data} "
-        "(RAYSCRIBE_DATA) is on every node then. null: nothing is prepared.",
+        description="A command that runs once per run, before the program; every node gets what it writes into the "
+        "folder {data} (RAYSCRIBE_DATA). null: none.",
     )
     sync_dir: str | None = Field(
         None,
         min_length=1,
-        description="Folder of the program's output, which is kept in the run folder. null: as its arguments name it "
-        "(--output_dir, --output_folder, or hparams.yaml's output_folder).",
+        description="Folder of the program's output, which is copied to the run folder. null: taken from the arguments "
+        "(--output_dir, --output_folder, or output_folder in hparams.yaml).",
     )
     checkpoints: str = Field(
         "auto",
         min_length=1,
-        description="Which folders in it are checkpoints. auto: those of transformers and SpeechBrain; else a pattern, "
-        "as epoch_*.",
+        description="Pattern of checkpoint folders in sync_dir, such as epoch_*. auto: those of transformers and "
+        "SpeechBrain.",
     )
     num_to_keep: Positive | None = Field(
-        3, description="Keep this many of the newest checkpoints, and the best by each score. null: keep all."
+        3, description="Keep this many of the newest checkpoints, and the best one by each score. null: all."
     )
     path_prefix: dict[str, str] = Field(
-        {}, description="Begins of paths in manifests that are fetched, and what to read instead: {/home/a/: s3://b/}."
+        {}, description="Replaces the beginnings of paths in manifests that are fetched: {/home/a/: s3://b/}."
     )
     max_restarts: int = Field(
         0,
         ge=0,
         le=1000,
-        description="How often the workers start again, within an attempt, after the program has failed by itself. "
-        "Lost workers and nodes are restarted in any case, see run.max_failures.",
+        description="Restarts of the workers, within an attempt, after the program itself has failed; for lost workers "
+        "and nodes, see run.max_failures.",
     )
     stop_grace_s: Positive = Field(
-        90, le=3600, description="How long the program may take to save after SIGTERM, before it is killed. Seconds."
+        90, le=3600, description="Time for the program to save after SIGTERM, before it is killed. Seconds."
     )
     local_rank_option: str | None = Field(
         None,
         pattern=r"^--?[A-Za-z][A-Za-z0-9_-]*$",
-        description="An option that each process gets in front of its arguments with `=` and its local rank, as "
-        "deepspeed gives it. null: the program reads LOCAL_RANK.",
+        description="An option, such as deepspeed's --local_rank, that each process gets with its local rank, as "
+        "OPTION=RANK before its arguments. null: the program reads LOCAL_RANK.",
     )
     hpu_mode: Literal["lazy", "eager"] | None = Field(
-        None, description="How a Gaudi accelerator executes. null: as the image says."
+        None, description="How a Gaudi executes operators. null: the default of its image."
     )
 
     @field_validator("working_dir", "sync_dir")
     @classmethod
     def _inside(cls, folder: str | None) -> str | None:
         if folder is not None and ".." in PurePosixPath(folder).parts:
-            raise ValueError("leads out of the package: name a folder in it, without ..")
+            raise ValueError("is outside of the package: name a folder in it, without ..")
         return folder
 
     @field_validator("working_dir")
     @classmethod
     def _below(cls, folder: str | None) -> str | None:
         if folder is not None and PurePosixPath(folder).is_absolute():
-            raise ValueError("is no folder of the package: give its path below the folder in which you submit")
+            raise ValueError("is an absolute path: give a path relative to the folder in which you submit")
         return folder
 
     @rule
-    def _names_a_program(self) -> Self:
+    def _names_a_program(self) -> None:
         if self.command[0] == "-m" and len(self.command) == 1:
-            raise ValueError("command: -m names no module: write [-m, package.module, …]")
-        return self
+            raise ValueError("command: -m without a module: write [-m, package.module, …]")
 
     @property
     def is_python(self) -> bool:
@@ -114,6 +113,6 @@ class ScriptPart(Part):
         if not self.is_python or not path.startswith("/") or os.access(path, os.X_OK):
             return None
         return (
-            f"script.python: {path} is no program of {machine}, where it is to run: give an interpreter that is there, "
-            "by its path (--python), or leave it out for that of Ray's workers"
+            f"script.python: {path} is not a program on {machine}, which is to run it: give the path of an interpreter "
+            "there (--python), or leave it out for that of Ray's workers"
         )

@@ -1,6 +1,7 @@
 """The config's strategy part: the distribution of model, gradients and optimizer state over workers. See `schema`."""
 
-from typing import Any, Literal, Self
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -20,65 +21,60 @@ class StrategyPart(Part):
 
     name: Literal["ddp", "deepspeed", "fsdp"] = Field(
         "ddp",
-        description="ddp: every worker holds everything. deepspeed: ZeRO shards the optimizer's state, and with higher "
-        "stages gradients and weights. fsdp: FSDP2 shards all of them; GPUs only.",
+        description="ddp: no sharding. deepspeed: ZeRO shards the optimizer's state, and in higher stages also "
+        "gradients and weights. fsdp: FSDP2 shards all three; GPUs only.",
     )
     zero_stage: Literal[1, 2, 3] | None = Field(
         None,
-        description="What DeepSpeed shards. 1: the optimizer's state. 2: gradients too. 3: weights too. null: 2.",
+        description="DeepSpeed: 1 shards the optimizer's state, 2 also gradients, 3 also weights. null: 2.",
     )
     offload_optimizer: OffloadDevice | None = Field(
         None,
-        description="Where DeepSpeed keeps the optimizer's state instead of the device; nvme needs zero_stage 3. "
-        "null: on the device.",
+        description="Move the optimizer's state from the device to here; nvme needs zero_stage 3. null: no.",
     )
     offload_param: OffloadDevice | None = Field(
-        None, description="Where DeepSpeed keeps weights that are not in use; needs zero_stage 3. null: on the device."
+        None, description="Move weights that are not in use from the device to here; needs zero_stage 3. null: no."
     )
     nvme_path: str | None = Field(
-        None, description="Folder on each node's own NVMe disk, for offloading to nvme. null: none."
+        None, description="Folder on each node's NVMe disk, for offloading to nvme. null: none."
     )
     reduce_bucket_size: Positive | None = Field(
-        None, description="Gradients that are reduced at a time, in elements. null: DeepSpeed's own."
+        None, description="Gradients that are reduced at a time. Elements. null: DeepSpeed's default."
     )
     allgather_bucket_size: Positive | None = Field(
-        None, description="Weights that stages 1 and 2 gather at a time, in elements. null: DeepSpeed's own."
+        None, description="Weights that stages 1 and 2 gather at a time. Elements. null: DeepSpeed's default."
     )
     stage3_prefetch_bucket_size: NotNegative | None = Field(
-        None, description="Weights that stage 3 fetches ahead, in elements. null: DeepSpeed's own."
+        None, description="Weights that stage 3 fetches ahead. Elements. null: DeepSpeed's default."
     )
     stage3_param_persistence_threshold: NotNegative | None = Field(
-        None, description="Smaller tensors are not sharded by stage 3, in elements. null: DeepSpeed's own."
+        None, description="Stage 3 does not shard smaller tensors. Elements. null: DeepSpeed's default."
     )
     overlap_comm: bool | None = Field(
-        None, description="Reduce gradients during the backward pass. null: DeepSpeed's own."
+        None, description="Reduce gradients during the backward pass. null: DeepSpeed's default."
     )
     ds_config: Settings | None = Field(
         None,
-        description="DeepSpeed's own config in place of the fields above: its content, or the path of a ds_config.json "
-        "whose content takes the path's place when the recipe is read. `auto` is filled in as transformers' Trainer "
-        "does. null: made from the fields above.",
+        description="DeepSpeed's own config instead of the fields above: its content, or the path of a ds_config.json, "
+        "whose content replaces the path when the recipe is read. The Trainer of transformers fills in `auto`. null: "
+        "made of the fields above.",
     )
 
     @rule
-    def _fields_fit(self) -> Self:
+    def _fields_fit(self) -> Iterator[str]:
         # All fields but the name are DeepSpeed's.
         given = [name for name in type(self).model_fields if name != "name" and getattr(self, name) is not None]
         if given and self.name != "deepspeed":
             raise ValueError(
-                f"strategy.{given[0]} is DeepSpeed's, but strategy.name is {self.name}: set strategy.name: deepspeed, "
-                f"or strategy: {{name: {self.name}}}"
+                f"strategy.{given[0]} is for DeepSpeed, but strategy.name is {self.name}: set strategy.name: "
+                f"deepspeed, or strategy: {{name: {self.name}}}"
             )
         typed = ", ".join(name for name in given if name != "ds_config")
         if self.ds_config is not None and typed:
             raise ValueError(
-                f"strategy.ds_config is the complete DeepSpeed config: write {typed} into it, and set "
-                "the fields to null"
+                f"strategy.ds_config is the complete DeepSpeed config: write {typed} into it, and leave the fields out"
             )
-        problems = self._offload_problems() if self.ds_config is None else faults_of(self.ds_config)
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+        yield from self._offload_problems() if self.ds_config is None else faults_of(self.ds_config)
 
     @property
     def stage(self) -> int:
@@ -98,27 +94,25 @@ class StrategyPart(Part):
         """True if no worker holds all weights during a training step."""
         return self.name == "fsdp" or self.stage == 3
 
-    def _offload_problems(self) -> list[str]:
-        problems = []
+    def _offload_problems(self) -> Iterator[str]:
         if self.offload_param is not None and self.stage != 3:
-            problems.append(
-                f"strategy.offload_param {self.offload_param} needs weights that are sharded: set strategy.zero_stage: "
-                "3, or strategy.offload_param: null"
+            yield (
+                f"strategy.offload_param {self.offload_param} needs sharded weights: set strategy.zero_stage: 3, or "
+                "strategy.offload_param: null"
             )
         if self.offload_optimizer == "nvme" and self.stage != 3:
-            problems.append(
+            yield (
                 f"strategy.offload_optimizer nvme needs strategy.zero_stage: 3 (got {self.stage}); stages 1 and 2 "
                 "offload to cpu"
             )
         to_nvme = "nvme" in (self.offload_optimizer, self.offload_param)
         if to_nvme and self.nvme_path is None:
-            problems.append("strategy.nvme_path: missing; name a folder on each node's NVMe disk, e.g. /local_nvme")
+            yield "strategy.nvme_path: missing; name a folder on each node's NVMe disk, e.g. /local_nvme"
         if self.nvme_path is not None and not to_nvme:
-            problems.append(
+            yield (
                 f"strategy.nvme_path {self.nvme_path} has no effect: set strategy.nvme_path: null, or "
                 "strategy.offload_optimizer: nvme and strategy.zero_stage: 3"
             )
-        return problems
 
 
 def ds_config_of(part: StrategyPart) -> dict[str, Any]:
@@ -154,33 +148,32 @@ def ds_config_of(part: StrategyPart) -> dict[str, Any]:
     }
 
 
-def refuse_contradictions(part: StrategyPart, adapt: AdaptPart, training: TrainingPart, scaling: ScalingPart) -> None:
-    """Raises ValueError if the rest of the recipe does not allow the strategy."""
-    problems = []
+def strategy_misfits(
+    part: StrategyPart, adapt: AdaptPart, training: TrainingPart, scaling: ScalingPart
+) -> Iterator[str]:
+    """Yields each conflict of the strategy with the rest of the recipe."""
     if part.name == "fsdp" and not scaling.use_gpu:
-        problems.append(
-            "strategy.name fsdp needs GPUs, and scaling.use_gpu is false: set scaling.use_gpu: true, or shard on CPUs "
+        yield (
+            "strategy.name fsdp needs GPUs, but scaling.use_gpu is false: set scaling.use_gpu: true, or shard on CPUs "
             "with strategy.name: deepspeed"
         )
     if part.is_sharded and adapt.method == "lora":
-        problems.append(
-            f"strategy.name {part.name} shards what adapt.method lora does not train: an adapter's optimizer is small; "
-            f"{WITHOUT_SHARDS}"
+        yield (
+            f"strategy.name {part.name} shards weights that adapt.method lora does not train; the optimizer of an "
+            f"adapter is small: {WITHOUT_SHARDS}"
         )
     if part.is_sharded and scaling.is_elastic:
-        problems.append(
-            f"strategy.name {part.name} stores a checkpoint as a shard of each worker, which another number of "
-            f"workers does not load, and scaling.num_workers is {scaling.num_workers}: {WITHOUT_SHARDS}, or "
+        yield (
+            f"strategy.name {part.name} stores each worker's shard in a checkpoint, which another number of workers "
+            f"cannot load, but scaling.num_workers is {scaling.num_workers}: {WITHOUT_SHARDS}, or "
             f"scaling.num_workers: {scaling.max_workers}"
         )
     if part.ds_config is not None and not faults_of(part.ds_config):
-        problems += contradictions(part.ds_config, training, scaling.max_workers)
+        yield from contradictions(part.ds_config, training, scaling.max_workers)
     if part.offload_optimizer == "nvme" and "optim" in training.training_args:
         unused = "" if part.offload_param == "nvme" else " and strategy.nvme_path: null"
-        problems.append(
-            f"training.training_args.optim is {training.training_args['optim']}, but an optimizer whose state is on "
-            "NVMe is DeepSpeed's AdamW: remove training.training_args.optim, or set strategy.offload_optimizer: "
+        yield (
+            f"training.training_args.optim is {training.training_args['optim']}, but only DeepSpeed's AdamW can keep "
+            "its state on NVMe: remove training.training_args.optim, or set strategy.offload_optimizer: "
             f"cpu{unused}"
         )
-    if problems:
-        raise ValueError("; ".join(problems))

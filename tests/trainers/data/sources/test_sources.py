@@ -262,5 +262,5 @@ def test_a_text_in_another_encoding_is_refused_with_byte_line_and_fix(tmp_path: 
         with pytest.raises(DataError, match=problem):
             open_sources(data, storage_options=StorageOptions(), splits=("train",))
     for name in ("rot13", "undefined"):
-        with pytest.raises(ValueError, match=f"'{name}' is no encoding of text"):
+        with pytest.raises(ValueError, match=f"'{name}' is not a text encoding"):
             DataPart(train="a.csv", validation="b.csv", encoding=name)

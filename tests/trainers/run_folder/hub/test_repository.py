@@ -53,7 +53,9 @@ def test_who_only_asks_makes_nothing(taking_hub: Hub) -> None:
 
 
 def test_a_name_that_the_hub_does_not_have_is_the_config_s(taking_hub: Hub) -> None:
-    with pytest.raises(ConfigError, match=r"hub\.model_id is null, and run\.name a--b is no name on the Hub: give"):
+    with pytest.raises(
+        ConfigError, match=r"hub\.model_id is null, and run\.name a--b is not a valid name on the Hub: give"
+    ):
         repository_of(HubPart(), "a--b", make=True)
 
 
