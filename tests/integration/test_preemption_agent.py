@@ -54,7 +54,7 @@ def test_a_notice_drains_the_agent_s_node_which_ends_once_nothing_runs_there(tmp
                 finally:
                     agent.kill()
             lines = log.read_text().splitlines()
-            assert lines[0] == "waiting for a notice of AWS that this machine is taken away"
+            assert lines[0] == "waiting for a notice of AWS that this machine will be preempted"
             assert len(lines) == 2 and lines[1].endswith(f"Ray node {node} is drained")
         finally:
             ray.shutdown()

@@ -74,7 +74,7 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     """
     speech = shlex.quote(str(path))
     if kind == RECIPE and path.suffix.lower() in _TABLES and path.is_file():
-        raise ConfigError(f"{path}: is a table, no recipe: `rayscribe init {speech}` writes one of it")
+        raise ConfigError(f"{path}: is a table, not a recipe: `rayscribe init {speech}` writes a recipe for it")
     try:
         content = load_yaml_file(shipped(path))
     except FileNotFoundError:
@@ -82,12 +82,12 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
         meant = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise ConfigError(f"{path}: no such file; name a {kind.noun}, e.g. {kind.example}{meant}") from None
     except IsADirectoryError:
-        recordings = f"; of recordings, `rayscribe init {speech}` writes one" if kind == RECIPE else ""
+        recordings = f"; for recordings, `rayscribe init {speech}` writes one" if kind == RECIPE else ""
         example = path / f"{kind.noun}.yaml"
         raise ConfigError(f"{path}: a folder; name the {kind.noun} in it, e.g. {example}{recordings}") from None
     except YamlError as error:
         where = f":\n{error.excerpt}" if error.excerpt else ""
-        raise ConfigError(f"{path}: cannot be read as YAML: {error}; correct it there{where}") from None
+        raise ConfigError(f"{path}: cannot be read as YAML: {error}; correct it{where}") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}; make it readable") from None
     if not isinstance(content, dict):

@@ -44,7 +44,7 @@ def load_yaml_file(path: Path) -> Any:
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise YamlError(f"it has more than {MAX_BYTES} bytes, so it is no file of settings")
+        raise YamlError(f"it has more than {MAX_BYTES} bytes, so it is not a file of settings")
     try:
         return load_yaml(content.decode())
     except UnicodeDecodeError as error:
@@ -81,7 +81,7 @@ def load_json_list(text: str) -> list[tuple[int, Any]]:
         ValueError: as for `load_json`, or the text is not a list.
     """
     if not isinstance(load_json(text), list):
-        raise ValueError("it is no list")
+        raise ValueError("it is not a list")
     values, line, end = [], 1, 0
     start = _behind(text, text.index("[") + 1)
     while text[start] != "]":

@@ -36,7 +36,7 @@ def config_text(config: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(config, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        raise ConfigError("the config holds a number that is not finite, as JSON has none: correct it") from None
+        raise ConfigError("the config has a number that is not finite, which JSON does not allow: correct it") from None
     # On the node, Ray expands $NAME in the values of variables, and quotes the variables of a container with '.
     return text.replace("$", "\\u0024").replace("'", "\\u0027")
 
@@ -84,7 +84,7 @@ def read_growth(text: str) -> dict[str, float]:
         except ValueError:
             growth[name] = math.nan
         if not name or not 0 <= growth[name] < math.inf:
-            raise ConfigError(f"{item!r} is not what a cluster grows to: write NAME=NUMBER, e.g. GPU=16")
+            raise ConfigError(f"{GROWTH_VARIABLE}: {item!r} is not a limit: write NAME=NUMBER, e.g. GPU=16")
     return growth
 
 

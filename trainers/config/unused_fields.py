@@ -61,7 +61,7 @@ def _of_strategy(config: TrainConfig) -> dict[str, str]:
     unused: dict[str, str] = {}
     if part.shards_weights:
         names = [f"model.{name}" for name in config.model.drawn_by_rank]
-        unused |= dict.fromkeys(names, "ranks that shard weights (ZeRO-3, FSDP2) run the same layers")
+        unused |= dict.fromkeys(names, "ranks that shard weights (ZeRO-3, FSDP2) must all run the same layers")
     if part.name != "deepspeed" or part.ds_config is not None:
         # The part itself refuses these.
         return unused
@@ -76,12 +76,14 @@ def _of_training(config: TrainConfig) -> dict[str, str]:
     part = config.training
     unused: dict[str, str] = {}
     if part.max_batch_duration_s is not None:
-        unused["training.per_device_train_batch_size"] = "training.max_batch_duration_s sizes the batch"
+        unused["training.per_device_train_batch_size"] = "training.max_batch_duration_s sets the size of a batch"
         unused["training.full_context_fraction"] = (
-            "training.max_batch_duration_s bounds the padded seconds of a batch, which the full context would exceed"
+            "training.max_batch_duration_s limits the padded seconds of a batch, which the full context would exceed"
         )
     if config.model.max_context_s is None:
         unused["training.full_context_eval"] = "model.max_context_s is null: each score is at the full context"
     if part.lr_scheduler_type == "constant":
-        unused["training.warmup_steps"] = "training.lr_scheduler_type constant has no warm-up; constant_with_warmup has"
+        unused["training.warmup_steps"] = (
+            "training.lr_scheduler_type constant has no warm-up, unlike constant_with_warmup"
+        )
     return unused

@@ -30,15 +30,8 @@ from trainers.errors import ResourceError, StoppedError
 LOOPBACK = "127.0.0.1"
 # All ports that Ray listens on, except those of workers, which take any free port.
 PORTS = (
-    "port",
-    "node-manager-port",
-    "object-manager-port",
-    "dashboard-port",
-    "dashboard-agent-listen-port",
-    "dashboard-agent-grpc-port",
-    "runtime-env-agent-port",
-    "ray-client-server-port",
-    "metrics-export-port",
+    *("port", "node-manager-port", "object-manager-port", "ray-client-server-port", "metrics-export-port"),
+    *("dashboard-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port"),
 )
 # Below Linux's range of outgoing connections, one of which could take a port between our check and Ray's start.
 FREE_PORTS = range(20_000, 32_000)
@@ -126,7 +119,7 @@ def start_ray(
         ResourceError: Ray did not start; names a taken port and its holder, or quotes the last lines of the log.
     """
     if dashboard_port is not None and not _is_free(dashboard_port):
-        raise ResourceError(f"port {dashboard_port} is taken by {holder_of(dashboard_port)}: choose another")
+        raise ResourceError(f"port {dashboard_port} is taken by {holder_of(dashboard_port)}: choose another port")
     for left in reversed(range(TRIES)):
         held = held_ports(len(PORTS))
         ports = dict(zip(PORTS, held, strict=True))
@@ -156,7 +149,7 @@ def start_ray(
         # Another program took a port first, or the machine is overloaded; after other errors a retry is useless.
         if left == 0 or not ("is taken by" in reason or LATE in reason or GAVE_UP.search(reason)):
             raise ResourceError(f"Ray did not start on this machine: {reason}")
-        print_line(f"Ray did not start on this machine, and is started again with other ports: {reason}", sys.stderr)
+        print_line(f"Ray did not start on this machine; trying again with other ports: {reason}", sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
     raise AssertionError("unreachable")
 
@@ -259,7 +252,7 @@ def _reason(folder: Path, ports: Mapping[str, int]) -> str:
         if holder is not None and holder.pid not in ours:
             return f"--{name}={port} is taken by {holder_of(port)}"
     if (gave_up := _gave_up(folder)) is not None:
-        return f"its raylet gave up, as where a machine has too much to do: {gave_up}"
+        return f"its raylet gave up, perhaps because the machine is overloaded: {gave_up}"
     with contextlib.suppress(OSError):
         lines = (folder / "start.log").read_text(errors="replace").splitlines()
         return f"{folder}/start.log ends with:\n" + "\n".join(lines[-LOG_LINES:])
@@ -373,7 +366,7 @@ def holder_of(port: int) -> str:
     """Describes the process that listens at a port of this machine: its id and command line."""
     process = _listener(port)
     if process is None:
-        return "a process that this user may not look at"
+        return "a process of another user"
     with contextlib.suppress(psutil.Error):
         return f"process {process.pid} ({shorten(process.cmdline())})"
     return f"process {process.pid}"

@@ -46,11 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Watches until the machine's Ray ends; returns 1 if no metadata service responds."""
     given = _parse(arguments)
     url = given.metadata_url.rstrip("/")
-    cloud = CLOUDS[given.provider](url) if given.provider else _find(url, given.poll_s)
+    named = CLOUDS[given.provider](url) if given.provider else None
+    cloud = named or find_cloud(url, wait_s=START_TIMEOUT_S, poll_s=given.poll_s)
     if cloud is None:
         print(f"no cloud's metadata service responds at {url}: this machine gets no notices", file=sys.stderr)
         return 1
-    print(f"waiting for a notice of {cloud.name} that this machine is taken away", flush=True)
+    print(f"waiting for a notice of {cloud.name} that this machine will be preempted", flush=True)
     Agent(cloud, given.node_id).run(given.poll_s)
     return 0
 
@@ -165,28 +166,24 @@ def _network(process: Path) -> Path:
     return (process / "ns" / "net").readlink()
 
 
-def find_cloud(url: str) -> Cloud | None:
-    """Returns the cloud whose metadata service responds; None if none does."""
-    for metadata_service in CLOUDS.values():
-        cloud = metadata_service(url)
-        with contextlib.suppress(OSError):
-            if cloud.is_here():
-                return cloud
-    return None
-
-
-def _find(url: str, poll_s: float) -> Cloud | None:
-    """Returns the cloud of this machine; waits for a network that is still starting."""
-    end = time.monotonic() + START_TIMEOUT_S
-    while (cloud := find_cloud(url)) is None and time.monotonic() < end:
+def find_cloud(url: str, *, wait_s: float = 0.0, poll_s: float = POLL_S) -> Cloud | None:
+    """Returns the cloud whose metadata service responds within a time, as after a network's start; None: none does."""
+    end = time.monotonic() + wait_s
+    while True:
+        for metadata_service in CLOUDS.values():
+            cloud = metadata_service(url)
+            with contextlib.suppress(OSError):
+                if cloud.is_here():
+                    return cloud
+        if time.monotonic() >= end:
+            return None
         time.sleep(poll_s)
-    return cloud
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m rayscribe.trainers.distributed.preemption_agent",
-        description="Drains this machine's Ray node when its cloud announces to take the machine away.",
+        description="Drains this machine's Ray node when its cloud announces the machine's preemption.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -120,8 +120,8 @@ def _join(address: str, quiet: Mapping[str, Any]) -> None:
         _init(address=address, runtime_env=_surroundings({"RAY_ADDRESS": address}), **quiet)
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise ResourceError(
-            f"no Ray cluster answers at {address}: {error}; check --address or RAY_ADDRESS, or unset it to use this "
-            "machine alone"
+            f"no Ray cluster answers at {address}: {error}; check --address or RAY_ADDRESS, or unset it to use only "
+            "this machine"
         ) from error
 
 
@@ -142,8 +142,8 @@ def _join_own(local: LocalRay, quiet: Mapping[str, Any]) -> None:
             what = f"has not answered in {waited_s:.0f} s" if lives else "has ended"
             raise ResourceError(
                 f"the Ray that was started on this machine for this command {what}: {error}; its logs are in "
-                f"{local.folder / RAYS_OWN}/session_latest/logs; where the machine is overloaded or short of memory, "
-                "end what else runs there, or lower scaling.num_workers"
+                f"{local.folder / RAYS_OWN}/session_latest/logs; if the machine is overloaded or short of memory, end "
+                "other programs, or lower scaling.num_workers"
             ) from error
 
 
@@ -187,8 +187,8 @@ def _gcs_address(address: str | None) -> str | None:
         return found
     address = without_password(address)
     raise ResourceError(
-        f"{address} is no dashboard of a Ray on this host, and training joins none elsewhere: submit it as a job "
-        f"(rayscribe submit RECIPE --address {address}), or unset RAY_ADDRESS to use this machine alone"
+        f"{address} is not the dashboard of a Ray on this host, and a training cannot join one on another: submit a "
+        f"job (rayscribe submit RECIPE --address {address}), or unset RAY_ADDRESS to use only this machine"
     )
 
 
@@ -267,9 +267,8 @@ def check_capacity(config: AnyConfig) -> None:
             fewer = f"set {field} to at most {fits}, " if fits else ""
             raise ResourceError(
                 f"{field} {part.min_workers} × {each:g} {name} = {wanted:g} {name}, but the cluster{selected} has "
-                f"{held:g} and cannot grow beyond: {fewer}{_less_of(name, part, most)}, or use a larger cluster; where "
-                f"an autoscaler adds nodes, say how many it may: export {GROWTH_VARIABLE}={name}=… before `ray start` "
-                "of the head"
+                f"{held:g} and cannot grow beyond: {fewer}{_less_of(name, part, most)}, or use a larger cluster; if an "
+                f"autoscaler adds nodes, export the limit, {GROWTH_VARIABLE}={name}=…, before `ray start` of the head"
             )
     if (idle := part.idle_gpus(most)) is not None:
         show(f"warning: {idle}")
@@ -377,14 +376,14 @@ def restart_reason(coordinator: Any) -> str | None:
     return response[1] if response is not None else None
 
 
-def driver_node_id() -> str:
-    """Returns Ray's id of the node on which this driver runs."""
-    return ray.get_runtime_context().get_node_id()
-
-
 def driver_node() -> dict[str, float]:
     """Returns the logical resources of the node on which this driver runs."""
     return node_resources()[driver_node_id()]
+
+
+def driver_node_id() -> str:
+    """Returns Ray's id of the node on which this driver runs."""
+    return ray.get_runtime_context().get_node_id()
 
 
 def living_nodes() -> set[str]:

@@ -27,11 +27,8 @@ NODE_CLASSES = {"NodeDiedError", "PreemptionError", "LocalRayletDiedError"}
 NODE_TEXTS = ("its node has died", "node was terminated")
 # WorkerGroupStartupFailedError: a worker died before it began; pickling has lost the cause.
 WORKER_CLASSES = {
-    "ActorDiedError",
-    "WorkerCrashedError",
-    "WorkerHealthCheckTimeoutError",
-    "BrokenProcessPool",
-    "WorkerGroupStartupFailedError",
+    *("ActorDiedError", "WorkerCrashedError", "WorkerHealthCheckTimeoutError"),
+    *("BrokenProcessPool", "WorkerGroupStartupFailedError"),
 }
 # Connection errors: the only errors if a worker or node is lost without a report, from failed calls to it and from the
 # other ranks' broken connections to it, over gloo or NCCL.
@@ -44,19 +41,8 @@ LOADER_TEXT = " in DataLoader worker process "
 IMPORT_CLASSES = {"ImportError", "ModuleNotFoundError"}
 # Errors that a retry does not fix. Subclasses have other names, and may be temporary.
 PROGRAM_CLASSES = {
-    "AssertionError",
-    "AttributeError",
-    "IndentationError",
-    "IndexError",
-    "KeyError",
-    "NameError",
-    "NotImplementedError",
-    "PicklingError",
-    "RecursionError",
-    "SyntaxError",
-    "TypeError",
-    "UnboundLocalError",
-    "ValueError",
+    *("AssertionError", "AttributeError", "IndentationError", "IndexError", "KeyError", "NameError", "PicklingError"),
+    *("NotImplementedError", "RecursionError", "SyntaxError", "TypeError", "UnboundLocalError", "ValueError"),
     "ZeroDivisionError",
 }
 # ray.exceptions.OutOfMemoryError is raised by calls to a worker that Ray's memory monitor has killed;
@@ -233,7 +219,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns True if the error itself says that a node or a GPU ran out of memory."""
-    return type(error).__name__ in MEMORY_CLASSES or any(text in str(error) for text in MEMORY_TEXTS)
+    return name(error) in MEMORY_CLASSES or any(text in str(error) for text in MEMORY_TEXTS)
 
 
 def is_broken_connection(text: str) -> bool:

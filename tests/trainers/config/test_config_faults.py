@@ -295,7 +295,10 @@ class TestFaults:
                 "set training.global_batch_size, without training.max_batch_duration_s",
             ),
             ({**ELASTIC, "training.global_batch_size": 3}, "less than scaling.num_workers.max × training.gradient_acc"),
-            ({**ELASTIC, "strategy.name": "deepspeed"}, "each worker's shard in a checkpoint, which another number of workers"),
+            (
+                {**ELASTIC, "strategy.name": "deepspeed"},
+                "shard in a checkpoint, which another number of workers",
+            ),
             (
                 {**ELASTIC, "strategy.name": "fsdp", "scaling.use_gpu": True},
                 "set strategy: {name: ddp}, or scaling.num_workers: 4",

@@ -32,7 +32,7 @@ def test_a_location_is_taken_apart(text: str, expected: DataLocation) -> None:
     ("text", "message"),
     [
         ("common_voice:", "stands before a path"),
-        ("common_voice:/cv?speed=2", "'speed' is no option of common_voice: it has split"),
+        ("common_voice:/cv?speed=2", "'speed' is not an option of common_voice: it has split"),
         ("common_voice:/cv?split", "write each option once"),
         ("common_voice:hdfs://bucket/cv", "hdfs:// is not supported"),
         ("hdfs://bucket/train.csv", "hdfs:// is not supported"),

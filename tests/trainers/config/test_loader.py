@@ -130,7 +130,7 @@ class TestFiles:
         with pytest.raises(ConfigError, match=r"no such file; name a recipe"):
             read_yaml(path)
         path.write_text("path,text\na.wav,one\n", encoding="utf-8")
-        with pytest.raises(ConfigError, match=rf"is a table, no recipe: `rayscribe init '{path}'` writes one of it"):
+        with pytest.raises(ConfigError, match=rf"a table, not a recipe: `rayscribe init '{path}'` writes a recipe"):
             read_yaml(path)
         with pytest.raises(ConfigError, match=rf"a folder; name the recipe in it, .* `rayscribe init {tmp_path}`"):
             read_yaml(tmp_path)

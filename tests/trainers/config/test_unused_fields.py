@@ -50,7 +50,7 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
         ({**ZERO, "strategy.zero_stage": 3, "strategy.allgather_bucket_size": 9}, r"allgather_bucket_size is 9"),
         (
             {"training.max_batch_duration_s": 9, "training.per_device_train_batch_size": 2},
-            r"per_device_train_batch_size is 2, but training\.max_batch_duration_s sizes the batch",
+            r"per_device_train_batch_size is 2, but training\.max_batch_duration_s sets the size of a batch",
         ),
         (
             {"model.max_context_s": 3, "training.max_batch_duration_s": 9, "training.full_context_fraction": 0.1},

@@ -103,10 +103,7 @@ def test_a_raylet_that_gave_up_on_a_loaded_machine_is_started_again_and_the_reas
     ray.stop()
     assert ray.folder == second and not first.exists() and not processes_of(first)
     assert set(its_ports.values()).isdisjoint(ports.values())
-    told = (
-        "is started again with other ports: its raylet gave up, as where a machine has too much to do: Timed out wait"
-    )
-    assert told in capsys.readouterr().err
+    assert "trying again with other ports: its raylet gave up, perhaps because" in capsys.readouterr().err
 
 
 def test_a_raylet_knows_the_ports_of_its_agents_before_they_listen(tmp_path: Path) -> None:
@@ -283,7 +280,7 @@ def test_training_on_a_dashboard_elsewhere_points_to_submit(address: str, monkey
     monkeypatch.setenv("RAY_ADDRESS", address)
     with (
         pytest.raises(
-            ResourceError, match=rf"{address} is no dashboard .* \(rayscribe submit RECIPE --address {address}"
+            ResourceError, match=rf"{address} is not the dashboard .* \(rayscribe submit RECIPE --address {address}"
         ),
         connected(config({})),
     ):

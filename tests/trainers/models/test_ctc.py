@@ -217,7 +217,10 @@ class TestVocabulary:
             ({"vocabulary_file": "s3://bucket/v.json"}, "give a file on a disk: copy it there"),
             ({"architecture": "wav2vec2-bert", "freeze_feature_encoder": True}, "freeze_feature_encoder is True"),
             ({"architecture": "wav2vec2-bert", "feat_extract_norm": "group"}, "feat_extract_norm is group"),
-            ({"apply_spec_augment": True, "mask_feature_length": 17}, "mask_feature_length 17 is more than the model has"),
+            (
+                {"apply_spec_augment": True, "mask_feature_length": 17},
+                "length 17 is more than the model has",
+            ),
             ({"max_context_s": 121}, "max_context_s"),
         ],
     )

@@ -94,7 +94,7 @@ def test_what_a_program_would_never_see_is_refused(parts: dict[str, Any], proble
 
 
 def test_an_interpreter_is_for_python() -> None:
-    with pytest.raises(ConfigError, match=r"script\.python is /venv/bin/python, and script\.command begins with bash"):
+    with pytest.raises(ConfigError, match=r"script\.python is /venv/bin/python, but script\.command begins with bash"):
         resolved("bash run.sh", script={"python": "/venv/bin/python"})
     config = resolved("bash run.sh", script={"python": "/venv/bin/python", "prepare": "python make.py {data}"})
     assert config.script.prepare == ("make.py", "{data}")

@@ -49,21 +49,21 @@ class DataLocation:
         Raises:
             ValueError: the path is missing, or an option is unknown to the format or has no value.
         """
-        name, colon, rest = text.partition(":")
-        if not colon or name not in FORMATS:
+        before, path, query = _parts(text)
+        if not before:
             return cls(MANIFEST, text)
-        path, _, query = rest.partition("?")
+        name = before.removesuffix(":")
         if not path:
             raise ValueError(f"{text}: {name}: stands before a path: {name}:/path/to/it")
         options: dict[str, str] = {}
-        for pair in filter(None, query.split("&")):
+        for pair in filter(None, query.removeprefix("?").split("&")):
             # A + stays a +: it joins splits.
             option, equals, value = map(unquote, pair.partition("="))
             if not equals or not value or option in options:
                 raise ValueError(f"{name}:{path}: write each option once, as ?option=value&option=value")
             if option not in FORMATS[name]:
                 known = ", ".join(FORMATS[name]) or "none"
-                raise ValueError(f"{name}:{path}: {option!r} is no option of {name}: it has {known}")
+                raise ValueError(f"{name}:{path}: {option!r} is not an option of {name}: it has {known}")
             options[option] = value
         return cls(name, path, options)
 

@@ -76,12 +76,12 @@ FILLED = (
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
-def faults_of(config: Mapping[str, Any]) -> list[str]:
+def ds_problems(config: Mapping[str, Any]) -> list[str]:
     """Returns a line for each key that is unknown, missing or not supported, whatever the rest of the recipe is."""
-    return [f"strategy.ds_config{fault}" for fault in _faults(config)]
+    return [f"strategy.ds_config{problem}" for problem in _problems(config)]
 
 
-def _faults(config: Mapping[str, Any]) -> Iterator[str]:
+def _problems(config: Mapping[str, Any]) -> Iterator[str]:
     yield from (f".{name}: remove it; {REFUSED[name]}" for name in config if name in REFUSED)
     yield from _unknown("", config, (*REQUIRED, *COMPARED, *PASSED_ON, *REFUSED))
     for name in REQUIRED:
@@ -93,7 +93,7 @@ def _faults(config: Mapping[str, Any]) -> Iterator[str]:
         if path not in FILLED:
             yield f".{path}: auto is not filled in here; write a value, or remove it"
     if isinstance(zero := sections.get("zero_optimization"), Mapping):
-        yield from _zero_faults(zero)
+        yield from _zero_problems(zero)
         offload = zero.get("offload_optimizer")
         own = config.get("zero_force_ds_cpu_optimizer") is False or "optimizer" in config
         if isinstance(offload, Mapping) and offload.get("device", "none") != "none" and not own:
@@ -102,10 +102,10 @@ def _faults(config: Mapping[str, Any]) -> Iterator[str]:
                 "AdamW), or write optimizer with type AdamW"
             )
     if isinstance(optimizer := sections.get("optimizer"), Mapping):
-        yield from _typed_faults("optimizer", optimizer, OPTIMIZERS, OPTIMIZER_PARAMS, "the Trainer's own AdamW")
+        yield from _typed_problems("optimizer", optimizer, OPTIMIZERS, OPTIMIZER_PARAMS, "the Trainer's own AdamW")
     if isinstance(scheduler := sections.get("scheduler"), Mapping):
         kept = "training.lr_scheduler_type and training.warmup_steps"
-        yield from _typed_faults("scheduler", scheduler, tuple(SCHEDULERS), SCHEDULER_PARAMS, kept)
+        yield from _typed_problems("scheduler", scheduler, tuple(SCHEDULERS), SCHEDULER_PARAMS, kept)
         params = scheduler.get("params")
         if isinstance(params, Mapping) and params.get("warmup_type", "linear") not in ("linear", AUTO):
             yield (
@@ -179,7 +179,7 @@ def _schedule_expectations(scheduler: Mapping[str, Any], training: TrainingPart)
         yield f"{where}.total_num_steps", params.get("total_num_steps"), training.max_steps, "training.max_steps"
 
 
-def _zero_faults(zero: Mapping[str, Any]) -> Iterator[str]:
+def _zero_problems(zero: Mapping[str, Any]) -> Iterator[str]:
     where, stage = "zero_optimization", zero.get("stage")
     yield from _unknown(f"{where}.", zero, ZERO_KEYS)
     if stage not in (1, 2, 3):
@@ -205,10 +205,10 @@ def _zero_faults(zero: Mapping[str, Any]) -> Iterator[str]:
             yield f".{place}.device: {device} needs {where}.stage 3 (got {stage!r})"
 
 
-def _typed_faults(
+def _typed_problems(
     name: str, section: Mapping[str, Any], types: tuple[str, ...], params: tuple[str, ...], without: str
 ) -> Iterator[str]:
-    """Yields the faults of a section with `type` and `params`."""
+    """Yields the problems of a section with `type` and `params`."""
     yield from _unknown(f"{name}.", section, ("type", "params"))
     if section.get("type") not in types:
         yield (

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainers.config.parts.ds_config import AUTO, contradictions, faults_of
+from trainers.config.parts.ds_config import AUTO, contradictions, ds_problems
 from trainers.config.parts.part import NotNegative, Part, Positive, Settings, rule
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import AdaptPart, TrainingPart
@@ -74,7 +74,7 @@ class StrategyPart(Part):
             raise ValueError(
                 f"strategy.ds_config is the complete DeepSpeed config: write {typed} into it, and leave the fields out"
             )
-        yield from self._offload_problems() if self.ds_config is None else faults_of(self.ds_config)
+        yield from self._offload_problems() if self.ds_config is None else ds_problems(self.ds_config)
 
     @property
     def stage(self) -> int:
@@ -168,7 +168,7 @@ def strategy_misfits(
             f"cannot load, but scaling.num_workers is {scaling.num_workers}: {WITHOUT_SHARDS}, or "
             f"scaling.num_workers: {scaling.max_workers}"
         )
-    if part.ds_config is not None and not faults_of(part.ds_config):
+    if part.ds_config is not None and not ds_problems(part.ds_config):
         yield from contradictions(part.ds_config, training, scaling.max_workers)
     if part.offload_optimizer == "nvme" and "optim" in training.training_args:
         unused = "" if part.offload_param == "nvme" else " and strategy.nvme_path: null"
