@@ -54,7 +54,7 @@ ZERO: dict[str, Any] = {"strategy.name": "deepspeed", "scaling.num_workers": 2}
         ),
         (
             {"model.max_context_s": 3, "training.max_batch_duration_s": 9, "training.full_context_fraction": 0.1},
-            r"full_context_fraction is 0\.1, but training\.max_batch_duration_s bounds",
+            r"full_context_fraction is 0\.1, but training\.max_batch_duration_s limits",
         ),
         ({"training.lr_scheduler_type": "constant", "training.warmup_steps": 5}, r"training\.warmup_steps is 5"),
         (
