@@ -81,8 +81,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     ),
     # Manifests are read, and the recordings that they name.
     "jobs.submission.shipped_data": ("trainers.data.sources", "trainers.storage"),
-    "jobs.model": ("jobs.lifecycle", "jobs.errors"),
-    "jobs.lifecycle": (),
+    "jobs.model": ("jobs.errors",),
     "jobs.paths": ("jobs.errors", "trainers.distributed.machine"),
     "jobs.addresses": (),
     "jobs.errors": ("trainers.errors",),

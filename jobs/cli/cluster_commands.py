@@ -29,8 +29,7 @@ from jobs.clusters.managed.cluster_record import (
 from jobs.clusters.managed.ray_launcher import ray_environment
 from jobs.clusters.managed.ssh_tunnel import KeyChange, Tunnel
 from jobs.errors import ClusterError, ConflictError, JobLostError
-from jobs.lifecycle import RunState
-from jobs.model import RunFilter
+from jobs.model import RunFilter, RunState
 from trainers.config.loader import shipped
 from trainers.config.strict_loading import YamlError, load_yaml_file
 from trainers.errors import ConfigError, RayscribeError

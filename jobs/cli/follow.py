@@ -9,8 +9,7 @@ import typer
 from jobs.cli.connect import CommandSession
 from jobs.cli.output import echo, state_line
 from jobs.errors import ClusterError
-from jobs.lifecycle import RunState
-from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run
+from jobs.model import STOPPED_EXIT_CODE, LogLine, LogPage, Run, RunState
 from trainers.distributed.console import screen
 from trainers.distributed.console.events import Stage, StageEnded
 from trainers.errors import StorageError

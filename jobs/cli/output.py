@@ -15,8 +15,7 @@ from uuid import uuid4
 import typer
 from rich.cells import cell_len, set_cell_size
 
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, AttemptState, Event, Run
+from jobs.model import Attempt, AttemptState, Event, Run, RunState
 from trainers.config.storage_location import is_url
 from trainers.config.wording import both_contexts, counted, format_duration, printable
 from trainers.distributed.console.plain_lines import sparkline

@@ -9,8 +9,7 @@ from jobs.cli.completion import complete_run
 from jobs.cli.connect import JsonOption, RunName, ServiceOption, open_session
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
 from jobs.cli.output import as_json, echo, event_line, run_details, runs_table, state_line, usage_table
-from jobs.lifecycle import RunState
-from jobs.model import RunFilter, UsageBy
+from jobs.model import RunFilter, RunState, UsageBy
 from trainers.errors import ConfigError
 
 SECONDS_PER_DAY = 86_400.0

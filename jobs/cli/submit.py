@@ -24,8 +24,7 @@ from jobs.cli.train import Overrides, Spec, continue_run
 from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import default_address, is_local_address, read_record
 from jobs.errors import ClusterError, ClusterGoneError, ConflictError, NotFoundError, PreflightError
-from jobs.lifecycle import name_is_taken
-from jobs.model import Run
+from jobs.model import Run, name_is_taken
 from jobs.paths import current_user
 from jobs.preflight import runner
 from jobs.preflight.runner import SIGNS

@@ -16,8 +16,7 @@ from jobs.cli.output import echo
 from jobs.clusters.managed.cluster_endpoint import connect
 from jobs.clusters.managed.cluster_record import RayUpRecord, read_record, record_at
 from jobs.errors import ConflictError, NotFoundError
-from jobs.lifecycle import RunState
-from jobs.model import Run
+from jobs.model import Run, RunState
 from trainers.config.flags.task_line import TaskArguments
 from trainers.config.storage_location import in_home
 from trainers.errors import ConfigError

@@ -14,8 +14,20 @@ from jobs.ledger.scheduler_rows import SchedulerRows
 from jobs.ledger.tokens import Tokens
 from jobs.ledger.usage import UsageSums
 from jobs.ledger.writer import RESUMED, UserRequests, Writer
-from jobs.lifecycle import HOLDING, RunState
-from jobs.model import ALL_RUNS, Attempt, Event, Page, Position, Run, RunFilter, cursor_after, position_of, read_cursor
+from jobs.model import (
+    ALL_RUNS,
+    HOLDING,
+    Attempt,
+    Event,
+    Page,
+    Position,
+    Run,
+    RunFilter,
+    RunState,
+    cursor_after,
+    position_of,
+    read_cursor,
+)
 from trainers.config.submitted import config_text
 from trainers.errors import ConfigError
 

@@ -9,8 +9,7 @@ from sqlalchemy import Connection, Select, Text, select, type_coerce
 
 from jobs.ledger import tables
 from jobs.ledger.database import Database
-from jobs.lifecycle import HOLDING, WAITING, RunState
-from jobs.model import Gang
+from jobs.model import HOLDING, WAITING, Gang, RunState
 from jobs.scheduler.decision import Holding, Waiting
 
 # SQLite accepts 32,766 values in a statement.

@@ -13,8 +13,7 @@ from sqlalchemy import BigInteger, ColumnElement, Select, case, cast, func, lite
 
 from jobs.ledger import records, tables
 from jobs.ledger.database import Database
-from jobs.lifecycle import RunState
-from jobs.model import Usage, UsageBy
+from jobs.model import RunState, Usage, UsageBy
 
 # Upper bounds of the histogram's buckets, in seconds: from at once to three days.
 WAIT_BOUNDS_S = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 10_800.0, 21_600.0, 43_200.0, 86_400.0, 259_200.0)

@@ -11,8 +11,7 @@ from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import records, tables
 from jobs.ledger.database import Database
 from jobs.ledger.scheduler_rows import states_of
-from jobs.lifecycle import RunState, may_follow, name_is_taken
-from jobs.model import Attempt, Run
+from jobs.model import Attempt, Run, RunState, may_follow, name_is_taken
 
 # The event by which a user resumes a run: attempts up to that of the event no longer count.
 RESUMED = "resumed"

@@ -34,8 +34,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 
-from jobs.lifecycle import RunState
-from jobs.model import MAX_BACKOFF_S
+from jobs.model import MAX_BACKOFF_S, RunState
 from jobs.scheduler.decision import Decision, Holding, Reason, WaitCause, Waiting, WaitReasons
 from jobs.scheduler.feasibility import EPSILON, Capacity
 from jobs.scheduler.limits import QueuesConfig

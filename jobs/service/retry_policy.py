@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from jobs.lifecycle import RunState
-from jobs.model import MAX_BACKOFF_S, Attempt, Cause
+from jobs.model import MAX_BACKOFF_S, Attempt, Cause, RunState
 from jobs.service.failure_causes import is_transient
 from trainers.config.wording import format_duration
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jobs.ledger import Lease, Ledger
-from jobs.lifecycle import RunState
-from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Progress, Run, submission_id_of
+from jobs.model import STOPPED_EXIT_CODE, Attempt, AttemptState, Progress, Run, RunState, submission_id_of
 from jobs.service.retry_policy import decide_retry
 
 # Fields of an attempt that change after it was opened.

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from jobs.clusters.cluster import PENDING, JobInfo
-from jobs.lifecycle import RunState
-from jobs.model import Progress, Run
+from jobs.model import Progress, Run, RunState
 from trainers.config.wording import both_contexts, counted, format_duration, format_time
 
 # Phases in an attempt's status file, see trainers.run_folder.attempt_status.

@@ -13,8 +13,7 @@ from jobs.clusters.managed.cluster_record import default_address
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError, ConflictError, NotFoundError
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, Usage, UsageBy
+from jobs.model import ALL_RUNS, Attempt, Event, LogPage, Page, Run, RunFilter, RunState, Usage, UsageBy
 from jobs.scheduler.decision import Decision, WaitCause, WaitTotals
 from jobs.scheduler.feasibility import never_fits
 from jobs.scheduler.limits import QueuesConfig

@@ -22,8 +22,7 @@ from sqlalchemy import Connection, insert
 
 from jobs.ledger import Ledger, records, tables
 from jobs.ledger.database import Database
-from jobs.lifecycle import RunState
-from jobs.model import Gang, Progress, Run, RunFilter
+from jobs.model import Gang, Progress, Run, RunFilter, RunState
 from tests.jobs.ledger.builders import make_attempt, make_run
 from tests.postgres import running_server
 

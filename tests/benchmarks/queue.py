@@ -18,7 +18,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from jobs.scheduler.decision import Decision, Holding, Waiting
 from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig

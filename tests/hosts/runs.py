@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.addresses import cluster_address
-from jobs.lifecycle import RunState
-from jobs.model import Cause, Run
+from jobs.model import Cause, Run, RunState
 from jobs.scheduler.limits import QueuesConfig
 from tests.hosts.ray_hosts import CLUSTER, RayHosts
 from tests.integration.controller_driver import ControllerDriver

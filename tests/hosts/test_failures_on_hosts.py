@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobs.lifecycle import RunState
-from jobs.model import Cause, Run
+from jobs.model import Cause, Run, RunState
 from tests.hosts.network import Host
 from tests.hosts.ray_hosts import RayHosts
 from tests.hosts.recorded_runs import RecordedRuns

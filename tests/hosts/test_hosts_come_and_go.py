@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.lifecycle import RunState
-from jobs.model import Cause
+from jobs.model import Cause, RunState
 from tests.cluster_configs.providers.metadata_server import metadata_server
 from tests.hosts.network import REPOSITORY
 from tests.hosts.ray_hosts import RayHosts

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, Event, Run
+from jobs.model import Attempt, Event, Run, RunState
 from jobs.scheduler.decision import Holding, Waiting
 from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import QueuesConfig

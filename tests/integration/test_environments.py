@@ -17,8 +17,7 @@ import yaml
 
 from jobs.api.client import Client
 from jobs.clusters.ray_jobs import RayJobs
-from jobs.lifecycle import RunState
-from jobs.model import Cause
+from jobs.model import Cause, RunState
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.controller import SETUP_BYTES, SETUP_LINES
 from jobs.service.failure_causes import line_of_setup

@@ -7,8 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from jobs.lifecycle import RunState
-from jobs.model import Cause
+from jobs.model import Cause, RunState
 from jobs.scheduler.limits import QueuesConfig
 from tests.integration.controller_driver import ControllerDriver
 from tests.integration.ray_cluster import ray_cluster

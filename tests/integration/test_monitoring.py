@@ -16,7 +16,7 @@ import pytest
 from cluster_configs.monitoring.start_monitoring import ALERTS, SHIPPED
 from jobs.api.server.app import make_app
 from jobs.clusters.ray_jobs import RayJobs
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.cluster_configs.monitoring.test_monitoring_files import panel_queries
 from tests.integration.driver_process import RayHead, Run
 from tests.integration.test_job import TINY, run_job

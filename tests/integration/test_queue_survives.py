@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ray.job_submission import JobSubmissionClient
 
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from jobs.scheduler.limits import QueuesConfig
 from tests.integration.driver_process import RayHead
 from tests.integration.forked_process import ForkedProcess

@@ -10,8 +10,7 @@ import pytest
 
 from jobs.clusters.registry import Clusters
 from jobs.errors import ClusterError
-from jobs.lifecycle import RunState
-from jobs.model import Cause, LogPage
+from jobs.model import Cause, LogPage, RunState
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Service
 from tests.integration.controller_driver import ControllerDriver

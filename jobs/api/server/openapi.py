@@ -4,8 +4,7 @@ from typing import Any
 
 from jobs.api.protocol import ErrorBody
 from jobs.errors import AuthError, ClusterError, ConflictError, NotFoundError, ServiceError
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, AttemptState, Gang, Progress, Run
+from jobs.model import Attempt, AttemptState, Gang, Progress, Run, RunState
 from trainers.errors import ConfigError, RayscribeError
 
 CONFIG: dict[str, Any] = {

@@ -12,8 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from jobs.ledger import WAIT_BOUNDS_S, AttemptTotals, WaitTimeHistogram
-from jobs.lifecycle import WAITING, RunState
-from jobs.model import Cause
+from jobs.model import WAITING, Cause, RunState
 from jobs.scheduler.decision import WaitCause, WaitTotals
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Recent

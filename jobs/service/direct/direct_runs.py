@@ -12,8 +12,7 @@ from typing import Any
 
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ConflictError, NotFoundError
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, AttemptState, Cause, Event, Gang, LogPage, Position, Progress, Run, RunFilter
+from jobs.model import Attempt, AttemptState, Cause, Event, Gang, LogPage, Position, Progress, Run, RunFilter, RunState
 from jobs.paths import current_user
 from jobs.service.direct.run_events import events_of
 from jobs.service.logs import read_logs

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from jobs.lifecycle import RunState
-from jobs.model import Event, Run
+from jobs.model import Event, Run, RunState
 from trainers.config.wording import both_contexts, counted
 from trainers.run_folder.layout import seconds_of
 

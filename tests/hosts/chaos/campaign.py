@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.hosts.chaos import check_record
 from tests.hosts.chaos.replay import replayed, summary_of
 from tests.hosts.network import why_not

@@ -21,8 +21,7 @@ from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.registry import CachingClusters
 from jobs.errors import ClusterError
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import AttemptState, Cause, Run
+from jobs.model import AttemptState, Cause, Run, RunState
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.service.package_store import PackageStore
 from jobs.service.service import Service

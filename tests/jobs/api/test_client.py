@@ -12,8 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from jobs.api.client import Client, find_token
 from jobs.api.server.app import make_app
 from jobs.errors import AuthError, ConflictError, NotFoundError, ServiceError
-from jobs.lifecycle import RunState
-from jobs.model import RunFilter
+from jobs.model import RunFilter, RunState
 from jobs.paths import token_hosts_file
 from jobs.service.operations import Operations
 from jobs.service.service import Service

@@ -11,8 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobs.api.server.app import make_app
 from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
 from jobs.ledger import AttemptTotals
-from jobs.lifecycle import RunState
-from jobs.model import AttemptState, Cause
+from jobs.model import AttemptState, Cause, RunState
 from tests.jobs.api.backend_harness import QUEUES, BackendHarness, open_harness, served
 from tests.jobs.ledger.builders import make_attempt
 

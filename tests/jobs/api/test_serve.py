@@ -16,7 +16,7 @@ import pytest
 from jobs.api.client import Client
 from jobs.api.server.process import LogFormatter, ServeSettings, serve
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.jobs.api.backend_harness import config_of, make_package
 from tests.jobs.api.serve_process import NO_CLUSTER, serve_process
 from tests.jobs.api.test_client import run_request

@@ -5,8 +5,7 @@ from pathlib import Path
 import httpx
 
 from jobs.api.protocol import IDEMPOTENCY_KEY
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, Event, Run
+from jobs.model import Attempt, Event, Run, RunState
 from tests.jobs.api.backend_harness import ADDRESS, BackendHarness, config_of, make_package
 from trainers.run_folder.attempt_status import driver_log_key
 

@@ -8,7 +8,7 @@ from typer.main import get_command
 
 from jobs.cli.app import app
 from jobs.cli.output import next_steps as next_of_run
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.jobs.sample import sample_run
 from tests.trainers.synthetic import config
 from trainers.pipeline.next_steps import OF_TRAINING, next_steps

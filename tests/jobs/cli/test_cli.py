@@ -27,8 +27,7 @@ from jobs.clusters.managed import cluster_record
 from jobs.clusters.managed.cluster_record import LocalRecord
 from jobs.errors import ConflictError
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, Event, Run
+from jobs.model import Attempt, Event, Run, RunState
 from jobs.service import standalone
 from tests.jobs.sample import CONTENT, sample_run
 from tests.jobs.service.direct.registry import register, train

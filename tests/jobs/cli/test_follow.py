@@ -14,8 +14,7 @@ from jobs.cli.connect import CommandSession
 from jobs.cli.follow import LOG_TIMEOUT_S, Follower, exit_code_of, print_text
 from jobs.cli.output import run_details, runs_table
 from jobs.errors import ClusterGoneError, ServiceError
-from jobs.lifecycle import RunState
-from jobs.model import LogLine, LogPage, Progress, Run
+from jobs.model import LogLine, LogPage, Progress, Run, RunState
 from tests.jobs.ledger.builders import make_attempt
 from tests.jobs.sample import sample_run
 from trainers.distributed.console import opened_screen

@@ -6,8 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, AttemptState, Gang, Run, submission_id_of
+from jobs.model import Attempt, AttemptState, Gang, Run, RunState, submission_id_of
 
 GANG = Gang(num_workers=2, resources_per_worker={"CPU": 4.0, "GPU": 1.0}, extra={"CPU": 1.0})
 TIMEOUT_S = 60.0

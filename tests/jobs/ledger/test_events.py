@@ -5,7 +5,7 @@ import pytest
 
 from jobs.errors import NotFoundError
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.jobs.ledger.builders import add, add_in_state, make_run
 
 

@@ -8,7 +8,7 @@ import pytest
 from jobs.errors import LeaseLostError
 from jobs.ledger import Lease, Ledger, RunChangedError
 from jobs.ledger.database import Database
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.jobs.ledger.builders import add, wait_until
 from tests.jobs.ledger.ledger_process import ledger_process
 

@@ -1,7 +1,7 @@
 import pytest
 
 from jobs.ledger import Ledger
-from jobs.lifecycle import ENDED, HOLDING, LIFE, WAITING, RunState, may_follow
+from jobs.model import ENDED, HOLDING, LIFE, WAITING, RunState, may_follow
 from tests.jobs.ledger.builders import add_in_state
 
 # Rows: before; columns: after; x: allowed; =: stays.

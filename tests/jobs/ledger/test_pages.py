@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import Run, RunFilter
+from jobs.model import Run, RunFilter, RunState
 from tests.jobs.ledger.builders import add, add_in_state
 from tests.postgres import PostgresServer
 from trainers.config.submitted import config_text

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import RunFilter
+from jobs.model import RunFilter, RunState
 from tests.jobs.ledger.builders import add
 
 STATES = [RunState.QUEUED, RunState.FAILED]

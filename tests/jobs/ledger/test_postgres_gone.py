@@ -4,7 +4,7 @@ import pytest
 
 from jobs.errors import ServiceError
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.jobs.ledger.builders import add
 from tests.postgres import PostgresServer
 

@@ -15,8 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger, RunChangedError
-from jobs.lifecycle import LIFE, RunState
-from jobs.model import Attempt, AttemptState, Event, Gang, Progress, Run, RunFilter
+from jobs.model import LIFE, Attempt, AttemptState, Event, Gang, Progress, Run, RunFilter, RunState
 from tests.jobs.ledger.builders import make_attempt, make_run
 from tests.settings import examples
 

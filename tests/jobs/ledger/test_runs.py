@@ -8,8 +8,7 @@ import pytest
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import Gang, Progress, Run, RunFilter
+from jobs.model import Gang, Progress, Run, RunFilter, RunState
 from tests.jobs.ledger.builders import add, add_in_state, make_run
 
 

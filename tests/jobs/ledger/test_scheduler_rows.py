@@ -1,8 +1,7 @@
 import pytest
 
 from jobs.ledger import Ledger
-from jobs.lifecycle import HOLDING, WAITING, RunState
-from jobs.model import Gang
+from jobs.model import HOLDING, WAITING, Gang, RunState
 from jobs.scheduler.decision import Holding, Waiting
 from tests.jobs.ledger.builders import add, add_in_state, move_to
 

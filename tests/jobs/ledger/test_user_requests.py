@@ -2,7 +2,7 @@ import pytest
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
-from jobs.lifecycle import ENDED, HOLDING, WAITING, RunState
+from jobs.model import ENDED, HOLDING, WAITING, RunState
 from tests.jobs.ledger.builders import add, add_in_state, move_to
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger, RunChangedError
-from jobs.lifecycle import RunState
-from jobs.model import AttemptState, Cause, Progress
+from jobs.model import AttemptState, Cause, Progress, RunState
 from tests.jobs.ledger.builders import add, add_in_state, make_attempt, make_run
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from jobs.scheduler.decision import Decision, Holding, Waiting
 from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import QueuePart, QueuesConfig

@@ -2,8 +2,7 @@
 
 import pytest
 
-from jobs.lifecycle import RunState
-from jobs.model import MAX_BACKOFF_S
+from jobs.model import MAX_BACKOFF_S, RunState
 from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import Limits, QueuePart
 from jobs.scheduler.policy import decide

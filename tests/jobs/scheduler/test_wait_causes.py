@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from jobs.scheduler.decision import Decision, WaitCause, WaitTotals
 from jobs.scheduler.limits import Limits, QueuePart
 from tests.jobs.scheduler.decisions import NOW_S, cluster, decided, held, queues, run

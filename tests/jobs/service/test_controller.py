@@ -9,8 +9,7 @@ import pytest
 
 from jobs.clusters.managed.cluster_record import LocalRecord
 from jobs.ledger import RunChangedError
-from jobs.lifecycle import RunState
-from jobs.model import Cause
+from jobs.model import Cause, RunState
 from jobs.service import run_folders
 from jobs.service.controller import ABANDON_AFTER_S
 from jobs.service.package_store import PackageStore

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from jobs.service.controller import Controller
 from tests.jobs.service.controller_harness import LOST_NODE, MAX_ROUNDS, ControllerHarness, harness_on
 

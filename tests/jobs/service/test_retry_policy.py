@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, AttemptState, Cause, Gang
+from jobs.model import Attempt, AttemptState, Cause, Gang, RunState
 from jobs.service.retry_policy import MAX_ATTEMPTS_WITHOUT_PROGRESS, RULES, RetryDecision, decide_retry
 
 FAILING = sorted(set(Cause) - {Cause.SUCCEEDED})

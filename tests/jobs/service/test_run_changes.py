@@ -2,8 +2,7 @@
 
 import pytest
 
-from jobs.lifecycle import RunState, may_follow
-from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Progress, Run
+from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Progress, Run, RunState, may_follow
 from jobs.service.retry_policy import RULES
 from jobs.service.run_changes import RunChange, admitted, blocked, ended, observed, refused
 from jobs.submission.ray_request import build_request

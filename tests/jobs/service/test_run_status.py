@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.clusters.cluster import JobInfo
-from jobs.lifecycle import RunState
-from jobs.model import Progress
+from jobs.model import Progress, RunState
 from jobs.service.run_status import describe, status_of
 from tests.jobs.sample import sample_run
 

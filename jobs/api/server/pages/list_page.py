@@ -12,8 +12,7 @@ from jobs.api.server.dependencies import in_threads
 from jobs.api.server.pages.page_access import HOME
 from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.routes.run_routes import CURSOR, Filter, QueryString
-from jobs.lifecycle import ENDED, HOLDING, WAITING, RunState
-from jobs.model import RunFilter
+from jobs.model import ENDED, HOLDING, WAITING, RunFilter, RunState
 from trainers.errors import ConfigError
 
 RUNS = 50

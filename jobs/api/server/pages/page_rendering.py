@@ -20,8 +20,7 @@ from jobs.api.server.dependencies import RequestThreads
 from jobs.api.server.pages.static_files import HTMX, static_files
 from jobs.api.server.routes.service_routes import QueuesView
 from jobs.errors import LedgerError
-from jobs.lifecycle import RunState
-from jobs.model import Run
+from jobs.model import Run, RunState
 from jobs.service.operations import RunOperations
 from jobs.service.run_folders import RunFolders
 from trainers.config.wording import counted, format_duration, printable

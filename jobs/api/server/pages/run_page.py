@@ -20,8 +20,7 @@ from jobs.api.server.pages.page_access import HOME
 from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.routes.run_routes import MAX_ATTEMPT, QueryString
 from jobs.errors import ConflictError, NotFoundError
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, Progress, Run
+from jobs.model import Attempt, Progress, Run, RunState
 from jobs.service.run_folders import MAX_JOURNAL_BYTES, UNREADABLE
 from trainers.run_folder.journal import Journal, accepted_metrics, deduplicate
 from trainers.run_folder.layout import REPORT, RunFolder

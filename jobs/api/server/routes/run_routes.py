@@ -14,8 +14,7 @@ from jobs.api.protocol import IDEMPOTENCY_KEY, MAX_CURSOR, MAX_EVENTS, MAX_RUNS,
 from jobs.api.server import openapi
 from jobs.api.server.dependencies import ServiceDep, in_threads
 from jobs.errors import NotFoundError
-from jobs.lifecycle import RunState
-from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter
+from jobs.model import Attempt, Event, LogPage, Page, Run, RunFilter, RunState
 from jobs.submission.run_request import RunRequest
 from trainers.config.parts.run_part import NAME
 from trainers.config.strict_loading import load_json

@@ -12,8 +12,7 @@ from jobs.api.server import openapi
 from jobs.api.server.dependencies import BackendDep, ServiceDep, in_threads
 from jobs.api.server.routes.run_routes import MAX_NAME, PRINTABLE, QueryString
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import Record, Usage, UsageBy
+from jobs.model import Record, RunState, Usage, UsageBy
 from jobs.scheduler.limits import Limits, QueuesConfig
 
 router = APIRouter(tags=["service"])

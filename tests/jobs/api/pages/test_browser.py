@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobs.api.server.app import make_app
-from jobs.lifecycle import RunState
-from jobs.model import Cause, Progress
+from jobs.model import Cause, Progress, RunState
 from tests.jobs.api.backend_harness import BackendHarness, open_harness, served
 from tests.jobs.cli.test_compare_command import FIRST, SECOND, evaluated
 from tests.jobs.ledger.builders import make_attempt, move_to

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import httpx
 
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.jobs.api.backend_harness import BackendHarness
 from tests.jobs.api.pages.read_pages import read_page, text_of
 from tests.jobs.cli.test_compare_command import FIRST, SECOND, evaluated

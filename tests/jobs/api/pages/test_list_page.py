@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from jobs.api.server.pages.list_page import GROUPS, RUNS
-from jobs.lifecycle import RunState
-from jobs.model import Progress
+from jobs.model import Progress, RunState
 from tests.jobs.api.backend_harness import BackendHarness
 from tests.jobs.api.pages.read_pages import links, read_page, text_of
 from tests.jobs.ledger.builders import move_to

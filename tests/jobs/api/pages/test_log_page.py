@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from jobs.api.server.pages.log_page import LINES
-from jobs.lifecycle import RunState
-from jobs.model import AttemptState, Cause, Run
+from jobs.model import AttemptState, Cause, Run, RunState
 from tests.jobs.api.backend_harness import BackendHarness
 from tests.jobs.api.pages.read_pages import read_page, text_of
 from tests.jobs.ledger.builders import make_attempt, move_to

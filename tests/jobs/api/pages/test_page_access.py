@@ -10,7 +10,7 @@ from jobs.api.server.pages.page_access import COOKIE, SIGN_IN
 from jobs.errors import LedgerError
 from jobs.ledger import Ledger
 from jobs.ledger.tokens import Tokens
-from jobs.lifecycle import RunState
+from jobs.model import RunState
 from tests.jobs.api.backend_harness import BackendHarness, served
 from tests.jobs.api.pages.conftest import browsing, signed_in
 from tests.jobs.api.pages.read_pages import links, read_page, text_of

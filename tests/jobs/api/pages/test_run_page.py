@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from jobs.api.server.pages.run_page import bars_of, curves_of
-from jobs.lifecycle import RunState
-from jobs.model import AttemptState, Cause, Progress
+from jobs.model import AttemptState, Cause, Progress, RunState
 from tests.jobs.api.backend_harness import BackendHarness
 from tests.jobs.api.pages.read_pages import links, read_page, text_of
 from tests.jobs.ledger.builders import make_attempt, move_to

@@ -18,8 +18,7 @@ from jobs.cli.train import continue_run
 from jobs.clusters.registry import Clusters
 from jobs.errors import ConflictError, NotFoundError
 from jobs.ledger import Ledger
-from jobs.lifecycle import RunState
-from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Run, RunFilter
+from jobs.model import STOPPED_EXIT_CODE, AttemptState, Cause, Run, RunFilter, RunState
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.direct import direct_runs
 from jobs.service.direct.all_runs import AllRuns
