@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 
-from fastapi import APIRouter, FastAPI, Security
+from fastapi import APIRouter, FastAPI, Request, Security
+from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
 
-from jobs.api.protocol import OPENAPI
+from jobs.api.protocol import OPENAPI, ROOT, UI, status_of
 from jobs.api.server.dependencies import Backend
 from jobs.api.server.error_responses import add_error_handlers
 from jobs.api.server.middleware import (
@@ -18,13 +20,15 @@ from jobs.api.server.middleware import (
     TokenMiddleware,
     bare_app,
 )
-from jobs.api.server.pages.page_access import access_by_token
-from jobs.api.server.pages.page_app import add_pages, show_http_exception
-from jobs.api.server.pages.page_rendering import PageAccess, PageBackend
+from jobs.api.server.pages import list_page, log_page, page_access, page_rendering, run_page, usage_page
+from jobs.api.server.pages.page_access import HOME, CookieMiddleware, access_by_token
+from jobs.api.server.pages.page_rendering import PageAccess, PageBackend, error_page
+from jobs.api.server.pages.usage_page import RecentUsage
 from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
 from jobs.api.server.routes import package_routes, run_routes, service_routes
 from jobs.service.direct.all_runs import AllRuns
 from jobs.service.standalone import StandaloneService
+from trainers.errors import RayscribeError
 
 ABOUT = """
 The Rayscribe service queues runs and executes them on Ray clusters.
@@ -106,6 +110,38 @@ def ui_app(local: StandaloneService, access: PageAccess) -> AccessLogMiddleware:
             poll_s=10,
         ),
     )
-    app.add_exception_handler(HTTPException, show_http_exception)
+    app.add_exception_handler(HTTPException, _show_error)
     # The link identifies the user.
     return AccessLogMiddleware(LoopbackMiddleware(BodyLimitMiddleware(app), user=None))
+
+
+def add_pages(app: FastAPI, pages: PageBackend) -> None:
+    """Mounts the pages below /ui of an app, which redirects `/` and /ui to them; their errors are shown as pages."""
+    app.state.pages = pages
+
+    @app.get(ROOT, include_in_schema=False)
+    @app.get(UI, include_in_schema=False)
+    @app.get(f"{UI}/", include_in_schema=False)
+    async def first_page() -> Response:
+        return RedirectResponse(HOME, 303)
+
+    below = bare_app(openapi_url=None)
+    below.state.pages, below.state.threads = pages, pages.threads
+    below.state.recent_usage = RecentUsage()
+    for module in (list_page, run_page, log_page, usage_page, page_rendering, page_access):
+        below.include_router(module.router)
+    for kind in (RayscribeError, RequestValidationError, HTTPException, Exception):
+        below.add_exception_handler(kind, _show_error)
+    below.add_middleware(CookieMiddleware, access=pages.access)
+    app.mount(UI, below)
+
+
+async def _show_error(request: Request, error: Exception) -> Response:
+    match error:
+        case RayscribeError():
+            return error_page(request, status_of(error), error)
+        case RequestValidationError():
+            return error_page(request, 422, "The address is not one that a page of this service leads to.")
+        case HTTPException():
+            return error_page(request, error.status_code, "There is no such page.")
+    return error_page(request, 500, "This is an error of the service, whose log has more.")

@@ -20,8 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobs.api.protocol import UI, status_of
 from jobs.api.server.middleware import MAX_TOKEN_LENGTH, READ_METHODS
-from jobs.api.server.pages.page_rendering import PageAccess, error_page, here, page
-from jobs.api.server.pages.static_files import STATIC
+from jobs.api.server.pages.page_rendering import STATIC, PageAccess, error_page, here, page
 from trainers.errors import RayscribeError
 
 HOME = f"{UI}/runs"

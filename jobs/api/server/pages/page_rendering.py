@@ -1,33 +1,50 @@
-"""Rendering of the pages from templates.
+"""Rendering of the pages from templates, and the static files of every page: style sheet, icon, and htmx.
 
 Texts of other users are escaped; browsers run no inline script and apply no inline style.
+
+htmx, which keeps pages up to date, is dist/htmx.min.js of its npm package htmx.org, version 4.0.1 (0BSD,
+htmx-4.0.1.LICENSE), byte for byte. The wheel includes it, so that an installation needs no npm and no build step, and
+pages load nothing from elsewhere. Its hash is a constant here, and browsers check it, too. To update: run `npm pack
+htmx.org`, which checks the registry's hash of the package; then replace the file, its license and the two constants.
 """
 
+import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, cast
 from urllib.parse import quote
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
 from jinja2 import Environment
 from starlette.responses import HTMLResponse
 
+from jobs.api.protocol import UI
 from jobs.api.server.dependencies import RequestThreads
-from jobs.api.server.pages.static_files import HTMX, static_files
 from jobs.api.server.routes.service_routes import QueuesView
-from jobs.errors import LedgerError
+from jobs.errors import LedgerError, NotFoundError
 from jobs.model import Run, RunState
 from jobs.service.operations import RunOperations
 from jobs.service.run_folders import RunFolders
 from trainers.config.wording import counted, format_duration, printable
 from trainers.errors import RayscribeError
 from trainers.scoring.report.rendering import CSS, environment_of
+from trainers.scoring.report.rendering import TEMPLATES as REPORT_TEMPLATES
 
 TEMPLATES = Path(__file__).parent / "templates"
+STATIC = f"{UI}/static"
+HTMX = "htmx-4.0.1.min.js"
+HTMX_SHA256 = "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"
+FOLDER = Path(__file__).parent / "static"
+# File names with their folders; the pages share the style sheet of reports.
+FILES = {CSS: REPORT_TEMPLATES, "pages.css": FOLDER, "icon.svg": FOLDER, HTMX: FOLDER}
+TYPES = {".css": "text/css", ".svg": "image/svg+xml", ".js": "text/javascript"}
+# For good: each URL has the hash of its content.
+CACHE_CONTROL = "public, max-age=31536000, immutable"
 # Content-Security-Policy: what a page may load, and where its forms are sent.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -42,6 +59,8 @@ TONES: Mapping[RunState, str] = {
     RunState.FAILED: "bad",
     **dict.fromkeys((RunState.PREPARING_DATA, RunState.TRAINING, RunState.EVALUATING), "live"),
 }
+
+router = APIRouter()
 
 
 @dataclass(frozen=True)
@@ -153,3 +172,35 @@ async def runs_of(request: Request, pages: Annotated[PageBackend, Depends(pages_
 
 PagesDep = Annotated[PageBackend, Depends(pages_of)]
 RunsDep = Annotated[RunOperations, Depends(runs_of)]
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """A file, its URL, and the hash against which browsers check it."""
+
+    content: bytes
+    media_type: str
+    url: str
+    integrity: str
+
+
+@cache
+def static_files() -> dict[str, StaticFile]:
+    """Returns all files by name."""
+    found = {}
+    for name, folder in FILES.items():
+        content = (folder / name).read_bytes()
+        digest = sha256(content)
+        url = f"{STATIC}/{name}?v={digest.hexdigest()[:12]}"
+        integrity = f"sha256-{base64.b64encode(digest.digest()).decode()}"
+        found[name] = StaticFile(content, TYPES[Path(name).suffix], url, integrity)
+    return found
+
+
+@router.get("/static/{name}")
+def static_file(name: str) -> Response:
+    """Returns a file. Needs no token: the files are the same for every installation of a version."""
+    found = static_files().get(name)
+    if found is None:
+        raise NotFoundError("there is no such file")
+    return Response(found.content, media_type=found.media_type, headers={"Cache-Control": CACHE_CONTROL})

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from jobs.api.server.pages.static_files import FOLDER, HTMX, HTMX_SHA256, static_files
+from jobs.api.server.pages.page_rendering import FOLDER, HTMX, HTMX_SHA256, static_files
 from tests.jobs.api.pages.read_pages import read_page
 
 
