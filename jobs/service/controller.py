@@ -44,7 +44,7 @@ from jobs.submission.job_spec import JobPart
 from jobs.submission.ray_request import build_request, stop_grace_s
 from runtime_env.own_code import RELEASE
 from trainers.config.wording import format_time
-from trainers.errors import ConfigError, RayscribeError, StorageError
+from trainers.errors import ConfigError, RayscribeError
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,7 @@ class Controller:
                 except JobsError as error:
                     log.warning("%s", error)
                 except Exception:
+                    # Not narrower: a defect that one run's data shows must not end the service for all others.
                     log.exception("a round failed; the next one continues")
                 stop.wait(poll_s)
         self._lease.release()
@@ -144,6 +145,7 @@ class Controller:
         except RayscribeError as error:
             self._blocked(run_id, str(error), event="error")
         except Exception as error:
+            # Not narrower, as in `run`; here the other runs of this round are advanced, too.
             log.exception("%s: internal error of the service; other runs are not affected", run_id)
             # Without the error's text, which may name paths of this machine.
             reason = f"internal error of the service ({type(error).__name__}), whose log has the details; retrying"
@@ -213,7 +215,7 @@ class Controller:
 
     def _observe(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         progress = None
-        with suppress(StorageError):
+        with suppress(RayscribeError):
             progress = self._folders.progress(run, attempt.number)
         # An attempt that has written a status keeps one: a folder without it means that the storage is not there now.
         unread = progress is None and run.progress is not None and run.progress.phase != ""
@@ -280,7 +282,7 @@ class Controller:
         try:
             progress = self._folders.progress(run, attempt.number) or progress
             newest = self._folders.last_checkpoint(run)
-        except StorageError:
+        except RayscribeError:
             return (earlier[-1].last_step if earlier else None), progress
         return (newest[1] if newest is not None else None), progress
 
@@ -361,7 +363,7 @@ def admission_of(run: Run, attempts: Sequence[Attempt], folders: RunFolders, *, 
     number = max(run.attempt, folders.last_attempt(run)) + 1
     checkpoint = known_checkpoint(run, attempts)
     start = checkpoint or UNKNOWN_START
-    with suppress(StorageError):
+    with suppress(RayscribeError):
         newest = folders.last_checkpoint(run)
         checkpoint = newest[0] if newest is not None else checkpoint
         start = checkpoint or run.beginning

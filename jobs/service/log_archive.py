@@ -111,11 +111,10 @@ class DriverLogArchive:
         except JobLostError as error:
             log.warning("%s: the rest of the driver's log is lost: %s", attempt.submission_id, error)
             outcome = True
-        except RayscribeError as error:
-            log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error)
-        except Exception:
-            # Whatever the error is, other runs must not be affected.
-            log.exception("%s: the driver's log is not archived", attempt.submission_id)
+        except Exception as error:
+            # Defects of ours, too: `begin_round` retries logs where nothing else keeps one run's error from all others.
+            is_defect = not isinstance(error, RayscribeError)
+            log.warning("%s: the driver's log is not archived: %s", attempt.submission_id, error, exc_info=is_defect)
         finally:
             if last:
                 progress.outcome = outcome

@@ -3,8 +3,8 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
@@ -22,8 +22,8 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-# Errors of reading a folder, since others write there, too.
-UNREADABLE = (RayscribeError, ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError)
+# Errors of a folder's content, since others write there, too.
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError)
 
 # One storage that hangs must not keep the controller from all other runs.
 TIMEOUT_S = 10.0
@@ -57,15 +57,6 @@ def _location_of(run: Run) -> str:
     return f"{StorageOptions.of(run.config['run'])} {run.run_folder.rpartition('/')[0]}"
 
 
-@contextmanager
-def _readable(run: Run) -> Iterator[None]:
-    try:
-        yield
-    except UNREADABLE as error:
-        log.debug("%s: its run folder cannot be read: %s", run.id, error)
-        raise StorageError(f"{run.run_folder} cannot be read: {error}") from None
-
-
 class RunFolders:
     """Reads run folders; skips those whose storage hangs for a while, so that others need not wait for it."""
 
@@ -83,37 +74,24 @@ class RunFolders:
         return self._waited_s.get(_location_of(run), 0.0) < ROUND_BUDGET_S
 
     def progress(self, run: Run, attempt: int) -> Progress | None:
-        """Returns an attempt's latest status; None if it wrote none.
-
-        Raises:
-            StorageError: the folder cannot be read.
-        """
-        with _readable(run):
-            return progress_of(self.read(run, lambda folder: read_status(folder, attempt)))
+        """Returns an attempt's latest status; None if it wrote none. Raises as `read`."""
+        return self.read(run, lambda folder: progress_of(read_status(folder, attempt)))
 
     def last_checkpoint(self, run: Run) -> tuple[str, int] | None:
-        """Returns name and step of the newest complete checkpoint; None if there is none.
-
-        Raises:
-            StorageError: the folder cannot be read.
-        """
-        with _readable(run):
-            return self._newest(run)
+        """Returns name and step of the newest complete checkpoint; None if there is none. Raises as `read`."""
+        newest = max(self._checkpoints(run), key=lambda item: (item.step, item.created), default=None)
+        return (newest.name, newest.step) if newest is not None else None
 
     def checkpoints(self, run: Run) -> list[str]:
         """Returns names of all complete checkpoints, by step; none if the folder cannot be read."""
-        with suppress(StorageError), _readable(run):
+        with suppress(RayscribeError):
             return [item.name for item in self._checkpoints(run)]
         return []
 
     def last_attempt(self, run: Run) -> int:
         """Returns the number of the newest attempt in the folder, from any ledger; 0 if none, or unreadable."""
-
-        def number(folder: RunFolder) -> int:
-            return Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read().attempt
-
-        with suppress(StorageError), _readable(run):
-            return self.read(run, number)
+        with suppress(RayscribeError):
+            return self.read(run, lambda folder: Journal(folder, most_bytes=MAX_JOURNAL_BYTES).read().attempt)
         return 0
 
     def write_driver_log(self, run: Run, attempt: int, piece: int, text: bytes) -> None:
@@ -125,8 +103,8 @@ class RunFolders:
         """Describes what the next attempt starts from."""
         requested = str(run.config["run"]["resume"])
         try:
-            found = self._newest(run)
-        except UNREADABLE as error:
+            found = self.last_checkpoint(run)
+        except RayscribeError as error:
             return f"{requested}: decided on the cluster, since the service cannot read the run folder: {error}"
         if found is not None and requested != "never":
             return f"{requested}: continues from {found[0]} (step {found[1]}) of {run.run_folder}"
@@ -137,24 +115,19 @@ class RunFolders:
     def left_text(self, run: Run) -> str:
         """Describes what a stopped run has left."""
         try:
-            found = self._newest(run)
-        except UNREADABLE as error:
+            found = self.last_checkpoint(run)
+        except RayscribeError as error:
             return f"the service cannot read {run.run_folder}, so what it left is not known: {error}"
         return f"checkpoint {found[0]} is in {run.run_folder}" if found is not None else "no checkpoint was made"
-
-    def _newest(self, run: Run) -> tuple[str, int] | None:
-        found = self._checkpoints(run)
-        newest = max(found, key=lambda item: (item.step, item.created), default=None)
-        return (newest.name, newest.step) if newest is not None else None
 
     def _checkpoints(self, run: Run) -> list[Checkpoint]:
         return self.read(run, lambda folder: list_checkpoints(folder, most_bytes=MAX_JOURNAL_BYTES))
 
     def read(self, run: Run, call: Callable[[RunFolder], Result], timeout_s: float | None = None) -> Result:
-        """Calls a function with a run folder, unless its storage has hung recently.
+        """Calls a function with a run folder, unless its storage has hung recently; raises what it raises.
 
         Raises:
-            StorageError: it does not respond.
+            StorageError: the storage does not respond, or the content cannot be read.
         """
         location, began_s = _location_of(run), self._clock()
         if began_s < self._unresponsive.get(location, -math.inf):
@@ -167,6 +140,8 @@ class RunFolders:
             text = f"{run.run_folder}: no response in {timeout_s:.0f} s; does the service reach the storage?"
             log.warning("%s", text)
             raise StorageError(text) from None
+        except UNREADABLE as error:
+            raise StorageError(f"{run.run_folder} cannot be read: {error}") from None
         finally:
             self._waited_s[location] = self._waited_s.get(location, 0.0) + self._clock() - began_s
         self._unresponsive.pop(location, None)

@@ -22,7 +22,7 @@ from jobs.submission.job_spec import gang_of
 from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.wording import format_duration, headline_of
 from trainers.distributed.machine import host_of
-from trainers.errors import StorageError
+from trainers.errors import RayscribeError, StorageError
 from trainers.run_folder.attempt_status import read_status, restarts_of, scores_of
 from trainers.run_folder.journal import Journal, State, fold
 from trainers.run_folder.layout import ATTEMPT, ATTEMPTS, CONFIG, RunFolder, seconds_of
@@ -101,7 +101,7 @@ class DirectRuns:
         run = _described(known)
         try:
             found = self._folders.read(run, partial(_look, known))
-        except UNREADABLE as error:
+        except RayscribeError as error:
             state = _state_by_code(known)
             return run.model_copy(update={"state": state, "reason": f"not reachable: {error}"})
         state, reason = _state_of(known, found)
@@ -125,7 +125,7 @@ class DirectRuns:
         def is_gone(known: Registered) -> bool:
             try:
                 found = self._folders.read(_described(known), partial(_look, known))
-            except UNREADABLE:
+            except RayscribeError:
                 return False
             return found.state.number == 0 and not known.is_running
 
@@ -141,7 +141,7 @@ class DirectRuns:
     def _attempts_of(self, run: Run, known: Registered) -> list[Attempt]:
         try:
             return self._folders.read(run, lambda folder: _attempts(folder, run, known))
-        except UNREADABLE:
+        except RayscribeError:
             return []
 
     def events(self, url: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
@@ -409,7 +409,7 @@ def _unregistered(url: str) -> Registered:
             f"no run can be read in {url}: its storage has not responded in {NAMED_TIMEOUT_S:g} s; check the network "
             "and the service"
         ) from None
-    except UNREADABLE as error:
+    except (RayscribeError, *UNREADABLE) as error:
         raise NotFoundError(f"no run can be read in {url}: {error}") from None
     if not isinstance(config, dict) or state.number == 0:
         raise NotFoundError(f"no run is in {url}: give its folder, or a name that `rayscribe list` shows")

@@ -21,7 +21,8 @@ from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.routes.run_routes import MAX_ATTEMPT, QueryString
 from jobs.errors import ConflictError, NotFoundError
 from jobs.model import Attempt, Progress, Run, RunState
-from jobs.service.run_folders import MAX_JOURNAL_BYTES, UNREADABLE
+from jobs.service.run_folders import MAX_JOURNAL_BYTES
+from trainers.errors import RayscribeError
 from trainers.run_folder.journal import Journal, accepted_metrics, deduplicate
 from trainers.run_folder.layout import REPORT, RunFolder
 from trainers.scoring.report.charts import Points, in_words, series_of
@@ -181,7 +182,7 @@ def show_curves(request: Request, key: KeyDep, pages: PagesDep, runs: RunsDep) -
     try:
         series = [*series_of(pages.folders.read(run, _metrics_of))]
         problem = ""
-    except UNREADABLE as error:
+    except RayscribeError as error:
         series, problem = [], f"not readable now: {error}"
     drawn = [found for title, of in series if (found := curves_of(title, of)) is not None]
     template = "curves_part.html.j2" if "hx-request" in request.headers else "curves.html.j2"
