@@ -99,13 +99,13 @@ def evaluate(
     Args:
         recipe: Says of which data.
         overrides: Its fields that have other values.
-        model: The folder of a run or of a model, or an id of the Hub.
+        model: A run, by its name, folder or URL; a folder with a model; or an id of the Hub.
         split: train, validation or test.
         nbest: How many hypotheses of each utterance are written. None: the best alone.
         address: A Ray cluster.
         ray: Whether to run on Ray.
     """
-    scored = {"model": model, "split": split, "nbest": nbest}
+    scored = {"model": _model(model), "split": split, "nbest": nbest}
     from trainers.pipeline import verbs  # noqa: PLC0415
 
     return _call(verbs.evaluate, recipe, overrides, verb="evaluate", address=address, ray=ray, **scored)
@@ -130,7 +130,7 @@ def transcribe(  # noqa: PLR0913 -- as the command
     Recordings that cannot be read are in its `quarantined`, by their ids, with the reason.
 
     Args:
-        model: The folder of a run or of a model, or an id of the Hub.
+        model: A run, by its name, folder or URL; a folder with a model; or an id of the Hub.
         files: A recording, a folder of them or a manifest; or several recordings.
         overrides: Fields of the run's recipe that have other values.
         out: A file for one recording; or a folder or URL, which a second call goes on with. None: nothing is written.
@@ -147,7 +147,7 @@ def transcribe(  # noqa: PLR0913 -- as the command
 
     inputs = [files] if isinstance(files, (str, os.PathLike)) else files
     request = TranscriptionRequest(
-        model,
+        _model(model),
         [os.fspath(each) for each in inputs],
         _sets(overrides),
         out=None if out is None else os.fspath(out),
@@ -195,6 +195,13 @@ def main() -> int:
         # While something is imported; whatever does more says what it leaves.
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _model(text: str) -> str:
+    from jobs.cli.connect import SERVICE_VARIABLE  # noqa: PLC0415
+    from jobs.cli.train import model_of  # noqa: PLC0415
+
+    return model_of(text, os.environ.get(SERVICE_VARIABLE), "model")
 
 
 def _call(run: "Verb[Result]", recipe: Recipe, overrides: Overrides | None, **options: Any) -> "Result":

@@ -40,8 +40,8 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "jobs.cli.results.transcribe_command": ("trainers.pipeline.transcription",),
     "jobs.cli.results.model_commands": ("trainers.pipeline.export", "trainers.distributed.signals"),
     "jobs.cli.recipes": ("trainers.data.sources.formats",),
-    "jobs.cli.programs.launch_command": ("trainers.main",),
-    "jobs.cli.programs.import_command": ("trainers.scripts.launchers",),
+    "jobs.cli.launch_command": ("trainers.main",),
+    "jobs.cli.import_command": ("trainers.scripts.launchers",),
     # What a folder of recordings and a machine have, and how a recipe of it is written.
     "jobs.recipes": (
         "cluster_configs.rendering.commented_yaml",

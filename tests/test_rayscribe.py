@@ -49,6 +49,14 @@ def test_prepared_sets_are_given_by_split(recipe: Path) -> None:
     assert next(iter(sets.values())).url.startswith(str(recipe.parent / "runs"))
 
 
+def test_a_model_is_named_by_its_run(recipe: Path) -> None:
+    message = "model no-such-run: no run is named no-such-run"
+    with pytest.raises(rayscribe.RayscribeError, match=message):
+        rayscribe.transcribe("no-such-run", ["talk.wav"])
+    with pytest.raises(rayscribe.RayscribeError, match=message):
+        rayscribe.evaluate(recipe, model="no-such-run")
+
+
 def test_an_interrupted_import_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted() -> int:
         raise KeyboardInterrupt

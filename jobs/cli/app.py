@@ -10,9 +10,8 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli import cluster_commands, demo, recipes, runs, serve, submit, train
-from jobs.cli.programs import import_command, launch_command
-from jobs.cli.results import model_commands, report_command, scoring_commands, transcribe_command
+from jobs.cli import cluster_commands, demo, import_command, launch_command, recipes, runs, serve, submit, train
+from jobs.cli.results import model_commands, scoring_commands, transcribe_command
 from runtime_env.own_code import VERSION
 from trainers.config.wording import printable
 from trainers.distributed.console import print_line
@@ -28,23 +27,6 @@ app = typer.Typer(
 OVERRIDE = re.compile(r"[a-z_]+(\.\w+)+=.*", re.DOTALL)
 # Commands whose arguments may be another program's.
 TAKES_A_LINE = ("launch", "import-command")
-# Short help for the list of commands, where a command's own help begins with a line that is too long for 80 columns.
-SHORT = {
-    "demo": "Train and score a tiny recognizer here, as a Ray job.",
-    "init": "Look at speech and this machine, and write a recipe.",
-    "transcribe": "Transcribe recordings with a trained model.",
-    "score": "Score the output of any recognizer: WER, CER and SER.",
-    "compare": "Compare recognizers on the same utterances.",
-    "report": "Write the page of a run: scores, curves, utterances.",
-    "export": "Export a run's model to other formats, scored again.",
-    "push": "Push a run's model to the Hub, with its model card.",
-    "launch": "Run a program on Ray workers as torchrun would.",
-    "import-command": "Write the recipe of a line of transformers' scripts.",
-    "resume": "Continue a run from its last complete checkpoint.",
-    "forget": "Take runs without a queue out of this user's list.",
-    "ui": "Show your runs in a browser of this machine.",
-    "serve": "Run the service: a durable queue with an HTTP API.",
-}
 LOCAL, JOBS, CLUSTERS, SERVICE = "Local", "Jobs", "Clusters", "Service"
 for command, name, panel in (
     (demo.demo, "demo", LOCAL),
@@ -56,7 +38,7 @@ for command, name, panel in (
     (transcribe_command.transcribe, "transcribe", LOCAL),
     (scoring_commands.score, "score", LOCAL),
     (scoring_commands.compare, "compare", LOCAL),
-    (report_command.report, "report", LOCAL),
+    (model_commands.report, "report", LOCAL),
     (model_commands.export, "export", LOCAL),
     (model_commands.push, "push", LOCAL),
     (launch_command.launch, "launch", JOBS),
@@ -77,7 +59,7 @@ for command, name, panel in (
 ):
     # For `launch`, everything after the program's name is the program's.
     settings = {"allow_interspersed_args": name != "launch"}
-    app.command(name, rich_help_panel=panel, context_settings=settings, short_help=SHORT.get(name))(command)
+    app.command(name, rich_help_panel=panel, context_settings=settings)(command)
 app.add_typer(recipes.data, name="data", rich_help_panel=LOCAL)
 app.add_typer(cluster_commands.cluster, name="cluster", rich_help_panel=CLUSTERS)
 app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)

@@ -34,7 +34,7 @@ def demo(
         bool, typer.Option("--keep-ray", help="Leave its Ray running, with the dashboard, until you end it.")
     ] = False,
 ) -> None:
-    """Train and score a tiny recognizer on this machine, as a Ray job.
+    """Train and score a tiny recognizer here, as a Ray job.
 
     The run is in `rayscribe list` afterwards, and its folder in runs/.
 
@@ -88,3 +88,5 @@ def _stop(name: str) -> None:
             return
         session.operations.stop(name)
         echo(f"{name}: {wait_for_end(session, name).reason}", err=True)
+        up = f"rayscribe cluster up --local --name {CLUSTER}"
+        echo(f"continue it: {up} && rayscribe resume {name} --follow", err=True)

@@ -57,11 +57,11 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
     quoting: Annotated[Quoting, typer.Option(help="Of a .csv. none: quotes are a part of its texts.")] = "csv",
     force: Annotated[bool, typer.Option("--force", help="Replace the recipe and manifests that are there.")] = False,
 ) -> None:
-    """Look at speech and at this machine, and write a recipe that fits both.
+    """Look at speech and this machine, and write a recipe.
 
-    Takes a manifest (path,text), recordings with a .txt next to each, an audio folder with metadata.csv, and folders
-    of Common Voice, LibriSpeech and Kaldi. Splits clips into train, validation and test without speaker overlap, where
-    the data has no splits; SOURCE is never changed.
+    Takes a manifest (path,text), recordings with a .txt next to each, an audio folder with metadata.csv, and folders of
+    Common Voice, LibriSpeech and Kaldi. The recipe fits both. Splits clips into train, validation and test without
+    speaker overlap, where the data has no splits; SOURCE is never changed.
 
     Example: rayscribe init recordings/
 

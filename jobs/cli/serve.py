@@ -56,7 +56,9 @@ def serve(
     ] = [],  # noqa: B006
     no_auth: Annotated[bool, typer.Option("--no-auth", help="Require no token; on loopback only.")] = False,
 ) -> None:
-    """Run the service: a durable queue with an HTTP API, and pages for a browser.
+    """Run the service: a durable queue with an HTTP API.
+
+    It also has pages for a browser, below /ui.
 
     Example: rayscribe serve --address http://127.0.0.1:8265 --queues queues.yaml
 
@@ -85,10 +87,11 @@ def ui(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any.")] = UI_PORT,
     open_it: Annotated[bool, typer.Option("--open", help="Show them in the browser.")] = False,
 ) -> None:
-    """Show your runs in a browser of this machine: states, curves, logs, reports, comparisons; stop and resume.
+    """Show your runs in a browser of this machine.
 
-    These are the runs that `rayscribe list` shows without a service. The address that is printed is good for one
-    browser. A service has the same pages, for all of its users, at its own address.
+    The pages have states, curves, logs, reports and comparisons, and stop and resume runs. These are the runs that
+    `rayscribe list` shows without a service. The address that is printed is good for one browser. A service has the
+    same pages, for all of its users, at its own address.
 
     Example: rayscribe ui --open
     """

@@ -194,10 +194,10 @@ def resume(
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Continue a failed or stopped run from its last complete checkpoint.
+    """Continue a run from its last complete checkpoint.
 
-    With --from, start a new run from another checkpoint. A run that was started without a queue is continued in this
-    process, as it was started.
+    The run has failed or was stopped. With --from, start a new run from another checkpoint. A run that was started
+    without a queue is continued in this process, as it was started.
 
     Example: rayscribe resume whisper-sr --follow
 
@@ -375,28 +375,27 @@ def _next_attempt(session: CommandSession, queued: Run) -> Run:
     def submitted() -> bool:
         nonlocal hint_s
         run = session.operations.run(queued.id)
+        attempts = [each for each in session.operations.attempts(queued.id) if each.number > queued.attempt]
+        accepted = bool(attempts) and attempts[-1].submitted_s is not None
+        tells_why = run.state.waiting and run.reason != queued.reason
+        if run.state.ended or accepted or (tells_why and _is_gone(run.address)):
+            return True  # the caller shows the last state
         status.print_changes(run)
         if time.monotonic() > hint_s:
             hint_s = math.inf
             typer.echo("without a service, this command waits until the run starts; Ctrl-C leaves it queued", err=True)
-        attempts = [each for each in session.operations.attempts(queued.id) if each.number > queued.attempt]
-        return run.state.ended or (bool(attempts) and attempts[-1].submitted_s is not None) or told(run)
-
-    def told(run: Run) -> bool:
-        """Returns True if the run reports why it waits, and its cluster was taken down."""
-        return run.state.waiting and run.reason != queued.reason and _is_gone(run.address)
+        return False
 
     session.wait_until(submitted)
     return session.operations.run(queued.id)
 
 
 def _is_gone(address: str) -> bool:
+    """Returns True if a cluster was taken down; one that does not respond may be back later."""
     try:
         connect(address)
-    except ClusterGoneError:
-        return True
-    except ClusterError:
-        pass  # may be back later
+    except ClusterError as error:
+        return isinstance(error, ClusterGoneError)
     return False
 
 

@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -86,9 +85,7 @@ def train(
 
     Example: rayscribe train jobs/specs/whisper_digits.yaml --set data.train=my.csv --set run.storage_path=/mnt/runs
     """
-    typed = _typed(spec, overrides, address, cluster, ray=ray)
-    arguments = TaskArguments(spec, overrides, verb="train", address=joined(address, cluster), ray=ray)
-    raise typer.Exit(run_task(replace(arguments, debug=debug, json=json_lines, command=typed)))
+    _run("train", spec, overrides, address, cluster, ray, debug=debug, json=json_lines)
 
 
 def prepare(
@@ -111,9 +108,7 @@ def prepare(
 
     Example: rayscribe prepare my.yaml --texts
     """
-    typed = _typed(spec, overrides, address, cluster, ray=ray)
-    arguments = TaskArguments(spec, overrides, verb="prepare", address=joined(address, cluster), ray=ray)
-    raise typer.Exit(run_task(replace(arguments, texts=texts, json=json_lines, command=typed)))
+    _run("prepare", spec, overrides, address, cluster, ray, texts=texts, json=json_lines)
 
 
 def evaluate(  # noqa: PLR0913, PLR0917 -- one parameter per option
@@ -142,21 +137,25 @@ def evaluate(  # noqa: PLR0913, PLR0917 -- one parameter per option
 
     Example: rayscribe evaluate my.yaml --model whisper-digits --set data.test=other/test.csv
     """
-    typed = _typed(spec, overrides, address, cluster, ray=ray)
-    model = model_of(model, service)
-    arguments = TaskArguments(spec, overrides, verb="evaluate", address=joined(address, cluster), ray=ray)
-    arguments = replace(arguments, model=model, split=split, nbest=nbest)
-    raise typer.Exit(run_task(replace(arguments, json=json_lines, command=typed)))
+    scored = {"model": model_of(model, service), "split": split, "nbest": nbest}
+    _run("evaluate", spec, overrides, address, cluster, ray, **scored, json=json_lines)
 
 
-def _typed(
-    spec: Path, overrides: list[str], address: str | None, cluster: str | None, *, ray: bool | None
-) -> list[str]:
-    """Returns the arguments that all three commands take, as they were typed."""
-    options = [("--set", each) for each in overrides] + [("--address", address), ("--cluster", cluster)]
-    words = [word for name, value in options if value is not None for word in (name, value)]
+def _run(
+    verb: str,
+    spec: Path,
+    overrides: list[str],
+    address: str | None,
+    cluster: str | None,
+    ray: bool | None,
+    **options: Any,
+) -> NoReturn:
+    """Runs one of the three commands, with further fields of its TaskArguments, and ends with its exit code."""
+    named = [("--set", each) for each in overrides] + [("--address", address), ("--cluster", cluster)]
+    words = [word for name, value in named if value is not None for word in (name, value)]
     engines = {True: ["--ray"], False: ["--no-ray"], None: []}
-    return [str(spec), *words, *engines[ray]]
+    typed, at = [str(spec), *words, *engines[ray]], joined(address, cluster)
+    raise typer.Exit(run_task(TaskArguments(spec, overrides, verb=verb, address=at, ray=ray, command=typed, **options)))
 
 
 def continue_run(run: Run, known: Registered, config: Mapping[str, Any] | None) -> int:

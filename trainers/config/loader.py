@@ -78,7 +78,9 @@ def read_yaml(path: Path, kind: FileKind = RECIPE) -> dict[str, Any]:
     try:
         content = load_yaml_file(shipped(path))
     except FileNotFoundError:
-        near = difflib.get_close_matches(path.stem, shipped_recipes(), n=3, cutoff=0.5) if kind == RECIPE else []
+        # A file of one's own is rarely a shipped recipe misspelled.
+        cutoff = 0.5 if path.name == str(path) == path.stem else 0.8
+        near = difflib.get_close_matches(path.stem, shipped_recipes(), n=3, cutoff=cutoff) if kind == RECIPE else []
         meant = f" (did you mean {' or '.join(near)}?)" if near else ""
         raise ConfigError(f"{path}: no such file; name a {kind.noun}, e.g. {kind.example}{meant}") from None
     except IsADirectoryError:

@@ -1,22 +1,30 @@
-"""rayscribe export, push: converts a finished run's model to other formats, or pushes it to the Hugging Face Hub."""
+"""rayscribe export, push, report: converts a finished run's model, pushes it to the Hub, writes the page of a run."""
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jobs.cli.completion import complete_run
 from jobs.cli.connect import RunName, ServiceOption, open_session
-from jobs.cli.output import as_json, echo, percent, print_table
+from jobs.cli.output import ForceOption, as_json, echo, percent, print_table, write_file
+from jobs.errors import NotFoundError
 from jobs.service.run_folders import folder_of
 from trainers.config.overrides import apply_overrides
 from trainers.config.parts.run_part import HubPart
+from trainers.config.storage_location import is_url
 from trainers.config.validation import refuse, validated
 from trainers.config.wording import counted, format_bytes
 from trainers.distributed.console import opened_screen, show
 from trainers.distributed.console.events import Stage
 from trainers.distributed.signals import exit_code_of
-from trainers.errors import ExportError
+from trainers.errors import ConfigError, ExportError
 from trainers.pipeline.export.export_request import KNOWN_EXPORTS, TOLERANCE, ExportRequest
+from trainers.run_folder.layout import REPORT
+from trainers.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     # Imports torch.
@@ -37,9 +45,9 @@ def export(
     service: ServiceOption = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON; messages go to standard error.")] = False,
 ) -> None:
-    """Export a finished run's model to other formats, each scored again on the test split by its own runtime.
+    """Export a run's model to other formats, scored again.
 
-    A format is converted by its own converter, on this machine, and recognizes the clips that the run was scored on;
+    Each is converted by its own converter, on this machine, and its own runtime recognizes the run's test split;
     texts are normalized and counted as the run's were. One whose error rate is further from the run's own than the
     tolerance, or that cannot be converted, is not kept, and the exit code is then 16; the others are. hf needs nothing
     more, and is what transformers opens; the others are extras, e.g. pip install 'rayscribe[ctranslate2]'. Of each that
@@ -110,11 +118,11 @@ def push(
     ] = None,
     service: ServiceOption = None,
 ) -> None:
-    """Push a finished run's model to the Hugging Face Hub, with its model card.
+    """Push a run's model to the Hub, with its model card.
 
-    A run with hub.push does so itself at its end; this does it later, or elsewhere, from wherever the run folder can be
-    read. The token is HF_TOKEN, or that of a login (hf auth login). It may be repeated: what the Hub has is not sent
-    again.
+    The Hub is that of Hugging Face. A run with hub.push does so itself at its end; this does it later, or elsewhere,
+    from wherever the run folder can be read. The token is HF_TOKEN, or that of a login (hf auth login). It may be
+    repeated: what the Hub has is not sent again.
 
     Example: rayscribe push whisper-sr --model-id ana/whisper-sr --private
 
@@ -133,3 +141,76 @@ def push(
     assert part is not None
     done = push_run(folder, part)
     echo(f"pushed: {done.repository}, commit {done.commit}")
+
+
+def report(
+    run_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Name of the run, or its folder or URL; or that of a prepared set.",
+            autocompletion=complete_run,
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it there. Default: report.html in the folder.")
+    ] = None,
+    price: Annotated[
+        float | None,
+        typer.Option(
+            "--price-per-gpu-hour",
+            metavar="PRICE",
+            min=0,
+            help="Show the cost at this price. Default: scaling.price_per_gpu_hour of the run.",
+        ),
+    ] = None,
+    open_it: Annotated[bool, typer.Option("--open", help="Show it in the browser.")] = False,
+    force: ForceOption = False,
+    service: ServiceOption = None,
+) -> None:
+    """Write the page of a run: scores, curves, utterances.
+
+    It also has confusions, data, attempts and config. It is one file that needs no network and runs no script, of a run
+    that has ended or still trains. A run writes it after each validation and when it has finished. Recordings of the
+    worst utterances and speakers are in it where the prepared set is on a disk of this machine. The page of a prepared
+    set has hours, durations, characters and the quarantine by reason.
+
+    Example: rayscribe report whisper-sr --open
+
+    Example: rayscribe report s3://bucket/runs/whisper-sr --out whisper-sr.html
+    """
+    storage, make_html = _page_of(run_id, price, service)
+    if open_it and out is None and is_url(storage.url()):
+        raise ConfigError(f"--open: {storage.url()} is not a folder of this machine: name a file (--out FILE)")
+    if out is None:
+        storage.write_bytes(REPORT, make_html().encode())
+        written = storage.url(REPORT)
+    else:
+        write_file(out, make_html(), "--out", force=force)
+        written = str(out.resolve())
+    echo(f"written: {written}")
+    if open_it:
+        typer.launch(Path(written).as_uri())
+
+
+def _page_of(text: str, price: float | None, service: str | None) -> tuple[Storage, Callable[[], str]]:
+    """Returns the folder of a run or of a prepared set, and a function that renders its page."""
+    # Imported here: other commands do not need charts, and start faster without.
+    from trainers.scoring.report.data_section import prepared_at, prepared_html  # noqa: PLC0415
+    from trainers.scoring.report.page import report_html  # noqa: PLC0415
+
+    try:
+        with open_session(service) as session:
+            folder = folder_of(session.runs.run(text))
+    except NotFoundError:
+        is_folder = is_url(text) or Path(text).is_dir()
+        place = text.rstrip("/") if is_url(text) else str(Path(text).resolve())
+        prepared = prepared_at(open_storage(place)) if is_folder else None
+        if prepared is None:
+            raise
+        if price is not None:
+            raise ConfigError(
+                f"--price-per-gpu-hour: {text} is a prepared set, which costs no GPU: leave it out"
+            ) from None
+        return prepared.storage, partial(prepared_html, prepared)
+    return folder.storage, partial(report_html, folder, price)

@@ -62,13 +62,14 @@ def compare(  # noqa: PLR0913, PLR0917 -- one parameter per option
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Compare recognizers on the same utterances: scores, paired tests, wins and losses, what differs in the recipes.
+    """Compare recognizers on the same utterances.
 
-    Each system is compared with the first. The test is NIST's matched pairs sentence-segment word error test (MAPSSWE,
-    as sc_stats computes it); intervals are 95% bootstrap intervals over utterances. A file has hypotheses by utterance
-    id: .jsonl or .csv with `id` and `hypothesis` (or `pred_text`, `text`), or .trn (`the words (id)`); the references
-    are those of the runs. Exits with code 3 where the systems were not scored on the same utterances and references,
-    and with code 2 where their normalizers differ.
+    Prints scores, paired tests, wins and losses, and what differs in the recipes. Each system is compared with the
+    first. The test is NIST's matched pairs sentence-segment word error test (MAPSSWE, as sc_stats computes it);
+    intervals are 95% bootstrap intervals over utterances. A file has hypotheses by utterance id: .jsonl or .csv with
+    `id` and `hypothesis` (or `pred_text`, `text`), or .trn (`the words (id)`); the references are those of the runs.
+    Exits with code 3 where the systems were not scored on the same utterances and references, and with code 2 where
+    their normalizers differ.
 
     Example: rayscribe compare whisper-sr whisper-sr-lora --html compared.html
 
@@ -207,11 +208,12 @@ def score(
     force: ForceOption = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Score the output of any recognizer against references: WER, CER and SER in percent, with their counts.
+    """Score the output of any recognizer: WER, CER and SER.
 
-    Two .txt files are compared line by line. Files with ids are compared by id: .trn (`the words (id)`), and .jsonl
-    with `id` and `hypothesis` (or `pred_text`, `text`) and `reference` (or `text`) in each line, as our own
-    evaluation/test.jsonl has them. Exits with code 3 where the numbers of lines or the ids differ.
+    The rates are in percent, with their counts. Two .txt files are compared line by line. Files with ids are compared
+    by id: .trn (`the words (id)`), and .jsonl with `id` and `hypothesis` (or `pred_text`, `text`) and `reference` (or
+    `text`) in each line, as our own evaluation/test.jsonl has them. Exits with code 3 where the numbers of lines or the
+    ids differ.
 
     Example: rayscribe score hypotheses.txt --reference references.txt --language th
 

@@ -76,13 +76,13 @@ def transcribe(  # noqa: PLR0913, PLR0917 -- one parameter per option
     service: ServiceOption = None,
     json_lines: JsonLines = False,
 ) -> None:
-    """Transcribe recordings with a trained model: in this process, or a manifest over a cluster.
+    """Transcribe recordings with a trained model.
 
-    A run's model is decoded as its recipe says, and as it was scored. Recordings that are longer than the model takes
-    are cut at pauses. A manifest needs no transcripts; into a folder it is transcribed on Ray, 32 rows at a time: each
-    row is in transcripts/part-*.jsonl once. Into a folder or file, the same command goes on where it was stopped, with
-    the same model alone. Messages go to standard error. Recordings that cannot be read are left out and named, and the
-    exit code is then 15.
+    Recordings are transcribed in this process, a manifest over a cluster. A run's model is decoded as its recipe says,
+    and as it was scored. Recordings that are longer than the model takes are cut at pauses. A manifest needs no
+    transcripts; into a folder it is transcribed on Ray, 32 rows at a time: each row is in transcripts/part-*.jsonl
+    once. Into a folder or file, the same command goes on where it was stopped, with the same model alone. Messages go
+    to standard error. Recordings that cannot be read are left out and named, and the exit code is then 15.
 
     Example: rayscribe transcribe whisper-digits talk.mp3
 

@@ -233,7 +233,9 @@ def test_a_resumed_run_whose_cluster_is_gone_is_not_waited_for(
     nothing, operated = lambda: None, cast(Any, WithAnAttempt([resumed, resumed, told], {}))
     session = CommandSession(operated, Path(), nothing, nothing, connections._poll_service, standalone=True)
     submit._report(session, resumed, submit.Submission())
-    assert capsys.readouterr().out.splitlines() == [
+    printed = capsys.readouterr()
+    assert "taken down" not in printed.err, "a terminal shows both"
+    assert printed.out.splitlines() == [
         f"sr: submitted to queue {resumed.queue} · {resumed.run_folder}",
         "sr: QUEUED · it was taken down; start it again",
         "without a service, it is started and retried only while a command runs: rayscribe wait sr",

@@ -38,7 +38,7 @@ def test_a_storage_that_hangs_is_left_alone_for_a_while_and_then_asked_again(
 
     monkeypatch.setattr(run_folders, "read_status", reads)
     for unread in (run, neighbor):  # on the same storage
-        with pytest.raises(StorageError, match="no response|did not respond"):
+        with pytest.raises(StorageError, match=r"no response|did not respond"):
             folders.progress(unread, 1)
     assert (progress := folders.progress(other, 1)) is not None and progress.step == 7
     assert folders.resume_text(run).startswith(

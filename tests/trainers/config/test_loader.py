@@ -124,6 +124,20 @@ class TestFiles:
         with pytest.raises(ConfigError, match=r"nowhere.yaml: no such file; name a recipe"):
             read_yaml(tmp_path / "nowhere.yaml")
 
+    @pytest.mark.parametrize(
+        ("path", "meant"),
+        [
+            ("micro", "whisper_micro"),
+            ("whisper_micr.yaml", "whisper_micro"),
+            ("nofile.yaml", None),
+            ("dir/nofile", None),
+        ],
+    )
+    def test_a_misspelled_name_is_told_from_a_file_of_one_s_own(self, path: str, meant: str | None) -> None:
+        with pytest.raises(ConfigError) as caught:
+            read_yaml(Path(path))
+        assert ("did you mean" in str(caught.value)) == (meant is not None) and (meant or "") in str(caught.value)
+
     @pytest.mark.parametrize("name", ["my speech.csv", "my speech.TSV", "my speech.jsonl"])
     def test_speech_in_place_of_a_recipe_is_told_what_makes_one(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name

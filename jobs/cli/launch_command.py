@@ -99,7 +99,7 @@ def launch(  # noqa: PLR0913, PLR0917 -- one parameter per option
     service: ServiceOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Run an unmodified program on Ray workers as torchrun would: on --address or on this machine, or --submit it.
+    """Run a program on Ray workers as torchrun would. It needs no change; --submit queues it as a run.
 
     Example: rayscribe launch --num-workers 4 --use-gpu -- train.py --output_dir out --do_train
 

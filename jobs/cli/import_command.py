@@ -69,11 +69,11 @@ def import_command(
         bool, typer.Option("--strict", help="Exit with code 1 where something was not carried over.")
     ] = False,
 ) -> None:
-    """Write the recipe that does what a line with transformers' speech recognition scripts does.
+    """Write the recipe of a line of transformers' scripts.
 
-    Knows run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and Optimum's versions of them for Gaudi,
-    behind torchrun, accelerate launch, deepspeed, mpirun, srun, gaudi_spawn.py or python. What is not carried over is
-    named on standard error, with the reason, and in the recipe.
+    The recipe does what the line does. Knows run_speech_recognition_seq2seq.py, run_speech_recognition_ctc.py and
+    Optimum's versions of them for Gaudi, behind torchrun, accelerate launch, deepspeed, mpirun, srun, gaudi_spawn.py or
+    python. What is not carried over is named on standard error, with the reason, and in the recipe.
 
     Example: rayscribe import-command 'torchrun run_speech_recognition_seq2seq.py …' --out my.yaml
 

@@ -1,1 +1,0 @@
-"""Commands for existing programs and command lines: launch, import-command."""
