@@ -1,19 +1,4 @@
-"""The errors of the client and the service, as one tree below RayscribeError.
-
-RayscribeError              see trainers.errors: config 2, data 3, storage 4, resume 5, resources 6, scoring 7, …
-└── JobsError               any error of the jobs side
-    ├── NotFoundError       no run, attempt, queue or token has this name
-    ├── ConflictError       the run's state, or another run, does not allow the request
-    ├── ClusterError        a Ray cluster does not respond
-    │   ├── RefusedError    it responds, and rejects the request
-    │   └── JobLostError    no job of the run can be running there
-    │       └── ClusterGoneError  the cluster was taken down, or its Ray has ended
-    ├── ServiceError        the Rayscribe service does not respond
-    │   └── LedgerError     the ledger's database does not respond
-    ├── AuthError           no token, an unknown one, or one that may not do this
-    └── PreflightError      a check before submission found an error
-LeaseLostError              another service has taken over; this one must not act
-"""
+"""The errors of client and service, below RayscribeError of trainers.errors, whose kinds have smaller exit codes."""
 
 import difflib
 from collections.abc import Sequence

@@ -68,16 +68,12 @@ class Capacity:
         return {}
 
 
-def never_fits(gang: Gang, queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str) -> str | None:
-    """Returns why a gang can never be admitted, even on an idle cluster, with the fix; None if it can, or unknown."""
-    parts = GangParts(gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers)
-    return infeasible_reason(parts, queue, queues, capacity, address)
-
-
-def infeasible_reason(
-    gang: "GangParts", queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str
+def never_fits(
+    gang: "Gang | GangParts", queue: str, queues: QueuesConfig, capacity: Capacity | None, address: str
 ) -> str | None:
-    """Runs `never_fits` for a gang in parts."""
+    """Returns why a gang can never be admitted, even on an idle cluster, with the fix; None if it can, or unknown."""
+    if isinstance(gang, Gang):
+        gang = GangParts(gang.total, gang.resources_per_worker, gang.num_workers, gang.min_workers)
     part = queues.queues.get(queue)
     if part is None:
         return f"job.queue {queue} is not one of the queues {', '.join(sorted(queues.queues))}: name one of these"

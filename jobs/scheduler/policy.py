@@ -38,8 +38,7 @@ from jobs.model import MAX_BACKOFF_S, RunState
 from jobs.scheduler.decision import Decision, Holding, Reason, WaitCause, Waiting, WaitReasons
 from jobs.scheduler.feasibility import EPSILON, Capacity
 from jobs.scheduler.limits import QueuesConfig
-from jobs.scheduler.pools import Blocker
-from jobs.scheduler.run_demands import RunDemands, SchedulingGroup
+from jobs.scheduler.pools import Blocker, RunDemands, SchedulingGroup
 
 # Why a run waits: a reason, what blocks it in a pool, or the run itself, whose reason is computed on access.
 _Found = Reason | Blocker | Waiting

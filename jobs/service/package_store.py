@@ -55,17 +55,8 @@ class PackageStore:
         return self._own_code
 
     def code_of(self, run: Run) -> str | None:
-        """Returns the checked zip of the code that a run starts with; None if the run's package has that code.
-
-        Raises:
-            NotFoundError: it is not in the store.
-            ConfigError: it is damaged.
-        """
-        sha256 = run.code
-        if sha256 is None and run.config.get("trainer") == "script":
-            # The run was submitted to a version that sent its own code.
-            sha256 = self.put_own_code()
-        return None if sha256 is None else str(self.verified_path(sha256))
+        """Returns the zip of a run's code, see `verified_path`; None if it starts with the code of its package."""
+        return None if run.code is None else str(self.verified_path(run.code))
 
     def put(self, sha256: str, upload: Path) -> None:
         """Stores an uploaded zip, after checking its hash, its size and every name in it; see `import_package`."""

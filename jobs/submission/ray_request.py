@@ -139,15 +139,12 @@ def stop_grace_s(config: Mapping[str, Any], progress: Progress | None) -> int:
 
 
 def checkpoint_bytes_of(config: Mapping[str, Any]) -> float:
-    """Returns the approximate maximum of a checkpoint's size; 0 if the model's name does not tell its size.
-
-    A config of a version without `adapt` or `strategy` trains all weights by DDP.
-    """
-    (weights, width), adapt = size_of(config["model"]), config.get("adapt", {})
-    if config.get("strategy", {}).get("name", "ddp") != "ddp":
+    """Returns the approximate maximum of a checkpoint's size; 0 if the model's name does not tell its size."""
+    (weights, width), adapt = size_of(config["model"]), config["adapt"]
+    if config["strategy"]["name"] != "ddp":
         # Shards of the weights, and the optimizer's own copy of them, in addition to what each checkpoint holds.
         return weights * (BYTES_PER_WEIGHT + 2 * BYTES_PER_NUMBER)
-    if adapt.get("method") == "lora":
+    if adapt["method"] == "lora":
         # r × (m + n) weights for an m × n layer with n ≥ m ≥ width: at most 2 × r / width of the layer's.
         share: float = 2 * adapt["r"] / max(1, width)
         return weights * min(1.0, share) * BYTES_PER_WEIGHT

@@ -57,10 +57,9 @@ def internal_error_response(error: BaseException, request_id: str) -> JSONRespon
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Adds the app's error handlers."""
-    app.add_exception_handler(RayscribeError, _handle_rayscribe_error)
-    app.add_exception_handler(RequestValidationError, _handle_validation_error)
-    app.add_exception_handler(HTTPException, _handle_http_exception)
+    """Adds the app's error handler."""
+    for kind in (RayscribeError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _handle)
 
 
 def _describe_error(error: Mapping[str, Any]) -> str:
@@ -74,20 +73,14 @@ def _describe_error(error: Mapping[str, Any]) -> str:
     return f"{name}: {str(error['msg']).removeprefix('Value error, ')}"
 
 
-async def _handle_rayscribe_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RayscribeError)
-    if status_of(error) >= 500:
-        log.warning("%s: %s", type(error).__name__, error)
-    return error_response(error)
-
-
-async def _handle_validation_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    described = "; ".join(sorted({_describe_error(item) for item in error.errors()}))
-    return error_response(ConfigError(f"the request is not valid: {described}"), 422)
-
-
-async def _handle_http_exception(request: Request, error: Exception) -> Response:
+async def _handle(request: Request, error: Exception) -> Response:
+    if isinstance(error, RayscribeError):
+        if status_of(error) >= 500:
+            log.warning("%s: %s", type(error).__name__, error)
+        return error_response(error)
+    if isinstance(error, RequestValidationError):
+        described = "; ".join(sorted({_describe_error(item) for item in error.errors()}))
+        return error_response(ConfigError(f"the request is not valid: {described}"))
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         converted: RayscribeError = NotFoundError("unknown path; /openapi.json lists the known ones")

@@ -198,29 +198,23 @@ def _listening(settings: ServeSettings) -> Iterator[socket.socket]:
 
 def open_port(host: str, port: int) -> socket.socket:
     """Opens a port; raises ConfigError if that fails."""
+    listener: socket.socket | None = None
     try:
-        return listen(host, port)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        # With an explicit protocol, unlike socket.create_server: only then asyncio turns off Nagle's algorithm, which
+        # would delay each small response by 40 ms.
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
     except OSError as error:
+        if listener is not None:
+            listener.close()
         raise ConfigError(
             f"--port {port}: {host}:{port} cannot be listened at ({error.strerror}); another service may use it: "
             "stop that service, or choose another --port"
         ) from None
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Opens a port; raises OSError if that fails."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
-    # With an explicit protocol, unlike socket.create_server: only then asyncio turns off Nagle's algorithm, which would
-    # delay each small response by 40 ms.
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
     return listener
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,13 +14,12 @@ from jobs.clusters.timeouts import CallTimeoutError, call_with_timeout
 from jobs.errors import ConflictError, NotFoundError
 from jobs.model import Attempt, AttemptState, Cause, Event, Gang, LogPage, Position, Progress, Run, RunFilter, RunState
 from jobs.paths import current_user
-from jobs.service.direct.run_events import events_of
 from jobs.service.logs import read_logs
 from jobs.service.run_folders import MAX_JOURNAL_BYTES, UNREADABLE, RunFolders, progress_of
 from jobs.service.run_status import ENDED, PHASES, STALE_S, describe
 from jobs.submission.job_spec import gang_of
 from trainers.config.parts.scaling_part import ScalingPart
-from trainers.config.wording import format_duration, headline_of
+from trainers.config.wording import both_contexts, counted, format_duration, headline_of
 from trainers.distributed.machine import host_of
 from trainers.errors import RayscribeError, StorageError
 from trainers.run_folder.attempt_status import read_status, restarts_of, scores_of
@@ -36,6 +35,8 @@ MAX_ATTEMPTS = 50
 # For a storage of which nothing is known: transient errors are retried for 20 s there.
 NAMED_TIMEOUT_S = 60.0
 READ_AT_ONCE = 16
+# The state after each kind of journal entry that determines one.
+STATES = {"opened": RunState.TRAINING, "prepared": RunState.PREPARING_DATA, "finished": RunState.SUCCEEDED}
 
 
 @dataclass(frozen=True)
@@ -139,16 +140,18 @@ class DirectRuns:
         return self._attempts_of(self._run(known), known)
 
     def _attempts_of(self, run: Run, known: Registered) -> list[Attempt]:
-        try:
+        with suppress(RayscribeError):
             return self._folders.read(run, lambda folder: _attempts(folder, run, known))
-        except RayscribeError:
-            return []
+        return []
 
     def events(self, url: str, *, after: int = 0, limit: int = 1000) -> list[Event]:
         """Returns the entries of its journal as events."""
         run = self.run(url)
-        entries = self._folders.read(run, lambda folder: [*Journal(folder, most_bytes=MAX_JOURNAL_BYTES).entries()])
-        return [*events_of(run, entries)][after : after + limit]
+
+        def read(folder: RunFolder) -> list[Event]:
+            return [*events_of(run, Journal(folder, most_bytes=MAX_JOURNAL_BYTES).entries())]
+
+        return self._folders.read(run, read)[after : after + limit]
 
     def logs(
         self, url: str, *, attempt: int | None = None, source: str | None = None, cursor: str | None = None
@@ -325,66 +328,59 @@ def _state_elsewhere(known: Registered, found: _Found) -> tuple[RunState, str]:
 
 
 def _attempts(folder: RunFolder, run: Run, known: Registered) -> list[Attempt]:
-    state, steps = State(), _Steps()
+    """Returns the newest attempts, by checkpoints that may have been removed since."""
+    state, finished = State(), set[int]()
+    resume_from, last_step = dict[int, str](), dict[int, int]()
     for entry in Journal(folder, most_bytes=MAX_JOURNAL_BYTES).entries():
         state = fold(state, entry)
-        steps.note(state, entry)
+        if state.finished is not None:
+            # Kept here: a later attempt that continues training resets `state.finished`.
+            finished.add(state.finished.attempt)
+        if entry["kind"] == "checkpoint":
+            made = entry["checkpoint"]
+            last_step[made["attempt"]] = max(made["step"], last_step.get(made["attempt"], 0))
+        # Before its own first checkpoint, an attempt uploads those that the one before has left, and drops damaged
+        # ones.
+        if state.attempt not in last_step:
+            resume_from.pop(state.attempt, None)
+            if state.checkpoints:
+                resume_from[state.attempt] = state.checkpoints[-1].name
     return [
-        _attempt(folder, state, steps, number, run, known)
+        _attempt(folder, number, run, known, number in finished, resume_from.get(number), last_step.get(number))
         for number in range(max(1, state.attempt - MAX_ATTEMPTS + 1), state.attempt + 1)
     ]
 
 
-class _Steps:
-    """Starts and last steps of attempts, by checkpoints that may have been removed since, and finished attempts."""
-
-    def __init__(self) -> None:
-        self.finished: set[int] = set()
-        self.resume_from: dict[int, str] = {}
-        self.last_step: dict[int, int] = {}
-
-    def note(self, state: State, entry: Mapping[str, Any]) -> None:
-        """Reads the next entry of the journal; `state` is the state after it."""
-        if state.finished is not None:
-            # Kept here: a later attempt that continues training resets `state.finished`.
-            self.finished.add(state.finished.attempt)
-        if entry["kind"] == "checkpoint":
-            made = entry["checkpoint"]
-            self.last_step[made["attempt"]] = max(made["step"], self.last_step.get(made["attempt"], 0))
-        # Before its own first checkpoint, an attempt uploads those that the one before has left, and drops damaged
-        # ones.
-        if state.attempt not in self.last_step:
-            self.resume_from.pop(state.attempt, None)
-            if state.checkpoints:
-                self.resume_from[state.attempt] = state.checkpoints[-1].name
-
-
-def _attempt(folder: RunFolder, state: State, steps: _Steps, number: int, run: Run, known: Registered) -> Attempt:
+def _attempt(
+    folder: RunFolder,
+    number: int,
+    run: Run,
+    known: Registered,
+    has_finished: bool,
+    resume_from: str | None,
+    last_step: int | None,
+) -> Attempt:
     progress = progress_of(read_status(folder, number))
     began = folder.read_json(f"{ATTEMPTS}/{number}/{ATTEMPT}") or {}
     created_s = seconds_of(began["started"]) if began.get("started") else known.started_s
     is_newest = number == run.attempt
     lives = is_newest and not run.state.ended
     detail = progress.detail if progress is not None else ""
-    if number in steps.finished:
-        cause = Cause.SUCCEEDED
-    elif (is_newest and run.state == RunState.STOPPED) or detail.startswith("stopped"):
-        cause = Cause.STOPPED
-    else:
-        cause = Cause.ENTRYPOINT
+    was_stopped = (is_newest and run.state == RunState.STOPPED) or detail.startswith("stopped")
+    cause = Cause.SUCCEEDED if has_finished else Cause.STOPPED if was_stopped else Cause.ENTRYPOINT
     return Attempt(
         run_id=run.id,
         number=number,
         submission_id="",
         state=AttemptState.SUBMITTED if lives else AttemptState.ENDED,
         gang=run.gang,
-        resume_from=steps.resume_from.get(number),
+        resume_from=resume_from,
         created_s=created_s,
         ended_s=None if lives else max(created_s, progress.at_s if progress is not None else created_s),
         cause=None if lives else cause,
         exit_code=run.exit_code if is_newest and not lives else None,
         message="" if lives else headline_of(detail),
-        last_step=steps.last_step.get(number),
+        last_step=last_step,
     )
 
 
@@ -414,3 +410,67 @@ def _unregistered(url: str) -> Registered:
     if not isinstance(config, dict) or state.number == 0:
         raise NotFoundError(f"no run is in {url}: give its folder, or a name that `rayscribe list` shows")
     return Registered(url, config, "", began_s, began_s, "", attempt=state.attempt)
+
+
+def events_of(run: Run, entries: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
+    """Yields one event per entry, see `trainers.run_folder.journal`; and how the run ended, unless it finished."""
+    number = 0
+    before: RunState | None = None
+    trained: set[Any] = set()
+    for number, entry in enumerate(entries, start=1):
+        kind = str(entry.get("kind"))
+        begins = kind == "opened" and "group" not in entry
+        state = RunState.SETTING_UP if begins else STATES.get(kind, before or RunState.TRAINING)
+        yield Event(
+            number=number,
+            run_id=run.id,
+            attempt=int(entry.get("attempt") or 0),
+            at_s=seconds_of(str(entry["at"])),
+            state=state,
+            before=before,
+            cause=kind,
+            text=_text(kind, entry, again=entry.get("attempt") in trained),
+        )
+        if kind == "opened" and "group" in entry:
+            trained.add(entry.get("attempt"))
+        before = state
+    if run.state.ended and before not in (None, run.state):
+        # No driver records its own end, which may be a kill.
+        yield Event(
+            number=number + 1,
+            run_id=run.id,
+            attempt=run.attempt,
+            at_s=run.ended_s or run.updated_s,
+            state=run.state,
+            before=before,
+            cause="ended",
+            text=run.reason,
+        )
+
+
+def _text(kind: str, entry: Mapping[str, Any], *, again: bool) -> str:
+    """Returns the line for people of an entry of the journal."""
+    match kind:
+        case "opened" if "group" in entry:
+            reason = f", after: {entry['reason']}" if entry.get("reason") else ""
+            trains = "trains again" if again else "trains"
+            workers = "its workers" if entry.get("workers") is None else counted(entry["workers"], "worker")
+            text = f"attempt {entry['attempt']} {trains}, with {workers}{reason}"
+        case "opened":
+            text = f"attempt {entry['attempt']} begins"
+        case "prepared":
+            text = f"the data of attempt {entry['attempt']} is prepared"
+        case "resized":
+            text = f"from step {entry['step']} on there are {entry['to']} workers, before {entry['from']}"
+        case "checkpoint":
+            made = entry["checkpoint"]
+            metrics = made.get("metrics", {})
+            wer, full = metrics.get("eval_wer"), metrics.get("eval_full_context_wer")
+            text = f"{made['name']} is stored{'' if wer is None else f' · WER {both_contexts(wer, full)}'}"
+        case "quarantined":
+            text = f"{entry['name']} is damaged, and was left out"
+        case "finished":
+            text = f"attempt {entry['attempt']} has finished the run"
+        case _:
+            text = kind
+    return text

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from jobs.api.server.app import make_app
 from jobs.api.server.connection_limits import LimitedProtocol
 from jobs.api.server.dependencies import Backend
-from jobs.api.server.process import listen
+from jobs.api.server.process import open_port
 from jobs.clusters.ray_jobs import RayJobs
 from jobs.clusters.registry import CachingClusters
 from jobs.errors import ClusterError
@@ -109,7 +109,7 @@ def served(app: ASGIApp, port: int = 0) -> Iterator[str]:
         app, http=LimitedProtocol, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=5
     )
     server = uvicorn.Server(config)
-    with listen("127.0.0.1", port) as listener:
+    with open_port("127.0.0.1", port) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         end = time.monotonic() + TIMEOUT_S

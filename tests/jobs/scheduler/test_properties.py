@@ -14,8 +14,7 @@ from jobs.scheduler.decision import Decision, Holding, Waiting
 from jobs.scheduler.feasibility import Capacity
 from jobs.scheduler.limits import Limits, QueuePart, QueuesConfig
 from jobs.scheduler.policy import decide
-from jobs.scheduler.pools import Demand, HigherRankedDemands
-from jobs.scheduler.run_demands import RunDemands, SchedulingGroup
+from jobs.scheduler.pools import Demand, HigherRankedDemands, RunDemands, SchedulingGroup
 from tests.jobs.scheduler.simulator import ADDRESS, Arrival, World, held, in_order, over, simulate, without_overtaking
 from tests.settings import examples
 

@@ -1,6 +1,7 @@
 """The log of a run, which the page follows: each part ends with an element that requests the next one."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -12,7 +13,7 @@ from jobs.api.server.pages.page_rendering import RunsDep, page
 from jobs.api.server.pages.run_page import KeyDep
 from jobs.api.server.routes.run_routes import LogsQuery
 from jobs.errors import ClusterError, ConflictError
-from jobs.model import LogLine, LogPage
+from jobs.model import LogLine
 from jobs.service.operations import RunOperations
 from trainers.errors import StorageError
 
@@ -58,35 +59,27 @@ def show_logs(request: Request, key: KeyDep, query: Annotated[PartQuery, Query()
 
 
 def _part(runs: RunOperations, key: str, query: PartQuery) -> LogPart:
+    def next_part(attempt: int | None, cursor: str | None) -> str:
+        follow = "true" if query.follows else None
+        fields = {"attempt": attempt, "source": query.source, "cursor": cursor, "follow": follow}
+        given = {name: value for name, value in fields.items() if value}
+        return f"{UI}/logs/{quote(key, safe='')}?{urlencode(given)}"
+
     try:
         found = runs.logs(key, attempt=query.attempt, source=query.source, cursor=query.cursor)
     except ConflictError as error:  # no attempt yet
-        return LogPart(None, [], notice=str(error), next_url=_next(key, query, None, None), trigger=LATER)
+        return LogPart(None, [], 0, str(error), next_part(None, None), LATER)
     except (ClusterError, StorageError) as error:
-        notice = f"{error}; trying again"
-        return LogPart(
-            query.attempt, [], notice=notice, next_url=_next(key, query, query.attempt, query.cursor), trigger=LATER
-        )
+        again = next_part(query.attempt, query.cursor)
+        return LogPart(query.attempt, [], 0, f"{error}; trying again", again, LATER)
     lines, left_out = found.lines[-LINES:], max(0, len(found.lines) - LINES)
+    part = partial(LogPart, found.attempt, lines, left_out)
     if not found.ended:
-        url = _next(key, query, found.attempt, found.cursor)
-        return LogPart(found.attempt, lines, left_out, "", url, AT_ONCE if len(found.lines) > MANY_LINES else POLL)
+        return part("", next_part(found.attempt, found.cursor), AT_ONCE if len(found.lines) > MANY_LINES else POLL)
     run = runs.run(key) if query.follows else None
     if run is not None and run.attempt > found.attempt:
-        notice = f"attempt {found.attempt + 1} follows"
-        url = _next(key, query, found.attempt + 1, None)
-        return LogPart(found.attempt, lines, left_out, notice, url, AT_ONCE)
+        return part(f"attempt {found.attempt + 1} follows", next_part(found.attempt + 1, None), AT_ONCE)
     if run is not None and not run.state.ended:  # another attempt may follow
-        url = _next(key, query, found.attempt, found.cursor)
-        return LogPart(found.attempt, lines, left_out, "", url, LATER)
-    return LogPart(found.attempt, lines, left_out, f"end of attempt {found.attempt}{_why_empty(found, query)}")
-
-
-def _why_empty(found: LogPage, query: PartQuery) -> str:
-    return "" if found.lines or query.cursor else ": nothing was kept of what it printed"
-
-
-def _next(key: str, query: PartQuery, attempt: int | None, cursor: str | None) -> str:
-    follow = "true" if query.follows else None
-    fields = {"attempt": attempt, "source": query.source, "cursor": cursor, "follow": follow}
-    return f"{UI}/logs/{quote(key, safe='')}?{urlencode({name: value for name, value in fields.items() if value})}"
+        return part("", next_part(found.attempt, found.cursor), LATER)
+    is_empty = not found.lines and not query.cursor
+    return part(f"end of attempt {found.attempt}{': nothing was kept of what it printed' if is_empty else ''}")
