@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cluster_configs.rendering.commented_yaml import to_commented_yaml
-from jobs.cli.output import ForceOption, echo, write_or_print
+from jobs.cli.output import ForceOption, echo, write_file
 from jobs.submission.job_spec import JobPart
 from runtime_env.secret_arguments import find_literal_secrets
 from trainers.config.flags.script_recipe import KINDS, ScriptRecipe, recipe_of_script
@@ -92,7 +92,7 @@ def import_command(
         echo(f"note: {note}", err=True)
     for item in left_out:
         echo(f"not carried over: {item}", err=True)
-    write_or_print(out, text, "--out", force=force)
+    write_file(out, text, "--out", force=force)
     if strict and left_out:
         raise typer.Exit(NOT_ALL)
 
@@ -110,7 +110,10 @@ def recipe_text(
     line = parse_line(words)
     script = PurePath(line.program.name).name
     overrides, left_out = _of_launcher(line)
-    variables, more = _of_environment({**line.assignments, **_plain_variables(line)})
+    # Variables of the launcher that a recipe's workers can have, such as OMP_NUM_THREADS.
+    not_plain = (*_FIELDLESS, *_OF_THE_LAUNCHER)
+    plain = {name: value for name, value in line.variables.items() if not name.startswith(not_plain)}
+    variables, more = _of_environment({**line.assignments, **plain})
     if variables:
         overrides.append((("job", "runtime_env", "env_vars"), variables))
     recipe = recipe_of_script(KINDS[kind] if kind else script, line.program.arguments, overrides)
@@ -149,15 +152,6 @@ def _of_launcher(line: LaunchLine) -> tuple[list[Override], list[str]]:
         elif name.startswith(_FIELDLESS) and value not in _NOTHING.get(name, ()):
             left_out.append(f"{name}={value}, which {line.launcher} sets: no field says it; see strategy and training")
     return overrides, left_out
-
-
-def _plain_variables(line: LaunchLine) -> dict[str, str]:
-    """Returns variables of the launcher that a recipe's workers can have, such as OMP_NUM_THREADS."""
-    return {
-        name: value
-        for name, value in line.variables.items()
-        if not name.startswith(_FIELDLESS) and name not in _OF_THE_LAUNCHER
-    }
 
 
 def _of_environment(assignments: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

@@ -11,7 +11,7 @@ import yaml
 
 from jobs.cli.completion import complete_cluster
 from jobs.cli.connect import JsonOption, ServiceOption
-from jobs.cli.output import ForceOption, write_or_print
+from jobs.cli.output import ForceOption, write_file
 from jobs.cli.submit import FollowOption, Submission, named_address, submit_spec
 from jobs.cli.train import Overrides, joined
 from jobs.submission.assemble import program_of
@@ -169,7 +169,7 @@ def _refuse_contradictions(how: Submission, write: Path | None, *, submit: bool,
 
 def _write(recipe: dict[str, Any], path: Path, *, force: bool) -> None:
     text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-    write_or_print(None if str(path) == "-" else path, text, "--write", force=force)
+    write_file(None if str(path) == "-" else path, text, "--write", force=force)
 
 
 def _origin(recipe: Mapping[str, Any]) -> Path:

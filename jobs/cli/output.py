@@ -6,7 +6,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,12 +50,15 @@ def as_json(content: Any) -> None:
     typer.echo(to_json(content, "the output", indent=2, default=lambda item: item.model_dump(mode="json")))
 
 
-def write_file(path: Path, text: str, option: str, *, force: bool) -> None:
-    """Writes the file that an option names, completely or not at all.
+def write_file(path: Path | None, text: str, option: str, *, force: bool) -> None:
+    """Writes the file that an option names, completely or not at all; without a path, prints to standard output.
 
     Raises:
         ConfigError: the file exists and `force` is False, or it cannot be written.
     """
+    if path is None:
+        typer.echo(text, nl=False)
+        return
     target = path.resolve()
     if target.exists() and not (force and target.is_file()):
         fix = "add --force to replace it, or name another file" if target.is_file() else "name a file"
@@ -171,25 +174,6 @@ def percent(rate: float | None) -> str:
 def state_line(run: Run) -> str:
     """Formats a run's state: `whisper-sr: QUEUED · position 2 in queue default`."""
     return f"{run.id}: {run.state} · {run.reason}"
-
-
-def write_or_print(path: Path | None, text: str, option: str, *, force: bool) -> None:
-    """Runs `write_file`; without a path, prints the text to standard output."""
-    if path is None:
-        typer.echo(text, nl=False)
-    else:
-        write_file(path, text, option, force=force)
-
-
-def usage_table(by: str, rows: Iterable[Any]) -> None:
-    """Prints one line per key."""
-    print_table(
-        (by.upper(), "ATTEMPTS", "HOURS", "CPU-HOURS", "GPU-HOURS"),
-        [
-            (row.key, str(row.attempts), f"{row.wall_hours:.2f}", f"{row.cpu_hours:.2f}", f"{row.gpu_hours:.2f}")
-            for row in rows
-        ],
-    )
 
 
 def next_steps(run: Run, service: str | None) -> list[str]:

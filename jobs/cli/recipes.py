@@ -3,7 +3,6 @@
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -129,36 +128,19 @@ def recipes(
     Example: rayscribe recipes whisper_small_finetune > my.yaml
     """
     if name is not None:
-        known = shipped_recipes()
-        if name not in known:
+        if name not in shipped_recipes():
             # Names the nearest shipped recipes, unless the name is a file's.
             read_yaml(Path(name))
             raise ConfigError(f"{name}: no shipped recipe: `rayscribe recipes` lists them")
-        typer.echo(known[name].read_text(encoding="utf-8"), nl=False)
+        typer.echo(shipped_recipes()[name].read_text(encoding="utf-8"), nl=False)
         return
-    for recipe in list_shipped():
-        typer.echo(f"{recipe.name}\n    {recipe.about}\n    needs: {'; '.join(recipe.needs)}")
-
-
-@dataclass(frozen=True)
-class ShippedRecipe:
-    """A shipped recipe; `about` is the first line of its file, and `needs` lists files that must be next to it."""
-
-    name: str
-    about: str
-    needs: tuple[str, ...]
-
-
-def list_shipped() -> list[ShippedRecipe]:
-    """Returns the shipped recipes by name."""
-    found = []
-    for name, path in shipped_recipes().items():
-        first_line = path.read_text(encoding="utf-8").partition("\n")[0]
-        found.append(ShippedRecipe(name, first_line.removeprefix("# "), tuple(_needs(read_yaml(path)))))
-    return found
+    for known, path in shipped_recipes().items():
+        about = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        typer.echo(f"{known}\n    {about}\n    needs: {'; '.join(_needs(read_yaml(path)))}")
 
 
 def _needs(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what a recipe needs of its machine and its user."""
     scaling, data = content["scaling"], content["data"]
     workers = scaling["num_workers"]
     if scaling["use_gpu"]:

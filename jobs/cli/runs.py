@@ -8,7 +8,7 @@ import typer
 from jobs.cli.completion import complete_run
 from jobs.cli.connect import JsonOption, RunName, ServiceOption, open_session
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
-from jobs.cli.output import as_json, echo, event_line, run_details, runs_table, state_line, usage_table
+from jobs.cli.output import as_json, echo, event_line, print_table, run_details, runs_table, state_line
 from jobs.model import RunFilter, RunState, UsageBy
 from trainers.errors import ConfigError
 
@@ -206,4 +206,6 @@ def usage(
     if json_output:
         as_json(rows)
     else:
-        usage_table(by, rows)
+        head = (by.upper(), "ATTEMPTS", "HOURS", "CPU-HOURS", "GPU-HOURS")
+        hours = [[f"{each:.2f}" for each in (row.wall_hours, row.cpu_hours, row.gpu_hours)] for row in rows]
+        print_table(head, [(row.key, str(row.attempts), *of) for row, of in zip(rows, hours, strict=True)])

@@ -155,15 +155,13 @@ class Controller:
         self._hook("ledger.admit:before")
         run = self._ledger.run(run_id)
         change = admission_of(run, self._ledger.attempts(run_id), self._folders, now_s=now_s)
-        admitted = self._write(change) if change is not None else None
+        admitted = self._write(change)
         self._hook("ledger.admit:after")
         if admitted is not None:
             self._advance(admitted)
 
     def _refuse(self, run_id: str, reason: str, now_s: float) -> None:
-        change = run_changes.refused(self._ledger.run(run_id), reason=reason, now_s=now_s)
-        if change is not None:
-            self._write(change)
+        self._write(run_changes.refused(self._ledger.run(run_id), reason=reason, now_s=now_s))
 
     def _advance(self, run: Run, *, submit: bool = True) -> None:
         attempt = self._ledger.attempt(run.id, run.attempt)
@@ -232,9 +230,7 @@ class Controller:
             now_s=now_s,
             setup_failure=self._setup_failure(run, attempt, job),
         )
-        change = run_changes.observed(run, state=state, reason=reason, progress=progress, now_s=now_s)
-        if change is not None:
-            self._write(change)
+        self._write(run_changes.observed(run, state=state, reason=reason, progress=progress, now_s=now_s))
         self._driver_logs.archive(run, attempt)
 
     def _pending(self, run: Run, job: JobInfo) -> list[dict[str, float]]:
@@ -317,13 +313,12 @@ class Controller:
             self._close(run, attempt, Cause.STOPPED, STOPPED_EXIT_CODE, message, note=f"; {message}")
 
     def _blocked(self, run_id: str, reason: str, *, event: str) -> None:
-        change = run_changes.blocked(self._ledger.run(run_id), reason=reason, event=event, now_s=self._clock())
-        if change is not None:
-            with suppress(RunChangedError):
-                self._write(change)
+        with suppress(RunChangedError):
+            self._write(run_changes.blocked(self._ledger.run(run_id), reason=reason, event=event, now_s=self._clock()))
 
-    def _write(self, change: RunChange) -> Run:
-        return run_changes.write(self._ledger, self._lease, change)
+    def _write(self, change: RunChange | None) -> Run | None:
+        """Writes a change, if there is one; returns the changed run."""
+        return None if change is None else run_changes.write(self._ledger, self._lease, change)
 
 
 def forecast(ledger: Ledger, clusters: Clusters, queues: QueuesConfig, *, now_s: float) -> Decision:

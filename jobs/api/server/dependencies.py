@@ -1,6 +1,6 @@
 """The backend, the dependencies by which endpoints get it and the service, and the threads in which endpoints run."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
@@ -14,34 +14,28 @@ from jobs.ledger import Ledger
 from jobs.scheduler.limits import QueuesConfig
 from jobs.service.service import Service
 
-# Threads of the health check, which waits for no other request; of readers of logs, whom a hanging dashboard may
-# block; of lists of runs, each of which takes several times the memory of its page; and of readers of reports or
-# score files, which may be large.
-HEALTH_THREADS, LOG_THREADS, LIST_THREADS, FOLDER_THREADS = 2, 20, 4, 2
+# Threads of each kind of request, so that requests of one kind that hang do not block the others: the health check,
+# which waits for no other request; readers of logs, whom a hanging dashboard may block; lists of runs, each of which
+# takes several times the memory of its page; and readers of reports or score files, which may be large.
+Kind = Literal["health", "logs", "lists", "folders"]
+THREADS: Mapping[Kind, int] = {"health": 2, "logs": 20, "lists": 4, "folders": 2}
+RequestThreads = dict[Kind, CapacityLimiter]
 
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class RequestThreads:
-    """Threads per kind of request, so that requests of one kind that hang do not block the others."""
-
-    health: CapacityLimiter = field(default_factory=partial(CapacityLimiter, HEALTH_THREADS))
-    logs: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LOG_THREADS))
-    lists: CapacityLimiter = field(default_factory=partial(CapacityLimiter, LIST_THREADS))
-    folders: CapacityLimiter = field(default_factory=partial(CapacityLimiter, FOLDER_THREADS))
+def request_threads() -> RequestThreads:
+    """Returns the threads of an app, all of them free."""
+    return {kind: CapacityLimiter(number) for kind, number in THREADS.items()}
 
 
-def in_threads(
-    kind: Literal["health", "logs", "lists", "folders"],
-) -> Callable[[Callable[..., Result]], Callable[..., Awaitable[Result]]]:
+def in_threads(kind: Kind) -> Callable[[Callable[..., Result]], Callable[..., Awaitable[Result]]]:
     """Returns a decorator that runs an endpoint in the app's threads of a kind; the endpoint takes the `request`."""
 
     def decorate(endpoint: Callable[..., Result]) -> Callable[..., Awaitable[Result]]:
         @wraps(endpoint)
         async def run_in_threads(**given: Any) -> Result:
-            limiter = getattr(given["request"].app.state.threads, kind)
-            return await run_sync(partial(endpoint, **given), limiter=limiter)
+            return await run_sync(partial(endpoint, **given), limiter=given["request"].app.state.threads[kind])
 
         return run_in_threads
 
@@ -62,7 +56,7 @@ class Backend:
     queues: QueuesConfig
     uploads: Path
     holds_lease: Callable[[], bool]
-    threads: RequestThreads = field(default_factory=RequestThreads)
+    threads: RequestThreads = field(default_factory=request_threads)
 
 
 # FastAPI would run functions that are not async in one of the threads that requests share.

@@ -90,6 +90,11 @@ def example(value: Any, description: str) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"example": value}}}
 
 
+def ok(value: Any, description: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describes the response of status 200, and the errors of `statuses` and those of any endpoint."""
+    return {200: example(value, description), **errors(*statuses)}
+
+
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Describes these errors, and those with which any endpoint may respond."""
     described: dict[int | str, dict[str, Any]] = {}

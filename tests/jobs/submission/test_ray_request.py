@@ -7,7 +7,7 @@ from jobs.submission.ray_request import checkpoint_bytes_of, size_of, stop_grace
 
 
 def config(grace_s: int | None = None, **model: Any) -> dict[str, Any]:
-    others = {"adapt": {"method": "all"}, "strategy": {"name": "ddp"}}
+    others = {"adapt": {"method": "full"}, "strategy": {"name": "ddp"}}
     return {**others, "model": {**SCRATCH, **model}, "job": {"stop_grace_s": grace_s}}
 
 

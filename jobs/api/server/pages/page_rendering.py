@@ -24,7 +24,7 @@ from jinja2 import Environment
 from starlette.responses import HTMLResponse
 
 from jobs.api.protocol import UI
-from jobs.api.server.dependencies import RequestThreads
+from jobs.api.server.dependencies import RequestThreads, request_threads
 from jobs.api.server.routes.service_routes import QueuesView
 from jobs.errors import LedgerError, NotFoundError
 from jobs.model import Run, RunState
@@ -95,7 +95,7 @@ class PageBackend:
     queues: Callable[[], QueuesView]
     access: PageAccess | None
     key_of: Callable[[Run], str]
-    threads: RequestThreads = field(default_factory=RequestThreads)
+    threads: RequestThreads = field(default_factory=request_threads)
     poll_s: int = 3
     folders: RunFolders = field(default_factory=RunFolders)
 

@@ -151,12 +151,7 @@ def submit_run(run_request: RunRequest, service: ServiceDep, response: Response,
     return run
 
 
-@router.get(
-    "",
-    summary="List runs",
-    response_model=Page,
-    responses={200: openapi.example(openapi.PAGE, "A page."), **openapi.errors(422)},
-)
+@router.get("", summary="List runs", response_model=Page, responses=openapi.ok(openapi.PAGE, "A page.", 422))
 @in_threads("lists")
 def list_runs(request: Request, query: Annotated[RunsQuery, Query()], service: ServiceDep) -> Response:
     """Lists the runs of all users, newest submitted first. `next_cursor` gives the next page; null: there is none.
@@ -167,11 +162,7 @@ def list_runs(request: Request, query: Annotated[RunsQuery, Query()], service: S
     return json_response(service.runs(wanted, limit=query.limit, cursor=query.cursor))
 
 
-@router.get(
-    "/{run_id}",
-    summary="Get a run",
-    responses={200: openapi.example(openapi.RUN, "The run."), **openapi.errors(404, 422)},
-)
+@router.get("/{run_id}", summary="Get a run", responses=openapi.ok(openapi.RUN, "The run.", 404, 422))
 def get_run(run_id: RunId, service: ServiceDep) -> Run:
     """Returns a run with its state, the reason for it, and the progress of its newest attempt."""
     return service.run(run_id)
@@ -180,7 +171,7 @@ def get_run(run_id: RunId, service: ServiceDep) -> Run:
 @router.get(
     "/{run_id}/attempts",
     summary="List a run's attempts",
-    responses={200: openapi.example([openapi.ATTEMPT], "All attempts, oldest first."), **openapi.errors(404, 422)},
+    responses=openapi.ok([openapi.ATTEMPT], "All attempts, oldest first.", 404, 422),
 )
 def list_attempts(run_id: RunId, service: ServiceDep) -> list[Attempt]:
     """Lists the attempts of a run: where each started from, its resources, and how it ended."""
@@ -190,7 +181,7 @@ def list_attempts(run_id: RunId, service: ServiceDep) -> list[Attempt]:
 @router.get(
     "/{run_id}/events",
     summary="List a run's events",
-    responses={200: openapi.example([openapi.EVENT], "Events, oldest first."), **openapi.errors(404, 422)},
+    responses=openapi.ok([openapi.EVENT], "Events, oldest first.", 404, 422),
 )
 def list_events(run_id: RunId, query: Annotated[EventsQuery, Query()], service: ServiceDep) -> list[Event]:
     """Lists a run's changes of state. For the next page, pass the last number as `after`."""
@@ -200,7 +191,7 @@ def list_events(run_id: RunId, query: Annotated[EventsQuery, Query()], service: 
 @router.post(
     "/{run_id}/stop",
     summary="Stop a run",
-    responses={200: openapi.example(openapi.RUN, "The run, with its new state."), **openapi.errors(404, 422)},
+    responses=openapi.ok(openapi.RUN, "The run, with its new state.", 404, 422),
 )
 def stop_run(run_id: RunId, service: ServiceDep) -> Run:
     """Requests a stop: a waiting run stops at once, a run that is training saves a last checkpoint first.
@@ -213,7 +204,7 @@ def stop_run(run_id: RunId, service: ServiceDep) -> Run:
 @router.post(
     "/{run_id}/resume",
     summary="Resume a run",
-    responses={200: openapi.example(openapi.RUN, "The run, queued again."), **openapi.errors(404, 409, 422)},
+    responses=openapi.ok(openapi.RUN, "The run, queued again.", 404, 409, 422),
 )
 def resume_run(run_id: RunId, service: ServiceDep) -> Run:
     """Queues a failed or stopped run again; it continues from its last complete checkpoint.
@@ -227,7 +218,7 @@ def resume_run(run_id: RunId, service: ServiceDep) -> Run:
     "/{run_id}/logs",
     summary="Read an attempt's logs",
     response_model=LogPage,
-    responses={200: openapi.example(openapi.LOGS, "The new lines."), **openapi.errors(404, 409, 422, 502)},
+    responses=openapi.ok(openapi.LOGS, "The new lines.", 404, 409, 422, 502),
 )
 @in_threads("logs")
 def read_run_logs(

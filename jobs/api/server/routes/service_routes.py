@@ -89,7 +89,7 @@ QUEUE = {
 @router.get(
     USAGE,
     summary="Get GPU-hours and CPU-hours",
-    responses={200: openapi.example([openapi.USAGE], "Sums, sorted by key."), **openapi.errors(404, 422)},
+    responses=openapi.ok([openapi.USAGE], "Sums, sorted by key.", 404, 422),
 )
 def get_usage(query: Annotated[UsageQuery, Query()], service: ServiceDep) -> list[Usage]:
     """Sums the resources that attempts have held from start to end; active attempts count up to now."""
@@ -99,7 +99,7 @@ def get_usage(query: Annotated[UsageQuery, Query()], service: ServiceDep) -> lis
 @router.get(
     QUEUES,
     summary="List queues",
-    responses={200: openapi.example({"patience_s": 21600.0, "queues": [QUEUE]}, "All queues."), **openapi.errors()},
+    responses=openapi.ok({"patience_s": 21600.0, "queues": [QUEUE]}, "All queues."),
 )
 def list_queues(backend: BackendDep) -> QueuesView:
     """Lists the queues with their limits and the number of runs in each state."""
@@ -130,10 +130,7 @@ def queues_view(ledger: Ledger, queues: QueuesConfig) -> QueuesView:
 @router.get(
     CLUSTERS,
     summary="List clusters",
-    responses={
-        200: openapi.example({"clusters": [{"address": "http://ray-head:8265"}]}, "All clusters."),
-        **openapi.errors(),
-    },
+    responses=openapi.ok({"clusters": [{"address": "http://ray-head:8265"}]}, "All clusters."),
 )
 def list_clusters(service: ServiceDep) -> ClustersView:
     """Lists the Ray clusters that runs may name; the first is the default."""
