@@ -284,7 +284,7 @@ def _run_path(run_id: str, *more: str) -> str:
 
 def _package_path(sha256: str) -> str:
     if re.fullmatch(r"[0-9a-f]{64}", sha256) is None:  # the response to a HEAD request has no message
-        raise ConfigError(f"package {sha256[:80]!r} is no SHA-256: 64 hexadecimal digits")
+        raise ConfigError(f"package {sha256[:80]!r} is not a SHA-256: 64 hexadecimal digits")
     return f"{PACKAGES}/{sha256}"
 
 

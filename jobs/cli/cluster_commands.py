@@ -209,7 +209,7 @@ def _content_of(file: Path, overrides: list[str]) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     except YamlError as error:
-        raise ConfigError(f"{file} is no YAML: {error}") from error
+        raise ConfigError(f"{file} is not YAML: {error}") from error
     if not isinstance(content, dict) or {"cluster_name", "pools", "ray_up"}.isdisjoint(content):
         raise ConfigError(f"{file}: neither a file of `ray up` (cluster_name, provider, …) nor a spec (name, pools, …)")
     if "pools" in content or "cluster_name" not in content:
@@ -251,7 +251,7 @@ def down(
     no_logs: Annotated[bool, typer.Option("--no-logs", help="Do not archive the logs of its nodes.")] = False,
     service: ServiceOption = None,
 ) -> None:
-    """End a cluster and all its nodes, after their logs were archived. Runs that are meant for it are named.
+    """End a cluster and all its nodes, after their logs were archived. Unfinished runs that use it are named.
 
     Example: rayscribe cluster down speech
     """
@@ -286,17 +286,17 @@ def _name_runs(ending: Record, service: str | None) -> None:
                 by_url += [run.id for run in page.runs if has_dashboard_at(ending, run.address)]
     except RayscribeError as error:
         # Errors in the user's files, such as queues.yaml, too: none may keep a paid cluster running.
-        say(f"it is not known which runs are meant for {name}: {error}")
+        say(f"the runs that use {name} are not known: {error}")
     if by_name:
         say(
-            f"runs that have not ended are meant for {name}: {', '.join(by_name)}; once it is down they wait "
-            "for a cluster of that name, and continue from their last checkpoint (rayscribe stop RUN ends one)"
+            f"unfinished runs use {name}: {', '.join(by_name)}; once it is down, they wait for a cluster of that name, "
+            "and continue from their last checkpoint (rayscribe stop RUN ends one)"
         )
     if by_url:
         say(
-            f"runs that have not ended are meant for {ending.dashboard}, not for {name} by name: "
-            f"{', '.join(by_url)}; once it is down they wait for a Ray at that very address: stop them (rayscribe stop "
-            "RUN) and submit them again with --cluster"
+            f"unfinished runs use {ending.dashboard} instead of the name {name}: {', '.join(by_url)}; once it is down, "
+            "they wait for a Ray at exactly that address: stop them (rayscribe stop RUN) and submit them again with "
+            "--cluster"
         )
 
 

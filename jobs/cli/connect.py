@@ -1,6 +1,5 @@
 """Opens a command's session: with a service over HTTP, or with this user's local ledger."""
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from jobs.service.direct.all_runs import AllRuns
 
 POLL_S = 1.0
-# Retries that are further apart than this belong to two outages.
-OUTAGE_GAP_S = 30.0
-# A service that never responded is given up before this. Seconds.
-NOTICE_AFTER_S = 2.5
 SERVICE_VARIABLE = "RAYSCRIBE_SERVICE"
 
 ServiceOption = Annotated[
@@ -77,7 +72,13 @@ def open_session(service: str | None) -> Iterator[CommandSession]:
     if service:
         from jobs.api.client import Client  # noqa: PLC0415
 
-        with Client(service, sleep=_RetryNotice(service).sleep) as client:
+        def sleep(seconds: float) -> None:
+            # Delays double: in each outage one of them is in this range, after 1.5 s.
+            if 1.0 < seconds <= 2.0:
+                typer.echo(f"the service {service} does not respond; retrying", err=True)
+            time.sleep(seconds)
+
+        with Client(service, sleep=sleep) as client:
             yield CommandSession(client, home() / "outbox", lambda: None, lambda: None, _poll_service, standalone=False)
         return
     # Imported here: Ray takes a second to import, and a service's client does not need it.
@@ -92,23 +93,6 @@ def open_session(service: str | None) -> Iterator[CommandSession]:
 
         observe = partial(refresh, submit=False)
         yield CommandSession(local.service, local.packages.folder, refresh, observe, local.run_until, standalone=True)
-
-
-class _RetryNotice:
-    """Waits between retries of a service that does not respond, and prints one notice per outage."""
-
-    def __init__(self, service: str):
-        self._service, self._last_retry_s, self._waited_s, self._noticed = service, -math.inf, 0.0, False
-
-    def sleep(self, seconds: float) -> None:
-        if time.monotonic() - self._last_retry_s > OUTAGE_GAP_S:
-            self._waited_s, self._noticed = 0.0, False
-        if self._waited_s > NOTICE_AFTER_S and not self._noticed:
-            typer.echo(f"the service {self._service} does not respond; retrying", err=True)
-            self._noticed = True
-        time.sleep(seconds)
-        self._waited_s += seconds
-        self._last_retry_s = time.monotonic()
 
 
 def _poll_service(until: Callable[[], bool]) -> None:

@@ -73,7 +73,7 @@ def _own_cluster(keep: bool) -> Iterator[None]:
         yield
     finally:
         if keep or not started:
-            echo(f"its Ray goes on: rayscribe cluster dashboard {CLUSTER}; end it: rayscribe cluster down {CLUSTER}")
+            echo(f"Ray keeps running: rayscribe cluster dashboard {CLUSTER}; end it: rayscribe cluster down {CLUSTER}")
         else:
             cluster_commands.down(CLUSTER, force=True, no_logs=True)
 

@@ -22,7 +22,7 @@ from trainers.distributed.console.plain_lines import sparkline
 from trainers.errors import ConfigError
 from trainers.storage.json_files import to_json
 
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace FILE where it is there already.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")]
 CURVE_CELLS = 40
 STATE = "STATE"
 # Colors of states; others are shown as plain text.
@@ -62,7 +62,7 @@ def write_file(path: Path | None, text: str, option: str, *, force: bool) -> Non
     target = path.resolve()
     if target.exists() and not (force and target.is_file()):
         fix = "add --force to replace it, or name another file" if target.is_file() else "name a file"
-        raise ConfigError(f"{option} {path}: is there already: {fix}")
+        raise ConfigError(f"{option} {path}: already exists: {fix}")
     part = target.with_name(f".{target.name}.{uuid4().hex}.part")
     try:
         part.write_text(text, encoding="utf-8")

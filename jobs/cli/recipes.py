@@ -85,7 +85,7 @@ def init(  # noqa: PLR0913, PLR0917 -- one parameter per option
 def _write(made: "NewRecipe", *, force: bool) -> None:
     there = [str(path) for path in made.texts if path.exists()]
     if there and not force:
-        raise ConfigError(f"{', '.join(there)}: there already: name another file (--out other.yaml), or give --force")
+        raise ConfigError(f"{', '.join(there)}: already exists: name another file (--out other.yaml), or give --force")
     for path, text in made.texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text, "--out", force=force)

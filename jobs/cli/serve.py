@@ -90,7 +90,7 @@ def ui(
     """Show your runs in a browser of this machine.
 
     The pages have states, curves, logs, reports and comparisons, and stop and resume runs. These are the runs that
-    `rayscribe list` shows without a service. The address that is printed is good for one browser. A service has the
+    `rayscribe list` shows without a service. The address that is printed works in one browser. A service has the
     same pages, for all of its users, at its own address.
 
     Example: rayscribe ui --open
@@ -98,7 +98,7 @@ def ui(
     from jobs.api.server.process import serve_ui  # noqa: PLC0415
 
     def show(url: str) -> None:
-        typer.echo(f"your runs: {url}\nThe address is good for one browser. Ctrl-C ends it.")
+        typer.echo(f"your runs: {url}\nThe address works in one browser. Ctrl-C ends the pages.")
         if open_it:
             typer.launch(url)
 

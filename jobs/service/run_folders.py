@@ -137,7 +137,7 @@ class RunFolders:
             result = call_with_timeout(lambda: call(folder_of(run)), timeout_s)
         except CallTimeoutError:
             self._unresponsive[location] = self._clock() + PAUSE_S
-            text = f"{run.run_folder}: no response in {timeout_s:.0f} s; does the service reach the storage?"
+            text = f"{run.run_folder}: no response in {timeout_s:.0f} s; can the service connect to the storage?"
             log.warning("%s", text)
             raise StorageError(text) from None
         except UNREADABLE as error:

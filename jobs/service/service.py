@@ -177,8 +177,8 @@ class Service:
             )
         known = {url.rstrip("/") for url in self._queues.s3_endpoints}
         problems += [
-            f"run.{field}: {endpoint} is no server of this service: leave it out, or ask the service's administrator "
-            "to list it under s3_endpoints in its queues.yaml"
+            f"run.{field}: {endpoint} is not a server of this service: leave it out, or ask its administrator to "
+            "list it under s3_endpoints in its queues.yaml"
             for field, endpoint in options.servers().items()
             if endpoint.rstrip("/") not in known
         ]

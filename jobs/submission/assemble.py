@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from jobs.submission.job_spec import AnyRunConfig, JobSpec, ScriptRunConfig
+from jobs.submission.job_spec import AnyRunConfig, JobSpec, RunConfig
 from jobs.submission.run_request import RunRequest
 from runtime_env.build import freeze, is_install_script, script_files, with_needed_packages
 from runtime_env.config import RuntimeEnvPart
@@ -55,17 +55,15 @@ def collect_bundle(spec: JobSpec) -> Bundle:
     requested, config, root = spec.job.runtime_env, spec.config, spec.root
     constraints = root / CONSTRAINTS
     pins = read_pins(constraints.read_text(encoding="utf-8")) if constraints.is_file() else {}
-    optional = () if isinstance(config, ScriptRunConfig) else packages_for(config)
+    optional = packages_for(config) if isinstance(config, RunConfig) else ()
     part = with_needed_packages(freeze(requested, root), optional, pins)
     scripts = script_files(part)
     # The run's install script replaces the repository's; the record of overrides of an earlier package that was
     # unpacked here is left out, too.
     replaced = [f"/{name}" for name in scripts if is_install_script(root / name)] + [f"/{OVERRIDES_RECORD}"]
     extra: dict[str, bytes | Path] = {**scripts, OVERRIDES_RECORD: write_record(list(spec.overrides))}
-    if isinstance(config, ScriptRunConfig):
-        return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra, needed=program_of(config))
-    needed = ENTRY if spec.has_entry else None
-    if not config.data.ship:
+    needed = program_of(config) if spec.is_script else ENTRY if spec.has_entry else None
+    if not (isinstance(config, RunConfig) and config.data.ship):
         return Bundle(root, list_tree(root, [*requested.excludes, *replaced]), part, extra, needed=needed)
     from jobs.submission.shipped_data import ship  # noqa: PLC0415
 

@@ -148,14 +148,14 @@ def _read(config: TrainConfig, part: str, field: str, warnings: list[str]) -> li
             # Contents are hashed when they are packed.
             plain = data.model_copy(update={"fingerprint": "manifest"})
             split = ManifestSource(plain, options).open(_name(field), None)
-            table, origin, told = split.table, f"{part}.{_name(field)}: {split.origin}", split.warnings
+            table, origin, notes = split.table, f"{part}.{_name(field)}: {split.origin}", split.warnings
         else:
             files, location = SourceFiles(options, None, data.encoding, data.quoting), getattr(config.augment, field)
             manifest = open_manifest(f"{part}.{field}", location, TableRules.of_recordings(data), files)
-            table, origin, told = manifest.table, f"{part}.{field}: {manifest.location}", manifest.warnings
+            table, origin, notes = manifest.table, f"{part}.{field}: {manifest.location}", manifest.warnings
     except RayscribeError as error:
         raise type(error)(f"{where}{error}") from None
-    warnings += [f"{where}{line}" for line in told]
+    warnings += [f"{where}{line}" for line in notes]
     return _rows_here(table, f"{where}{origin}")
 
 

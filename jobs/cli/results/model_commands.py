@@ -114,7 +114,7 @@ def push(
     ] = None,
     private: Annotated[
         bool | None,
-        typer.Option("--private/--public", help="What a repository is that is made. Default: hub.private."),
+        typer.Option("--private/--public", help="Visibility of a new repository. Default: hub.private."),
     ] = None,
     service: ServiceOption = None,
 ) -> None:

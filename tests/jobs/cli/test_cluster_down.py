@@ -86,10 +86,11 @@ def test_runs_that_have_not_ended_are_named_before_their_cluster_ends(
     submit("cluster://old", "cluster://other", url, "http://localhost:9/")
     assert main(["cluster", "down", "old"]) == 0
     said = capsys.readouterr().err
-    assert "runs that have not ended are meant for old: run-0; once it is down they wait" in said
+    assert "unfinished runs use old: run-0; once it is down, they wait" in said
     assert "rayscribe stop RUN" in said
     assert (
-        f"meant for {url}, not for old by name: run-3, run-2; once it is down they wait for a Ray at that very" in said
+        f"unfinished runs use {url} instead of the name old: run-3, run-2; once it is down, they wait for a Ray at"
+        in said
     )
     assert "submit them again with --cluster" in said
 
@@ -101,7 +102,7 @@ def test_a_cluster_is_ended_whatever_is_wrong_with_the_limits_of_queues(
     monkeypatch.setenv("RAYSCRIBE_QUEUES", str(tmp_path / "none.yaml"))
     assert main(["cluster", "down", "old"]) == 0
     said = capsys.readouterr().err
-    assert "it is not known which runs are meant for old: " in said and "none.yaml: no such file" in said
+    assert "the runs that use old are not known: " in said and "none.yaml: no such file" in said
     assert find_record("old") is None
 
 

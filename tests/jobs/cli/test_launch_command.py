@@ -20,7 +20,7 @@ def test_a_recipe_is_written_and_replaced_only_where_that_is_asked_for(
     assert content["script"]["command"] == ["train.py", "--name", "it's one"]
     assert (content["scaling"], content["job"]) == ({"num_workers": 2}, {"address": "http://ray:8265"})
     assert main(["launch", "--write", str(file), "--", "other.py"]) == 2
-    assert "run.yaml: is there already: add --force" in capsys.readouterr().err
+    assert "run.yaml: already exists: add --force" in capsys.readouterr().err
     assert yaml.safe_load(file.read_text()) == content
     assert main(["launch", "--write", str(file), "--force", "--", "other.py"]) == 0
     assert yaml.safe_load(file.read_text())["script"]["command"] == ["other.py"]
@@ -31,7 +31,7 @@ def test_a_recipe_is_written_and_replaced_only_where_that_is_asked_for(
     ("options", "problem"),
     [
         (["--write", "no/run.yaml"], "--write no/run.yaml: No such file or directory: name a file that can be written"),
-        (["--write", ".", "--force"], "--write .: is there already: name a file"),
+        (["--write", ".", "--force"], "--write .: already exists: name a file"),
         (["--write", "run.yaml", "--set", "script.stop_grace_s=0"], "script.stop_grace_s"),
         (["--write", "run.yaml", "--set", "job.prioritty=1"], "job.prioritty: unknown key"),
         (["--write", "run.yaml", "--submit"], "leave out --submit"),

@@ -84,7 +84,7 @@ class TestInit:
         assert main(["init", "../speech"]) == 2
         message = capsys.readouterr().err
         assert "speech.yaml, speech-manifests/train.jsonl" in message
-        assert "there already: name another file (--out other.yaml), or give --force" in message
+        assert "already exists: name another file (--out other.yaml), or give --force" in message
         assert Path("speech.yaml").read_text() == "mine"
         assert main(["init", "../speech", "--force"]) == 0
         assert Path("speech.yaml").read_text() != "mine"

@@ -36,7 +36,7 @@ def test_a_file_that_is_named_is_not_replaced_unasked(run: Path, capsys: pytest.
     assert main(["report", str(run), "--out", str(page)]) == 0
     assert "<h1>small</h1>" in page.read_text(encoding="utf-8") and not (run / "report.html").exists()
     assert main(["report", str(run), "--out", str(page)]) == 2
-    assert "is there already: add --force" in capsys.readouterr().err
+    assert "already exists: add --force" in capsys.readouterr().err
     assert main(["report", str(run), "--out", str(page), "--force"]) == 0
 
 

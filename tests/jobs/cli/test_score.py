@@ -224,7 +224,7 @@ def test_details_replace_no_file_unasked(tmp_path: Path, capsys: pytest.CaptureF
     before = Path(table).read_bytes()
     arguments = ["score", table, "--reference", table, "--details", table]
     assert main(arguments) == 2
-    assert "a.jsonl: is there already: add --force" in capsys.readouterr().err
+    assert "a.jsonl: already exists: add --force" in capsys.readouterr().err
     assert Path(table).read_bytes() == before
     assert main([*arguments, "--force"]) == 0
     assert "sentence" not in Path(table).read_text() and '"words": 1' in Path(table).read_text()

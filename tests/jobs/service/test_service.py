@@ -92,15 +92,15 @@ STORAGES = QueuesConfig(
         ({"storage_path": "s3://speech2/a"}, "run.storage_path: "),
         (
             {"storage_path": "s3://speech/a", "s3_endpoint_url": "http://169.254.169.254"},
-            "run.s3_endpoint_url: http://169.254.169.254 is no server of this service",
+            "run.s3_endpoint_url: http://169.254.169.254 is not a server of this service",
         ),
         (
             {"storage_path": "s3://speech/a", "s3_buckets": {"speech": {"endpoint_url": "http://169.254.169.254"}}},
-            "run.s3_buckets.speech.endpoint_url: http://169.254.169.254 is no server of this service",
+            "run.s3_buckets.speech.endpoint_url: http://169.254.169.254 is not a server of this service",
         ),
         (
             {"storage_path": "az://speech/a", "az_account": "other", "az_endpoint_url": "http://169.254.169.254"},
-            "run.az_endpoint_url: http://169.254.169.254 is no server of this service",
+            "run.az_endpoint_url: http://169.254.169.254 is not a server of this service",
         ),
         ({"storage_path": "az://speech/a", "az_account": "other"}, "run.az_account: other would be chosen"),
         ({"storage_path": "gs://speech/a", "gs_endpoint_url": "http://minio:9000"}, ""),
