@@ -234,22 +234,18 @@ class Controller:
         self._driver_logs.archive(run, attempt)
 
     def _pending(self, run: Run, job: JobInfo) -> list[dict[str, float]]:
-        try:
+        # The resources it waits for, and how its environment is set up, are left out of the reason where not known.
+        with suppress(ClusterError):
             return self._clusters.pending_bundles(run.address, job.ray_job_id)
-        except ClusterError as error:
-            log.debug("%s: the resources it waits for are not known: %s", run.id, error)
-            return []
+        return []
 
     def _setup_failure(self, run: Run, attempt: Attempt, job: JobInfo) -> str:
         """Returns why Ray's last try to set up a pending job failed; Ray itself reports it only when it gives up."""
-        if job.status != PENDING:
-            return ""
-        try:
-            log_end = self._clusters.setup_log_end(run.address, attempt.submission_id, SETUP_LINES, SETUP_BYTES)
-        except ClusterError as error:
-            log.debug("%s: how its environment is set up is not known: %s", run.id, error)
-            return ""
-        return line_of_setup(log_end.decode(errors="replace"))
+        if job.status == PENDING:
+            with suppress(ClusterError):
+                end = self._clusters.setup_log_end(run.address, attempt.submission_id, SETUP_LINES, SETUP_BYTES)
+                return line_of_setup(end.decode(errors="replace"))
+        return ""
 
     def _end(self, run: Run, attempt: Attempt, job: JobInfo) -> None:
         if not self._driver_logs.archive_last(run, attempt):

@@ -26,12 +26,13 @@ class RunChange:
     Attributes:
         run: The run as it was read; the change is dropped if the run has changed since.
         event: The event's cause, for programs. None: no event.
+        text: The event's line for people. "": the reason.
         attempt: The newest attempt after the change. None: it does not change.
     """
 
     run: Run
     event: str | None
-    text: str
+    text: str = ""
     state: RunState
     reason: str
     at_s: float
@@ -55,7 +56,7 @@ def write(ledger: Ledger, lease: Lease, change: RunChange) -> Run:
         return writer.change(
             change.run,
             cause=change.event or "",
-            text=change.text,
+            text=change.text or change.reason,
             state=change.state,
             reason=change.reason,
             at_s=change.at_s,
@@ -111,19 +112,12 @@ def observed(run: Run, *, state: RunState, reason: str, progress: Progress | Non
     if not moved and reason == run.reason and progress == run.progress:
         return None
     known = run.progress.restarts if run.progress is not None else 0
-    event, text = "phase" if moved else None, reason
+    event, text = "phase" if moved else None, ""
     if progress is not None and progress.restarts > known:
         again = f"workers of attempt {run.attempt}: {progress.restarts_text}"
         event, text = ("phase", f"{reason}; {again}") if moved else ("restart", again)
-    return RunChange(
-        run=run,
-        event=event,
-        text=text,
-        state=state,
-        reason=reason,
-        at_s=now_s,
-        fields={"progress": progress},
-    )
+    fields = {"progress": progress}
+    return RunChange(run=run, event=event, text=text, state=state, reason=reason, at_s=now_s, fields=fields)
 
 
 def ended(
@@ -172,11 +166,11 @@ def refused(run: Run, *, reason: str, now_s: float) -> RunChange | None:
     if not run.state.waiting:
         return None
     failed, fields = RunState.FAILED, {"ended_s": now_s}
-    return RunChange(run=run, event="refused", text=reason, state=failed, reason=reason, at_s=now_s, fields=fields)
+    return RunChange(run=run, event="refused", state=failed, reason=reason, at_s=now_s, fields=fields)
 
 
 def blocked(run: Run, *, reason: str, event: str, now_s: float) -> RunChange | None:
     """Returns the change of a run that the controller cannot advance: one event, however long that lasts."""
     if run.reason == reason or run.state.ended:
         return None
-    return RunChange(run=run, event=event, text=reason, state=run.state, reason=reason, at_s=now_s)
+    return RunChange(run=run, event=event, state=run.state, reason=reason, at_s=now_s)

@@ -32,5 +32,5 @@ def test_each_file_is_there_without_a_token_and_is_what_pages_say(
         assert response.headers["cache-control"].endswith("immutable")
         digest = base64.b64encode(sha256(response.content).digest()).decode()
         assert integrity in (None, f"sha256-{digest}")
-    read_page(anonymous.get("/ui/static/..%2fpage_app.py"), 404)
+    read_page(anonymous.get("/ui/static/..%2fpage_rendering.py"), 404)
     read_page(anonymous.get("/ui/static/htmx-4.0.1.LICENSE"), 404)
