@@ -20,10 +20,10 @@ from jobs.api.server.middleware import (
     TokenMiddleware,
     bare_app,
 )
-from jobs.api.server.pages import list_page, log_page, page_access, page_rendering, run_page, usage_page
+from jobs.api.server.pages import list_page, log_page, page_access, page_rendering, run_page
+from jobs.api.server.pages.list_page import RecentUsage
 from jobs.api.server.pages.page_access import HOME, CookieMiddleware, access_by_token
 from jobs.api.server.pages.page_rendering import PageAccess, PageBackend, error_page
-from jobs.api.server.pages.usage_page import RecentUsage
 from jobs.api.server.prometheus import Figures, LedgerCollector, registry_of
 from jobs.api.server.routes import package_routes, run_routes, service_routes
 from jobs.service.direct.all_runs import AllRuns
@@ -128,7 +128,7 @@ def add_pages(app: FastAPI, pages: PageBackend) -> None:
     below = bare_app(openapi_url=None)
     below.state.pages, below.state.threads = pages, pages.threads
     below.state.recent_usage = RecentUsage()
-    for module in (list_page, run_page, log_page, usage_page, page_rendering, page_access):
+    for module in (list_page, run_page, log_page, page_rendering, page_access):
         below.include_router(module.router)
     for kind in (RayscribeError, RequestValidationError, HTTPException, Exception):
         below.add_exception_handler(kind, _show_error)

@@ -1,9 +1,13 @@
-"""The list of runs: filtered, in pages, kept up to date while it is open; and the comparison of those ticked in it."""
+"""The pages of all runs: their list, the comparison of those ticked in it, and queues with their usage.
 
-from collections.abc import Mapping
+The list is filtered, shown in pages, and kept up to date while it is open.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from time import time
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,7 +18,9 @@ from jobs.api.server.pages.page_access import HOME
 from jobs.api.server.pages.page_rendering import PagesDep, RunsDep, page
 from jobs.api.server.pages.run_page import MAX_KEY
 from jobs.api.server.routes.run_routes import CURSOR, Filter, QueryString
-from jobs.model import ENDED, HOLDING, WAITING, RunFilter, RunState
+from jobs.model import ENDED, HOLDING, WAITING, RunFilter, RunState, Usage, UsageBy
+from jobs.service.operations import RunOperations
+from jobs.service.service import Recent
 from trainers.errors import ConfigError, StorageError
 from trainers.run_folder.layout import EVALUATION, RunFolder
 from trainers.scoring.comparison.comparison import compare_named
@@ -30,6 +36,12 @@ MOST_RUNS = 8
 # Limit of one run's score files; those of a hundred thousand utterances have a quarter of this.
 MAX_SCORES_BYTES = 64 << 20
 TIMEOUT_S = 30.0
+SECONDS_PER_DAY = 86_400.0
+# Days by their name in the page's form; None: all time.
+PERIODS: dict[str, float | None] = {"1": 1.0, "7": 7.0, "30": 30.0, "90": 90.0, "all": None}
+SHOWN: tuple[UsageBy, ...] = ("user", "queue")
+# A sum reads all attempts of its period, half a second for a hundred thousand of them.
+KEPT_S = 60.0
 
 router = APIRouter()
 
@@ -78,7 +90,7 @@ def list_runs(request: Request, query: Annotated[ListQuery, Query()], pages: Pag
         older=query.with_cursor(found.next_cursor) if found.next_cursor else None,
         waiting=sum(queue.waiting for queue in queues),
         running=sum(queue.holding for queue in queues),
-        now_s=time(),
+        now_s=time.time(),
     )
 
 
@@ -114,3 +126,51 @@ def _system(name: str, split: str, folder: RunFolder) -> System:
     if size_bytes > MAX_SCORES_BYTES:
         raise StorageError(f"{folder.url}: its scores are too large for a page: `rayscribe compare` compares them")
     return System.of_folder(name, folder, split)
+
+
+class UsageQuery(QueryString):
+    """The period over which usage is summed."""
+
+    days: Literal["1", "7", "30", "90", "all"] = "30"
+
+
+@dataclass(frozen=True)
+class UsageTables:
+    """Usage by each of SHOWN, and when it was summed: seconds since 1970, UTC."""
+
+    at_s: float
+    rows: dict[UsageBy, list[Usage]]
+
+
+class RecentUsage:
+    """The usage of each period, summed at most once a minute for all users together."""
+
+    def __init__(self, clock: Callable[[], float] = time.time):
+        # One cache per period, so that a long one does not block the others.
+        self._recent = {days: Recent[UsageTables](KEPT_S, clock) for days in PERIODS}
+
+    def of(self, days: str, runs: RunOperations) -> UsageTables:
+        """Returns the usage of a period of PERIODS."""
+        period = PERIODS[days]
+
+        def read(now_s: float) -> UsageTables:
+            since_s = None if period is None else now_s - period * SECONDS_PER_DAY
+            return UsageTables(now_s, {by: runs.usage(by, since_s=since_s) for by in SHOWN})
+
+        return self._recent[days].get(read)
+
+
+@router.get("/usage")
+@in_threads("lists")
+def show_usage(request: Request, query: Annotated[UsageQuery, Query()], pages: PagesDep, runs: RunsDep) -> Response:
+    """Shows queues with their limits and runs, and the hours of users and queues."""
+    recent: RecentUsage = request.app.state.recent_usage
+    return page(
+        request,
+        "usage.html.j2",
+        title="Queues and usage",
+        queues=pages.queues(),
+        days=query.days,
+        periods=PERIODS,
+        usage=recent.of(query.days, runs),
+    )

@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from jobs.api.server.pages.usage_page import KEPT_S, RecentUsage
+from jobs.api.server.pages.list_page import KEPT_S, RecentUsage
 from jobs.model import RunState
 from tests.jobs.api.backend_harness import BackendHarness
 from tests.jobs.api.pages.read_pages import links, read_page
