@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -81,3 +82,13 @@ def complete_key(ctx: typer.Context, incomplete: str) -> Iterable[str]:
     from trainers.config.validation import keys_of  # noqa: PLC0415
 
     return [f"{key}=" for kind in RUN_CONFIGS.values() for key in keys_of(kind)]
+
+
+def run_argument(text: str, metavar: str = "RUN") -> Any:
+    """Returns an argument that names a run, or several, with its help."""
+    return typer.Argument(metavar=metavar, help=text, autocompletion=complete_run)
+
+
+def cluster_option(text: str, variable: str | None = None) -> Any:
+    """Returns an option that names a cluster of `rayscribe cluster up`, with its help."""
+    return typer.Option(envvar=variable, metavar="NAME", help=text, autocompletion=complete_cluster)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.completion import complete_run
+from jobs.cli.completion import run_argument
 from jobs.errors import ServiceError
 from jobs.service.operations import Operations
 from trainers.distributed.machine import home
@@ -31,10 +31,7 @@ ServiceOption = Annotated[
         help="URL of a running `rayscribe serve`. Default: none, a local ledger whose runs advance while commands run.",
     ),
 ]
-RunName = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Name of the run, or its folder or URL.", autocompletion=complete_run),
-]
+RunName = Annotated[str, run_argument("Name of the run, or its folder or URL.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON; docs/jobs.md describes it.")]
 
 

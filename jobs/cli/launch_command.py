@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 import yaml
 
-from jobs.cli.completion import complete_cluster
+from jobs.cli.completion import cluster_option
 from jobs.cli.connect import JsonOption, ServiceOption
 from jobs.cli.output import ForceOption, write_file
 from jobs.cli.submit import FollowOption, Submission, named_address, submit_spec
@@ -61,11 +61,9 @@ Address = Annotated[
 ]
 Cluster = Annotated[
     str | None,
-    typer.Option(
-        envvar="RAYSCRIBE_CLUSTER",
-        metavar="NAME",
-        help="A cluster of `rayscribe cluster up`, by its name. Default: none; with --submit the only one.",
-        autocompletion=complete_cluster,
+    cluster_option(
+        "A cluster of `rayscribe cluster up`, by its name. Default: none; with --submit the only one.",
+        "RAYSCRIBE_CLUSTER",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the complete request without sending it.")]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.completion import complete_run
+from jobs.cli.completion import run_argument
 from jobs.cli.connect import JsonOption, RunName, ServiceOption, open_session
 from jobs.cli.follow import Follower, exit_code_of, print_json, wait_for_end
 from jobs.cli.output import as_json, echo, event_line, print_table, run_details, runs_table, state_line
@@ -167,10 +167,7 @@ def events(run_id: RunName, service: ServiceOption = None, json_output: JsonOpti
 
 
 def forget(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RUN", help="Name of a run, or its folder or URL.", autocompletion=complete_run),
-    ] = None,
+    names: Annotated[list[str] | None, run_argument("Name of a run, or its folder or URL.")] = None,
     gone: Annotated[bool, typer.Option("--gone", help="All whose folders are gone, or were never made.")] = False,
     service: ServiceOption = None,
 ) -> None:

@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from jobs.addresses import cluster_address, is_loopback_url
-from jobs.cli.completion import complete_cluster, complete_recipe, complete_run
+from jobs.cli.completion import cluster_option, complete_recipe, run_argument
 from jobs.cli.connect import SERVICE_VARIABLE, CommandSession, JsonOption, ServiceOption, open_session
 from jobs.cli.follow import Follower, StatusPrinter, exit_code_of, print_line, print_text
 from jobs.cli.output import as_json, echo, next_steps, state_line
@@ -54,11 +54,9 @@ AddressOption = Annotated[
 ]
 ClusterOption = Annotated[
     str | None,
-    typer.Option(
-        envvar="RAYSCRIBE_CLUSTER",
-        metavar="NAME",
-        help="A cluster of `rayscribe cluster up`, by its name. Default: the only one, if no address is given.",
-        autocompletion=complete_cluster,
+    cluster_option(
+        "A cluster of `rayscribe cluster up`, by its name. Default: the only one, if no address is given.",
+        "RAYSCRIBE_CLUSTER",
     ),
 ]
 FollowOption = Annotated[
@@ -176,14 +174,7 @@ def submit_from_python(
 
 
 def resume(
-    run_id: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="A failed or stopped run, by its name, folder or URL.",
-            autocompletion=complete_run,
-        ),
-    ],
+    run_id: Annotated[str, run_argument("A failed or stopped run, by its name, folder or URL.")],
     checkpoint: Annotated[
         str | None,
         typer.Option(

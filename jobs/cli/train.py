@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from jobs.addresses import cluster_address
-from jobs.cli.completion import complete_cluster, complete_key, complete_recipe, complete_run
+from jobs.cli.completion import cluster_option, complete_key, complete_recipe, complete_run
 from jobs.cli.connect import ServiceOption, open_session
 from jobs.cli.output import echo
 from jobs.clusters.managed.cluster_endpoint import connect
@@ -49,12 +49,7 @@ Address = Annotated[
     ),
 ]
 Cluster = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="A cluster of this machine that `rayscribe cluster up --local` has started.",
-        autocompletion=complete_cluster,
-    ),
+    str | None, cluster_option("A cluster of this machine that `rayscribe cluster up --local` has started.")
 ]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON document per line, for programs.")]
 OnRay = Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jobs.cli.completion import complete_run
+from jobs.cli.completion import run_argument
 from jobs.cli.connect import RunName, ServiceOption, open_session
 from jobs.cli.output import ForceOption, as_json, echo, percent, print_table, write_file
 from jobs.errors import NotFoundError
@@ -144,14 +144,7 @@ def push(
 
 
 def report(
-    run_id: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help="Name of the run, or its folder or URL; or that of a prepared set.",
-            autocompletion=complete_run,
-        ),
-    ],
+    run_id: Annotated[str, run_argument("Name of the run, or its folder or URL; or that of a prepared set.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it there. Default: report.html in the folder.")
     ] = None,

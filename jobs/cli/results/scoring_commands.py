@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jobs.cli.completion import complete_run
+from jobs.cli.completion import run_argument
 from jobs.cli.connect import CommandSession, JsonOption, ServiceOption, open_session
 from jobs.cli.output import ForceOption, as_json, echo, percent, print_table, warn, write_file
 from jobs.errors import NotFoundError
@@ -27,10 +27,8 @@ LONGEST_NAME = LONGEST_VALUE = 28
 
 Names = Annotated[
     list[str],
-    typer.Argument(
-        metavar="SYSTEM…",
-        help="Runs by name, folder or URL; folders of `rayscribe evaluate`; files of any system's output.",
-        autocompletion=complete_run,
+    run_argument(
+        "Runs by name, folder or URL; folders of `rayscribe evaluate`; files of any system's output.", "SYSTEM…"
     ),
 ]
 Split = Annotated[str, typer.Option(metavar="SPLIT", help="Which score of the runs: test or validation.")]

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.cli.completion import complete_run
+from jobs.cli.completion import run_argument
 from jobs.cli.connect import ServiceOption
 from jobs.cli.train import Address, Cluster, JsonLines, Overrides, joined, model_of
 from trainers.pipeline.transcription.transcription_command import run_transcription
@@ -12,11 +12,7 @@ from trainers.pipeline.transcription.transcription_request import TranscriptionR
 
 Model = Annotated[
     str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A run, by its name, folder or URL; a folder with a model; or an id of the Hub.",
-        autocompletion=complete_run,
-    ),
+    run_argument("A run, by its name, folder or URL; a folder with a model; or an id of the Hub.", "MODEL"),
 ]
 Files = Annotated[
     list[str],
