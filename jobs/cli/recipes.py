@@ -167,11 +167,11 @@ def common_voice(  # noqa: PLR0913, PLR0917 -- one parameter per option
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="Common Voice's folder, or its .tar.gz.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the manifests.", show_default=False)],
     language: Annotated[
-        str | None, typer.Option(metavar="CODE", help="Of a source with several languages, which one: e.g. sr.")
+        str | None, typer.Option(metavar="CODE", help="Language of a source with several, e.g. sr.")
     ] = None,
     train: Annotated[str, typer.Option(metavar="TABLES", help="Tables to train on, joined by +.")] = "train",
-    validation: Annotated[str, typer.Option(metavar="TABLES", help="Those that choose the best model.")] = "dev",
-    test: Annotated[str, typer.Option(metavar="TABLES", help="Those of the final score.")] = "test",
+    validation: Annotated[str, typer.Option(metavar="TABLES", help="Tables that choose the best model.")] = "dev",
+    test: Annotated[str, typer.Option(metavar="TABLES", help="Tables of the final score.")] = "test",
     accented_letters: Annotated[
         bool, typer.Option(help="Keep accents of Latin letters; SpeechBrain's recipe takes them off.")
     ] = True,

@@ -36,9 +36,8 @@ class QueuesConfig(Record):
     )
     s3_endpoints: list[str] = Field(
         [],
-        description="What those users may give as run.s3_endpoint_url, gs_endpoint_url or az_endpoint_url, or "
-        "as that of one of run.s3_buckets: the service sends it its own credentials. []: nothing, so that it is the "
-        "service's own.",
+        description="Servers that those users may name as run.s3_endpoint_url, gs_endpoint_url or az_endpoint_url, or "
+        "as that of one of run.s3_buckets: the service sends them its own credentials. []: none but the service's own.",
     )
     queues: dict[str, QueuePart] = Field(default_factory=dict, description="Name of each queue → its limits.")
 
