@@ -197,8 +197,8 @@ def _asks_again(scope: Scope) -> bool:
 class BodyLimitMiddleware:
     """Reads the complete body of a request, up to the limit, before it passes the request on."""
 
-    def __init__(self, app: ASGIApp):
-        self._app = app
+    def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_JSON_BYTES, timeout_s: float = BODY_TIMEOUT_S):
+        self._app, self._max_bytes, self._timeout_s = app, max_bytes, timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         streamed = scope["type"] == "http" and scope["method"] == "PUT" and scope["path"].startswith(f"{PACKAGES}/")
@@ -206,33 +206,32 @@ class BodyLimitMiddleware:
             await self._app(scope, receive, send)
             return
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 body = await self._read(Headers(scope=scope), receive)
         except TimeoutError:
             raise TooSlowError(
-                f"the request's body did not arrive within {BODY_TIMEOUT_S:.0f} s: send it again"
+                f"the request's body did not arrive within {self._timeout_s:.0f} s: send it again"
             ) from None
         if body is not None:
             await self._app(scope, _replay(body, receive), send)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
         """Returns the body; None if the client has disconnected."""
-        if int(headers.get("content-length", "0")) > MAX_JSON_BYTES:
-            raise _too_large()
+        if int(headers.get("content-length", "0")) > self._max_bytes:
+            raise self._too_large()
         body = bytearray()
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
-            if len(body) > MAX_JSON_BYTES:
-                raise _too_large()
+            if len(body) > self._max_bytes:
+                raise self._too_large()
             if not message.get("more_body", False):
                 return bytes(body)
 
-
-def _too_large() -> TooLargeError:
-    return TooLargeError(f"the request's body is larger than {MAX_JSON_BYTES} bytes, the limit for a recipe")
+    def _too_large(self) -> TooLargeError:
+        return TooLargeError(f"the request's body is larger than {self._max_bytes} bytes, the limit for a recipe")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
