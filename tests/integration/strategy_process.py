@@ -19,7 +19,6 @@ from torch.distributed.tensor import DTensor
 from trainers.config import schema
 from trainers.main import main
 from trainers.storage.local_folder import LocalStorage
-from trainers.training import arguments
 from trainers.training.callbacks import ProgressReport
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 
@@ -67,12 +66,6 @@ def kill_in_upload(patch: pytest.MonkeyPatch, step: int) -> None:
     patch.setattr(LocalStorage, "upload_file", upload_file)
 
 
-def write_whole_states(patch: pytest.MonkeyPatch) -> None:
-    """Lets the main process write FSDP2's whole states, as earlier versions did."""
-    whole = {"fsdp": True, "fsdp_config": {"version": 2, "state_dict_type": "FULL_STATE_DICT"}}
-    patch.setattr(arguments, "strategy_arguments", lambda part: whole)
-
-
 def shard_on_cpus(patch: pytest.MonkeyPatch) -> None:
     """Lets FSDP2 run on CPUs, which torch can: the config refuses it, since accelerate would train under DDP."""
     original = AcceleratorState.__init__
@@ -94,8 +87,6 @@ if __name__ == "__main__":
         with pytest.MonkeyPatch.context() as patch:
             record_wrapped(patch, Path(run["folder"]))
             shard_on_cpus(patch)
-            if "whole" in run:
-                write_whole_states(patch)
             if "kill" in run and os.environ["RANK"] == str(run["rank"]):
                 KILLS[run["kill"]](patch, run["step"])
             code = main(run["words"])

@@ -274,17 +274,6 @@ def test_killed_runs_of_each_strategy_go_on_as_the_undisturbed_ones(runs: Torchr
         check_as_undisturbed(runs, name, strategy)
 
 
-def test_a_run_goes_on_from_whole_states_of_fsdp2(runs: TorchrunRuns) -> None:
-    code, said = runs.run(runs.start("whole-states", FSDP, whole=True, rank=1, kill="step", step=SAVE_STEPS + 3))
-    assert code != 0, said
-    (before,) = runs.checkpoints("whole-states")
-    assert {"pytorch_model_fsdp.bin", "optimizer.bin"} <= set(before.files)
-    code, said = runs.run(runs.start("whole-states", FSDP))
-    assert code == 0, said
-    assert "optimizer_0/.metadata" in runs.checkpoints("whole-states")[-1].files
-    check_as_undisturbed(runs, "whole-states", FSDP)
-
-
 @pytest.mark.parametrize("name", ["zero3", FSDP])
 def test_nodes_store_their_own_shards_and_take_over_what_they_had_staged(runs: TorchrunRuns, name: str) -> None:
     run = f"nodes-{name}"

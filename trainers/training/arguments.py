@@ -111,7 +111,7 @@ def training_arguments(
         arguments = Seq2SeqTrainingArguments(**_by_new_names({**chosen, **part.training_args, **unfiltered}))
     except (TypeError, ValueError, ImportError) as error:
         raise ConfigError(f"training: transformers refuses the arguments: {error}") from error
-    # Creating the arguments has enabled ZeRO-3 in all of transformers, see `strategies/sharding.py`.
+    # Creating the arguments has enabled ZeRO-3 in all of transformers, see `sharding.py`.
     unset_hf_deepspeed_config()
     return on_one_device(arguments)
 

@@ -18,7 +18,7 @@ from trainers.models.sources.opened_model import OpenedModel, open_once_a_node
 from trainers.run_folder import layout
 from trainers.run_folder.checkpoints import BASE, ORIGINAL
 from trainers.training.arguments import autocast_dtype
-from trainers.training.strategies.sharding import run_every_layer
+from trainers.training.sharding import run_every_layer
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 

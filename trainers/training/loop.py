@@ -38,8 +38,7 @@ from trainers.training.on_ray.checkpoint_reports import CheckpointReports
 from trainers.training.on_ray.step_gauges import StepGauges
 from trainers.training.planning import cache_bytes, scored_clips, small_set_note, validation_options
 from trainers.training.schedule import ApplyConfig, Schedule
-from trainers.training.strategies.full_weights import FULL_STATE, LoadFullStates
-from trainers.training.strategies.sharding import nvme_optimizer
+from trainers.training.sharding import nvme_optimizer
 from trainers.training.trainer.planned_batches import Clips, PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
 from trainers.training.worker_context import ResumePoint, WorkerContext
@@ -123,8 +122,6 @@ def build(
         callbacks=[ApplyConfig(), *deleting, Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
         optimizer=nvme_optimizer(config.strategy, arguments),
     )
-    if start is not None and (start.local / FULL_STATE).is_file():
-        trainer.add_callback(LoadFullStates(trainer))
     trainer.add_callback(StepGauges(session, trainer.times, trainer.exchange, plan, durations_s))
     last_step = schedule.last_step
     return Loop(context, start, recognizer, plan, last_step, trainer, stop, log, progress, keeper, reports)

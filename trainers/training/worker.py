@@ -35,7 +35,7 @@ from trainers.training.initial_model import load_model
 from trainers.training.loop import Loop, build, train
 from trainers.training.planning import plan_training
 from trainers.training.scoring_worker import LOADING, opened_search, score_split, score_task
-from trainers.training.strategies.sharding import sharding_process
+from trainers.training.sharding import sharding_process
 from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
 from trainers.training.trackers.tracker import TrackedRun, TrackerFiles

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from transformers import WhisperConfig, WhisperForConditionalGeneration, set_seed
 
-from trainers.training.strategies.full_weights import full_weights, shards_weights
+from trainers.training.sharding import full_weights, shards_weights
 
 SIZES: Any = {
     "vocab_size": 64,

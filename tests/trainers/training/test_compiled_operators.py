@@ -11,11 +11,11 @@ import pytest
 from torch.utils import cpp_extension
 from torch.utils.file_baton import FileBaton
 
-from trainers.training.strategies.sharding import FOLDER_VARIABLE, CompileLock, operators_compiled_here
+from trainers.training.sharding import FOLDER_VARIABLE, CompileLock, operators_compiled_here
 
 HOLDS = """
 import sys, time
-from trainers.training.strategies.sharding import CompileLock
+from trainers.training.sharding import CompileLock
 lock = CompileLock(sys.argv[1])
 lock.try_acquire()
 print("held", flush=True)

@@ -15,7 +15,7 @@ from transformers import (
     WhisperForConditionalGeneration,
 )
 
-from trainers.training.strategies.sharding import run_every_layer
+from trainers.training.sharding import run_every_layer
 
 SIZES: dict[str, Any] = {
     "d_model": 16,

@@ -9,7 +9,7 @@ import torch
 from tests.trainers.training.fsdp_process import train_and_score
 from tests.trainers.training.rank_processes import run_ranks
 from trainers.config.parts.strategy_part import StrategyPart
-from trainers.training.strategies.sharding import sharding_process
+from trainers.training.sharding import sharding_process
 
 
 def run(folder: Path, *, sharded: bool) -> list[list[torch.Tensor]]:

@@ -23,7 +23,7 @@ from trainers.models.recognizer import Recognizer
 from trainers.run_folder.checkpoints import ORIGINAL
 from trainers.scoring.scorer import NotFiniteError
 from trainers.training.schedule import Schedule, new_scheduler
-from trainers.training.strategies.full_weights import full_weights, gathered_weights
+from trainers.training.sharding import full_weights, gathered_weights
 from trainers.training.trainer.divergence import Divergence
 from trainers.training.trainer.objective import Objective
 from trainers.training.trainer.planned_batches import BatchesAhead, Clips, Collator, PlannedBatches, PlannedLoader
@@ -71,7 +71,7 @@ class SpeechTrainer(Seq2SeqTrainer):
             compute_loss_func=self.objective.loss,
             callbacks=callbacks,
         )
-        # accelerate has enabled ZeRO-3 in all of transformers, see `strategies/sharding.py`.
+        # accelerate has enabled ZeRO-3 in all of transformers, see `sharding.py`.
         unset_hf_deepspeed_config()
         # Seq2SeqTrainer does not pass it on.
         self.optimizer_cls_and_kwargs = optimizer

@@ -1,4 +1,4 @@
-"""Prepares a rank's process for sharding, and DeepSpeed before it is imported.
+"""Sharding by ZeRO and FSDP2: prepares a rank's process, and gathers full weights for scores and checkpoints.
 
 New and loaded weights are created in full on every rank, as for DDP, and sharded when training begins; so the same seed
 gives the same weights, and a model must fit into a rank's memory once. ZeRO-3 is disabled in transformers itself
@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 import torch.distributed
+from accelerate import Accelerator
 from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.fsdp import FSDPModule
 from transformers import TrainingArguments
 
 from trainers.config.parts.strategy_part import StrategyPart
@@ -144,3 +146,78 @@ def run_every_layer(network: nn.Module) -> tuple[str, ...]:
     if not highest:
         return ()
     return (f"no layer is skipped at random (layerdrop was {highest:g}): ranks that shard weights run the same layers",)
+
+
+@contextmanager
+def full_weights(model: Any) -> Iterator[None]:
+    """Gives every rank all weights while the block runs, so that forward passes need no other rank. All ranks enter it.
+
+    Ranks score unequal numbers of batches, halve those that do not fit their memory, and may give up early; with
+    sharded weights, the others would wait in each of these cases. So the weights are gathered once for a score. `model`
+    is the Trainer's wrapped model; with FSDP2, it must have trained a step already.
+    """
+    if isinstance(model, FSDPModule):
+        with _unsharded(model):
+            yield
+    elif shards_weights(model):
+        with _gathered(model):
+            yield
+    else:
+        yield
+
+
+def shards_weights(model: Any) -> bool:
+    """Returns True if no rank holds all weights of the wrapped model: with ZeRO-3 and FSDP2."""
+    if isinstance(model, FSDPModule):
+        return True
+    partitions = getattr(model, "zero_optimization_partition_weights", None)
+    return partitions is not None and bool(partitions())
+
+
+def gathered_weights(accelerator: Accelerator, model: Any) -> dict[str, Any] | None:
+    """Returns all weights on the main process, tied ones as one tensor; None if not sharded. All ranks call this."""
+    if not shards_weights(model):
+        return None
+    weights: dict[str, Any] = accelerator.get_state_dict(model)
+    if isinstance(model, FSDPModule):
+        names: dict[int, str] = {}
+        for name, shard in model.named_parameters(remove_duplicate=False):  # type: ignore[attr-defined]
+            if name in weights:
+                weights[name] = weights[names.setdefault(id(shard), name)]
+    return weights
+
+
+@contextmanager
+def _gathered(engine: Any) -> Iterator[None]:
+    """Gathers the weights of DeepSpeed's engine, without the hooks that gather and shard again in each layer."""
+    # Imported only if a rank trains with DeepSpeed: it takes seconds, and requires `sharding_process`.
+    from deepspeed.runtime.zero import unwrap_model_for_generation  # noqa: PLC0415
+
+    failed: BaseException | None = None
+    with unwrap_model_for_generation(engine):
+        try:
+            yield
+        except BaseException as error:
+            # DeepSpeed restores its hooks only if the block ends without an error.
+            failed = error
+    if failed is not None:
+        raise failed
+
+
+@contextmanager
+def _unsharded(root: FSDPModule) -> Iterator[None]:
+    """Gathers the weights of FSDP2's modules, which then need no collectives."""
+    modules = [module for module in root.modules() if isinstance(module, FSDPModule)]  # type: ignore[attr-defined]
+    for module in modules:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    # The Trainer registers `generate` as a forward method around others, at whose end the root would be sharded again.
+    as_forward = vars(root).pop("generate", None)
+    try:
+        yield
+    finally:
+        if as_forward is not None:
+            vars(root)["generate"] = as_forward
+        for module in modules:
+            module.reshard()
+            module.set_reshard_after_forward(True, recurse=False)
