@@ -13,8 +13,8 @@ from transformers import TrainerCallback
 
 from trainers.data.prepared_set import ClipReader
 from trainers.main import main as task
+from trainers.training import ray_workers
 from trainers.training.loop import Loop
-from trainers.training.on_ray import ray_workers
 from trainers.training.worker import run_training_worker
 
 # From this step on, each takes so long until the run is told to hurry that none comes to its end before.

@@ -27,6 +27,7 @@ from trainers.scoring.scorer import CutShortError, Scorer, ScoringOptions, Split
 from trainers.training.arguments import training_arguments
 from trainers.training.callbacks import (
     VALIDATION,
+    CheckpointReports,
     DeleteResumeFiles,
     KeepCheckpoints,
     MetricsLog,
@@ -34,13 +35,12 @@ from trainers.training.callbacks import (
     Reseed,
     validation_metrics,
 )
-from trainers.training.on_ray.checkpoint_reports import CheckpointReports
-from trainers.training.on_ray.step_gauges import StepGauges
 from trainers.training.planning import cache_bytes, scored_clips, small_set_note, validation_options
 from trainers.training.schedule import ApplyConfig, Schedule
 from trainers.training.sharding import nvme_optimizer
 from trainers.training.trainer.planned_batches import Clips, PlannedBatches
 from trainers.training.trainer.speech_trainer import SpeechTrainer
+from trainers.training.trainer.step_times import StepGauges
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 

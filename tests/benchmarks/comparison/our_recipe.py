@@ -42,8 +42,8 @@ from trainers.pipeline.on_ray.ray_engine import RayEngine
 from trainers.pipeline.splits import prepare_all
 from trainers.scoring.scorer import Scorer
 from trainers.training.arguments import silence_libraries
-from trainers.training.on_ray.ray_workers import train_loop_per_worker
 from trainers.training.planning import scored_clips, scoring_options
+from trainers.training.ray_workers import train_loop_per_worker
 from trainers.training.trainer.planned_batches import Clips, Collator, SampleReference
 
 

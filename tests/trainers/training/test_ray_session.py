@@ -7,8 +7,8 @@ from ray.util import metrics
 
 from trainers.distributed.coordinator import Coordinator, EndRequest
 from trainers.distributed.gauges import LOSS, error_rate
-from trainers.training.on_ray import ray_workers
-from trainers.training.on_ray.ray_workers import RaySession
+from trainers.training import ray_workers
+from trainers.training.ray_workers import RaySession
 
 
 def test_a_number_is_labeled_and_repeated_as_it_was_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from trainers.pipeline.transcription.transcriber import TranscribeTask
 from trainers.pipeline.transcription.transcript_files import TranscriptionFolder
 from trainers.pipeline.transcription.transcription import BlockTranscriber
 from trainers.run_folder.layout import RunFolder
-from trainers.training.on_ray.ray_workers import NodeAddressTorchConfig, train_loop_per_worker
+from trainers.training.ray_workers import NodeAddressTorchConfig, train_loop_per_worker
 from trainers.training.tasks import ScoreTask, TrainTask
 
 Made = TypeVar("Made")

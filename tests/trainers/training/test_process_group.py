@@ -10,7 +10,7 @@ import ray
 from ray.train.torch.config import _TorchBackend
 
 from trainers.distributed.machine import GLOO_INTERFACE, interface_of
-from trainers.training.on_ray.ray_workers import NodeAddressTorchConfig, choose_interface, share_devices
+from trainers.training.ray_workers import NodeAddressTorchConfig, choose_interface, share_devices
 
 UNUSED = "192.0.2.99"
 

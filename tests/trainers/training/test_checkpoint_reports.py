@@ -12,7 +12,7 @@ from trainers.errors import StorageError
 from trainers.run_folder.checkpoints import RetentionPolicy, upload_staged
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import Storage, open_storage
-from trainers.training.on_ray.checkpoint_reports import CheckpointReports
+from trainers.training.callbacks import CheckpointReports
 
 KEEP_TWO = RetentionPolicy(2, "eval_wer")
 

@@ -10,8 +10,7 @@ import pytest
 from trainers.distributed import gauges
 from trainers.distributed.gauges import Gauge
 from trainers.distributed.session import LocalSession
-from trainers.training.on_ray.step_gauges import StepGauges
-from trainers.training.trainer.step_times import StepPart, StepTimes
+from trainers.training.trainer.step_times import StepGauges, StepPart, StepTimes
 
 ARGUMENTS = SimpleNamespace(logging_steps=2)
 DURATIONS_S = np.array([1.0, 2.0, 3.0, 4.0])

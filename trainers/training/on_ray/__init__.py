@@ -1,1 +1,0 @@
-"""Workers on Ray and their reports to Ray; the training itself does not need them."""
