@@ -38,8 +38,7 @@ from trainers.training.scoring_worker import LOADING, opened_search, score_split
 from trainers.training.sharding import sharding_process
 from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
-from trainers.training.trackers.tracker import TrackedRun, TrackerFiles
-from trainers.training.trackers.tracker_feed import Trackers
+from trainers.training.trackers.tracker_feed import TrackedRun, TrackerFiles, Trackers
 from trainers.training.worker_context import ResumePoint, WorkerContext
 
 NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}

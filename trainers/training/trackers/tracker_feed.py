@@ -1,20 +1,129 @@
-"""Feeds trackers with the metrics that the run folder has accepted, without blocking training."""
+"""Trackers show a run's metrics with those of other runs; they are fed without blocking training.
 
+A tracker is fed with the lines of metrics that the run folder has accepted, so that it shows all attempts of a run as
+one.
+"""
+
+import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from queue import SimpleQueue
+from shutil import rmtree
 from threading import Thread
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self
 
+from transformers.integrations.integration_utils import rewrite_logs
+
+from trainers.config.storage_location import is_url
 from trainers.errors import FencedError, StorageError
 from trainers.run_folder.fencing import GroupWriter
-from trainers.run_folder.journal import accepted_metrics, deduplicate
-from trainers.training.trackers.tracker import TrackedLine, TrackedRun, Tracker
+from trainers.run_folder.journal import KINDS, accepted_metrics, deduplicate, position_of
+from trainers.run_folder.layout import TENSORBOARD, WANDB, RunFolder, seconds_of
 
+# Fields of a line of metrics that are not numbers to show.
+_ORIGIN = ("step", "attempt", "time")
 # How long the end of a worker waits for all trackers together.
 LAST_WAIT_S = 10.0
+
+
+@dataclass(frozen=True)
+class TrackerFiles:
+    """Folders of trackers without a server: in the run folder; for a run in a bucket, below `staging` until uploaded.
+
+    Each worker group writes them again completely.
+    """
+
+    folder: RunFolder
+    staging: Path
+    _replaced: set[str] = field(default_factory=set)
+
+    @property
+    def root(self) -> Path:
+        """Folder in which the trackers' folders are made."""
+        return self.staging if is_url(self.folder.url) else Path(self.folder.url)
+
+    def renew(self, name: str) -> Path:
+        """Returns an empty folder, in place of that of earlier groups."""
+        made = self.root / name
+        rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        return made
+
+    def upload(self) -> None:
+        """Copies the folders to a bucket, the first time in place of those of earlier groups.
+
+        Raises:
+            StorageError: the storage does not accept a file.
+        """
+        for name in (TENSORBOARD, WANDB):
+            local = self.staging / name
+            if local.is_dir():
+                if name not in self._replaced:
+                    self.folder.storage.delete_tree(name)
+                    self._replaced.add(name)
+                self.folder.storage.upload_folder(local, name)
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as shown by trackers.
+
+    Attributes:
+        id: Unique id; the same in all attempts.
+        name: Name for people.
+        config: Its config, and its folder.
+        files: Folders for trackers without a server.
+    """
+
+    id: str
+    name: str
+    config: Mapping[str, Any]
+    files: TrackerFiles
+
+
+@dataclass(frozen=True)
+class TrackedLine:
+    """A line of metrics.
+
+    Attributes:
+        number: Orders the lines of the run: of later steps, and of later kinds of a step (`journal.KINDS`).
+        step: Its step.
+        at_s: Time of logging, in seconds since 1970.
+        values: Numbers under the names that transformers' own trackers use: train/loss, eval/wer, test/wer.
+    """
+
+    number: int
+    step: int
+    at_s: float
+    values: dict[str, float]
+
+    @classmethod
+    def parsed(cls, text: str | bytes) -> "TrackedLine":
+        """Parses a line of metrics.jsonl; leaves out numbers that are not finite, which are null there."""
+        content = json.loads(text)
+        numbers = {key: value for key, value in content.items() if key not in _ORIGIN and value is not None}
+        step, kind = position_of(content)
+        return cls(step * KINDS + kind, step, seconds_of(content["time"]), rewrite_logs(numbers))
+
+
+class Tracker(Protocol):
+    """Shows a run's metrics together with those of other runs. Used by one thread; methods may block and raise."""
+
+    def open(self, run: TrackedRun) -> int:
+        """Begins or continues the run; called again after a method has raised.
+
+        Returns the number of the last line that the tracker has; -1 if it has none.
+        """
+
+    def log(self, line: TrackedLine) -> None:
+        """Adds a line."""
+
+    def close(self, *, finished: bool) -> None:
+        """Sends remaining data. If the run has not `finished`, another attempt may continue it."""
 
 
 class TrackerFeed:
@@ -75,9 +184,9 @@ class TrackerFeed:
         last = self._tracker.open(self._run)
         coming = chain([line], iter(self._lines.get, None)) if line is not None else ()
         for each in map(TrackedLine.parsed, chain(self._history(), coming)):
-            if last is None or each.position > last:
+            if each.number > last:
                 self._tracker.log(each)
-                last = each.position
+                last = each.number
         self._tracker.close(finished=self._finished)
 
     def _tell(self, why: str) -> None:

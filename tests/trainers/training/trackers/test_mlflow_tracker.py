@@ -15,7 +15,7 @@ from tests.trainers.run_folder.writers import EXPERIMENT
 from tests.trainers.training.trackers.tracked_attempts import LOSSES, SCORES, TEST
 from tests.trainers.training.trackers.trackers_environment import installed, run_attempts
 from trainers.distributed.local_ray import free_ports
-from trainers.training.trackers.mlflow_tracker import RUN
+from trainers.training.trackers.known_trackers import RUN
 
 pytestmark = pytest.mark.long
 

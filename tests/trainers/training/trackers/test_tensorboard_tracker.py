@@ -10,7 +10,7 @@ from tests.trainers.training.trackers.tracked_attempts import LOSSES, SCORES, TE
 from trainers.run_folder.layout import TENSORBOARD, RunFolder
 from trainers.storage import open_storage
 from trainers.training.trackers import tracker_feed
-from trainers.training.trackers.tensorboard_tracker import TensorBoard
+from trainers.training.trackers.known_trackers import TensorBoard
 
 
 def test_event_files_of_a_resumed_run_have_each_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,11 @@ from tests.trainers.training.trackers.tracked_attempts import (
     run_resumed,
     trackers_of,
 )
-from trainers.run_folder.journal import Position
+from trainers.run_folder.journal import KINDS
 from trainers.run_folder.layout import TENSORBOARD, RunFolder
 from trainers.storage import Storage, open_storage
 from trainers.training.trackers import tracker_feed
-from trainers.training.trackers.tracker import TrackedLine, TrackedRun, TrackerFiles
+from trainers.training.trackers.tracker_feed import TrackedLine, TrackedRun, TrackerFiles
 
 
 class Server:
@@ -29,9 +29,9 @@ class Server:
         self.lines: list[TrackedLine] = []
         self.ends: list[bool] = []
 
-    def open(self, run: TrackedRun) -> Position | None:
+    def open(self, run: TrackedRun) -> int:
         self._answer()
-        return self.lines[-1].position if self.lines else None
+        return self.lines[-1].number if self.lines else -1
 
     def log(self, line: TrackedLine) -> None:
         self._answer()
@@ -63,7 +63,12 @@ def test_a_resumed_run_sends_each_line_once(folder: RunFolder, tmp_path: Path) -
     resumed = group_of(begin(folder), "y")
     run_resumed(resumed, trackers_of(resumed, tmp_path, {"server": server}))
     assert server.losses == LOSSES
-    assert [line.position for line in server.lines if line.position[1]] == [(3, 1), (6, 1), (9, 1), (9, 2)]
+    assert [divmod(line.number, KINDS) for line in server.lines if line.number % KINDS] == [
+        (3, 1),
+        (6, 1),
+        (9, 1),
+        (9, 2),
+    ]
     assert server.ends == [False, True]
     # Who came to a step first has logged it.
     speeds = {line.step: line.values["train/clips_per_s"] for line in server.lines if "train/loss" in line.values}
@@ -95,9 +100,9 @@ def test_one_that_never_answers_keeps_neither_training_nor_its_end(
     folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent(Server):
-        def open(self, run: TrackedRun) -> Position | None:
+        def open(self, run: TrackedRun) -> int:
             released.wait()
-            return None
+            return -1
 
     released, said, server = Event(), list[str](), Server()
     monkeypatch.setattr(tracker_feed, "LAST_WAIT_S", 1.0)
@@ -122,7 +127,7 @@ def test_a_stale_group_sends_nothing_more(folder: RunFolder, tmp_path: Path) -> 
 
 def test_a_number_that_is_not_finite_is_left_out() -> None:
     line = TrackedLine.parsed('{"step": 7, "attempt": 2, "time": "2026-01-02T03:04:05+00:00", "loss": null, "lr": 0.1}')
-    assert (line.position, line.values) == ((7, 0), {"train/lr": 0.1})
+    assert (line.step, line.number, line.values) == (7, 7 * KINDS, {"train/lr": 0.1})
 
 
 def test_files_in_a_bucket_replace_those_of_the_group_before(storage: Storage, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.trainers.training.trackers.tracked_attempts import LOSSES, SCORES, TE
 from trainers.run_folder.layout import WANDB, RunFolder
 from trainers.storage import open_storage
 from trainers.training.trackers import tracker_feed
-from trainers.training.trackers.wandb_tracker import AXIS, WeightsAndBiases
+from trainers.training.trackers.known_trackers import AXIS, WeightsAndBiases
 
 KEY = "a1b2" * 10
 

@@ -9,8 +9,7 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.layout import now
 from trainers.storage.json_files import to_json
 from trainers.training.callbacks import MetricsLog
-from trainers.training.trackers.tracker import TrackedRun, Tracker, TrackerFiles
-from trainers.training.trackers.tracker_feed import Trackers
+from trainers.training.trackers.tracker_feed import TrackedRun, Tracker, TrackerFiles, Trackers
 
 SCORED_EVERY = 3
 CONFIG = {"model": {"family": "whisper"}, "training": {"learning_rate": 1e-4, "max_steps": 9}}
