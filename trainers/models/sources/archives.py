@@ -21,7 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from trainers.data.sources.archives.joined_streams import JoinedStreams
-from trainers.errors import ConfigError, StorageError
+from trainers.data.sources.archives.tar_members import RangeFile, ReadAt, check_end
+from trainers.errors import ConfigError, DataError, StorageError
 from trainers.models.sources.model_files import CONFIG, description_files, is_zip, weight_files
 from trainers.storage.full_disk import naming_full_disk, refuse_full
 
@@ -68,9 +69,9 @@ def is_archive(file: Path) -> bool:
     if is_zip(file):
         return True
     try:
-        with _opened_tar(file) as tar:
+        with _opened_tar(file, str(file)) as (tar, _):
             return tar.next() is not None
-    except (*_UNREADABLE, ConfigError):
+    except (*_UNREADABLE, DataError):
         return False
 
 
@@ -100,6 +101,8 @@ def unpack_model(file: Path, target: Path, origin: str, *, allow_pickle: bool) -
             refuse_full(target, sum(member.size_bytes for member in chosen), origin)
             for member in chosen:
                 _write(member, target / member.path.name)
+    except DataError as error:
+        raise StorageError(str(error)) from error
     except _UNREADABLE as error:
         reason = str(error) or type(error).__name__
         raise StorageError(f"{origin}: cannot be unpacked; it is cut or damaged ({reason}): copy it again") from error
@@ -143,7 +146,7 @@ def _members(file: Path, origin: str) -> Iterator[list[Member]]:
             _check_zip(archive)
             yield members
         else:
-            yield list(_checked(_of_tar(stack.enter_context(_opened_tar(file)), origin), origin))
+            yield list(_checked(_of_tar(*stack.enter_context(_opened_tar(file, origin)), origin), origin))
 
 
 def _check_zip(archive: zipfile.ZipFile) -> None:
@@ -211,21 +214,15 @@ def _of_zip(archive: zipfile.ZipFile, origin: str) -> Iterator[Member]:
             yield Member(path, item.file_size, partial(archive.open, item))
 
 
-def _of_tar(archive: tarfile.TarFile, origin: str) -> Iterator[Member]:
+def _of_tar(archive: tarfile.TarFile, read_at: ReadAt, origin: str) -> Iterator[Member]:
     for item in archive:
         path = _path(item.name, origin)
         if not (item.isreg() or item.isdir()) or item.issparse():
             _refuse_special(item.name, origin)
         if item.isreg():
             yield Member(path, item.size, partial(_content, archive, item))
-    # A tar that is cut between two members only lacks its end; this also checks a compression's checksum.
-    assert archive.fileobj is not None
-    archive.fileobj.seek(archive.offset)
-    if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise EOFError("the tar has no end")
-    while rest := archive.fileobj.read(_CHUNK_BYTES):
-        if rest.strip(b"\0"):
-            raise ValueError("the tar goes on behind its end")
+    # Also checks a compression's checksum.
+    check_end(origin, read_at, archive.offset)
 
 
 def _content(archive: tarfile.TarFile, item: tarfile.TarInfo) -> IO[bytes]:
@@ -234,32 +231,22 @@ def _content(archive: tarfile.TarFile, item: tarfile.TarInfo) -> IO[bytes]:
     return found
 
 
-class _BoundedReads:
-    """A file that limits each read to MAX_READ_BYTES, whatever size an archive in it claims."""
-
-    def __init__(self, file: Any):
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= MAX_READ_BYTES:
-            raise ValueError(f"a header claims {size} bytes")
-        content: bytes = self._file.read(size)
-        return content
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-
 @contextmanager
-def _opened_tar(file: Path) -> Iterator[tarfile.TarFile]:
+def _opened_tar(file: Path, origin: str) -> Iterator[tuple[tarfile.TarFile, ReadAt]]:
+    """Yields a tar, and a reader of its uncompressed bytes."""
     with ExitStack() as stack:
-        raw: Any = stack.enter_context(file.open("rb"))
-        start = raw.read(8)
-        raw.seek(0)
-        opener = next((each for magic, each in _COMPRESSIONS if start.startswith(magic)), None)
-        content = stack.enter_context(opener(raw)) if opener is not None else raw
-        bounded: Any = _BoundedReads(content)
-        yield stack.enter_context(tarfile.open(fileobj=bounded, mode="r:"))
+        content: Any = stack.enter_context(file.open("rb"))
+        magic = content.read(8)
+        content.seek(0)
+        opener = next((each for begin, each in _COMPRESSIONS if magic.startswith(begin)), None)
+        if opener is not None:
+            content = stack.enter_context(opener(content))
+
+        def read_at(start: int, length: int) -> bytes:
+            content.seek(start)
+            found: bytes = content.read(length)
+            return found
+
+        # Nothing is read ahead: seeking back in a compressed tar means reading it again.
+        bounded: Any = RangeFile(origin, read_at, block_bytes=1, most_bytes=MAX_READ_BYTES)
+        yield stack.enter_context(tarfile.open(fileobj=bounded, mode="r:")), read_at

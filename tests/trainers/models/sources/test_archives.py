@@ -164,7 +164,7 @@ def test_one_that_is_cut_is_no_archive(tmp_path: Path, kind: str, kept: float) -
     content = file.read_bytes()[:size]
     file.write_bytes(content[: round(len(content) * kept)])
     (tmp_path / "to").mkdir()
-    with pytest.raises(StorageError, match="cut or damaged"):
+    with pytest.raises(StorageError, match=r"cut or damaged|cut short|damaged at byte"):
         unpack_model(file, tmp_path / "to", "the archive", allow_pickle=False)
 
 
@@ -172,7 +172,7 @@ def test_a_tar_that_is_cut_between_two_members_is_no_archive(tmp_path: Path) -> 
     files = {"config.json": b"{}", "model.safetensors": b"weights"}
     file = tar_of(tmp_path / "a", {**files, "tokenizer.json": b"{}"})
     file.write_bytes(file.read_bytes()[: 4 * 512])
-    refused(file, tmp_path / "to", "the tar has no end", StorageError)
+    refused(file, tmp_path / "to", "without an end mark: it was cut short", StorageError)
 
 
 def test_content_that_does_not_fit_its_checksum_is_damage(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_compressed_archive_may_be_of_several_parts(tmp_path: Path, module: Mo
     assert unpacked(tmp_path / "joined", tmp_path / "to") == FILES
     parts[-1] = bytes([parts[-1][0] ^ 1]) + parts[-1][1:]
     (tmp_path / "joined").write_bytes(b"".join(parts))
-    refused(tmp_path / "joined", tmp_path / "other", "cut or damaged", StorageError)
+    refused(tmp_path / "joined", tmp_path / "other", "cut or damaged|cut short", StorageError)
 
 
 @pytest.mark.parametrize(

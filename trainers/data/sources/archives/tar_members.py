@@ -130,7 +130,7 @@ def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) 
         if getattr(error, "errno", None) not in (None, errno.EINVAL, errno.EOVERFLOW):
             raise
         raise DataError(f"{location}: the archive is damaged or cut short ({error}): {_AGAIN}") from None
-    _check_end(location, read_at, end)
+    check_end(location, read_at, end)
 
 
 def read_content(member: Member, read_at: ReadAt, *, with_content: bool) -> bytes | None:
@@ -155,8 +155,12 @@ def _member(info: tarfile.TarInfo, file: RangeFile, *, with_content: bool) -> Me
     return Member(posixpath.normpath(info.name), info.offset_data, info.size, problem, text, checksum)
 
 
-def _check_end(location: str, read_at: ReadAt, end: int) -> None:
-    """Checks for the empty blocks at a tar's end. Without them tarfile ends silently, as at a damaged header."""
+def check_end(location: str, read_at: ReadAt, end: int) -> None:
+    """Checks for the empty blocks at a tar's end. Without them tarfile ends silently, as at a damaged header.
+
+    Raises:
+        DataError: they are missing, or followed by other data.
+    """
     tail = read_at(end, _MOST_END_BYTES + 1)
     if not tail:
         raise DataError(f"{location}: the archive ends at byte {end} without an end mark: it was cut short; {_AGAIN}")
