@@ -287,10 +287,18 @@ class SampleConvolution(torch.nn.Conv1d):
         is_plain = inputs.device.type != "cpu" or inputs.dtype != torch.float32 or torch.is_autocast_enabled("cpu")
         if is_plain:
             return super().forward(inputs)
-        product: Any = _Product
-        frames: torch.Tensor = product.apply(
-            inputs.transpose(1, 2).contiguous(), self.weight, self.bias, self.stride[0]
-        )
+        given = inputs.transpose(1, 2).contiguous()
+        clips, length, channels = given.shape
+        (width,), (stride,) = self.kernel_size, self.stride
+        shape = (clips, (length - width) // stride + 1, self.out_channels)
+        frames = self.bias.expand(shape) if self.bias is not None else given.new_zeros(shape)
+        weight = self.weight.permute(2, 1, 0).reshape(width * channels, -1)
+        for first in range(0, width, stride):
+            taps = min(stride, width - first) * channels
+            # The inputs of these taps at each frame, whose rows do not overlap.
+            seen = given.as_strided((*shape[:2], taps), (length * channels, stride * channels, 1), first * channels)
+            own = weight[first * channels : first * channels + taps]
+            frames = frames.baddbmm(seen, own.expand(clips, -1, -1))
         return frames.transpose(1, 2)
 
 
@@ -300,58 +308,3 @@ def with_sample_convolutions(network: Any) -> None:
         is_plain = not isinstance(layer.conv, SampleConvolution)
         if is_plain and isinstance(getattr(layer, "layer_norm", None), torch.nn.LayerNorm):
             layer.conv = SampleConvolution.of(layer.conv)
-
-
-class _Product(torch.autograd.Function):
-    """The convolution of inputs (B, T, C), contiguous, by a Conv1d's weight (O, C, K) and bias (O,): (B, frames, O)."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: int) -> Any:
-        ctx.save_for_backward(inputs, weight)
-        ctx.stride = stride
-        frames = (inputs.shape[1] - weight.shape[2]) // stride + 1
-        outputs = inputs.new_empty(inputs.shape[0], frames, weight.shape[0])
-        outputs.copy_(bias) if bias is not None else outputs.zero_()
-        for taps, seen in zip(_by_stride(weight, stride), _views(inputs, weight, stride, frames), strict=True):
-            outputs.baddbmm_(seen, taps.expand(len(inputs), -1, -1))
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        inputs, weight = ctx.saved_tensors
-        gradient, stride = gradients[0].contiguous(), ctx.stride
-        of_inputs = of_weight = of_bias = None
-        if ctx.needs_input_grad[0]:
-            of_inputs = torch.zeros_like(inputs)
-            views = _views(of_inputs, weight, stride, gradient.shape[1])
-            for taps, seen in zip(_by_stride(weight, stride), views, strict=True):
-                seen.baddbmm_(gradient, taps.T.expand(len(inputs), -1, -1))
-        if ctx.needs_input_grad[1]:
-            # Taps first, as in `_by_stride`.
-            of_weight = torch.zeros_like(weight.permute(2, 1, 0), memory_format=torch.contiguous_format)
-            views = _views(inputs, weight, stride, gradient.shape[1])
-            for part, seen in zip(of_weight.split(stride), views, strict=True):
-                for clip, own in zip(seen, gradient, strict=True):
-                    part.view(-1, len(weight)).addmm_(clip.T, own)
-            of_weight = of_weight.permute(2, 1, 0)
-        if ctx.needs_input_grad[2]:
-            of_bias = gradient.sum(dim=(0, 1))
-        return of_inputs, of_weight, of_bias, None
-
-
-def _by_stride(weight: torch.Tensor, stride: int) -> Iterator[torch.Tensor]:
-    """Yields each `stride` of the taps of a weight (O, C, K): (taps × C, O)."""
-    for part in weight.permute(2, 1, 0).contiguous().split(stride):
-        yield part.reshape(-1, len(weight))
-
-
-def _views(inputs: torch.Tensor, weight: torch.Tensor, stride: int, frames: int) -> Iterator[torch.Tensor]:
-    """Yields the inputs (B, T, C) of each `stride` of the taps: (B, frames, taps × C), whose rows do not overlap."""
-    clips, length, channels = inputs.shape
-    for first in range(0, weight.shape[2], stride):
-        taps = min(stride, weight.shape[2] - first)
-        yield inputs.as_strided(
-            (clips, frames, taps * channels),
-            (length * channels, stride * channels, 1),
-            inputs.storage_offset() + first * channels,
-        )
