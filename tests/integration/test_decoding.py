@@ -179,8 +179,8 @@ def scored(
 
 def test_workers_and_batches_do_not_move_what_a_search_finds(babbling: Any) -> None:
     wanted, recognizer, prepared = babbling
-    with recognizer.open_search(wanted.decode, wanted.run.storage_options, ALONE) as searcher:
-        search = Search(searcher, (Weights(0.5, 1.0, 0.5), Weights(2.0, 0.0, 0.0)))
+    searcher = recognizer.open_search(wanted.decode, wanted.run.storage_options, ALONE)
+    search = Search(searcher, (Weights(0.5, 1.0, 0.5), Weights(2.0, 0.0, 0.0)))
     ways = [(workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32)]
     results = {way: scored(wanted, recognizer, prepared, search, *way) for way in ways}
     first, scores = results[1, 1], ("score", "greedy", "by_other_settings")

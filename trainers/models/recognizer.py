@@ -275,10 +275,8 @@ class Recognizer(ABC):
         """
         return np.full(len(label_tokens), padded_s)
 
-    def open_search(
-        self, part: Any, storage_options: StorageOptions, session: Session
-    ) -> AbstractContextManager[Searcher]:
-        """Returns a context with a loaded search of the model's outputs, and its files. Every rank must call it.
+    def open_search(self, part: Any, storage_options: StorageOptions, session: Session) -> Searcher:
+        """Returns a loaded search of the model's outputs. Every rank must call it.
 
         Args:
             part: The config's decode part, whose settings require a search.

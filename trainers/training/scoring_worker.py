@@ -1,8 +1,6 @@
 """Scores a split on every rank: after training, and by itself for `evaluate`."""
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +44,8 @@ def score_task(task: ScoreTask, session: Session) -> None:
         session.show_from_main(f"model: {note}")
     session.show_from_main(Stage(task.split, "scoring"))
     recognizer.model.to("cuda" if config.scaling.use_gpu else "cpu")
-    with opened_search(config, task.validation, session, folder, recognizer) as search:
-        score_split(config, task.prepared, session, folder, recognizer, task.split, search, task.nbest)
+    search = open_search(config, task.validation, session, folder, recognizer)
+    score_split(config, task.prepared, session, folder, recognizer, task.split, search, task.nbest)
     session.barrier("writing the scores")
 
 
@@ -93,27 +91,23 @@ def _load(config: TrainConfig, folder: str) -> Recognizer:
     return family_of(part).load_recognizer(part, None, config.run.seed)
 
 
-@contextmanager
-def opened_search(
+def open_search(
     config: TrainConfig, validation: PreparedSet | None, session: Session, folder: RunFolder, recognizer: Recognizer
-) -> Iterator[Search | None]:
-    """Yields the search of a config with its setting; None without a search. Every rank calls this.
+) -> Search | None:
+    """Returns the search of a config with its setting; None without a search. Every rank calls this.
 
     Of several settings the best on `validation` is chosen, and written to evaluation/decoding.json in `folder`.
     """
     part = config.decode
     if not part.settings:
-        yield None
-        return
-    with recognizer.open_search(part, config.run.storage_options, session) as searcher:
-        setting, chosen_on = part.settings[0], None
-        if searcher.warning is not None:
-            session.show_from_main(f"warning: decode: {searcher.warning}, so they cannot appear in a hypothesis")
-        if part.is_tuned:
-            assert validation is not None
-            setting = _tuned(config, validation, session, folder, recognizer, searcher)
-            chosen_on = validation.key
-        yield Search(searcher, (setting,), chosen_on)
+        return None
+    searcher = recognizer.open_search(part, config.run.storage_options, session)
+    if searcher.warning is not None:
+        session.show_from_main(f"warning: decode: {searcher.warning}, so they cannot appear in a hypothesis")
+    if not part.is_tuned:
+        return Search(searcher, (part.settings[0],))
+    assert validation is not None
+    return Search(searcher, (_tuned(config, validation, session, folder, recognizer, searcher),), validation.key)
 
 
 def _tuned(

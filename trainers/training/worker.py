@@ -34,7 +34,7 @@ from trainers.training.callbacks import VALIDATION
 from trainers.training.initial_model import load_model
 from trainers.training.loop import Loop, build, train
 from trainers.training.planning import plan_training
-from trainers.training.scoring_worker import LOADING, opened_search, score_split, score_task
+from trainers.training.scoring_worker import LOADING, open_search, score_split, score_task
 from trainers.training.sharding import sharding_process
 from trainers.training.tasks import ScoreTask, TrainTask
 from trainers.training.trackers.known_trackers import KNOWN_TRACKERS, reported_to
@@ -187,10 +187,10 @@ def _score(context: WorkerContext, outputs: RunFolder, local: Path) -> dict[str,
     # In the dtype in which `evaluate` with the same recipe opens it.
     recognizer = family_of_folder(local).open_exported(local, config.model.dtype)
     recognizer.model.to(context.device)
-    with opened_search(config, sets[VALIDATION], context.session, outputs, recognizer) as search:
-        if "test" not in sets:
-            return None
-        return score_split(config, sets["test"], context.session, outputs, recognizer, "test", search)
+    search = open_search(config, sets[VALIDATION], context.session, outputs, recognizer)
+    if "test" not in sets:
+        return None
+    return score_split(config, sets["test"], context.session, outputs, recognizer, "test", search)
 
 
 def _deliver(

@@ -1,7 +1,6 @@
 """A CTC model for training and scoring: an exact loss over unpadded frames, and the best path."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -168,18 +167,16 @@ class CtcRecognizer(Recognizer):
                 found[row] = item
         return found
 
-    @contextmanager
-    def open_search(self, part: CtcDecodePart, storage_options: StorageOptions, session: Session) -> Iterator[Searcher]:
+    def open_search(self, part: CtcDecodePart, storage_options: StorageOptions, session: Session) -> Searcher:
         try:
             # Imported lazily: requires an optional package.
             from trainers.models.ctc.decoding.beam_search import BeamSearch  # noqa: PLC0415
         except ImportError as error:
             raise ConfigError(f"{BEAM_SEARCH.problem}: {error}") from error
-        with local_files(part, storage_options, session) as files:
-            rescorer = None
-            if part.rescoring_model is not None:
-                rescorer = CausalScorer.open(part.rescoring_model, session, self.model.device)
-            yield BeamSearch(self.processor.tokenizer, part, files, self.model.config.vocab_size, rescorer)
+        files, rescorer = local_files(part, storage_options, session), None
+        if part.rescoring_model is not None:
+            rescorer = CausalScorer.open(part.rescoring_model, session, self.model.device)
+        return BeamSearch(self.processor.tokenizer, part, files, self.model.config.vocab_size, rescorer)
 
     def _frames(self, lengths: torch.Tensor | None) -> torch.Tensor:
         frames: torch.Tensor = self.model._get_feat_extract_output_lengths(lengths).to(torch.int64)

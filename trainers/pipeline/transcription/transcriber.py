@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -218,10 +217,7 @@ def _segment(clip: _Clip, found: Recognition) -> Segment:
     return Segment(clip.start_s, end_s, found.text, found.avg_logprob, words)
 
 
-@contextmanager
-def opened_transcriber(
-    task: TranscribeTask, session: Session, show: Show = lambda event: None
-) -> Iterator[Transcriber]:
+def open_transcriber(task: TranscribeTask, session: Session, show: Show = lambda event: None) -> Transcriber:
     """Opens the model on this process's GPU or, without one, on its CPU; for `show` see Transcriber.
 
     Raises:
@@ -240,20 +236,19 @@ def opened_transcriber(
     recognizer.model.to(device).eval()
     for note in recognizer.notes:
         session.show_from_main(f"model: {note}")
-    with ExitStack() as stack:
-        search = None
-        if task.setting is not None:
-            opening = recognizer.open_search(config.decode, config.run.storage_options, session)
-            search = Search(stack.enter_context(opening), (task.setting,))
-        options = scoring_options(config, recognizer.limits, search=search)
-        # float16 is for GPUs.
-        half = options.decoding.autocast is torch.float16 and device == "cpu"
-        decoding = replace(
-            options.decoding,
-            autocast=None if half else options.decoding.autocast,
-            word_times=task.request.words and recognizer.gives_word_times,
-        )
-        yield Transcriber(task, recognizer, replace(options, decoding=decoding), show)
+
+    search = None
+    if task.setting is not None:
+        search = Search(recognizer.open_search(config.decode, config.run.storage_options, session), (task.setting,))
+    options = scoring_options(config, recognizer.limits, search=search)
+    # float16 is for GPUs.
+    half = options.decoding.autocast is torch.float16 and device == "cpu"
+    decoding = replace(
+        options.decoding,
+        autocast=None if half else options.decoding.autocast,
+        word_times=task.request.words and recognizer.gives_word_times,
+    )
+    return Transcriber(task, recognizer, replace(options, decoding=decoding), show)
 
 
 def reach_to_pauses(words: Sequence[Word], samples: npt.NDArray[np.int16]) -> tuple[Word, ...]:

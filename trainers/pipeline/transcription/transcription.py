@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -26,7 +25,7 @@ from trainers.models.families import check_decoder
 from trainers.models.sources.content_hash import contents_of
 from trainers.pipeline.experiment import resolve_fields
 from trainers.pipeline.transcription.input_rows import NAME
-from trainers.pipeline.transcription.transcriber import Transcriber, TranscribeTask, opened_transcriber
+from trainers.pipeline.transcription.transcriber import Transcriber, TranscribeTask, open_transcriber
 from trainers.pipeline.transcription.transcript import FORMATS, Transcript
 from trainers.pipeline.transcription.transcript_files import (
     OUTCOMES,
@@ -94,10 +93,7 @@ class BlockTranscriber:
         resolve_secrets(os.environ)
         silence_libraries()
         self._folder = folder
-        # The files of a search exist while it is open: until the process ends.
-        self._open = ExitStack()
-        session = LocalSession.of_this_process()
-        self._transcriber = self._open.enter_context(opened_transcriber(task, session))
+        self._transcriber = open_transcriber(task, LocalSession.of_this_process())
 
     def __call__(self, block: pa.Table) -> pa.Table:
         rows: list[Row] = block.to_pylist()
@@ -107,16 +103,12 @@ class BlockTranscriber:
             self._folder.write(shard, rows, self._transcriber.transcribe(rows))
         return self._folder.outcomes(shard)
 
-    def close(self) -> None:
-        self._open.close()
-
 
 def transcribe_in_process(
     blocks: Sequence[pa.Table], task: TranscribeTask, folder: TranscriptionFolder
 ) -> Iterator[pa.Table]:
     """Transcribes blocks one after another."""
-    with closing(BlockTranscriber(task, folder)) as transcriber:
-        yield from map(transcriber, blocks)
+    yield from map(BlockTranscriber(task, folder), blocks)
 
 
 def transcribe(
@@ -147,19 +139,19 @@ def _in_memory(task: TranscribeTask, rows: LocatedRows) -> TranscriptionResult:
         file = GrowingFile(in_home(request.out).absolute(), request.chosen_format)
         file.open(identity_of(task, rows))
     show(Stage("model", "loading"))
-    with opened_transcriber(task, LocalSession.of_this_process(), show) as transcriber:
-        show(Stage(TRANSCRIBE, f"recognizing {counted(len(rows.table), 'recording')}"))
-        if request.chosen_format != "txt":
-            _tell_words(task, gives=transcriber.gives_word_times)
-        began_s = time.monotonic()
-        (block,) = blocks_of(rows.table, len(rows.table))
-        if file is None:
-            found = {transcript.id: transcript for transcript in transcriber.transcribe(block.to_pylist())}
-            known_s = 0.0
-        else:
-            known_s = _grow(file, transcriber, block.to_pylist())
-            found = file.transcripts
-        took_s = time.monotonic() - began_s
+    transcriber = open_transcriber(task, LocalSession.of_this_process(), show)
+    show(Stage(TRANSCRIBE, f"recognizing {counted(len(rows.table), 'recording')}"))
+    if request.chosen_format != "txt":
+        _tell_words(task, gives=transcriber.gives_word_times)
+    began_s = time.monotonic()
+    (block,) = blocks_of(rows.table, len(rows.table))
+    if file is None:
+        found = {transcript.id: transcript for transcript in transcriber.transcribe(block.to_pylist())}
+        known_s = 0.0
+    else:
+        known_s = _grow(file, transcriber, block.to_pylist())
+        found = file.transcripts
+    took_s = time.monotonic() - began_s
     transcripts = [found[name] for name in rows.table["id"].to_pylist()]
     quarantined = {each.id: each.problem for each in transcripts if each.problem is not None}
     audio_s = sum(each.duration_s for each in transcripts) - known_s

@@ -236,8 +236,7 @@ class TestRecognizer:
         recognizer = build(tmp_path, part(architecture="wav2vec2"))
         word_list.write_text("one\ntwo")
         wanted = CtcDecodePart(method="beam", lexicon=str(word_list))
-        with recognizer.open_search(wanted, DEFAULT_STORAGE_OPTIONS, LocalSession(0, 1, 0)) as opened:
-            search = opened
+        search = recognizer.open_search(wanted, DEFAULT_STORAGE_OPTIONS, LocalSession(0, 1, 0))
         inputs = recognizer.new_features().inputs([clip(0.8), clip(0.8)[:100]], None)
         labels, both = recognizer.encode_labels(["one", ""]), Search(search, (Weights(), Weights(word=90.0)))
         greedy = recognizer.recognize(inputs, labels, Decoding(wanted))
@@ -297,8 +296,8 @@ def test_the_record_names_files_by_their_content_when_they_were_opened(tmp_path:
     wanted = CtcDecodePart(method="beam", lm=str(arpa), lexicon=str(word_list))
 
     def said() -> dict[str, Any]:
-        with local_files(wanted, DEFAULT_STORAGE_OPTIONS, LocalSession(0, 1, 0)) as files:
-            search = searching(tokenizer_of(*TEXTS), files, lm=str(arpa), lexicon=str(word_list))
+        files = local_files(wanted, DEFAULT_STORAGE_OPTIONS, LocalSession(0, 1, 0))
+        search = searching(tokenizer_of(*TEXTS), files, lm=str(arpa), lexicon=str(word_list))
         arpa.write_text(arpa.read_text() + "\n")
         return search.describe()
 

@@ -94,15 +94,18 @@ def test_files_of_a_bucket_are_opened_by_their_start_and_copied_for_the_search(
     storage.upload_file(arpa, "lm.arpa")
     storage.write_bytes("words.txt", b"one")
     part = beam(lm=f"{s3_bucket}/lm/lm.arpa", lexicon=f"{s3_bucket}/lm/words.txt")
-    with local_files(part, options, LocalSession(0, 1, 0)) as files:
-        assert files.lm is not None and files.lm.read_bytes() == arpa.read_bytes()
-        assert files.lexicon is not None and files.lexicon.read_bytes() == b"one"
-    assert not files.lm.exists() and not files.lm.parent.exists()
+    files = local_files(part, options, LocalSession(0, 1, 0))
+    assert files.lm is not None and files.lm.read_bytes() == arpa.read_bytes()
+    assert files.lexicon is not None and files.lexicon.read_bytes() == b"one"
+    storage.write_bytes("words.txt", b"two")
+    changed = local_files(part, options, LocalSession(0, 1, 0))
+    assert changed.lm == files.lm
+    assert changed.lexicon is not None and changed.lexicon.read_bytes() == b"two"
     with pytest.raises(ConfigError, match=r"decode\.lm: s3://.*gone\.arpa: no such file"):
         check_files(beam(lm=f"{s3_bucket}/gone.arpa"), options)
 
 
-def test_nodes_that_share_a_folder_have_copies_of_their_own_and_one_process_hashes(
+def test_ranks_share_a_copy_and_one_of_them_hashes_it(
     s3_bucket: str, s3_endpoint: str, arpa: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = StorageOptions(s3_endpoint_url=s3_endpoint)
@@ -117,14 +120,13 @@ def test_nodes_that_share_a_folder_have_copies_of_their_own_and_one_process_hash
 
     def node(rank: int) -> DecodeFiles:
         session = ThreadSession(rank, 2, 0, together, items)
-        with local_files(beam(lm=f"{s3_bucket}/nodes/lm.arpa"), options, session) as files:
-            assert files.lm is not None and files.lm.read_bytes() == arpa.read_bytes()
-        assert not files.lm.parent.exists()
+        files = local_files(beam(lm=f"{s3_bucket}/nodes/lm.arpa"), options, session)
+        assert files.lm is not None and files.lm.read_bytes() == arpa.read_bytes()
         return files
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(node, range(2))
-    assert first.lm != second.lm and hashed == [first.lm]
+    assert first.lm == second.lm and hashed == [first.lm]
     assert first.sha256 == second.sha256 == {"lm": "0a"}
 
 

@@ -1,22 +1,18 @@
 """The files of a beam search: words, an n-gram language model, a causal model's description. Loads no torch."""
 
-import hashlib
 import re
-import shutil
 import struct
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from transformers import AutoConfig, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from trainers.config.storage_location import StorageOptions, is_url
-from trainers.data.sources.located_files import read_location, read_start, reason_of
+from trainers.data.node_cache import NodeCache
+from trainers.data.sources.located_files import describe, read_location, read_start, reason_of
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.pretrained import open_named
@@ -25,7 +21,6 @@ from trainers.storage import open_storage, sha256_of
 if TYPE_CHECKING:
     # Loads torch, which the checks before a run do not need.
     from trainers.distributed.session import Session
-from collections.abc import Iterable
 
 # Maximum number of words named in a message.
 NAMED = 10
@@ -282,39 +277,29 @@ def _read(
         ) from error
 
 
-@contextmanager
-def local_files(part: CtcDecodePart, storage_options: StorageOptions, session: "Session") -> Iterator[DecodeFiles]:
-    """Yields the files; copies those in a bucket once per node, and deletes the copies at the end. Every rank calls it.
-
-    Only the main process computes their hashes, once.
+def local_files(part: CtcDecodePart, storage_options: StorageOptions, session: "Session") -> DecodeFiles:
+    """Returns the files; those in a bucket are copied once per node. Every rank calls it; one computes their hashes.
 
     Raises:
         ConfigError: see `check_files`.
         StorageError: a bucket or disk cannot be read.
     """
+    locations = {name: location for name in part.files if (location := getattr(part, name)) is not None}
     with session.failing_together("opening the files of decode"):
         check_files(part, storage_options)
-    locations = {name: location for name in part.files if (location := getattr(part, name)) is not None}
-    remote = {name: location for name, location in locations.items() if is_url(location)}
-    token = session.broadcast(lambda: uuid4().hex, "naming the folder of the files of decode")
-    # Nodes may share a temporary folder.
-    node = hashlib.sha256(session.node.encode()).hexdigest()[:8]
-    folder = Path(tempfile.gettempdir()) / f"rayscribe-decode-{token}-{node}"
-    local = {name: folder / name if name in remote else Path(location) for name, location in locations.items()}
-    try:
-        if session.local_rank == 0:
-            for name, location in remote.items():
-                parent, _, key = location.rpartition("/")
-                open_storage(parent, storage_options).download_file(key, folder / name)
-        session.barrier("downloading the files of decode")
-        hashes = session.broadcast(
-            lambda: {name: sha256_of(path) for name, path in local.items()}, "hashing the files of decode"
-        )
-        yield DecodeFiles(local.get("lexicon"), local.get("lm"), hashes)
-        session.barrier("closing the files of decode")
-    finally:
-        if remote and session.local_rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
+        local = {name: _on_this_node(location, storage_options) for name, location in locations.items()}
+    hashes = session.broadcast(
+        lambda: {name: sha256_of(path) for name, path in local.items()}, "hashing the files of decode"
+    )
+    return DecodeFiles(local.get("lexicon"), local.get("lm"), hashes)
+
+
+def _on_this_node(location: str, storage_options: StorageOptions) -> Path:
+    if not is_url(location):
+        return Path(location)
+    entry, (parent, _, name) = describe(location, storage_options), location.rpartition("/")
+    cache = NodeCache(location, f"{entry.size_bytes} {entry.etag}", "decode")
+    return cache.once(name, lambda path: open_storage(parent, storage_options).download_file(name, path))
 
 
 # Default branch of a repository on the Hub.
