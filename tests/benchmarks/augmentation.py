@@ -32,7 +32,7 @@ from trainers.data.preparation import prepare, run_in_process
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds
 from trainers.data.sources.known_sources import open_sources
-from trainers.models.decoder_labels import pad_labels
+from trainers.models.recognizer import pad_labels
 from trainers.training.planning import augmenter_of, speeds_of
 from trainers.training.trainer.planned_batches import Clips, Collator, SampleReference
 

@@ -30,7 +30,7 @@ from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features.log_mel import LogMel
 from trainers.models.ctc.ctc_recognizer import with_sample_convolutions
-from trainers.models.decoder_labels import padded
+from trainers.models.recognizer import padded
 from trainers.models.whisper.whisper_recognizer import input_frames
 
 FRAMES_PER_S = 100

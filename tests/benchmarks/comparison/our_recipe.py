@@ -34,8 +34,8 @@ from trainers.data.batch_plan import bucket_edges, bucket_of
 from trainers.data.features.log_mel import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.session import LocalSession
-from trainers.models.decoder_labels import pad_labels
 from trainers.models.families import family_of, resolve_model
+from trainers.models.recognizer import pad_labels
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.pipeline.on_ray.ray_engine import RayEngine

@@ -18,7 +18,7 @@ from trainers.data.batch_plan import (
     bucket_edges,
     bucket_of,
 )
-from trainers.models.ctc.ctc_frames import CONTEXT_S
+from trainers.models.ctc.ctc_family import CONTEXT_S
 
 EDGES_S = bucket_edges(30.0, bucketed=True)
 

@@ -8,7 +8,7 @@ from tests.trainers.synthetic import config
 from trainers.config.parts.training_part import AdaptPart
 from trainers.models.adaptation.base_weights import BaseWeightsReference
 from trainers.models.adaptation.lora import Adapter
-from trainers.models.decoder_labels import pad_labels
+from trainers.models.recognizer import pad_labels
 from trainers.models.whisper.whisper_family import WhisperFamily
 from trainers.models.whisper.whisper_recognizer import FullContextMatching, WhisperRecognizer
 

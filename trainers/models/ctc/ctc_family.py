@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -10,9 +11,9 @@ from typing import Any, ClassVar
 import transformers
 from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 
+from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
 from trainers.errors import ConfigError
 from trainers.models.adaptation.network_parts import ENCODER, HEAD, Parts
-from trainers.models.ctc.ctc_frames import CONTEXT_S, limits_of
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import (
     for_tokenizer,
@@ -34,6 +35,12 @@ from trainers.models.tokenizer_processor import (
     tokenizer_fingerprint,
 )
 
+# Attention over 6,000 frames of 20 ms.
+CONTEXT_S = 120.0
+# In SeamlessM4TFeatureExtractor, two mel frames are one input of the model.
+MEL_INPUT = Convolution(kernel=2, stride=2)
+# With this many samples the extractor has no frame; with fewer it fails.
+MEL_LEAST_SAMPLES = MEL_WINDOW.kernel - MEL_WINDOW.stride
 # Maximum number of characters named in a message.
 NAMED = 10
 SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_dim")
@@ -112,7 +119,18 @@ class CtcFamily(Family[CtcPart]):
         return super().model_config(model, processor)
 
     def limits(self, config: Any, processor: Any) -> Limits:
-        return limits_of(config)
+        return Limits(
+            context_s=CONTEXT_S,
+            label_tokens=sys.maxsize,
+            prefix_tokens=0,
+            new_tokens=None,
+            frames=frame_count(config),
+            full_context=False,
+            padding_affects_output=padding_affects_output(config),
+            has_bins=has_bins(config),
+            # Clips too short for an output have empty hypotheses without running the convolutions over samples.
+            least_samples=MEL_LEAST_SAMPLES if has_bins(config) else 1,
+        )
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         ids: list[list[int]] = processor.tokenizer(list(texts), add_special_tokens=False).input_ids if texts else []
@@ -169,3 +187,30 @@ def _open_extractor(model: CtcPart) -> Any:
 
 def _open_processor_of(folder: Path) -> Any:
     return processor_of(AutoFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder))
+
+
+def frame_count(config: Any) -> FrameCount:
+    """Returns the layers along time, from samples to outputs, as in the model's `_get_feat_extract_output_lengths`."""
+    adapters = config.num_adapter_layers if getattr(config, "add_adapter", False) else 0
+    if has_bins(config):
+        kernel = config.adapter_kernel_size
+        adapter = Convolution(kernel, config.adapter_stride, kernel // 2)
+        return FrameCount((MEL_WINDOW, MEL_INPUT, *[adapter] * adapters))
+    layers = [
+        Convolution(kernel, stride) for kernel, stride in zip(config.conv_kernel, config.conv_stride, strict=True)
+    ]
+    return FrameCount((*layers, *[Convolution(1, getattr(config, "adapter_stride", 1))] * adapters))
+
+
+def has_bins(config: Any) -> bool:
+    """Returns True if a model's input is mel frames, not samples."""
+    return bool(config.model_type == "wav2vec2-bert")
+
+
+def padding_affects_output(config: Any) -> bool:
+    """Returns True if the outputs of a clip depend on the padding after it, despite an attention mask.
+
+    A group norm in the first layer averages over padding, too; several layers of positional convolutions
+    (data2vec-audio) propagate it.
+    """
+    return getattr(config, "feat_extract_norm", None) == "group" or config.model_type == "data2vec-audio"

@@ -22,8 +22,6 @@ from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import regularization
 from trainers.models.ctc.decoding.decode_files import delimiter_of, local_files
-from trainers.models.ctc.decoding.rescoring import CausalScorer
-from trainers.models.decoder_labels import padded
 from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import network_options
 from trainers.models.recognizer import (
@@ -37,6 +35,7 @@ from trainers.models.recognizer import (
     Searcher,
     Target,
     Word,
+    padded,
 )
 from trainers.models.sources.loaded_weights import weights_from_pretrained
 
@@ -170,7 +169,7 @@ class CtcRecognizer(Recognizer):
     def open_search(self, part: CtcDecodePart, storage_options: StorageOptions, session: Session) -> Searcher:
         try:
             # Imported lazily: requires an optional package.
-            from trainers.models.ctc.decoding.beam_search import BeamSearch  # noqa: PLC0415
+            from trainers.models.ctc.decoding.beam_search import BeamSearch, CausalScorer  # noqa: PLC0415
         except ImportError as error:
             raise ConfigError(f"{BEAM_SEARCH.problem}: {error}") from error
         files, rescorer = local_files(part, storage_options, session), None

@@ -10,10 +10,18 @@ from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 
 from trainers.data.features.extractor_features import ExtractorFeatures
 from trainers.data.features.model_input import LENGTHS
-from trainers.models.decoder_labels import pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import network_options
-from trainers.models.recognizer import Alternative, Decoding, LabelCollator, Recognition, Recognizer
+from trainers.models.recognizer import (
+    Alternative,
+    Decoding,
+    LabelCollator,
+    Recognition,
+    Recognizer,
+    pad_labels,
+    row_losses,
+    without_end,
+)
 from trainers.models.seq2seq.seq2seq_family import Seq2SeqProcessor
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
 from trainers.models.sources.loaded_weights import weights_from_pretrained

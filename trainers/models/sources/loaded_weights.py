@@ -19,7 +19,7 @@ from trainers.errors import ConfigError
 from trainers.models.adaptation.trained_weights import CROSS_ATTENTION, heads
 from trainers.models.family import Family
 from trainers.models.pretrained import from_pretrained, open_named, reason_of
-from trainers.models.seq2seq.warm_start import SHARED_EMBEDDINGS
+from trainers.models.seq2seq.seq2seq_family import SHARED_EMBEDDINGS
 from trainers.models.sources.damaged_files import StoredTensor
 from trainers.models.sources.model_files import DECODER, ENCODER, PICKLED_WEIGHTS, WEIGHTS, SourcePin, names_in
 from trainers.models.sources.opened_model import OpenedModel

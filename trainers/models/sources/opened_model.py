@@ -188,7 +188,7 @@ def _compose(folders: Mapping[str, Path], pins: Pins, target: Path, *, weights: 
     extractor = _open(AutoFeatureExtractor, (EXTRACTOR, ENCODER, WEIGHTS), folders, pins)
     if base is None:
         # Imported lazily: most models have a single source.
-        from trainers.models.seq2seq.warm_start import join  # noqa: PLC0415
+        from trainers.models.seq2seq.seq2seq_family import join  # noqa: PLC0415
 
         def make() -> None:
             join(folders[ENCODER], folders[DECODER], tokenizer, target, weights=weights, seed=seed)

@@ -21,7 +21,6 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from trainers.data.features.log_mel import LogMel
-from trainers.models.decoder_labels import pad_labels, row_losses, without_end
 from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import network_options
 from trainers.models.recognizer import (
@@ -33,6 +32,9 @@ from trainers.models.recognizer import (
     Word,
     computing_in,
     label_loss,
+    pad_labels,
+    row_losses,
+    without_end,
 )
 from trainers.models.sources.loaded_weights import weights_from_pretrained
 from trainers.models.whisper.whisper_generation import allowing_text, is_multilingual, language_of, resolve_generation

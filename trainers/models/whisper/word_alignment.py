@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
 
-from trainers.models.decoder_labels import padded
-from trainers.models.recognizer import Word
+from trainers.models.recognizer import Word, padded
 
 # The encoder halves frames of 10 ms.
 OUTPUT_S = 0.02

@@ -3,7 +3,7 @@
 import sys
 
 from rayscribe.trainers.data.frame_count import FrameCount
-from rayscribe.trainers.models.ctc.ctc_frames import MEL_INPUT, MEL_LEAST_SAMPLES, MEL_WINDOW
+from rayscribe.trainers.models.ctc.ctc_family import MEL_INPUT, MEL_LEAST_SAMPLES, MEL_WINDOW
 from rayscribe.trainers.models.label_codec import Limits
 from transformers import AutoConfig, PretrainedConfig
 

@@ -6,8 +6,15 @@ from functools import partial
 import torch
 from rayscribe.trainers.data.features.extractor_features import ExtractorFeatures
 from rayscribe.trainers.data.features.model_input import LENGTHS
-from rayscribe.trainers.models.decoder_labels import pad_labels, row_losses, without_end
-from rayscribe.trainers.models.recognizer import Decoding, LabelCollator, Recognition, Recognizer
+from rayscribe.trainers.models.recognizer import (
+    Decoding,
+    LabelCollator,
+    Recognition,
+    Recognizer,
+    pad_labels,
+    row_losses,
+    without_end,
+)
 
 
 class CanaryRecognizer(Recognizer):

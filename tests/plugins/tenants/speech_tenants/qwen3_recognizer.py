@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from rayscribe.trainers.data.audio import SAMPLING_RATE_HZ
 from rayscribe.trainers.data.features.model_input import INT16_RANGE
-from rayscribe.trainers.models.decoder_labels import without_end
 from rayscribe.trainers.models.recognizer import (
     IGNORED_LABEL,
     Decoding,
@@ -17,6 +16,7 @@ from rayscribe.trainers.models.recognizer import (
     Recognizer,
     Target,
     label_loss,
+    without_end,
 )
 
 HOP, LEAST_SAMPLES, CHUNK = 160, 8000, 100

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from rayscribe.trainers.data.features.extractor_features import ExtractorFeatures
 from rayscribe.trainers.data.features.model_input import LENGTHS
-from rayscribe.trainers.models.decoder_labels import padded
 from rayscribe.trainers.models.recognizer import (
     IGNORED_LABEL,
     Decoding,
@@ -15,6 +14,7 @@ from rayscribe.trainers.models.recognizer import (
     Recognition,
     Recognizer,
     Target,
+    padded,
 )
 from transformers import LogitsProcessor
 from transformers.loss.loss_tdt import tdt_loss

@@ -15,10 +15,9 @@ from tests.trainers.run_folder.test_checkpoint_parts import ThreadSession
 from trainers.distributed.session import LocalSession
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart, Weights
-from trainers.models.ctc.decoding import rescoring
-from trainers.models.ctc.decoding.beam_search import BeamSearch
+from trainers.models.ctc.decoding import beam_search
+from trainers.models.ctc.decoding.beam_search import BeamSearch, CausalScorer
 from trainers.models.ctc.decoding.decode_files import DecodeFiles, open_tokenizer
-from trainers.models.ctc.decoding.rescoring import CausalScorer
 
 ALONE, CPU = LocalSession(0, 1, 0), torch.device("cpu")
 TEXTS = ["", "a", "ab ba ab", "b a"]
@@ -69,7 +68,7 @@ def test_texts_are_computed_together_as_far_as_their_logits_have_place(
         return forward(self, **inputs)
 
     monkeypatch.setattr(GPT2LMHeadModel, "forward", counted)
-    monkeypatch.setattr(rescoring, "LOGITS_AT_ONCE", 8 * GPT2Config.from_pretrained(folder).vocab_size)
+    monkeypatch.setattr(beam_search, "LOGITS_AT_ONCE", 8 * GPT2Config.from_pretrained(folder).vocab_size)
     assert scorer.logprobs(TEXTS) == pytest.approx(wanted, abs=1e-4)
     assert len(sizes) > 1 and max(sizes) <= 8
 
@@ -78,7 +77,7 @@ def test_ranks_open_one_commit_of_the_hub_and_the_same_weights(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(rescoring, "revision_of", lambda name: f"commit-{len(opened)}")
+    monkeypatch.setattr(beam_search, "revision_of", lambda name: f"commit-{len(opened)}")
     load = AutoModelForCausalLM.from_pretrained
 
     def from_pretrained(name: str, *, revision: str, **options: Any) -> Any:

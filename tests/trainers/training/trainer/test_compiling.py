@@ -15,7 +15,7 @@ from tests.metrics_lines import metrics_of
 from tests.trainers.synthetic import config, write_corpus
 from trainers.config.schema import TrainConfig
 from trainers.distributed.session import LocalSession
-from trainers.models.decoder_labels import pad_labels
+from trainers.models.recognizer import pad_labels
 from trainers.pipeline.engine import LocalEngine
 from trainers.pipeline.fit import fit
 from trainers.run_folder.layout import RunFolder
