@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import set_seed
@@ -99,17 +100,13 @@ def build(
         regularizer=recognizer.regularizer,
     )
     stop = LastStep(session, first_step)
-    validation = scored_clips(config, task.sets[VALIDATION], recognizer, VALIDATION)
-    scorer = Scorer(
-        validation, recognizer, session, cache_bytes=cache_bytes(config), metrics=RecipeMetrics.of(config.scoring)
-    )
+    scorer, options = _validation_scorer(context, recognizer)
     arguments = training_arguments(
         config,
         output_dir=context.staging.folder,
         accumulation=plan.shape.accumulation,
         on_gpu=config.scaling.use_gpu,
     )
-    options = validation_options(config, recognizer.limits)
     deleting = [DeleteResumeFiles(session, start.local)] if start is not None else []
     schedule = Schedule(task.lengths, plan.steps_per_epoch)
     trainer = SpeechTrainer(
@@ -118,13 +115,41 @@ def build(
         batches=PlannedBatches(plan, session.rank, clips.reader.prefetch, first_step, recognizer.regularizer),
         schedule=schedule,
         clips=clips,
-        evaluate=Validation(session, scorer, options, arguments, stop, progress, keeper).score,
+        evaluate=partial(_score_validation, session, scorer, options, arguments, stop, progress, keeper),
         callbacks=[ApplyConfig(), *deleting, Reseed(config.run.seed, session.rank), progress, keeper, reports, stop],
         optimizer=nvme_optimizer(config.strategy, arguments),
     )
     trainer.add_callback(StepGauges(session, trainer.times, trainer.exchange, plan, durations_s))
     last_step = schedule.last_step
     return Loop(context, start, recognizer, plan, last_step, trainer, stop, log, progress, keeper, reports)
+
+
+def _validation_scorer(context: WorkerContext, recognizer: Recognizer) -> tuple[Scorer, ScoringOptions]:
+    config = context.config
+    clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
+    metrics = RecipeMetrics.of(config.scoring)
+    scorer = Scorer(clips, recognizer, context.session, cache_bytes=cache_bytes(config), metrics=metrics)
+    return scorer, validation_options(config, recognizer.limits)
+
+
+def _score_validation(
+    session: Session,
+    scorer: Scorer,
+    options: ScoringOptions,
+    arguments: Any,
+    stop: LastStep,
+    progress: ProgressReport,
+    keeper: KeepCheckpoints,
+    step: int,
+) -> dict[str, float] | None:
+    """Returns the score after a step; None if a stop request interrupts it. All ranks call this together."""
+    progress.scoring()
+    try:
+        result = scorer.score(options, f"score {VALIDATION}", cut_short=partial(stop.skips_evaluation, arguments))
+    except CutShortError:
+        stop.end_at(step)
+        return None
+    return publish_validation(result, step, session, keeper)
 
 
 def _metrics_log(context: WorkerContext, start: ResumePoint | None) -> MetricsLog:
@@ -252,10 +277,8 @@ def _score_start(loop: Loop, start: ResumePoint) -> None:
     else:
         recognizer = family_of_folder(local).open_exported(local)
         recognizer.model.to(context.device)
-    validation = scored_clips(context.config, context.task.sets[VALIDATION], recognizer, VALIDATION)
-    own = RecipeMetrics.of(context.config.scoring)
-    scorer = Scorer(validation, recognizer, context.session, cache_bytes=cache_bytes(context.config), metrics=own)
-    result = scorer.score(validation_options(context.config, recognizer.limits))
+    scorer, options = _validation_scorer(context, recognizer)
+    result = scorer.score(options)
     epoch = json.loads((local / TRAINER_STATE_NAME).read_text())["epoch"]
     metrics = publish_validation(result, checkpoint.step, context.session, loop.keeper)
     loop.progress.validated(checkpoint.step, loop.last_step, epoch, metrics)
@@ -271,33 +294,6 @@ def _describe_stop(loop: Loop) -> str | None:
         f"stopped at step {loop.stop.stopped_at}/{loop.last_step}: {newest} is in "
         f"{loop.context.folder.storage.url(layout.CHECKPOINTS)}"
     )
-
-
-@dataclass(frozen=True)
-class Validation:
-    """Scores the validation set over all ranks."""
-
-    session: Session
-    scorer: Scorer
-    options: ScoringOptions
-    arguments: Any
-    stop: LastStep
-    progress: ProgressReport
-    keeper: KeepCheckpoints
-
-    def score(self, step: int) -> dict[str, float] | None:
-        """Returns the score after a step; None if a stop request interrupts it. All ranks call this together."""
-        self.progress.scoring()
-        try:
-            result = self.scorer.score(
-                self.options,
-                f"score {VALIDATION}",
-                cut_short=lambda: self.stop.skips_evaluation(self.arguments),
-            )
-        except CutShortError:
-            self.stop.end_at(step)
-            return None
-        return publish_validation(result, step, self.session, self.keeper)
 
 
 def publish_validation(result: SplitScore, step: int, session: Session, keeper: KeepCheckpoints) -> dict[str, float]:
