@@ -2,10 +2,11 @@
 
 import hashlib
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoFeatureExtractor
 
 from trainers.data.audio import SAMPLING_RATE_HZ
@@ -23,6 +24,20 @@ def tokenizer_fingerprint(tokenizer: Any, surroundings: str) -> str:
         for file in sorted(Path(folder).iterdir()):
             content.update(file.name.encode() + file.read_bytes())
     return content.hexdigest()[:16]
+
+
+def learned_bpe(texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ()) -> Tokenizer:
+    """Returns a byte-level BPE that is learned from texts, without a decoder."""
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(special_tokens),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    learner.train_from_iterator(texts, trainer)
+    return learner
 
 
 def split_processor(folder: Path) -> None:

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders
 from transformers import (
     AutoConfig,
     PreTrainedTokenizerFast,
@@ -21,6 +21,7 @@ from transformers import (
 
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_part import CtcPart
+from trainers.models.tokenizer_processor import learned_bpe
 
 # First layers as in the released models: one output per 320 samples.
 CONV_KERNELS, CONV_STRIDES = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
@@ -81,19 +82,9 @@ def _given(model: CtcPart) -> dict[str, int]:
 
 
 def _learn_bpe(texts: Iterable[str], model: CtcPart) -> PreTrainedTokenizerFast:
-    learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner = learned_bpe(texts, model.vocab_size, [model.pad_token, model.unk_token])
     learner.decoder = decoders.Sequence(
         [decoders.CTC(pad_token=model.pad_token, word_delimiter_token=" ", cleanup=False), decoders.ByteLevel()]
-    )
-    learner.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=model.vocab_size,
-            special_tokens=[model.pad_token, model.unk_token],
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        ),
     )
     return PreTrainedTokenizerFast(tokenizer_object=learner, pad_token=model.pad_token, unk_token=model.unk_token)
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AddedToken,
     GenerationConfig,
@@ -21,6 +20,7 @@ from transformers import (
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.models.language_names import LANGUAGES
+from trainers.models.tokenizer_processor import learned_bpe
 from trainers.models.whisper.whisper_part import CONTEXT_S, WhisperPart, language_code
 
 END = "<|endoftext|>"
@@ -36,17 +36,7 @@ DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 
 def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:
     """Learns a byte-level BPE from the training text alone, and adds Whisper's special tokens and timestamps."""
-    learner = Tokenizer(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    learner.decoder = decoders.ByteLevel()
-    learner.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(
-            vocab_size=model.vocab_size - 1,
-            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-            show_progress=False,
-        ),
-    )
+    learner = learned_bpe(texts, model.vocab_size - 1)
     learned = learner.get_vocab()
     merges = [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
     vocabulary = {token: learned[token] for token in sorted(learned, key=learned.__getitem__)}
