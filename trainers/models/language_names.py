@@ -87,17 +87,19 @@ def whisper_code(language: str) -> str | None:
 
 def no_token(language: str) -> str:
     """Returns a sentence that Whisper has no token for a language, with its name or a similar one that may be meant."""
-    said = f"Whisper has no token for {language!r}"
+    problem = f"Whisper has no token for {language!r}"
     code = code_or_name(language)
     name = langcodes.Language.get(code).language_name() if _CODE.fullmatch(code) else _UNKNOWN
     if not name.startswith(_UNKNOWN):
-        return f"{said}." if name.lower() == language.lower() else f"{said} ({name})."
+        return f"{problem}." if name.lower() == language.lower() else f"{problem} ({name})."
     # Deutch is more similar to Deutsch than to Dutch.
     known = {**{name: name for name in LANGUAGES.values()}, **{own: LANGUAGES[to] for own, to in _own_names().items()}}
     near = difflib.get_close_matches(language.lower(), known, n=1, cutoff=0.8)
     if near:
-        return f"{said}; did you mean {known[near[0]].title()}?"
-    return f"{said}, which is no code or name of a language that is known here: write its code (sr) or name (Serbian)."
+        return f"{problem}; did you mean {known[near[0]].title()}?"
+    return (
+        f"{problem}, which is no code or name of a language that is known here: write its code (sr) or name (Serbian)."
+    )
 
 
 def _by_code(text: str) -> langcodes.Language | None:

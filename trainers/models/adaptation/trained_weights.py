@@ -107,7 +107,7 @@ def _decoder_without_cross_attention(network: Any, parts: Parts) -> list[str]:
     if len(chosen) == len(names):
         raise ConfigError(
             f"adapt.method decoder_only: no cross-attention is found in the decoder of {kind}; "
-            "take freeze_encoder, which trains the whole decoder"
+            "take freeze_encoder, which trains the complete decoder"
         )
     return chosen
 

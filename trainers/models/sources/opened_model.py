@@ -18,6 +18,7 @@ from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, RayscribeError
 from trainers.models.pretrained import open_named, refuse_without_files
 from trainers.models.sources.model_files import (
+    CONFIG,
     DECODER,
     ENCODER,
     EXTRACTOR,
@@ -39,7 +40,7 @@ Model = TypeVar("Model", bound=ModelPart)
 Pins = Mapping[str, SourcePin]
 
 # Files of a model other than its weights and its processor.
-_CONFIG, _GENERATION = "config.json", "generation_config.json"
+_GENERATION = "generation_config.json"
 _TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
 
 
@@ -168,7 +169,7 @@ def _is_converted(folder: Path, pin: SourcePin) -> bool:
     """Returns True for the folder of a converted checkpoint of OpenAI's Whisper, which has no tokens."""
     if not pin.is_file or any((folder / name).exists() for name in (_GENERATION, *_TOKENIZERS)):
         return False
-    return bool(json.loads((folder / _CONFIG).read_bytes()).get("model_type") == "whisper")
+    return bool(json.loads((folder / CONFIG).read_bytes()).get("model_type") == "whisper")
 
 
 def _refuse_without_tokenizer(folder: Path, pin: SourcePin) -> None:
@@ -211,18 +212,18 @@ def _fit_outputs(folder: Path, tokenizer: Any) -> None:
 
     An existing output layer is unchanged, and a tokenizer that does not match it is refused when it is opened.
     """
-    content = json.loads((folder / _CONFIG).read_bytes())
+    content = json.loads((folder / CONFIG).read_bytes())
     ctc = MODEL_FOR_CTC_MAPPING_NAMES.get(content.get("model_type"))
     if ctc is None or any(name.endswith("ForCTC") for name in content.get("architectures") or ()):
         return
     ids = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    (folder / _CONFIG).write_text(json.dumps({**content, **ids, "architectures": [ctc]}, indent=2))
+    (folder / CONFIG).write_text(json.dumps({**content, **ids, "architectures": [ctc]}, indent=2))
 
 
 def _take_over(base: Path, target: Path, origin: str, *, weights: bool) -> None:
     """Copies a folder's files except those of a processor; weights become links."""
     names = names_in(base)
-    for name in (_CONFIG, _GENERATION, *INDEXES):
+    for name in (CONFIG, _GENERATION, *INDEXES):
         if name in names:
             shutil.copyfile(base / name, target / name)
     # Pickled weights have been refused, unless allowed, when the folder was opened.

@@ -24,6 +24,7 @@ from trainers.models.sources.damaged_files import (
 )
 from trainers.models.sources.hub_models import folder_of, tensors_on_hub, version_of
 from trainers.models.sources.model_files import (
+    CONFIG,
     SourcePin,
     description_files,
     file_at,
@@ -171,8 +172,8 @@ class SourceReader:
         entries = {entry.key: entry for entry in self._storage(pin).list_files() if "/" not in entry.key}
         if pin.has_weights:
             refuse_unopened(entries, pin.name, allow_pickle=self.allow_pickle)
-        if "config.json" not in entries and pin.has_weights:
-            raise ConfigError(f"{pin.name}: holds no config.json: name the URL of a folder with a complete model")
+        if CONFIG not in entries and pin.has_weights:
+            raise ConfigError(f"{pin.name}: holds no {CONFIG}: name the URL of a folder with a complete model")
         if not entries:
             raise ConfigError(f"{pin.name}: no file is there; check the URL")
         names = description_files(entries)
