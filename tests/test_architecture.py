@@ -111,7 +111,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "trainers.data.sources.path_prefixes",
     ),
     "trainers.training.arguments": ("trainers.config",),
-    "trainers.scripts.launchers": ("trainers.config",),
+    "trainers.scripts.launchers": ("trainers.config", "runtime_env.credentials"),
     "trainers.scoring": ("trainers.models",),
     "trainers.models": ("trainers.run_folder", "trainers.data", "trainers.findings"),
     "trainers.run_folder": ("trainers.distributed", "trainers.storage"),

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Device = Literal["cpu", "gpu", "hpu"]
-# A `command` is the rest of the line of a launcher that starts any command, such as another launcher.
-ProgramKind = Literal["script", "module", "executable", "command"]
+ProgramKind = Literal["script", "module", "executable"]
 # The launcher of a line without one.
 PLAIN = "python"
 
@@ -46,24 +45,17 @@ class Reading:
     """The meaning of a launcher's own options.
 
     Attributes:
-        kind: Kind of the program in the rest of the line.
         assignments: Environment variables that the line sets for the program, in front or by `-x`.
         variables: Environment variables that the launcher would set for the program, by its options.
         workers: None: not in the line, as with one worker for each device of a machine.
         device: The device of workers. None: not in the line.
-        max_retries: How often failed workers are restarted, if in the line.
-        local_rank_option: Option that the launcher gives the program in front of its arguments, with `=` and the local
-            rank. None: the program reads LOCAL_RANK.
         notes: Parts of the line without effect here, each with the reason.
     """
 
-    kind: ProgramKind = "script"
     assignments: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     workers: Workers | None = None
     device: Device | None = None
-    max_retries: int | None = None
-    local_rank_option: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -74,11 +66,16 @@ class LaunchLine(Reading):
     Attributes:
         launcher: Name of the launcher: torchrun, deepspeed, …; PLAIN: the program is started without one.
         program: The program of each worker.
+        max_retries: How often failed workers are restarted, if in the line.
+        local_rank_option: Option that the launcher gives the program in front of its arguments, with `=` and the local
+            rank. None: the program reads LOCAL_RANK.
         interpreter: The Python in the line. None: there is none.
     """
 
     launcher: str
     program: Program
+    max_retries: int | None = None
+    local_rank_option: str | None = None
     interpreter: str | None = None
 
     @property

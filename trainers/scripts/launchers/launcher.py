@@ -1,4 +1,4 @@
-"""Launchers: how their lines begin, their options, and the parser of their lines.
+"""A launcher as data: how its lines begin, and what each of its options becomes here; and the parser of its options.
 
 argparse reads the options, as in most launchers, up to the program; the words after the program are not parsed. So the
 parser takes longer and longer beginnings of the line until they contain a program.
@@ -6,61 +6,132 @@ parser takes longer and longer beginnings of the line until they contain a progr
 
 import argparse
 import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
+from runtime_env.credentials import name_looks_secret
 from trainers.errors import ConfigError
-from trainers.scripts.launchers.launch_line import ProgramKind, Reading
-from trainers.scripts.launchers.launch_option import Option
+from trainers.scripts.launchers.launch_line import Device, Reading
 
-# Values of the options in a line by `Option.key`; without options that are not given.
+Outcome = Literal["ours", "variable", "noted", "refused"]
+# Values of the options in a line by `Option.name`, without options that are not given: True for a switch.
 Given = Mapping[str, Any]
 PROGRAM = "program"
-# Number of similar options in a message about an unknown option.
-MOST_NAMED = 4
+# Arguments of argparse by `Option.values`.
+_VALUES: Mapping[str, Mapping[str, Any]] = {
+    "": {"action": "store_true"},
+    "=": {},
+    "=*": {"action": "append"},
+    "=2*": {"action": "append", "nargs": 2},
+    "=...": {"nargs": argparse.REMAINDER},
+}
+# Variables that list the devices of a process, by the kind of device.
+VISIBLE: Mapping[str, Device] = {
+    "CUDA_VISIBLE_DEVICES": "gpu",
+    "HIP_VISIBLE_DEVICES": "gpu",
+    "ROCR_VISIBLE_DEVICES": "gpu",
+    "HABANA_VISIBLE_MODULES": "hpu",
+    "HABANA_VISIBLE_DEVICES": "hpu",
+}
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """The context of a launcher's line.
+class Option:
+    """An option of a launcher.
 
     Attributes:
-        assignments: Variables that the line sets.
-        devices: Number of devices that the line makes visible. None: not in the line.
+        names: All of its names; see `Launcher.spelled` for other spellings.
+        outcome: "ours": the launcher's `read` uses it. "variable": in the program's environment. "noted": without
+            effect here, and harmless, though `read` may use its value. "refused": the line cannot be followed here.
+        text: For a variable, its name; for a noted or refused option, why, and what to write instead.
+        values: "": none. "=": one, of which the last counts. "=*": one, and all are kept. "=2*": pairs, all of which
+            are kept. "=...": the program and its arguments.
+        setting: Value of the variable without the option or, for a switch, with it.
+        under: Name of the switch without which the launcher ignores the option.
     """
 
-    assignments: Mapping[str, str] = field(default_factory=dict)
-    devices: int | None = None
+    names: tuple[str, ...]
+    outcome: Outcome
+    text: str = ""
+    values: str = ""
+    setting: str | None = None
+    under: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The first long name, or the only name."""
+        return next((name for name in self.names if name.startswith("--")), self.names[0])
+
+    def variable(self, given: Given) -> str | None:
+        """Returns the value of its variable; None if the launcher does not set it."""
+        if self.under is not None and self.under not in given:
+            return None
+        if not self.values:
+            return self.setting if self.name in given else None
+        value: str | None = given.get(self.name, self.setting)
+        return value
 
 
-def kind_of(given: Given) -> ProgramKind:
-    """Returns the kind of program by a launcher's usual `--module` and `--no_python`.
-
-    Raises:
-        ValueError: both are given.
-    """
-    if given.get("module") and given.get("no_python"):
-        raise ValueError("--module and --no_python exclude each other: keep one")
-    return "module" if given.get("module") else "executable" if given.get("no_python") else "script"
+def ours(names: str) -> tuple[Option, ...]:
+    """Returns options that a launcher's `read` uses, each with all of its names: `-m/--module --nnodes=`."""
+    return _each("ours", "", names)
 
 
-def as_documented(name: str) -> tuple[str, ...]:
-    """Returns only the documented spelling."""
-    return (name,)
+def noted(why: str, names: str, prefix: str = "") -> tuple[Option, ...]:
+    """Returns options without effect; `{}` in the reason is the name without the prefix, in capitals."""
+    return _each("noted", why, names, prefix)
 
 
-def dash_or_underscore(name: str) -> tuple[str, ...]:
-    """Returns spellings with underscores and dashes: `--nproc_per_node` and `--nproc-per-node`."""
-    words = name.lstrip("-")
-    dashes = name[: len(name) - len(words)]
-    return tuple(dict.fromkeys((name, dashes + words.replace("_", "-"))))
+def refused(why: str, names: str, prefix: str = "") -> tuple[Option, ...]:
+    """Returns options that are refused; for `{}` see `noted`."""
+    return _each("refused", why, names, prefix)
 
 
-def one_dash_or_two(name: str) -> tuple[str, ...]:
-    """Returns spellings with two dashes and one: `--bind-to` and `-bind-to`."""
-    return tuple(dict.fromkeys((name, name.removeprefix("-") if name.startswith("--") else name)))
+def variables(rows: str, under: str | None = None) -> tuple[Option, ...]:
+    """Returns options that are variables of the program: a line each, with the variable and perhaps its `setting`."""
+    found = []
+    for row in rows.strip().splitlines():
+        names, variable, *setting = row.split()
+        spelled, equals, _ = names.partition("=")
+        found.append(Option((spelled,), "variable", variable, equals, setting[0] if setting else None, under))
+    return tuple(found)
+
+
+def _each(outcome: Outcome, text: str, names: str, prefix: str = "") -> tuple[Option, ...]:
+    found = []
+    for each in names.split():
+        spelled, equals, kind = each.partition("=")
+        own = tuple(f"{prefix}{name}" for name in spelled.split("/"))
+        found.append(Option(own, outcome, text.format(spelled.upper()), equals + kind))
+    return tuple(found)
+
+
+def count_of(given: Given, name: str, least: int = 1, also: str = "") -> int | None:
+    """Returns the number of an option; None without the option. Raises ValueError for another text."""
+    text = given.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"{name} {text}: write a whole number of at least {least}{also}")
+    return int(text)
+
+
+def as_documented(word: str) -> str:
+    """Returns a word unchanged."""
+    return word
+
+
+def with_underscores(word: str) -> str:
+    """Returns the documented spelling of a name with dashes, such as `--nproc-per-node`."""
+    return f"--{word[2:].replace('-', '_')}" if word.startswith("--") else word
+
+
+def with_two_dashes(word: str) -> str:
+    """Returns the documented spelling of a long name with one dash, such as `-bind-to`."""
+    return f"-{word}" if re.match(r"-[^-].", word) else word
 
 
 @dataclass(frozen=True)
@@ -70,31 +141,27 @@ class Launcher:
     Attributes:
         name: Name in messages, and in LaunchLine.launcher.
         options: All of its options.
-        read: Converts the options to a Reading. Raises ValueError if they contradict each other.
-        commands: First words of its line: `accelerate launch`.
-        modules: Names as a module: `python -m torch.distributed.run`.
-        scripts: Names as a file that Python runs.
-        spellings: Returns all spellings of an option's name.
+        read: Returns the meaning of its options, by the variables in front of the line. Raises ValueError if they
+            contradict each other.
+        begins: First words of its line, after those of Python: `accelerate launch`, `-m torch.distributed.run`.
+        spelled: Returns the documented spelling of an option's name.
         abbreviates: True if an unambiguous prefix of a long name is accepted.
+        exclusive: Options of which a line may have only one.
+        starts_commands: True if it starts any command, such as another launcher.
+        local_rank: The option that it gives the program, and the switch that turns this off.
+        note: Note on each of its lines.
     """
 
     name: str
     options: tuple[Option, ...]
-    read: Callable[[Given, Surroundings], Reading]
-    commands: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    scripts: tuple[str, ...] = ()
-    spellings: Callable[[str], tuple[str, ...]] = as_documented
+    read: Callable[[Given, Mapping[str, str]], Reading]
+    begins: tuple[str, ...]
+    spelled: Callable[[str], str] = as_documented
     abbreviates: bool = False
-
-    def begun_by(self, word: str) -> list[str]:
-        """Returns the long names that a word of a line is a prefix of, one of each option."""
-        if not word.startswith("--") or len(word) == len("--"):
-            return []
-        spelled = ([name for each in option.names for name in self.spellings(each)] for option in self.options)
-        begun = ([name for name in names if name.startswith(word)] for names in spelled)
-        # A complete name is a prefix of itself, and perhaps of another.
-        return [word if word in names else names[0] for names in begun if names]
+    exclusive: tuple[tuple[str, ...], ...] = ()
+    starts_commands: bool = False
+    local_rank: tuple[str, str] | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -120,85 +187,84 @@ def read_options(launcher: Launcher, words: Sequence[str]) -> OptionsRead:
     """Reads the options of a launcher's line, without the launcher's own words.
 
     Raises:
-        ConfigError: lists every unknown or refused option, or says that there is no program.
+        ConfigError: lists every unknown or refused option, or options that exclude each other, or says that there is no
+            program.
     """
-    values, unknown, rest = _up_to_program(launcher, words)
-    options = [option for option in launcher.options if option.key in values]
+    given, unknown, rest = _up_to_program(launcher, words)
+    options = [option for option in launcher.options if option.name in given]
     problems = [_unknown(launcher, word) for word in unknown]
-    problems += [f"{_shown(launcher, o, values)}: {o.text}" for o in options if o.outcome == "refused"]
+    problems += [f"{_shown(launcher, o, given)}: {o.text}" for o in options if o.outcome == "refused"]
+    for group in (("--module", "--no_python"), *launcher.exclusive):
+        if len(both := [name for name in group if name in given]) > 1:
+            problems.append(f"{launcher.name} {' and '.join(both)} exclude each other: keep one")
     if problems:
         raise ConfigError("\n".join(problems))
-    return OptionsRead(
-        values,
-        {option.text: str(values[option.key]) for option in options if option.outcome == "variable"},
-        tuple(f"{_shown(launcher, o, values)}: {o.text}" for o in options if o.outcome == "noted"),
-        rest,
-    )
+    set_here = {
+        option.text: value
+        for option in launcher.options
+        if option.outcome == "variable" and (value := option.variable(given)) is not None
+    }
+    notes = [f"{_shown(launcher, o, given)}: {o.text}" for o in options if o.outcome == "noted"]
+    notes += [
+        f"{_shown(launcher, option, given)}: it is read only with {option.under}"
+        for option in options
+        if option.under is not None and option.under not in given
+    ]
+    if launcher.note is not None:
+        notes.append(launcher.note)
+    return OptionsRead(given, set_here, tuple(notes), rest)
 
 
 def _up_to_program(launcher: Launcher, words: Sequence[str]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
     """Returns values, words that are not options of the launcher, and the rest of the line from the program on."""
-    parser, full = _parser(launcher), [_in_full(launcher, word) for word in words]
-    endings = {option.key for option in launcher.options if option.ends}
+    parser, spelled = _parser(launcher), [launcher.spelled(word) for word in words]
+    endings = {option.name for option in launcher.options if option.values == "=..."}
     problem = "it names no program"
     for end in range(1, len(words) + 1):
         if words[end - 1] == "--":
             continue
         try:
-            parsed, unknown = parser.parse_known_args(full[:end])
+            parsed, unknown = parser.parse_known_args(spelled[:end])
         except _UnreadableError as error:
             problem = str(error)
             continue
         values = vars(parsed)
         problem = "it names no program" if not unknown else _unknown(launcher, unknown[0])
-        if values.pop(PROGRAM) or endings & values.keys():
+        if values.pop(PROGRAM) or any(values.get(name) for name in endings):
             return values, unknown, tuple(words[end - 1 :])
     prefix = "" if problem.startswith(launcher.name) else f"{launcher.name}: "
     raise ConfigError(f"{prefix}{problem}: write its options, then the script with its own arguments")
 
 
-def _in_full(launcher: Launcher, word: str) -> str:
-    """Returns a word with the abbreviated name of an option written out."""
-    name, equals, value = word.partition("=")
-    begun = launcher.begun_by(name) if launcher.abbreviates else []
-    return f"{begun[0]}{equals}{value}" if len(begun) == 1 else word
-
-
 @cache
 def _parser(launcher: Launcher) -> argparse.ArgumentParser:
     parser = _Parser(
-        prog=launcher.name, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS, usage=""
+        prog=launcher.name,
+        add_help=False,
+        allow_abbrev=launcher.abbreviates,
+        argument_default=argparse.SUPPRESS,
+        usage="",
     )
     for option in launcher.options:
-        names = [spelling for name in option.names for spelling in launcher.spellings(name)]
-        if option.read is None:
-            parser.add_argument(*names, dest=option.key, action="store_true", default=argparse.SUPPRESS)
-        else:
-            parser.add_argument(
-                *names,
-                dest=option.key,
-                type=option.read,
-                nargs=option.count,
-                action="append" if option.repeated else "store",
-                choices=option.choices or None,
-            )
+        arguments = {"default": argparse.SUPPRESS, **_VALUES[option.values]}
+        parser.add_argument(*option.names, dest=option.name, **arguments)
     parser.add_argument(PROGRAM, nargs=argparse.REMAINDER)
     return parser
 
 
-def _shown(launcher: Launcher, option: Option, values: Given) -> str:
-    shown = f"{launcher.name} {option.name}"
-    if option.read is None or option.secret or option.repeated:
-        return shown
-    return f"{shown} {values[option.key]}"
+def _shown(launcher: Launcher, option: Option, given: Given) -> str:
+    value = given[option.name]
+    if value is True or name_looks_secret(option.name):
+        return f"{launcher.name} {option.name}"
+    # Of a repeated option, the last one.
+    last = value[-1] if isinstance(value, list) and "*" in option.values else value
+    return f"{launcher.name} {option.name} {' '.join(last) if isinstance(last, list) else last}"
 
 
 def _unknown(launcher: Launcher, word: str) -> str:
-    given = word.partition("=")[0]
-    names = [spelling for option in launcher.options for name in option.names for spelling in launcher.spellings(name)]
-    alike = [name for name in names if name.startswith("--") == given.startswith("--")]
-    begun = launcher.begun_by(given)
-    near = begun or difflib.get_close_matches(given, alike, n=1)
-    hint = f"did you mean {' or '.join(near[:MOST_NAMED])}?" if near else "options of the script stand after it"
     # The value may be a secret.
-    return f"{launcher.name} {given}: there is no such option; {hint}"
+    name = word.partition("=")[0]
+    long = [each for option in launcher.options for each in option.names if each[:2].count("-") == name[:2].count("-")]
+    near = difflib.get_close_matches(name, long, n=1)
+    hint = f"did you mean {near[0]}?" if near else "options of the script stand after it"
+    return f"{launcher.name} {name}: there is no such option; {hint}"

@@ -11,15 +11,16 @@ from accelerate.utils import launch as accelerate_variables
 from torch.distributed import launch as torch_launch
 from torch.distributed import run as torch_run
 
-from trainers.scripts.launchers.accelerate_launch import ACCELERATE
-from trainers.scripts.launchers.deepspeed_runner import DEEPSPEED
-from trainers.scripts.launchers.launcher import Launcher
+from trainers.scripts.launchers.known_launchers import ACCELERATE, DEEPSPEED, TORCH_LAUNCH, TORCHRUN
+from trainers.scripts.launchers.launcher import Launcher, with_underscores
 from trainers.scripts.launchers.line_parser import parse_line
-from trainers.scripts.launchers.torchrun import TORCH_LAUNCH, TORCHRUN
 
 
 def names_of(launcher: Launcher) -> set[str]:
-    return {spelling for option in launcher.options for name in option.names for spelling in launcher.spellings(name)}
+    """Each name in each spelling that the launcher's lines may have."""
+    names = {name for option in launcher.options for name in option.names}
+    dashed = {f"--{name[2:].replace('_', '-')}" for name in names if name.startswith("--")}
+    return names | dashed if launcher.spelled is with_underscores else names
 
 
 def names_in(parser: argparse.ArgumentParser) -> set[str]:
