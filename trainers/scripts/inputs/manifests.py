@@ -18,8 +18,7 @@ _BOM = "\ufeff"
 _ENDINGS = tuple(f".{ending}" for ending in AUDIO_ENDINGS)
 # SpeechBrain's recordings of several channels, and Lhotse's recordings with sources of these types.
 _FILES, _SOURCE, _SOURCE_TYPES = "files", "source", ("file", "url")
-_DECODER = json.JSONDecoder(strict=False)
-_SPACES = {" ", "\t", "\r", "\n"}
+_SPACE, _STRING = re.compile(r"[\ufeff \t\r\n]*"), re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 class Reference(NamedTuple):
@@ -156,63 +155,58 @@ def _field(raw: str, position: int) -> _Field:
     return _Field(start, start + len(inner), inner[1:-1].replace('""', '"') if is_quoted else inner)
 
 
+class _Members(list[tuple[str, Any]]):
+    """The members of a JSON object in the order of the text, of which two may have the same key."""
+
+
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_Members)
+
+
 def _in_json(text: str) -> Iterator[Reference]:
-    values = []
-    position = _behind_space(text, 1 if text.startswith(_BOM) else 0)
+    values, position = [], 0
     try:
-        while position < len(text):
-            value, end = _DECODER.raw_decode(text, position)
-            if not isinstance(value, dict | list):
+        while (start := _behind_space(text, position)) < len(text):
+            value, position = _DECODER.raw_decode(text, start)
+            if not isinstance(value, list):
                 return
-            values.append((value, position))
-            position = _behind_space(text, end)
+            values.append((value, start))
     except ValueError:
         return
+    # Keys and strings, in the order in which `_in_value` visits them.
+    strings = _STRING.finditer(text)
     line, before = 1, 0
     for value, start in values:
         line, before = line + text.count("\n", before, start), start
-        yield from _in_value(text, value, start, f"line {line}" if len(values) > 1 else "", None)
+        yield from _in_value(value, strings, f"line {line}" if len(values) > 1 else "", None)
 
 
-def _in_value(text: str, value: Any, start: int, place: str, column: str | None) -> Iterator[Reference]:
+def _in_value(
+    value: list[Any], strings: Iterator[re.Match[str]], place: str, column: str | None
+) -> Iterator[Reference]:
     """Yields the recordings in an object or a list; `column` is that of the paths in a list."""
-    for key, child, begin, end in _members(text, start):
-        row = place
-        if not place and isinstance(key, int):
+    siblings = dict(value) if isinstance(value, _Members) else None
+    for key, child in value if siblings is not None else enumerate(value):
+        row, name = place, column
+        if siblings is not None:
+            next(strings)
+            name = key if _is_path(key, siblings) else None
+        elif not place:
             row = f"row {key + 1}"
-        elif not place and isinstance(child, dict):
+        if isinstance(child, _Members) and siblings is not None and not place:
             row = f"utterance {key!r}"
-        name = column
-        if isinstance(value, dict):
-            name = str(key) if _is_path(str(key), value) else None
-        if isinstance(child, str) and name is not None:
-            yield Reference(place or "the object", name, begin, end, child)
-        elif isinstance(child, dict | list):
-            yield from _in_value(text, child, begin, row, name if isinstance(child, list) else None)
+        if isinstance(child, str):
+            start, end = next(strings).span()
+            if name is not None:
+                yield Reference(place or "the object", name, start, end, child)
+        elif isinstance(child, list):
+            yield from _in_value(child, strings, row, None if isinstance(child, _Members) else name)
+
+
+def _behind_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match is not None else position
 
 
 def _is_path(key: str, siblings: Mapping[str, Any]) -> bool:
     is_source = key == _SOURCE and siblings.get("type") in _SOURCE_TYPES
     return is_source or key == _FILES or _names_recordings(key)
-
-
-def _members(text: str, start: int) -> Iterator[tuple[str | int, Any, int, int]]:
-    """Yields key or number, value, start and end of each member of the valid object or list at `start`."""
-    is_object = text[start] == "{"
-    position, number = _behind_space(text, start + 1), 0
-    while text[position] not in "}]":
-        key: str | int = number
-        if is_object:
-            key, end = _DECODER.raw_decode(text, position)
-            position = _behind_space(text, _behind_space(text, end) + 1)
-        value, end = _DECODER.raw_decode(text, position)
-        yield key, value, position, end
-        position, number = _behind_space(text, end), number + 1
-        if text[position] == ",":
-            position = _behind_space(text, position + 1)
-
-
-def _behind_space(text: str, position: int) -> int:
-    while text[position : position + 1] in _SPACES:
-        position += 1
-    return position
