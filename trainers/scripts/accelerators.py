@@ -10,8 +10,16 @@ from typing import Any
 from trainers.config.parts.scaling_part import AcceleratorName, ScalingPart
 from trainers.distributed.console import print_line
 from trainers.distributed.hardware import BUILT_WITH_TORCH, KINDS, Build, devices_here, judge, kind_of
-from trainers.errors import ConfigError, ResourceError
+from trainers.errors import ResourceError
 from trainers.findings import Level
+
+# Variables by `script.hpu_mode`. https://docs.habana.ai/en/latest/PyTorch/Runtime_Flags.html; lazy mode has collectives
+# within graphs.
+HPU_MODES: Mapping[str | None, Mapping[str, str]] = {
+    None: {},
+    "lazy": {"PT_HPU_LAZY_MODE": "1", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
+    "eager": {"PT_HPU_LAZY_MODE": "0"},
+}
 
 
 @dataclass(frozen=True)
@@ -21,18 +29,14 @@ class Accelerator:
     Attributes:
         name: Name in `scaling.accelerator`.
         resource: Ray's resource, of which a worker holds one or more. None: there is none.
-        backend: Backend of torch's process groups on it.
         visibility: Variables that list the devices visible to a process.
         hidden: Values of other variables of this kind, which hide devices that a worker does not hold.
-        modes: Environment variables of each `script.hpu_mode`; those of None apply without a mode.
     """
 
     name: AcceleratorName
     resource: str | None
-    backend: str
     visibility: tuple[str, ...] = ()
     hidden: Mapping[str, str] = field(default_factory=dict)
-    modes: Mapping[str | None, Mapping[str, str]] = field(default_factory=lambda: {None: {}})
 
     def visible(self, ids_by_rank: Sequence[Sequence[str]]) -> dict[str, str]:
         """Returns variables by which each process of a node sees the devices of all its ranks, as under torchrun.
@@ -54,34 +58,15 @@ class Accelerator:
         # Without ids, Ray manages no devices of this kind.
         return {**self.hidden, **(dict.fromkeys(self.visibility, ",".join(ids)) if ids else {})}
 
-    def environment(self, mode: str | None) -> dict[str, str]:
-        """Returns the variables of a mode; the program's own settings take precedence.
-
-        Raises:
-            ConfigError: the accelerator has no such mode.
-        """
-        if mode not in self.modes:
-            raise ConfigError(
-                f"script.hpu_mode is {mode}, and scaling.accelerator {self.name} has no modes: set "
-                "scaling.accelerator: hpu, or script.hpu_mode: null"
-            )
-        return dict(self.modes[mode])
-
 
 # Ray leaves GPUs visible to workers that hold none. HIP treats an empty list as unset, and -1 as no device.
-CPU = Accelerator("cpu", None, "gloo", hidden={"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"})
-CUDA = Accelerator("cuda", "GPU", "nccl", ("CUDA_VISIBLE_DEVICES",))
+CPU = Accelerator("cpu", None, hidden={"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"})
+CUDA = Accelerator("cuda", "GPU", ("CUDA_VISIBLE_DEVICES",))
 # HIP reads the first, and the second only without the first; many programs read the second. ROCR_VISIBLE_DEVICES, which
 # would renumber the devices of both, is left to the node: Ray's ids count within it.
-ROCM = Accelerator("rocm", "GPU", "nccl", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
-# Modes of Gaudis. https://docs.habana.ai/en/latest/PyTorch/Runtime_Flags.html; lazy mode has collectives within graphs.
-HPU_MODES = {
-    None: {},
-    "lazy": {"PT_HPU_LAZY_MODE": "1", "PT_HPU_ENABLE_LAZY_COLLECTIVES": "true"},
-    "eager": {"PT_HPU_LAZY_MODE": "0"},
-}
+ROCM = Accelerator("rocm", "GPU", ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 # HABANA_VISIBLE_DEVICES is read by the container's runtime, this variable by the program.
-HPU = Accelerator("hpu", "HPU", "hccl", ("HABANA_VISIBLE_MODULES",), modes=HPU_MODES)
+HPU = Accelerator("hpu", "HPU", ("HABANA_VISIBLE_MODULES",))
 ACCELERATORS: Mapping[str, Accelerator] = {each.name: each for each in (CPU, CUDA, ROCM, HPU)}
 
 
@@ -171,11 +156,10 @@ def check_build(python: str, accelerator: Accelerator, machine: str, environment
 
 def _build_of(python: str, accelerator: Accelerator, machine: str, environment: Mapping[str, str]) -> Build | None:
     """Returns the build of an interpreter's torch; None if it has no torch."""
-    command = [python, "-c", PROBE, accelerator.name]
     try:
         # In "/", since a folder of the program may hide a package.
         done = subprocess.run(
-            command,
+            [python, "-c", PROBE, accelerator.name],
             env=dict(environment),
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -185,23 +169,21 @@ def _build_of(python: str, accelerator: Accelerator, machine: str, environment: 
             timeout=PROBE_TIMEOUT_S,
             check=False,
         )
+        found: dict[str, Any] | None = json.loads(done.stdout.rstrip().rpartition("\n")[2])
     except OSError as error:
         raise ResourceError(
             f"script.python: {python} cannot be run on {machine} ({error.strerror}): give an interpreter that every "
             "node has, by its path"
         ) from error
-    except subprocess.TimeoutExpired as error:
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        if isinstance(error, ValueError):
+            last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+            problem = f"ended with {done.returncode} when it was to load torch and use a device: {last}"
+        else:
+            problem = f"did not load torch and use a device within {PROBE_TIMEOUT_S:.0f} s"
         raise ResourceError(
-            f"{python} on {machine} did not load torch and use a device within {PROBE_TIMEOUT_S:.0f} s: try it there "
-            "by hand, and look at the driver (nvidia-smi, rocm-smi or hl-smi)"
-        ) from error
-    try:
-        found: dict[str, Any] | None = json.loads(done.stdout.rstrip().rpartition("\n")[2])
-    except ValueError as error:
-        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise ResourceError(
-            f"{python} on {machine} ended with {done.returncode} when it was to load torch and use a device: {last}; "
-            "try it there by hand, and look at the driver (nvidia-smi, rocm-smi or hl-smi)"
+            f"{python} on {machine} {problem}; try it there by hand, and look at the driver (nvidia-smi, rocm-smi or "
+            "hl-smi)"
         ) from error
     if found is None:
         return None

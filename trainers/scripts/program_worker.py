@@ -25,7 +25,7 @@ from trainers.run_folder.fencing import GroupWriter
 from trainers.run_folder.journal import Journal, State
 from trainers.run_folder.layout import RESULT, RunFolder
 from trainers.run_folder.worker_logs import finish_logs, worker_log
-from trainers.scripts.accelerators import accelerator_of, check_build
+from trainers.scripts.accelerators import HPU_MODES, accelerator_of, check_build
 from trainers.scripts.backend import GroupMember, release_port, this_member
 from trainers.scripts.board import CoordinatorBoard
 from trainers.scripts.inputs.fetch import InputFetcher
@@ -141,7 +141,7 @@ class _Rank:
         data = self._prepared() if script.prepare is not None else None
         words, given = self._resolved(script.command, script.env, data)
         accelerator = accelerator_of(self.task.config.scaling)
-        given = {**accelerator.environment(script.hpu_mode), **accelerator.visible(context.devices), **given}
+        given = {**HPU_MODES[script.hpu_mode], **accelerator.visible(context.devices), **given}
         if data is not None:
             given[DATA] = str(data)
         restarts = restarts_of(state, self.task.attempt).get("restarts", 0)
