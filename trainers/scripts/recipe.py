@@ -9,7 +9,7 @@ from trainers.config.overrides import copy_levels
 from trainers.config.parts.script_part import is_python
 from trainers.config.validation import refuse
 from trainers.errors import ConfigError
-from trainers.scripts.inputs.placeholders import has_inputs, needs_data, problems_of
+from trainers.scripts.inputs.placeholders import problems_of
 from trainers.scripts.launchers.launch_line import PLAIN, LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
@@ -95,12 +95,12 @@ def _check_placeholders(part: Mapping[str, Any]) -> None:
     env, prepare = part.get("env"), part.get("prepare")
     words = [*part["command"], *(prepare if isinstance(prepare, list | tuple) else ())]
     words += [f"{name}={value}" for name, value in (env.items() if isinstance(env, Mapping) else ())]
-    problems = problems_of([str(word) for word in words])
-    if prepare is None and needs_data([str(word) for word in words]):
-        problems.append("{data} is what script.prepare writes, and there is none: set script.prepare to its command")
-    if part.get("path_prefix") and not has_inputs([str(word) for word in words]):
-        problems.append("path_prefix is of manifests that placeholders fetch, and there are none: leave it out")
-    refuse(problems, "script")
+    refuse(
+        problems_of(
+            [str(word) for word in words], prepares=prepare is not None, has_prefixes=bool(part.get("path_prefix"))
+        ),
+        "script",
+    )
 
 
 def _apply(line: LaunchLine, content: dict[str, Any]) -> None:

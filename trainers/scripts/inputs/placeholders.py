@@ -19,20 +19,7 @@ RUN_FOLDER, ATTEMPT, DATA = "run_folder", "attempt", "data"
 _SCHEMES = ("s3", "gs", "az", "https", "http")
 # Schemes of other storages, which are not plausible as names of values.
 _OTHER_SCHEMES = (
-    "abfs",
-    "abfss",
-    "adl",
-    "azure",
-    "cos",
-    "ftp",
-    "gcs",
-    "hdfs",
-    "hf",
-    "obs",
-    "oss",
-    "s3a",
-    "s3n",
-    "sftp",
+    *("abfs", "abfss", "adl", "azure", "cos", "ftp", "gcs", "hdfs", "hf", "obs", "oss", "s3a", "s3n", "sftp"),
 )
 # A dollar before the brace belongs to a shell, or to OmegaConf.
 _BRACED = re.compile(r"(?<!\$)(?:\{(\{[^{}]*\})\}|\{([^{}]*)\})")
@@ -85,29 +72,21 @@ class _Placeholder:
         return None
 
 
-def problems_of(words: Sequence[str]) -> list[str]:
+def problems_of(words: Sequence[str], *, prepares: bool = True, has_prefixes: bool = False) -> list[str]:
     """Returns a line for each placeholder that cannot be resolved on a node: the argument, the value and the fix.
 
-    A word `NAME=value` may be a variable.
+    Args:
+        words: The arguments; a word `NAME=value` may be a variable.
+        prepares: True if `script.prepare` writes data.
+        has_prefixes: True if `script.path_prefix` has any.
     """
-    return [
-        f"{_argument(words, number)}: {placeholder.problem}"
-        for number, word in enumerate(words)
-        for placeholder in _placeholders_in(word)
-        if placeholder.problem is not None
-    ]
-
-
-def needs_data(words: Sequence[str]) -> bool:
-    """Returns True if a word contains the placeholder of the prepared folder."""
-    return any(
-        placeholder.name == DATA and not placeholder.rest for word in words for placeholder in _placeholders_in(word)
-    )
-
-
-def has_inputs(words: Sequence[str]) -> bool:
-    """Returns True if a word contains an input to fetch."""
-    return any(placeholder.rest for word in words for placeholder in _placeholders_in(word))
+    found = [(number, each) for number, word in enumerate(words) for each in _placeholders_in(word)]
+    problems = [f"{_argument(words, number)}: {each.problem}" for number, each in found if each.problem is not None]
+    if not prepares and any(each == _Placeholder(DATA) for _, each in found):
+        problems.append("{data} is what script.prepare writes, and there is none: set script.prepare to its command")
+    if has_prefixes and not any(each.rest for _, each in found):
+        problems.append("path_prefix is of manifests that placeholders fetch, and there are none: leave it out")
+    return problems
 
 
 def resolve(
@@ -135,22 +114,19 @@ def resolve(
             if placeholder.url not in fetched:
                 fetched[placeholder.url] = str(fetch(placeholder.url))
             return fetched[placeholder.url]
-        if placeholder.name == DATA and known.data is None:
-            raise ConfigError("{data} is what script.prepare writes, and that is null: give the command, or the folder")
         return {RUN_FOLDER: known.run_folder, ATTEMPT: str(known.attempt), DATA: str(known.data)}[placeholder.name]
 
-    def resolved(text: str) -> str:
-        return _BRACED.sub(lambda found: _replaced(found, value), text)
+    def replaced(found: re.Match[str]) -> str:
+        literal: str | None = found[1]
+        placeholder = _meaning(found[2] if literal is None else literal[1:-1])
+        if placeholder is None:
+            return found[0]
+        return value(placeholder) if literal is None else literal
 
-    return [resolved(word) for word in words], {name: resolved(text) for name, text in env.items()}
-
-
-def _replaced(found: re.Match[str], value: Callable[[_Placeholder], str]) -> str:
-    literal: str | None = found[1]
-    if literal is not None:
-        return literal if _meaning(literal[1:-1]) is not None else found[0]
-    placeholder = _meaning(found[2])
-    return value(placeholder) if placeholder is not None else found[0]
+    return (
+        [_BRACED.sub(replaced, word) for word in words],
+        {name: _BRACED.sub(replaced, text) for name, text in env.items()},
+    )
 
 
 def _placeholders_in(word: str) -> list[_Placeholder]:

@@ -13,19 +13,8 @@ from trainers.config.flags.flag import WORDS_OF_A_SWITCH
 
 # Names of the argument in programs, the most reliable first.
 _NAMES = (
-    "output_dir",
-    "output_folder",
-    "save_dir",
-    "save_folder",
-    "checkpoint_dir",
-    "checkpoints_dir",
-    "ckpt_dir",
-    "exp_dir",
-    "experiment_dir",
-    "out_dir",
-    "work_dir",
-    "log_dir",
-    "logging_dir",
+    *("output_dir", "output_folder", "save_dir", "save_folder", "checkpoint_dir", "checkpoints_dir", "ckpt_dir"),
+    *("exp_dir", "experiment_dir", "out_dir", "work_dir", "log_dir", "logging_dir"),
 )
 # Maximum size of a file of arguments.
 _MOST_BYTES = 1 << 20
@@ -186,20 +175,15 @@ def note_on_overwriting(words: Sequence[str], working_dir: Path) -> str | None:
             f"script.command: {OPTION} has the program ignore its checkpoints: it is kept at the first start, and left "
             "out where the run goes on from a checkpoint"
         )
+    name, where = OPTION.removeprefix("--"), None
     if any(_ELSEWHERE.search(word) for word in words if not word.startswith("--")):
-        return (
-            f"script.command: {OPTION.removeprefix('--')} has the program ignore its checkpoints, and is not left out "
-            "of a text for a shell or of an override, so it starts over at every restart: take it out, or give the "
-            f"program {OPTION} as an argument, which is left out then"
-        )
-    name = OPTION.removeprefix("--")
-    if any(_places(with_files(words, working_dir))) or str(arguments_of(words, working_dir).get(name)).lower() in _ON:
-        return (
-            f"script.command: {name} in a file of arguments has the program ignore its "
-            "checkpoints, so it starts over at every restart: take it out of the file, or give it as an argument, "
-            "which is left out then"
-        )
-    return None
+        where = "a text for a shell or an override"
+    elif any(_places(with_files(words, working_dir))) or str(arguments_of(words, working_dir).get(name)).lower() in _ON:
+        where = "a file of arguments"
+    return where and (
+        f"script.command: {name} in {where} has the program ignore its checkpoints, so it starts over at every "
+        f"restart: take it out there, or give the program {OPTION} as an argument, which is left out then"
+    )
 
 
 def _places(words: Sequence[str]) -> Iterator[range]:

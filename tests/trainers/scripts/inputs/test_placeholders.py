@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainers.errors import ConfigError
-from trainers.scripts.inputs.placeholders import Known, needs_data, problems_of, resolve
+from trainers.scripts.inputs.placeholders import Known, problems_of, resolve
 
 KNOWN = Known("s3://bucket/runs/sr", 2, Path("/node/data"))
 
@@ -64,7 +64,7 @@ def test_known_placeholders_are_resolved_anywhere_in_a_word(word: str, expected:
 )
 def test_other_braces_are_the_script_s_own(word: str) -> None:
     assert problems_of([word]) == []
-    assert not needs_data([word])
+    assert problems_of([word], prepares=False) == []
     assert resolved(word) == word
 
 
@@ -100,7 +100,6 @@ def test_each_input_is_fetched_once() -> None:
 
 
 def test_the_prepared_folder_is_refused_where_nothing_is_prepared() -> None:
-    assert needs_data(["train.py", "--data={data}/train.csv"])
-    assert not needs_data(["{{data}}", "{s3:b/data}"])
-    with pytest.raises(ConfigError, match=r"script\.prepare"):
-        resolve(["{data}"], {}, Known("/runs/sr", 1, None), fetch)
+    (problem,) = problems_of(["train.py", "--data={data}/train.csv"], prepares=False)
+    assert problem.startswith("{data} is what script.prepare writes")
+    assert problems_of(["{{data}}", "{s3:b/data}"], prepares=False) == []
