@@ -70,8 +70,9 @@ class NodeFolder:
         cls, task: ScriptTask, folder: RunFolder, member: GroupMember, environment: Mapping[str, str]
     ) -> "NodeFolder":
         """Returns the folders of a member, by the environment that Ray has set in its worker."""
-        run = _name_of(folder)
-        own = own_temporary_folder(PURPOSE) / f"{run}-a{task.attempt}-{member.group}-{_node_of(member)}"
+        run = hashlib.sha256(folder.url.encode()).hexdigest()[:16]
+        node = member.nodes[member.context.rank][:12]
+        own = own_temporary_folder(PURPOSE) / f"{run}-a{task.attempt}-{member.group}-{node}"
         below = task.config.script.working_dir
         package = task.folder or own / "package"
         copied_from = _unpacked_package(environment) if task.folder is None else None
@@ -165,14 +166,6 @@ def _unpacked_package(environment: Mapping[str, str]) -> Path:
     if found is None:
         raise StorageError("the job's working directory is not on this node: Ray has not put it into PYTHONPATH")
     return found
-
-
-def _name_of(folder: RunFolder) -> str:
-    return hashlib.sha256(folder.url.encode()).hexdigest()[:16]
-
-
-def _node_of(member: GroupMember) -> str:
-    return member.nodes[member.context.rank][:12]
 
 
 def replace_paths(file: Path, paths: re.Pattern[bytes], here: Callable[[re.Match[bytes]], bytes]) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 import yaml
@@ -60,7 +60,7 @@ class CheckpointLayout:
     """The layout of one kind of program's checkpoints.
 
     Attributes:
-        has_path: Returns True if a path below the output folder is that of a checkpoint.
+        has_path: Returns something true if a path below the output folder is that of a checkpoint.
         step_of: Returns the step of a checkpoint, by its content.
         is_marked: Returns True if the files by which a checkpoint is detected exist.
         has_last_file: True if one of these files is the last that the program writes.
@@ -68,7 +68,7 @@ class CheckpointLayout:
         is_read_by_all: True if each rank reads the checkpoints that the main process has written.
     """
 
-    has_path: Callable[[str], bool]
+    has_path: Callable[[str], object]
     step_of: Callable[[Path], int | None]
     is_marked: Callable[[Path], bool]
     has_last_file: bool = False
@@ -90,7 +90,14 @@ def layouts_for(checkpoints: str) -> tuple[CheckpointLayout, ...]:
             f"script.checkpoints: {checkpoints!r} is no pattern of paths below the output folder: give one such as "
             f"'ckpt/step-*' or 'last.pt', or {AUTO!r}"
         )
-    return (CheckpointLayout(partial(_matches, parts), _number_in_name, _has_files, takes_files=True),)
+    return (
+        CheckpointLayout(
+            lambda path: _matches(parts, PurePosixPath(path).parts),
+            _number_in_name,
+            lambda path: any(files_of(path)),
+            takes_files=True,
+        ),
+    )
 
 
 def layout_at(path: str, layouts: Sequence[CheckpointLayout], *, is_file: bool) -> CheckpointLayout | None:
@@ -222,29 +229,13 @@ def _described(layout: CheckpointLayout, folder: Path, path: str, signature: Sig
     return FoundCheckpoint(path, layout.step_of(here), is_whole, layout.has_last_file)
 
 
-def _has_files(path: Path) -> bool:
-    return any(files_of(path))
-
-
-def _matches(pattern: tuple[str, ...], path: str) -> bool:
-    """Returns True if a path matches a pattern, part by part; ** stands for any number of folders."""
-    return _match_parts(pattern, PurePosixPath(path).parts)
-
-
-def _match_parts(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+def _matches(pattern: Sequence[str], parts: Sequence[str]) -> bool:
+    """Returns True if the parts of a path match a pattern's; ** stands for any number of folders."""
     if not pattern:
         return not parts
     if pattern[0] == "**":
-        return any(_match_parts(pattern[1:], parts[start:]) for start in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _match_parts(pattern[1:], parts[1:])
-
-
-def _is_huggingface(path: str) -> bool:
-    return re.fullmatch(r"(?:.+/)?checkpoint-\d+", path) is not None
-
-
-def _is_speechbrain(path: str) -> bool:
-    return re.fullmatch(r"(?:.+/)?CKPT\+[^/]+", path) is not None
+        return any(_matches(pattern[1:], parts[start:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(pattern[1:], parts[1:])
 
 
 def _has_ckpt_yaml_and_more(path: Path) -> bool:
@@ -252,8 +243,12 @@ def _has_ckpt_yaml_and_more(path: Path) -> bool:
 
 
 _KNOWN = (
-    CheckpointLayout(_is_huggingface, _number_in_name, _has_trainer_state, has_last_file=True),
+    CheckpointLayout(
+        re.compile(r"(?:.+/)?checkpoint-\d+").fullmatch, _number_in_name, _has_trainer_state, has_last_file=True
+    ),
     # Each rank loads the best checkpoint before a test, or averages several; and all delete one together, so that a
     # rank that does not find it would leave the others waiting.
-    CheckpointLayout(_is_speechbrain, _speechbrain_step, _has_ckpt_yaml_and_more, is_read_by_all=True),
+    CheckpointLayout(
+        re.compile(r"(?:.+/)?CKPT\+[^/]+").fullmatch, _speechbrain_step, _has_ckpt_yaml_and_more, is_read_by_all=True
+    ),
 )
