@@ -8,12 +8,11 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.config.strict_loading import load_json
 from trainers.errors import ConfigError, DataError
 from trainers.scoring.error_rate import UtteranceScore, differences, score_utterance
 
@@ -88,8 +87,7 @@ def _read(path: Path, keys: Sequence[str]) -> Transcripts:
     elif suffix == ".trn":
         rows = _trn_rows(path, lines)
     else:
-        records = _table(path, lines, suffix) if suffix in (".csv", ".tsv") else _objects(path, lines)
-        rows = _rows(path, records, keys)
+        rows = _rows(path, _records(path, "\n".join(line for _, line in lines), suffix), keys)
     texts: dict[str, str] = {}
     durations_s: dict[str, float] = {}
     for id, text, duration_s in rows:
@@ -134,21 +132,13 @@ def _trn_rows(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[st
         yield match["id"].strip(), match["text"], None
 
 
-def _objects(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Any]]:
-    for number, line in lines:
-        if not line.strip():
-            continue
-        try:
-            yield number, load_json(line)
-        except ValueError as error:
-            raise DataError(f"{path}: line {number} is not JSON ({error}): write one object a line") from None
-
-
-def _table(path: Path, lines: Sequence[tuple[int, str]], suffix: str) -> Iterator[tuple[int, Any]]:
+def _records(path: Path, text: str, suffix: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     # Imported here: pyarrow takes as long to load as everything else here.
-    from trainers.data.sources.manifest_fields import delimited_rows, separator_of  # noqa: PLC0415
+    from trainers.data.sources.manifest_fields import delimited_rows, json_objects, separator_of  # noqa: PLC0415
 
-    text = "\n".join(line for _, line in lines)
+    if suffix in (".jsonl", ".json"):
+        yield from json_objects(str(path), text)
+        return
     delimiter = "\t" if suffix == ".tsv" else separator_of(text)
     names = list(dict.fromkeys(("id", *HYPOTHESIS_KEYS, *REFERENCE_KEYS, *DURATION_KEYS)))
     columns, rows = delimited_rows(str(path), text, delimiter, names, unquoted=_AS_TSV)
@@ -157,10 +147,10 @@ def _table(path: Path, lines: Sequence[tuple[int, str]], suffix: str) -> Iterato
 
 
 def _rows(
-    path: Path, records: Iterator[tuple[int, Any]], keys: Sequence[str]
+    path: Path, records: Iterator[tuple[int, Mapping[str, Any]]], keys: Sequence[str]
 ) -> Iterator[tuple[str, str, float | None]]:
     for number, item in records:
-        if not isinstance(item, dict) or not isinstance(item.get("id"), str | int):
+        if not isinstance(item.get("id"), str | int):
             raise DataError(f"{path}: line {number} has no id: write an object with an `id` and the text a line")
         text = next((item[key] for key in keys if key in item), None)
         if not isinstance(text, str):
