@@ -16,7 +16,7 @@ from trainers.config.locations import as_written_to
 from trainers.config.overrides import Override
 from trainers.config.validation import refuse, validated
 from trainers.errors import ConfigError
-from trainers.scripts.launchers.launch_line import LaunchLine
+from trainers.scripts.launchers.launcher import LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
 

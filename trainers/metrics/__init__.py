@@ -1,1 +1,1 @@
-"""Metrics that are always scored: one file each, and a line in `known_metrics`."""
+"""The metrics that are always scored, and their interface."""

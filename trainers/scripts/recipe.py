@@ -10,7 +10,7 @@ from trainers.config.parts.script_part import is_python
 from trainers.config.validation import refuse
 from trainers.errors import ConfigError
 from trainers.scripts.inputs.placeholders import problems_of
-from trainers.scripts.launchers.launch_line import PLAIN, LaunchLine
+from trainers.scripts.launchers.launcher import PLAIN, LaunchLine
 from trainers.scripts.launchers.line_parser import parse_line
 from trainers.scripts.launchers.line_words import split_line
 from trainers.scripts.outputs.output_folder import NOT_NAMED, note_on_overwriting, output_folder_of

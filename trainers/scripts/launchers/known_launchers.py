@@ -11,12 +11,15 @@ everywhere.
 import re
 from collections.abc import Mapping
 
-from trainers.scripts.launchers.launch_line import PLAIN, Device, Reading, Workers
 from trainers.scripts.launchers.launcher import (
+    PLAIN,
     VISIBLE,
+    Device,
     Given,
     Launcher,
     Option,
+    Reading,
+    Workers,
     count_of,
     noted,
     ours,

@@ -8,8 +8,19 @@ from pathlib import PurePath
 
 from trainers.errors import ConfigError
 from trainers.scripts.launchers.known_launchers import DEVICES, LAUNCHERS, PYTHON, visible_devices
-from trainers.scripts.launchers.launch_line import PLAIN, LaunchLine, Program, ProgramKind, Reading, Workers
-from trainers.scripts.launchers.launcher import VISIBLE, Launcher, OptionsRead, count_of, read_options
+from trainers.scripts.launchers.launcher import (
+    PLAIN,
+    VISIBLE,
+    Launcher,
+    LaunchLine,
+    OptionsRead,
+    Program,
+    ProgramKind,
+    Reading,
+    Workers,
+    count_of,
+    read_options,
+)
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 # Commands that start processes themselves, and would do so in each worker.

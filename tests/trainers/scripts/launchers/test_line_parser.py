@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.settings import examples
 from trainers.errors import ConfigError
 from trainers.scripts.launchers.known_launchers import LAUNCHERS
-from trainers.scripts.launchers.launch_line import LaunchLine, Workers
-from trainers.scripts.launchers.launcher import Launcher
+from trainers.scripts.launchers.launcher import Launcher, LaunchLine, Workers
 from trainers.scripts.launchers.line_parser import parse_line
 
 quick = settings(max_examples=examples(200), deadline=None)
