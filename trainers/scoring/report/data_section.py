@@ -27,15 +27,11 @@ class ClipSet:
     """A prepared split.
 
     Attributes:
-        rows: Number of rows in its manifest.
-        quarantined: Number of rows that could not be decoded.
         durations_s: Duration of each clip.
         characters: Counts of characters in the texts.
     """
 
     split: str
-    rows: int
-    quarantined: int
     durations_s: Sequence[float]
     characters: Counter[str]
     prepared: PreparedSet
@@ -43,13 +39,13 @@ class ClipSet:
     @classmethod
     def of(cls, split: str, prepared: PreparedSet) -> "ClipSet":
         """Reads index and counts of a set; raises the errors of reading them."""
-        index, summary = prepared.index, prepared.summary
+        index = prepared.index
         characters: Counter[str] = Counter()
         # In chunks, so that the texts of a large set are not in memory together.
         for texts in index["text"].chunks:
             for text in texts.to_pylist():
                 characters.update(text)
-        return cls(split, summary.rows, summary.quarantined, index["duration_s"].to_pylist(), characters, prepared)
+        return cls(split, index["duration_s"].to_pylist(), characters, prepared)
 
     def speakers(self) -> dict[str, str]:
         """Returns speakers by clip id, for clips that have one; empty if the set is not on a disk of this machine."""
@@ -129,9 +125,9 @@ def _described(found: ClipSet) -> dict[str, Any]:
     quantiles_s = np.percentile(found.durations_s, [0, 50, 100]).tolist() if found.durations_s else []
     return {
         "split": found.split,
-        "rows": found.rows,
+        "rows": found.prepared.summary.rows,
         "clips": len(found.durations_s),
-        "quarantined": found.quarantined,
+        "quarantined": found.prepared.summary.quarantined,
         "total_s": sum(found.durations_s),
         "quantiles_s": quantiles_s,
         "characters": found.characters.most_common(),
@@ -173,8 +169,8 @@ def prepared_html(prepared: PreparedSet) -> str:
 
 
 def _numbers(clips: ClipSet) -> Iterator[tuple[str, str, str]]:
-    stored = format_bytes(clips.prepared.summary.stored_bytes)
-    yield "Audio", format_duration(sum(clips.durations_s)), f"{stored} of 16-bit FLAC"
-    yield "Clips", f"{len(clips.durations_s):,}", f"of {clips.rows:,} rows"
-    yield "Quarantined", f"{clips.quarantined:,}", ""
+    summary = clips.prepared.summary
+    yield "Audio", format_duration(sum(clips.durations_s)), f"{format_bytes(summary.stored_bytes)} of 16-bit FLAC"
+    yield "Clips", f"{len(clips.durations_s):,}", f"of {summary.rows:,} rows"
+    yield "Quarantined", f"{summary.quarantined:,}", ""
     yield "Characters", f"{clips.characters.total():,}", f"{len(clips.characters):,} different"

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -62,16 +63,6 @@ class AttemptRecord:
 
 
 @dataclass(frozen=True)
-class SplitRecord:
-    """A scored split: the totals in evaluation/<split>.json, the utterances, and `of`, the scored checkpoint."""
-
-    split: str
-    of: str
-    totals: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
 class RunRecord:
     """A run as stored in its folder.
 
@@ -91,7 +82,6 @@ class RunRecord:
     metrics: Sequence[Mapping[str, Any]]
     quarantine: Sequence[Mapping[str, Any]]
     attempts: Sequence[AttemptRecord]
-    splits: Sequence[SplitRecord]
     slices: Mapping[str, Mapping[str, Mapping[str, str]]]
 
     @classmethod
@@ -115,7 +105,6 @@ class RunRecord:
             _lines(deduplicate(accepted_metrics(folder, state))),
             _lines(folder.storage.read_bytes(QUARANTINE) if folder.storage.exists(QUARANTINE) else b""),
             _attempts(folder, state, _groups(journal)),
-            [*_splits(folder, state)],
             _slices(folder, state),
         )
 
@@ -188,24 +177,17 @@ def _attempts(
     return found
 
 
-def _splits(folder: RunFolder, state: State) -> list[SplitRecord]:
+def _scores(record: RunRecord, sets: Sequence[ClipSet]) -> list[ScoreSection]:
     """Returns the scores of the run's result; during training, that of its newest checkpoint on the validation set."""
-    if state.finished is not None:
-        outputs = folder.sub(state.finished.outputs)
-        best = str(state.finished.result.get("best_checkpoint") or "the result")
-        return [found for split in ("test", VALIDATION) if (found := _split(outputs, EVALUATION, split, best))]
-    for checkpoint in reversed(state.checkpoints):
-        found = _split(folder, f"{CHECKPOINTS}/{checkpoint.name}", VALIDATION, checkpoint.name)
-        if found is not None:
-            return [found]
-    return []
-
-
-def _split(folder: RunFolder, prefix: str, split: str, of: str) -> SplitRecord | None:
-    key = f"{prefix}/{split}.jsonl"
-    if not folder.storage.exists(key):
-        return None
-    return SplitRecord(split, of, folder.read_json(f"{prefix}/{split}.json") or {}, rows_of(folder, key))
+    if (finished := record.state.finished) is not None:
+        best = str(finished.result.get("best_checkpoint") or "the result")
+        folder = f"{finished.outputs}/{EVALUATION}"
+        return [found for split in ("test", VALIDATION) if (found := _score(record, sets, folder, split, best))]
+    of_checkpoints = (
+        _score(record, sets, f"{CHECKPOINTS}/{checkpoint.name}", VALIDATION, checkpoint.name)
+        for checkpoint in reversed(record.state.checkpoints)
+    )
+    return [*islice(filter(None, of_checkpoints), 1)]
 
 
 # Total of all recordings in the page, before base64 encoding.
@@ -230,7 +212,7 @@ def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
     if price_per_hour is None:
         price_per_hour = (record.config.get("scaling") or {}).get("price_per_gpu_hour")
     sets = clip_sets(folder, record.config, record.environment.get("data") or {})
-    scores = [_scored(found, record, sets) for found in record.splits]
+    scores = _scores(record, sets)
     hours = _device_hours(record)
     drawn = curves(record.metrics)
     sections = [("curves", "Curves")] if drawn else []
@@ -257,18 +239,23 @@ def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
     )
 
 
-def _scored(found: SplitRecord, record: RunRecord, sets: Sequence[ClipSet]) -> ScoreSection:
-    """Returns a split's score, with speakers and recordings if its prepared set is on a disk of this machine."""
-    prepared = next((each for each in sets if each.split == found.split), None)
-    speakers = prepared.speakers() if prepared is not None else {}
+def _score(record: RunRecord, sets: Sequence[ClipSet], below: str, split: str, of: str) -> ScoreSection | None:
+    """Returns a split's score in a folder of the run; None if there is none.
+
+    With speakers and recordings if its prepared set is on a disk of this machine. `of` is the scored checkpoint.
+    """
+    key = f"{below}/{split}.jsonl"
+    if not record.folder.storage.exists(key):
+        return None
+    prepared = next((each for each in sets if each.split == split), None)
     section = score_section(
-        found.split,
-        found.of,
-        found.totals,
-        found.rows,
+        split,
+        of,
+        record.folder.read_json(f"{below}/{split}.json") or {},
+        rows_of(record.folder, key),
         language=record.language,
-        speakers=speakers,
-        slices=record.slices.get(found.split, {}),
+        speakers=prepared.speakers() if prepared is not None else {},
+        slices=record.slices.get(split, {}),
     )
     if prepared is None:
         return section
