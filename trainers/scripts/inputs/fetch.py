@@ -95,20 +95,15 @@ def entries_of(urls: Collection[str], options: StorageOptions) -> dict[str, Entr
         StorageError: a bucket or a server does not respond.
     """
     of_buckets: dict[str, dict[str, str]] = {}
-    found: dict[str, Entry] = {}
-    asked = []
-    for url in urls:
-        if is_url(url):
-            bucket, key = _split(url)
-            of_buckets.setdefault(bucket, {})[key] = url
-        else:
-            asked.append(url)
+    for url in filter(is_url, urls):
+        bucket, key = _split(url)
+        of_buckets.setdefault(bucket, {})[key] = url
+    found: dict[str, Entry | None] = {}
     for bucket, keys in of_buckets.items():
         entries = open_storage(bucket, options).list_some(set(keys)) if len(keys) > MOST_ASKED_FOR else None
-        if entries is None:
-            asked += keys.values()
-        else:
-            found |= {keys[key]: entry for key, entry in entries.items()}
+        if entries is not None:
+            found |= {url: entries.get(key) for key, url in keys.items()}
+    asked = [url for url in urls if url not in found]
 
     def ask(url: str) -> Entry | None:
         try:
@@ -117,8 +112,8 @@ def entries_of(urls: Collection[str], options: StorageOptions) -> dict[str, Entr
             return None
 
     with ThreadPoolExecutor(PARALLEL) as pool:
-        answers = zip(asked, pool.map(ask, asked), strict=True)
-        return found | {url: entry for url, entry in answers if entry is not None}
+        found |= zip(asked, pool.map(ask, asked), strict=True)
+    return {url: entry for url, entry in found.items() if entry is not None}
 
 
 def copy(url: str, entry: Entry, local: Path, options: StorageOptions) -> None:

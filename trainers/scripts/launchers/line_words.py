@@ -75,7 +75,8 @@ class _Splitter:
         self._is_complete = False
         self._problems: dict[str, None] = {}
 
-    def take(self, kind: str, text: str) -> None:
+    def take(self, kind: str, text: str, *, is_quoted: bool = False) -> None:
+        """Takes a piece of the line, or of a text between double quotes."""
         if kind == "newline":
             self._end_word()
             self._is_complete = bool(self._words)
@@ -85,15 +86,19 @@ class _Splitter:
             return
         elif kind == "operator":
             self._refuse(f"{text}: {_REASONS.get(text, f'a redirection; {_LOGS}')}")
-        elif kind == "variable":
+        elif kind == "variable" and not is_quoted:
             self._expand(text)
+        elif kind == "variable":
+            self._extend(self._value(text))
         elif kind == "double":
             self._extend("")
             for piece in _IN_DOUBLE_QUOTES.finditer(text):
-                self._take_quoted(str(piece.lastgroup), piece[str(piece.lastgroup)])
-        elif kind == "plain" and text in "'\"":
+                self.take(str(piece.lastgroup), piece[str(piece.lastgroup)], is_quoted=True)
+        elif kind != "plain" or is_quoted:
+            self._extend(text)
+        elif text in "'\"":
             self._refuse(f"{text}: the quote does not end: close it, or write \\{text} for the character itself")
-        elif kind == "plain" and text == "~" and (self._word is None or _ASSIGNED.fullmatch(self._word)):
+        elif text == "~" and (self._word is None or _ASSIGNED.fullmatch(self._word)):
             self._extend(self._environment.get("HOME", "~"))
         else:
             self._extend(text)
@@ -103,14 +108,6 @@ class _Splitter:
         if self._problems:
             raise ConfigError("\n".join(self._problems))
         return self._words
-
-    def _take_quoted(self, kind: str, text: str) -> None:
-        if kind == "operator":
-            self._refuse(f"{text}: {_REASONS[text]}")
-        elif kind == "variable":
-            self._extend(self._value(text))
-        elif kind != "continuation":
-            self._extend(text)
 
     def _expand(self, text: str) -> None:
         """Outside of quotes, a value with spaces becomes several words."""
