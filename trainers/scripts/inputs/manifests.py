@@ -189,7 +189,7 @@ def _in_value(
         row, name = place, column
         if siblings is not None:
             next(strings)
-            name = key if _is_path(key, siblings) else None
+            name = str(key) if _is_path(str(key), siblings) else None
         elif not place:
             row = f"row {key + 1}"
         if isinstance(child, _Members) and siblings is not None and not place:

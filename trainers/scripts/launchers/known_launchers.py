@@ -30,16 +30,11 @@ from trainers.scripts.launchers.launcher import (
 )
 
 # Why options are without effect here.
-RENDEZVOUS = "Ray Train starts the workers, and they find each other by its address and port"
-ONE_LINE = "one line starts all workers, on whichever nodes there are"
-NODES = "Ray places the workers on the nodes of its cluster"
+BY_RAY = "Ray Train starts all workers by one line, on the nodes of its cluster, and connects and watches them"
 CPUS = "the operating system places the workers of a node on its CPUs"
-SUPERVISED = "Ray Train starts, watches and stops the workers"
 LOGS = "the output of each worker is in the logs of the run"
 DEVICES = "Ray decides which device each worker gets"
-_TRANSPORT = "the workers communicate by torch.distributed, not by MPI"
 _ALLOCATED = "the nodes are the Ray cluster's; cluster_configs/slurm.sbatch starts one on Slurm"
-_SAME_START = "Ray Train starts the workers; the script itself is started as with torchrun"
 # Why options are refused.
 _IN_PACKAGE = "the workers start in the package of the run: leave it out"
 _BY_VARIABLE = "set what it stands for in front of the line, as {}, and leave it out"
@@ -211,16 +206,15 @@ TORCHRUN = Launcher(
             --role=     ROLE_NAME
         """),
         *noted(
-            RENDEZVOUS,
-            "--rdzv_backend= --rdzv_endpoint= --rdzv_conf= --master_addr= --master_port= --local_addr= --standalone",
+            BY_RAY,
+            "--rdzv_backend= --rdzv_endpoint= --rdzv_conf= --master_addr= --master_port= --local_addr= --standalone "
+            "--node_rank= --monitor_interval= --start_method= --event_log_handler= --signals_to_handle=",
         ),
-        *noted(ONE_LINE, "--node_rank="),
         *noted(
             LOGS,
             "--log_dir= -r/--redirects= -t/--tee= --local_ranks_filter= --logs_specs= --duplicate_stdout_filters= "
             "--duplicate_stderr_filters=",
         ),
-        *noted(SUPERVISED, "--monitor_interval= --start_method= --event_log_handler= --signals_to_handle="),
         *noted(
             "script.stop_grace_s, or of a training job.stop_grace_s, says how long stopping may take",
             "--shutdown_timeout=",
@@ -296,16 +290,14 @@ ACCELERATE = Launcher(
             """,
             under="--use_fsdp",
         ),
-        *noted(RENDEZVOUS, "--main_process_ip= --main_process_port= --rdzv_backend= --rdzv_conf= --same_network"),
-        *noted(ONE_LINE, "--machine_rank="),
-        *noted(LOGS, "-t/--tee= --log_dir= -q/--quiet"),
-        *noted(SUPERVISED, "--monitor_interval="),
-        *noted(DEVICES, "--gpu_ids="),
         *noted(
-            NODES,
-            "--mpirun_hostfile= --deepspeed_hostfile= --deepspeed_exclusion_filter= --deepspeed_inclusion_filter= "
-            "--deepspeed_multinode_launcher=",
+            BY_RAY,
+            "--main_process_ip= --main_process_port= --rdzv_backend= --rdzv_conf= --same_network --machine_rank= "
+            "--monitor_interval= --mpirun_hostfile= --deepspeed_hostfile= --deepspeed_exclusion_filter= "
+            "--deepspeed_inclusion_filter= --deepspeed_multinode_launcher=",
         ),
+        *noted(LOGS, "-t/--tee= --log_dir= -q/--quiet"),
+        *noted(DEVICES, "--gpu_ids="),
         *noted(
             "accelerate launch reads it and does not pass it on: set ACCELERATE_DEEPSPEED_{}=… in front of the line",
             "offload_optimizer_nvme_path= offload_param_nvme_path=",
@@ -360,12 +352,10 @@ DEEPSPEED = Launcher(
     (
         *ours("--num_nodes= --num_gpus/--num_accelerators= --module --no_python --no_local_rank"),
         *noted(f"{DEVICES}; their number is kept", "-i/--include="),
-        *noted(NODES, "-H/--hostfile="),
-        *noted(RENDEZVOUS, "--master_port= --master_addr="),
-        *noted(ONE_LINE, "--node_rank="),
         *noted(
-            f"{NODES}, without SSH or MPI",
-            "--launcher= --launcher_args= --ssh_port= --no_ssh --no_ssh_check --force_multi",
+            BY_RAY,
+            "-H/--hostfile= --master_port= --master_addr= --node_rank= --launcher= --launcher_args= --ssh_port= "
+            "--no_ssh --no_ssh_check --force_multi",
         ),
         *noted(LOGS, "--enable_each_rank_log="),
         *noted("it is about the output of the launcher, which does not run", "--log_level= -q/--quiet"),
@@ -390,9 +380,7 @@ GAUDI_SPAWN = Launcher(
     "gaudi_spawn.py",
     (
         *ours("--world_size="),
-        *noted(_SAME_START, "--use_mpi --use_deepspeed --use_env"),
-        *noted(NODES, "--hostfile= --process_per_node="),
-        *noted(RENDEZVOUS, "--master_port="),
+        *noted(BY_RAY, "--use_mpi --use_deepspeed --use_env --hostfile= --process_per_node= --master_port="),
     ),
     _gaudi_spawn,
     ("gaudi_spawn.py",),
@@ -404,7 +392,7 @@ MPIRUN = Launcher(
     (
         *ours("--np/-n/-c= --npernode/--ppn/-N= -x=* --genv/--env=2*"),
         *noted(
-            NODES,
+            BY_RAY,
             "-H/--host/--hosts= --hostfile/--machinefile/-f= --map-by= --rank-by= --bind-to= --rankfile= "
             "--oversubscribe --nooversubscribe --use-hwthread-cpus --bynode --byslot --bind-to-none",
         ),
@@ -443,12 +431,12 @@ SRUN = Launcher(
         *noted(CPUS, "--cpu-bind= --gpu-bind= --mem-bind="),
         *noted("torch.distributed connects the workers", "--mpi= --network="),
         *noted(LOGS, "-o/--output= -e/--error= -i/--input= -l/--label -u/--unbuffered -v/--verbose -Q/--quiet"),
-        *noted(SUPERVISED, "--signal= -W/--wait= -T/--threads= --no-kill/-k --disable-status/-X"),
+        *noted(BY_RAY, "--signal= -W/--wait= -T/--threads= --no-kill/-k --disable-status/-X"),
         # Its value is optional, and Slurm accepts it only after `=`, so each spelling is a name of its own.
         Option(
             ("--kill-on-bad-exit", "-K", "-K0", "-K1", "--kill-on-bad-exit=0", "--kill-on-bad-exit=1"),
             "noted",
-            SUPERVISED,
+            BY_RAY,
         ),
         *refused("a run has no terminal: leave it out", "--pty"),
         *refused(_IN_PACKAGE, "-D/--chdir="),

@@ -250,9 +250,9 @@ def test_the_interpreter_is_the_one_of_the_line() -> None:
 @pytest.mark.parametrize(
     ("line", "note"),
     [
-        ("torchrun --master_port 1 --nproc_per_node 2 t.py", "torchrun --master_port 1: Ray Train starts the workers"),
+        ("torchrun --master_port 1 --nproc_per_node 2 t.py", "torchrun --master_port 1: Ray Train starts all workers"),
         ("torchrun --log-dir logs t.py", "torchrun --log_dir logs: the output of each worker"),
-        ("torchrun --node_rank 1 t.py", "torchrun --node_rank 1: one line starts all workers"),
+        ("torchrun --node_rank 1 t.py", "torchrun --node_rank 1: Ray Train starts all workers by one line"),
         ("CUDA_VISIBLE_DEVICES=3 python t.py", "CUDA_VISIBLE_DEVICES=3: Ray decides which device"),
         ("RANK=0 python t.py", "RANK=0: it is set for each worker"),
         (
@@ -260,7 +260,10 @@ def test_the_interpreter_is_the_one_of_the_line() -> None:
             "accelerate launch --zero_stage 2: it is read only with --use_deepspeed",
         ),
         ("accelerate launch --gpu_ids 0,1 t.py", "accelerate launch --gpu_ids 0,1: Ray decides"),
-        ("deepspeed --hostfile h --num_nodes 2 --num_gpus 8 t.py", "deepspeed --hostfile h: Ray places the workers"),
+        (
+            "deepspeed --hostfile h --num_nodes 2 --num_gpus 8 t.py",
+            "deepspeed --hostfile h: Ray Train starts all workers",
+        ),
         ("mpirun -np 2 -x LD_LIBRARY_PATH python t.py", "mpirun -x LD_LIBRARY_PATH: give its value"),
         ("mpirun -np 2 -mca btl tcp python t.py", "mpirun --mca btl tcp: the workers communicate by torch.distributed"),
         ("srun -p long python t.py", "srun --partition long: the nodes are the Ray cluster's"),
