@@ -30,7 +30,7 @@ from trainers.scripts.backend import GroupMember, release_port, this_member
 from trainers.scripts.board import CoordinatorBoard
 from trainers.scripts.inputs.fetch import InputFetcher
 from trainers.scripts.inputs.placeholders import Known, resolve
-from trainers.scripts.inputs.prepare import key_of, prepared_data
+from trainers.scripts.inputs.prepare import key_of, prepare_data
 from trainers.scripts.node_folder import INPUTS, NodeFolder, ScriptTask
 from trainers.scripts.outputs.checkpoint_keeper import NewestAndBest
 from trainers.scripts.outputs.layouts import layouts_for
@@ -167,15 +167,17 @@ class _Rank:
     def _prepared(self) -> Path:
         """Returns the folder that `script.prepare` has written, on this node."""
         script, node, topic = self.script, self.node, f"data-{self.context.node_number}"
+        command = script.prepare or ()
         if not self.context.is_keeper:
             self.wait_for(topic)
             return node.data
 
-        def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
-            words, known = self._resolved(words, {**script.env, **environment}, node.data)
+        def run(into: Path) -> None:
+            self.say(f"preparing data, once for this run: {' '.join(command)}")
+            words, known = self._resolved(command, {**script.env, DATA: str(into)}, into)
             variables = program_environment(os.environ, known, {}, node.work)
             started = program_words(script.model_copy(update={"command": tuple(words)}), words, node.work)
-            program = Program(started, folder, variables, self.say)
+            program = Program(started, node.work, variables, self.say)
             if code := program.wait(lambda: None):
                 raise ScriptError.of(
                     f"script.prepare: {words[0]} ended with exit code {code}:\n{_indented(program.last_lines)}",
@@ -184,20 +186,10 @@ class _Rank:
                     final=True,
                 )
 
-        assert script.prepare is not None
-        made = prepared_data(
-            script.prepare,
-            key_of(script, self.task.package),
-            self.folder,
-            node.data,
-            run,
-            is_main=self.is_main,
-            board=self.board,
-            say=self.say,
-            working_dir=node.work,
-        )
+        key = key_of(script, self.task.package)
+        prepare_data(key, self.folder, node.data, run, is_main=self.is_main, board=self.board, say=self.say)
         self.board.post(topic, True)
-        return made
+        return node.data
 
     def _prepare_output(self, words: list[str], environment: Mapping[str, str]) -> NodeOutput | None:
         """Returns the output folder that this node keeps; None if it is unknown, or kept by the main node."""

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,8 +28,6 @@ from trainers.storage.base import clean_key, in_parallel
 from trainers.storage.own_folder import locked
 
 DATA, MANIFEST = "data", "MANIFEST.json"
-# Variable with the folder for the command.
-VARIABLE = "RAYSCRIBE_DATA"
 POLL_S = 0.5
 # Polls of the board between two polls of the storage, in case the board has lost the result.
 _POLLS_OF_BOARD = 20
@@ -37,36 +35,30 @@ _READY = "ready"
 # Larger files outside of a package are compared by size and time instead of content.
 _HASHED_BYTES = 16 << 20
 
-Run = Callable[[Sequence[str], Path, Mapping[str, str]], None]
 
-
-def prepared_data(  # noqa: PLR0913 -- the caller has all of these separately
-    command: Sequence[str],
+def prepare_data(
     key: str,
     folder: RunFolder,
     into: Path,
-    run: Run,
+    run: Callable[[Path], None],
     *,
     is_main: bool,
     board: Board,
     say: Callable[[str], None],
-    working_dir: Path,
-) -> Path:
-    """Returns the folder on this node that a command has written: run here, or fetched from the run folder.
+) -> None:
+    """Fills the folder `into` of this node by a command that is run here, or from the run folder.
 
     The main process runs the command, unless an earlier attempt has; the others wait. In text files, the path `into` of
     the main process's node is replaced by that of this node.
 
     Args:
-        command: The command to run.
         key: See `key_of`.
         folder: The run folder.
         into: The folder on this node.
-        run: Runs a command in a folder, with additional variables; raises if it fails.
+        run: Runs the command, which writes into an empty folder; raises if it fails.
         is_main: True in the main process.
         board: Board of this worker group; an error of the main process is raised by all.
         say: Called with lines for people.
-        working_dir: Working directory of the command.
 
     Raises:
         ScriptError: the command failed; raised by `run`.
@@ -78,12 +70,14 @@ def prepared_data(  # noqa: PLR0913 -- the caller has all of these separately
     if not is_main:
         _await_main(storage, board, topic)
         _fetch(storage, into, say)
-        return into
+        return
     try:
         if storage.exists(MANIFEST):
             _fetch(storage, into, say)
         else:
-            _prepare(command, into, lambda: run(command, working_dir, {VARIABLE: str(into)}), say)
+            shutil.rmtree(into, ignore_errors=True)
+            into.mkdir(parents=True)
+            run(into)
             if not _store(storage, into, say):
                 shutil.rmtree(into)
                 _fetch(storage, into, say)
@@ -92,7 +86,6 @@ def prepared_data(  # noqa: PLR0913 -- the caller has all of these separately
         board.post(topic, own)
         raise
     board.post(topic, _READY)
-    return into
 
 
 def key_of(script: ScriptPart, package: str) -> str:
@@ -155,14 +148,6 @@ def _await_main(storage: Storage, board: Board, topic: str) -> None:
                 return
         polls += 1
         time.sleep(POLL_S)
-
-
-def _prepare(command: Sequence[str], into: Path, run: Callable[[], None], say: Callable[[str], None]) -> None:
-    if into.exists():
-        shutil.rmtree(into)
-    into.mkdir(parents=True)
-    say(f"preparing data, once for this run: {' '.join(command)}")
-    run()
 
 
 def _store(storage: Storage, into: Path, say: Callable[[str], None]) -> bool:

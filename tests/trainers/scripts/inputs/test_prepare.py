@@ -3,7 +3,7 @@
 import json
 import pickle
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,8 @@ import pytest
 from trainers.errors import DamagedError, ProgramError, ScriptError, StorageError
 from trainers.run_folder.layout import RunFolder
 from trainers.scripts.inputs import prepare
-from trainers.scripts.inputs.prepare import VARIABLE, Run, prepared_data
+from trainers.scripts.inputs.prepare import prepare_data
 from trainers.storage import Storage
-
-COMMAND = ["prepare.py", "--all"]
 
 pytestmark = pytest.mark.parametrize("storage", ["local", "s3"], indirect=True)
 
@@ -42,17 +40,16 @@ class Group:
     def __init__(self, storage: Storage, nodes: Path):
         self.folder, self.nodes = RunFolder(storage), nodes
         self.board, self.said = DictBoard(), list[str]()
-        self.ran: list[tuple[Sequence[str], Path, Mapping[str, str]]] = []
+        self.ran: list[Path] = []
 
     @property
     def stored(self) -> Storage:
         """What is stored of the data."""
         return self.folder.storage.sub("data/key")
 
-    def run(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def run(self, into: Path) -> None:
         """Writes what names its own folder, as scripts that prepare manifests do."""
-        self.ran.append((command, folder, environment))
-        into = Path(environment[VARIABLE])
+        self.ran.append(into)
         (into / "wavs").mkdir()
         (into / "wavs" / "a.wav").write_bytes(b"RIFF\0")
         (into / "train.csv").write_text(f"ID,wav\na,{into}/wavs/a.wav\nb,{into}2/b.wav\n")
@@ -60,18 +57,10 @@ class Group:
     def into(self, node: str) -> Path:
         return self.nodes / node / "data"
 
-    def prepare(self, node: str, run: Run | None = None, *, is_main: bool, key: str = "key") -> Path:
-        return prepared_data(
-            COMMAND,
-            key,
-            self.folder,
-            self.into(node),
-            run or self.run,
-            is_main=is_main,
-            board=self.board,
-            say=self.said.append,
-            working_dir=self.nodes,
-        )
+    def prepare(self, node: str, run: Callable[[Path], None] | None = None, *, is_main: bool, key: str = "key") -> Path:
+        into, say = self.into(node), self.said.append
+        prepare_data(key, self.folder, into, run or self.run, is_main=is_main, board=self.board, say=say)
+        return into
 
 
 @pytest.fixture
@@ -85,7 +74,7 @@ def test_the_main_process_prepares_and_the_others_have_it(group: Group) -> None:
         other = pool.submit(group.prepare, "other", is_main=False)
         main = group.prepare("main", is_main=True)
         assert other.result(timeout=60) == group.into("other")
-    assert group.ran == [(COMMAND, group.nodes, {VARIABLE: str(main)})]
+    assert group.ran == [main]
     for node in ("main", "other"):
         into = group.into(node)
         assert (into / "wavs" / "a.wav").read_bytes() == b"RIFF\0"
@@ -108,8 +97,8 @@ def test_the_storage_answers_where_the_board_does_not(group: Group) -> None:
 
 
 def test_a_command_that_fails_ends_all_with_its_exit_code(group: Group) -> None:
-    def failing(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
-        group.run(command, folder, environment)
+    def failing(into: Path) -> None:
+        group.run(into)
         raise ScriptError.of("script.prepare: python ended with exit code 7", 7, 0.0, final=True)
 
     for is_main in (True, False):
@@ -169,10 +158,10 @@ def test_of_two_attempts_at_once_the_first_to_be_stored_counts(group: Group) -> 
     """The other may be one that was taken for dead."""
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def slow(into: Path) -> None:
         begun.set()
         go_on.wait(60)
-        (Path(environment[VARIABLE]) / "train.csv").write_text("late")
+        (into / "train.csv").write_text("late")
 
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(group.prepare, "late", slow, is_main=True)
