@@ -51,10 +51,6 @@ class Storage(ABC):
     def read_bytes(self, key: str) -> bytes:
         """Returns the content of `key`."""
 
-    def read_one_of_many(self, key: str) -> bytes:
-        """Returns the content of `key` like read_bytes, but computes less if threads read many small files."""
-        return self.read_bytes(key)
-
     @abstractmethod
     def read_part(self, key: str, start: int, most: int) -> bytes:
         """Returns at most `most` bytes of `key` from byte `start` on; b"" beyond its end."""
@@ -226,9 +222,9 @@ def with_line(content_so_far: bytes, line: str) -> bytes:
     return separator + line.encode() + b"\n"
 
 
-def in_parallel(action: Callable[[T], None], items: Iterable[T]) -> None:
+def in_parallel(action: Callable[[T], None], items: Iterable[T], *, threads: int = _PARALLEL_FILES) -> None:
     """Calls `action` for each item, a few in parallel; after an error no new call starts, and it is raised."""
-    with ThreadPoolExecutor(_PARALLEL_FILES) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         # Calls that have not started are canceled if this ends early.
         for _ in pool.map(action, items):
             pass

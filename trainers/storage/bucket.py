@@ -1,59 +1,147 @@
-"""The common base of storages in buckets, for all services."""
+"""Storage in a bucket of S3 or Google Cloud Storage, or in a container of Azure."""
 
-from abc import abstractmethod
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
-from trainers.errors import StorageError
-from trainers.storage.base import PART_SUFFIX, Storage, clean_key, in_parallel, with_line
-from trainers.storage.retry import Explanation, RetryPolicy
+from trainers.errors import FullDiskError
+from trainers.storage.base import PART_SUFFIX, Entry, Storage, clean_key, clean_prefix, in_parallel, with_line
+from trainers.storage.full_disk import FIX, NUMBERS, full_disk
+from trainers.storage.object_client import Bucket, Timeouts, call
+from trainers.storage.object_errors import ErrorKind, ObjectError, explanation_of
+from trainers.storage.object_services import ObjectService
+from trainers.storage.retry import PROBE_RETRY, Explanation, RetryPolicy
 
 T = TypeVar("T")
 
-# Metadata of an object that identify its creator. Azure allows no hyphen in a name, and proxies drop underscores.
-CREATOR = "rayscribecreator"
+_USUAL_TIMEOUTS, _PROBE_TIMEOUTS = Timeouts(connect_s=10.0, read_s=60.0), Timeouts(connect_s=3.0, read_s=10.0)
+# A part of a file may take long to send, on a slow connection that several share.
+_UPLOAD_TIMEOUTS = Timeouts(connect_s=10.0, read_s=240.0)
 
 
 @dataclass(frozen=True)
 class BucketStorage(Storage):
-    """Objects of a bucket below a clean key, the prefix; "" is the complete bucket."""
+    """Objects of a service's bucket below a clean key, the prefix; "" is the complete bucket."""
 
-    scheme: ClassVar[str]
-
+    service: ObjectService
     bucket: str
     prefix: str
     retry: RetryPolicy
+    timeouts: Timeouts = _USUAL_TIMEOUTS
 
     def url(self, key: str = "") -> str:
         path = self._object(key) if key else self.prefix
-        return f"{self.scheme}{self.bucket}/{path}" if path else f"{self.scheme}{self.bucket}"
+        root = f"{self.service.scheme}{self.bucket}"
+        return f"{root}/{path}" if path else root
 
     def sub(self, prefix: str) -> Self:
         return replace(self, prefix=self._object(prefix) if prefix else self.prefix)
+
+    def read_bytes(self, key: str) -> bytes:
+        data: bytes = self._do("read", key, "read")
+        return data
+
+    def read_part(self, key: str, start: int, most: int) -> bytes:
+        data: bytes = self._do("read", key, "read_part", start, most)
+        return data
+
+    def write_bytes(self, key: str, data: bytes) -> None:
+        self._do("write", key, "write", data)
 
     def append_line(self, key: str, line: str) -> None:
         so_far = self.read_bytes(key) if self.exists(key) else b""
         # Only the write is retried, with the same bytes: a second read might find the line there.
         self.write_bytes(key, so_far + with_line(so_far, line))
 
+    def entry(self, key: str) -> Entry | None:
+        found = self._run("look for", key, self._head)
+        return self._entry(found[0]) if found is not None else None
+
+    def list_files(self, prefix: str = "") -> list[Entry]:
+        below = self._below(prefix)
+
+        def entries() -> list[Entry]:
+            return [self._entry(each) for each in _files(self._call("listed", below.rstrip("/")), below)]
+
+        return sorted(self._retry("list", self.url(clean_prefix(prefix)), entries), key=lambda entry: entry.key)
+
+    def list_some(self, keys: Collection[str]) -> dict[str, Entry] | None:
+        """See Storage. Lists a bucket from the first of the keys to the last: a thousand objects per request."""
+        names = {self._object(key) for key in keys}
+        if not names:
+            return {}
+        first, last = min(names), max(names)
+        # obstore lists folders, and no names that begin with the same characters.
+        folder = os.path.commonprefix([first, last]).rpartition("/")[0]  # noqa: RUF071
+        # The listing starts after a name: `first` less one character precedes it. No part of it is "..".
+        after = first[:-1].rstrip("/.") or None
+
+        def entries() -> dict[str, Entry] | None:
+            try:
+                found = self._call("listed", folder, after, last)
+            except ObjectError as error:
+                if error.kind in (ErrorKind.DENIED, ErrorKind.DENIED_OR_REFUSED, ErrorKind.ODD_NAME):
+                    return None
+                raise
+            return {entry.key: entry for entry in map(self._entry, (each for each in found if each.key in names))}
+
+        return self._retry("list", self.url(), entries)
+
+    def list_folders(self, prefix: str = "", *, start: str = "") -> list[str]:
+        below = self._below(prefix)
+
+        def folders() -> list[str]:
+            found = self._call("folders", below.rstrip("/"))
+            return sorted(self._key(name) for name in found if name.startswith(f"{below}{start}"))
+
+        return self._retry("list", self.url(clean_prefix(prefix)), folders)
+
+    def delete(self, key: str) -> None:
+        def delete(name: str) -> None:
+            try:
+                self._call("delete", name)
+            except ObjectError as error:
+                if error.kind is not ErrorKind.MISSING:
+                    raise
+
+        self._run("delete", key, delete)
+
     def _delete_all(self, folder: str) -> None:
-        # One by one: services differ in the request that deletes several, and in the checksum that it requires.
         in_parallel(lambda entry: self.delete(entry.key), self.list_files(folder))
+
+    def create_exclusive(self, key: str, data: bytes) -> bool:
+        creator = uuid4().hex
+
+        def create(name: str) -> bool:
+            try:
+                self._call("create", name, data, creator)
+            except ObjectError as error:
+                if error.kind is not ErrorKind.EXISTS:
+                    raise
+                # The object may exist because an earlier attempt succeeded and only its response was lost.
+                found = self._head(name)
+                return found is not None and found[1] == creator
+            return True
+
+        return self._run("create", key, create)
+
+    def copy_file(self, source: str, target: str) -> None:
+        name = self._object(source)
+        self._do(f"copy {self.url(source)} to", target, "copy", name, attempts=self.retry.part_attempts)
+
+    def upload_file(self, local: Path, key: str) -> None:
+        attempts, timeouts = self.retry.part_attempts, _UPLOAD_TIMEOUTS
+        self._do(f"upload {local} to", key, "upload", local, attempts=attempts, timeouts=timeouts)
 
     def download_file(self, key: str, local: Path) -> None:
         part = local.parent / f".{uuid4().hex}{PART_SUFFIX}"
-
-        def download(name: str) -> None:
-            local.parent.mkdir(parents=True, exist_ok=True)
-            self._download(name, part)
-            part.replace(local)
-
+        local.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._run(f"download to {local} from", key, download)
+            self._do(f"download to {local} from", key, "download", part, attempts=self.retry.part_attempts)
+            part.replace(local)
         finally:
             part.unlink(missing_ok=True)
 
@@ -62,15 +150,10 @@ class BucketStorage(Storage):
         # Imported lazily: pyarrow takes a fifth of a second to load.
         from trainers.storage.pyarrow_filesystem import filesystem_of  # noqa: PLC0415
 
-        return self.url().removeprefix(self.scheme), filesystem_of(replace(self, prefix=""), self.bucket)
+        return self.url().removeprefix(self.service.scheme), filesystem_of(replace(self, prefix=""), self.bucket)
 
-    @abstractmethod
-    def _download(self, name: str, part: Path) -> None:
-        """Downloads the object `name` to a file."""
-
-    @abstractmethod
-    def _explain(self, error: BaseException) -> Explanation | None:
-        """Returns the meaning of an exception from a call to the bucket; None if neither service nor disk raised it."""
+    def _for_probe(self) -> Storage:
+        return replace(self, timeouts=_PROBE_TIMEOUTS, retry=PROBE_RETRY)
 
     def _object(self, key: str) -> str:
         """Returns the name of `key` in the bucket."""
@@ -92,17 +175,49 @@ class BucketStorage(Storage):
     def _retry(self, action: str, url: str, call: Callable[[], T]) -> T:
         return self.retry.run(call, action=action, url=url, explain=self._explain)
 
+    def _do(self, action: str, key: str, method: str, *arguments: Any, **options: Any) -> Any:
+        """Calls a method of ObjectClient with the name of `key` in the bucket; `options` are those of a Bucket."""
+        return self._run(action, key, lambda name: self._call(method, name, *arguments, **options))
 
-def checked_endpoint(field: str, url: str, fix: str) -> str:
-    """Returns the URL of a server without a trailing slash.
+    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return call(replace(Bucket(self.service, self.bucket, self.timeouts), **options), method, *arguments)
 
-    Raises:
-        StorageError: it is not the URL of a server, or has a password.
+    def _head(self, name: str) -> tuple[Entry, str | None] | None:
+        """Returns an object's entry and creator; None if there is no such object."""
+        try:
+            found: tuple[Entry, str | None] = self._call("head", name)
+        except ObjectError as error:
+            if error.kind is ErrorKind.MISSING:
+                return None
+            raise
+        return found
+
+    def _entry(self, found: Entry) -> Entry:
+        return replace(found, key=self._key(found.key))
+
+    def _explain(self, error: BaseException) -> Explanation | None:
+        if isinstance(error, ObjectError):
+            return explanation_of(error, self.service, self.bucket)
+        message = str(error).partition("\n")[0]
+        if isinstance(error, ConnectionError):
+            return Explanation(message, "check the memory of this node", transient=True)
+        if isinstance(error, OSError):
+            if error.errno in NUMBERS:
+                return Explanation(full_disk(message), FIX, kind=FullDiskError)
+            return Explanation(message, "check the file and its disk")
+        return None
+
+
+def _files(found: list[Entry], below: str) -> list[Entry]:
+    """Returns the files in a listing.
+
+    Consoles mark a folder by an empty object whose name ends with a slash; obstore removes the slash.
     """
-    parts = urlsplit(url)
-    if "@" in parts.netloc or parts.query:
-        # Not shown: the URL has a password, or a signature.
-        raise StorageError(f"{field} holds credentials: {fix}")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
-        raise StorageError(f"{field} {url!r} is not the URL of a service: give http(s)://host:port")
-    return url.rstrip("/")
+    folders = {each.key[:end] for each in found for end in range(len(each.key)) if each.key[end] == "/"}
+    return [
+        each
+        for each in found
+        if each.key.startswith(below)
+        and not each.key.endswith(("/", PART_SUFFIX))
+        and not (each.size_bytes == 0 and each.key in folders)
+    ]

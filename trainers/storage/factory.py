@@ -3,13 +3,12 @@
 import os
 import re
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from trainers.config.storage_location import (
     AZ_SCHEME,
     DEFAULT_STORAGE_OPTIONS,
-    ENDPOINT_VARIABLES,
     GS_SCHEME,
     S3_SCHEME,
     URL_SCHEMES,
@@ -20,9 +19,11 @@ from trainers.config.storage_location import (
 from trainers.errors import StorageError
 from trainers.findings import Finding, ok, unread
 from trainers.storage.base import Storage, clean_prefix
-from trainers.storage.bucket import checked_endpoint
 from trainers.storage.local_folder import LocalStorage
 from trainers.storage.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from trainers.storage.object_services import ObjectService
 
 # Common to all services; each has narrower rules and reports violations itself.
 _BUCKET = re.compile(r"[a-zA-Z0-9.\-_$]{1,255}")
@@ -48,7 +49,11 @@ def open_storage(
     """
     policy = retry or RetryPolicy()
     if (scheme := next(filter(root.startswith, URL_SCHEMES), None)) is not None:
-        return _OPENERS[scheme](*_split_root(root, scheme), policy, storage_options)
+        # Imported lazily: obstore takes 40 ms to load, and most commands of a client do not need it.
+        from trainers.storage.bucket import BucketStorage  # noqa: PLC0415
+
+        bucket, prefix = _split_root(root, scheme)
+        return BucketStorage(_SERVICES[scheme](storage_options, bucket), bucket, prefix, policy)
     if unsupported_url(root) is not None or "://" in root:
         raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
     folder = PurePosixPath(root)
@@ -60,30 +65,23 @@ def open_storage(
     return LocalStorage(str(folder), policy, confined)
 
 
-def _open_s3(bucket: str, prefix: str, policy: RetryPolicy, options: StorageOptions) -> Storage:
-    # Imported lazily, as below: boto3 takes half a second to load, and most commands of a client do not need it.
-    from trainers.storage.s3 import S3Storage, connection_to  # noqa: PLC0415
+def _s3(options: StorageOptions, bucket: str) -> "ObjectService":
+    # Imported lazily: boto3 takes half a second to load.
+    from trainers.storage.s3_service import S3  # noqa: PLC0415
 
-    access = options.s3_access(bucket)
-    found = (value for name in ENDPOINT_VARIABLES if (value := os.environ.get(name)))
-    url = access.endpoint_url or next(found, None)
-    fix = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-    access = replace(access, endpoint_url=checked_endpoint("s3_endpoint_url", url, fix) if url else None)
-    return S3Storage(bucket, prefix, policy, connection_to(access))
+    return S3.of(options.s3_access(bucket))
 
 
-def _open_google(bucket: str, prefix: str, policy: RetryPolicy, options: StorageOptions) -> Storage:
-    from trainers.storage.objects.object_services import GoogleStorage  # noqa: PLC0415
-    from trainers.storage.objects.object_storage import ObjectStorage  # noqa: PLC0415
+def _google(options: StorageOptions, bucket: str) -> "ObjectService":
+    from trainers.storage.object_services import GoogleStorage  # noqa: PLC0415
 
-    return ObjectStorage(bucket, prefix, policy, GoogleStorage.of(options.gs_endpoint_url))
+    return GoogleStorage.of(options.gs_endpoint_url)
 
 
-def _open_azure(bucket: str, prefix: str, policy: RetryPolicy, options: StorageOptions) -> Storage:
-    from trainers.storage.objects.object_services import AzureBlobs  # noqa: PLC0415
-    from trainers.storage.objects.object_storage import ObjectStorage  # noqa: PLC0415
+def _azure(options: StorageOptions, bucket: str) -> "ObjectService":
+    from trainers.storage.object_services import AzureBlobs  # noqa: PLC0415
 
-    return ObjectStorage(bucket, prefix, policy, AzureBlobs.of(options.az_account, options.az_endpoint_url))
+    return AzureBlobs.of(options.az_account, options.az_endpoint_url)
 
 
 def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS) -> None:
@@ -119,7 +117,7 @@ def refuse_other_machines(root: str) -> None:
         raise StorageError(f"{root} is a folder that this machine does not have")
 
 
-_OPENERS = {S3_SCHEME: _open_s3, GS_SCHEME: _open_google, AZ_SCHEME: _open_azure}
+_SERVICES = {S3_SCHEME: _s3, GS_SCHEME: _google, AZ_SCHEME: _azure}
 
 
 def _split_root(root: str, scheme: str) -> tuple[str, str]:

@@ -31,8 +31,8 @@ class Explanation:
 class RetryPolicy:
     """Number of attempts of a call, and pauses between them; by default, retries take about 20 seconds.
 
-    Each pause is twice as long as the one before. `part_attempts` are attempts of each part of a large S3 file within
-    one attempt, so that one lost part does not send the complete file again; their pauses are botocore's own.
+    Each pause is twice as long as the one before. `part_attempts` are attempts of each part of a large file in a bucket
+    within one attempt, so that one lost part does not send the complete file again; their pauses are obstore's own.
     """
 
     attempts: int = 6

@@ -10,10 +10,10 @@ from typing import NoReturn
 
 import pytest
 
+from tests.s3 import FaultProxy
 from trainers.errors import FullDiskError, ResumeError, StorageError
-from trainers.storage import open_storage
+from trainers.storage import Storage, open_storage
 from trainers.storage.full_disk import is_full_disk, naming_full_disk
-from trainers.storage.s3_errors import explain_s3_error
 
 WRITER = "[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/0: file write failed"
 
@@ -97,16 +97,20 @@ def test_a_full_disk_is_not_tried_again_at_once_wherever_it_is_noticed(
     assert caught.value.final and caught.value.exit_code == StorageError.exit_code
     with pytest.raises(FullDiskError), naming_full_disk():
         raise full
-    found = explain_s3_error(full, bucket="b", endpoint="http://s3")
-    assert found is not None and found.kind is FullDiskError
 
 
-def test_a_download_to_a_full_disk_names_the_host_too() -> None:
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    found = explain_s3_error(full, bucket="b", endpoint="http://s3")
-    assert found is not None
-    assert f"a disk of host {socket.gethostname()} is full (" in found.cause
-    assert not found.transient
+def test_a_download_to_a_full_disk_names_the_host_too_and_is_not_tried_again(
+    shaky_storage: Storage, fault_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, data: bytes) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    shaky_storage.write_bytes("x", b"content")
+    fault_proxy.requests.clear()
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with pytest.raises(FullDiskError, match=rf"a disk of host {socket.gethostname()} is full \("):
+        shaky_storage.download_file("x", tmp_path / "x")
+    assert len(fault_proxy.requests) == 1
 
 
 def test_a_copy_between_disks_names_the_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
-"""What is special in Google Cloud Storage and Azure: how they are found, credentials, errors, names, processes."""
+"""What is special in buckets: how Google Cloud Storage and Azure are found, credentials, errors, names, processes."""
 
 import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,11 +14,12 @@ from tests.azurite import ACCOUNT, KEY
 from tests.google_storage import GoogleStorageServer
 from tests.object_stores import options_of
 from tests.processes import wait_until_ended
-from tests.s3 import FAST_RETRY, FaultProxy, fails
+from tests.s3 import FAST_RETRY, FaultProxy, fails, of_every_bucket
 from trainers.config.storage_location import StorageOptions
 from trainers.storage import Storage, open_storage
+from trainers.storage.bucket import BucketStorage
+from trainers.storage.object_client import Timeouts
 
-of_both = pytest.mark.parametrize("bucket_kind", ["gs", "az"])
 NOBODY = "http://127.0.0.1:1"
 
 
@@ -125,7 +128,7 @@ class TestCredentials:
             assert key not in message
 
 
-@of_both
+@of_every_bucket
 class TestErrors:
     @pytest.mark.parametrize(
         ("status", "code", "words"),
@@ -155,6 +158,17 @@ class TestErrors:
         assert "broke" in message
         assert shaky_storage.url("x") in message
 
+    def test_an_upload_may_take_longer_than_a_response_to_a_read(
+        self, shaky_storage: Storage, fault_proxy: FaultProxy, tmp_path: Path
+    ) -> None:
+        assert isinstance(shaky_storage, BucketStorage)
+        storage = replace(shaky_storage, timeouts=Timeouts(connect_s=10.0, read_s=0.5))
+        (tmp_path / "x").write_bytes(b"content")
+        fault_proxy.delay_put_s = 1.5
+        storage.upload_file(tmp_path / "x", "x")
+        assert "broke" in fails(lambda: storage.write_bytes("y", b""))
+        assert sum(path.endswith("x") for _, path in fault_proxy.requests) == 1
+
     def test_where_listing_is_not_allowed_nothing_is_known(
         self, shaky_storage: Storage, fault_proxy: FaultProxy
     ) -> None:
@@ -163,11 +177,12 @@ class TestErrors:
         fault_proxy.fail_next(1000, 403, "GET", error_code="AccessDenied")
         assert shaky_storage.list_some({"a/x"}) is None
 
-    def test_one_of_many_takes_one_request(self, shaky_storage: Storage, fault_proxy: FaultProxy) -> None:
-        shaky_storage.write_bytes("x", bytes(2_000_000))
-        fault_proxy.requests.clear()
-        assert shaky_storage.read_one_of_many("x") == bytes(2_000_000)
-        assert [method for method, _ in fault_proxy.requests] == ["GET"]
+    def test_a_read_takes_one_request_whatever_the_size(self, shaky_storage: Storage, fault_proxy: FaultProxy) -> None:
+        for size_bytes in (0, 10, 2_000_000):
+            shaky_storage.write_bytes("x", bytes(size_bytes))
+            fault_proxy.requests.clear()
+            assert shaky_storage.read_bytes("x") == bytes(size_bytes)
+            assert [method for method, _ in fault_proxy.requests] == ["GET"]
 
 
 def test_the_mark_of_an_empty_folder_is_no_file(
@@ -200,17 +215,17 @@ def test_keys_are_found_in_a_listing_whatever_they_begin_with(
     assert "move it" in message
 
 
-@of_both
+@of_every_bucket
 class TestProcesses:
-    def test_a_process_that_used_it_ends_by_itself_and_loads_no_boto3(
+    def test_a_process_that_used_it_ends_by_itself_and_loads_boto3_for_s3_alone(
         self, shaky_storage: Storage, fault_proxy: FaultProxy, bucket_kind: str
     ) -> None:
         program = (
             "import sys, pickle; storage = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
             "path, files = storage.for_pyarrow()\n"
             "files.open_output_stream(path + '/x').close()\n"
-            "assert storage.read_one_of_many('x') == b''\n"
-            "assert not {'boto3', 'torch'} & {*sys.modules}"
+            "assert storage.read_bytes('x') == b''\n"
+            "assert {'boto3', 'torch'} & {*sys.modules} == ({'boto3'} if storage.url().startswith('s3:') else set())"
         )
         subprocess.run([sys.executable, "-c", program, pickle.dumps(shaky_storage).hex()], check=True, timeout=120)
 

@@ -1,17 +1,23 @@
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import BytesIO
 from pathlib import Path
 
 import boto3
 import pytest
+from botocore import UNSIGNED
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.config import Config
 
+from tests import web
 from tests.s3 import FAST_RETRY, FaultProxy, fails, serving
 from trainers.config.parts.run_part import RunPart
 from trainers.config.storage_location import S3Access, StorageOptions
 from trainers.storage import Storage, open_storage
-from trainers.storage.s3 import S3Storage
+from trainers.storage.s3_service import located
 
 CREDENTIALS = "[default]\naws_access_key_id = own\naws_secret_access_key = x\n"
 PARTNER = "[partner]\naws_access_key_id = partner-key\naws_secret_access_key = partner-secret\n"
@@ -25,16 +31,8 @@ def by_pyarrow(storage: Storage) -> bytes:
         return bytes(stream.read())
 
 
-def by_obstore(storage: Storage) -> bytes:
-    content = storage.read_one_of_many("x")
-    assert isinstance(storage, S3Storage)
-    assert storage.connection.reader(storage.bucket, lambda: None) is not None, "boto3 has read it"
-    return content
-
-
 READERS: dict[str, Callable[[Storage], bytes]] = {
-    "boto3": lambda storage: storage.read_bytes("x"),
-    "obstore": by_obstore,
+    "storage": lambda storage: storage.read_bytes("x"),
     "pyarrow": by_pyarrow,
 }
 
@@ -106,7 +104,7 @@ def test_a_bucket_of_another_account_is_reached_by_its_own_settings_alone(
 
 def test_a_profile_that_no_file_has_is_named_with_the_fix(bucket: str, s3_endpoint: str) -> None:
     storage = open_storage(bucket, StorageOptions(s3_endpoint, s3_profile="nobody"))
-    for call in (lambda: storage.read_bytes("x"), lambda: storage.read_one_of_many("x"), storage.check_writable):
+    for call in (lambda: storage.read_bytes("x"), storage.check_writable):
         message = fails(call)
         assert "nobody" in message
         assert "run.s3_profile" in message
@@ -144,3 +142,48 @@ def test_a_login_page_in_place_of_the_service_is_named(bucket: str) -> None:
     with serving(server):
         storage = open_storage(bucket, StorageOptions(f"http://127.0.0.1:{server.server_port}"))
         assert "what responds is no S3 service" in fails(lambda: storage.exists("x"))
+
+
+def test_the_endpoint_of_the_config_wins_over_variables(
+    bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert open_storage(bucket, StorageOptions(s3_endpoint), retry=FAST_RETRY).read_bytes("x") == b"content"
+
+
+def test_the_endpoint_of_the_profile_is_used(
+    bucket: str, fault_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(f"[default]\nendpoint_url = {fault_proxy.url}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    assert open_storage(bucket, retry=FAST_RETRY).read_bytes("x") == b"content"
+    assert [method for method, _ in fault_proxy.requests] == ["HEAD", "GET"]
+
+
+def test_the_url_of_a_bucket_of_aws_is_that_to_which_aws_redirects() -> None:
+    responses = [(301, {"x-amz-bucket-region": "eu-west-3"}), (403, {"x-amz-bucket-region": "eu-west-3"})]
+
+    def respond(request: AWSPreparedRequest, **_: object) -> AWSResponse:
+        response = AWSResponse(request.url, *responses.pop(0), BytesIO())
+        # What the property would read.
+        response._content = b""
+        return response
+
+    client = boto3.session.Session().client("s3", config=Config(signature_version=UNSIGNED), region_name="eu-west-1")
+    client.meta.events.register("before-send.s3.HeadBucket", respond)
+    assert located(client, "speech") == ("https://speech.s3.eu-west-3.amazonaws.com", "eu-west-3")
+
+
+def test_only_the_certificates_in_the_user_s_bundle_are_trusted(
+    certificate: Path, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = os.environ.get("SSL_CERT_FILE")
+    headers = {"Last-Modified": "Sat, 28 Nov 2026 10:00:00 GMT", "ETag": '"1"'}
+    with web.serving(certificate) as server:
+        server.publish("/speech/x", b"content", headers=headers)
+        storage = open_storage("s3://speech", StorageOptions(server.url), retry=FAST_RETRY)
+        assert "AWS_CA_BUNDLE" in fails(lambda: storage.read_bytes("x"))
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(certificate))
+        assert storage.read_bytes("x") == b"content"
+        assert os.environ.get("SSL_CERT_FILE") == before

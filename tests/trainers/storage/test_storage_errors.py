@@ -2,8 +2,6 @@ import errno
 import hashlib
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +13,6 @@ from tests.azurite import KEY
 from tests.object_stores import options_of
 from tests.s3 import FAST_RETRY, FaultProxy, fails, of_every_bucket
 from trainers.config.storage_location import StorageOptions
-from trainers.errors import StorageError
 from trainers.storage import RetryPolicy, Storage, open_storage, sha256_of
 
 # More than one part of a large S3 file.
@@ -265,101 +262,3 @@ class TestPyarrow:
         fault_proxy.fail_next(FAST_RETRY.attempts - 1, method="PUT")
         pickle.loads(pickle.dumps(filesystem)).open_output_stream(f"{path}/x").close()
         assert shaky_storage.read_bytes("x") == b""
-
-    def test_a_process_that_used_it_ends_by_itself(self, s3_bucket: str, s3_endpoint: str) -> None:
-        program = (
-            "import sys; from trainers.storage import open_storage\n"
-            "from trainers.config.storage_location import StorageOptions\n"
-            "storage = open_storage(sys.argv[1], StorageOptions(sys.argv[2]))\n"
-            "path, files = storage.for_pyarrow()\n"
-            "files.open_output_stream(path + '/x').close()\n"
-            "assert 'obstore' not in sys.modules\n"
-            "assert storage.read_one_of_many('x') == b''\n"
-            "assert 'obstore' in sys.modules\n"
-            "assert 'torch' not in sys.modules"
-        )
-        subprocess.run([sys.executable, "-c", program, s3_bucket, s3_endpoint], check=True, timeout=120)
-
-
-def only_boto3_reads(storage: Storage, fault_proxy: FaultProxy) -> bool:
-    """Whether the object x is read by boto3 alone: where obstore reads, boto3 hides that it was refused."""
-    fault_proxy.fail_next(1, 403, "GET", error_code="AccessDenied")
-    try:
-        storage.read_one_of_many("x")
-    except StorageError as error:
-        assert "permission denied" in str(error)
-        return True
-    return False
-
-
-class TestOneOfMany:
-    @pytest.mark.parametrize("size_bytes", [0, 10, 2_000_000])
-    def test_it_takes_one_request_whatever_its_size(
-        self, shaky_storage: Storage, fault_proxy: FaultProxy, size_bytes: int
-    ) -> None:
-        shaky_storage.write_bytes("x", bytes(size_bytes))
-        fault_proxy.requests.clear()
-        assert shaky_storage.read_one_of_many("x") == bytes(size_bytes)
-        assert [method for method, _ in fault_proxy.requests] == ["GET"]
-
-    def test_it_survives_refusals_and_cut_connections(self, shaky_storage: Storage, fault_proxy: FaultProxy) -> None:
-        data = os.urandom(100_000)
-        shaky_storage.write_bytes("x", data)
-        fault_proxy.requests.clear()
-        fault_proxy.fail_next(1, method="GET")
-        fault_proxy.cut_next(2, method="GET")
-        assert shaky_storage.read_one_of_many("x") == data
-        assert [method for method, _ in fault_proxy.requests] == ["GET"] * FAST_RETRY.attempts
-        assert not only_boto3_reads(shaky_storage, fault_proxy)
-
-    def test_a_part_of_an_object_is_never_taken_for_all_of_it(
-        self, shaky_storage: Storage, fault_proxy: FaultProxy
-    ) -> None:
-        shaky_storage.write_bytes("x", os.urandom(100_000))
-        fault_proxy.cut_next(1000, method="GET")
-        message = fails(lambda: shaky_storage.read_one_of_many("x"))
-        assert shaky_storage.url("x") in message
-        assert "broke" in message
-
-    def test_what_only_boto3_may_read_is_read_by_it_from_then_on(
-        self, shaky_storage: Storage, fault_proxy: FaultProxy
-    ) -> None:
-        shaky_storage.write_bytes("x", b"content")
-        fault_proxy.fail_next(1, 403, "GET", error_code="AccessDenied")
-        assert shaky_storage.read_one_of_many("x") == b"content"
-        assert only_boto3_reads(shaky_storage, fault_proxy)
-        assert shaky_storage.read_one_of_many("x") == b"content"
-
-    def test_an_object_that_is_not_there_gives_nothing_up(
-        self, shaky_storage: Storage, fault_proxy: FaultProxy
-    ) -> None:
-        assert "no such object" in fails(lambda: shaky_storage.read_one_of_many("none"))
-        shaky_storage.write_bytes("x", b"content")
-        assert not only_boto3_reads(shaky_storage, fault_proxy)
-
-    def test_missing_credentials_are_named(
-        self, shaky_storage: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-        without = open_storage(shaky_storage.url(), StorageOptions(fault_proxy.url), retry=FAST_RETRY)
-        assert "no credentials" in fails(lambda: without.read_one_of_many("x"))
-
-    def test_the_endpoint_of_the_config_wins_over_variables(
-        self, shaky_storage: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        shaky_storage.write_bytes("x", b"content")
-        for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
-            monkeypatch.setenv(name, "http://127.0.0.1:1")
-        storage = open_storage(shaky_storage.url(), StorageOptions(fault_proxy.url), retry=FAST_RETRY)
-        assert not only_boto3_reads(storage, fault_proxy)
-
-    def test_an_endpoint_of_the_profile_is_left_to_boto3(
-        self, shaky_storage: Storage, fault_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        shaky_storage.write_bytes("x", b"content")
-        (tmp_path / "config").write_text(f"[default]\nendpoint_url = {fault_proxy.url}\n")
-        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-        storage = open_storage(shaky_storage.url(), retry=FAST_RETRY)
-        assert storage.read_one_of_many("x") == b"content"
-        assert only_boto3_reads(storage, fault_proxy)

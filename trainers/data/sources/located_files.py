@@ -27,8 +27,8 @@ def on_this_node(path: str) -> str:
     return next((folder for folder in folders if folder.endswith(found[1])), found[0]) + path[found.end() :]
 
 
-def read_location(location: str, storage_options: StorageOptions, *, one_of_many: bool = False) -> bytes:
-    """Returns the content of a file at an absolute path or URL; for `one_of_many` see Storage.
+def read_location(location: str, storage_options: StorageOptions) -> bytes:
+    """Returns the content of a file at an absolute path or URL.
 
     Raises:
         FileNotFoundError: the file or object does not exist.
@@ -44,8 +44,7 @@ def read_location(location: str, storage_options: StorageOptions, *, one_of_many
     if not is_url(location):
         return Path(on_this_node(location)).read_bytes()
     storage, name = _opened(location, storage_options)
-    read = storage.read_one_of_many if one_of_many else storage.read_bytes
-    return _existing(storage, name, lambda: read(name), storage_options)
+    return _existing(storage, name, lambda: storage.read_bytes(name), storage_options)
 
 
 def read_range(location: str, start: int, length: int, storage_options: StorageOptions) -> bytes:

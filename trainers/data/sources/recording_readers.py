@@ -112,7 +112,7 @@ def _read_recording(location: str, storage_options: StorageOptions) -> bytes:
     if not location:
         raise AudioError("its row has neither a recording nor a path")
     try:
-        return read_location(location, storage_options, one_of_many=True)
+        return read_location(location, storage_options)
     except FileNotFoundError:
         raise AudioError(f"no such file{_with_another_spelling(location)}") from None
     except IsADirectoryError:

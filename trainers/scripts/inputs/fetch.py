@@ -127,7 +127,7 @@ def copy(url: str, entry: Entry, local: Path, options: StorageOptions) -> None:
         download_web_file(url, local)
         return
     if entry.size_bytes < _LARGE_BYTES or not is_url(url):
-        local.write_bytes(read_location(url, options, one_of_many=True))
+        local.write_bytes(read_location(url, options))
     else:
         folder, _, name = url.rpartition("/")
         open_storage(folder, options).download_file(name, local)

@@ -21,7 +21,6 @@ from trainers.config.storage_location import (
     GS_SCHEME,
 )
 from trainers.errors import StorageError
-from trainers.storage.bucket import checked_endpoint
 
 (EMULATOR_VARIABLE,) = GOOGLE_ENDPOINT_VARIABLES
 TOKEN_VARIABLE = "GOOGLE_BEARER_TOKEN"
@@ -54,7 +53,9 @@ class ObjectService(ABC):
         variables: Prefixes of the names of its environment variables.
         set_credentials: The fix for missing or wrong credentials.
         allow: The fix for missing permissions.
+        allow_reading: The fix for a missing permission to read.
         check_endpoint: The fix if the server does not respond.
+        trust: The fix if the server's certificate is not trusted.
         endpoint_url: The server. None: the service's own.
     """
 
@@ -63,7 +64,9 @@ class ObjectService(ABC):
     variables: ClassVar[tuple[str, ...]]
     set_credentials: ClassVar[str]
     allow: ClassVar[str]
+    allow_reading: ClassVar[str]
     check_endpoint: ClassVar[str]
+    trust: ClassVar[str] = "set SSL_CERT_FILE to the certificates of who signed it"
 
     endpoint_url: str | None
 
@@ -79,8 +82,23 @@ class ObjectService(ABC):
         `options` are obstore's `client_options` and `retry_config`.
 
         Raises:
-            obstore.exceptions.BaseError: the credentials cannot be read, or are inconsistent.
+            obstore.exceptions.BaseError, ObjectError: the credentials cannot be read, or are inconsistent.
         """
+
+
+def checked_endpoint(field: str, url: str, fix: str) -> str:
+    """Returns the URL of a server without a trailing slash.
+
+    Raises:
+        StorageError: it is not the URL of a server, or has a password.
+    """
+    parts = urlsplit(url)
+    if "@" in parts.netloc or parts.query:
+        # Not shown: the URL has a password, or a signature.
+        raise StorageError(f"{field} holds credentials: {fix}")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
+        raise StorageError(f"{field} {url!r} is not the URL of a service: give http(s)://host:port")
+    return url.rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,7 @@ class GoogleStorage(ObjectService):
     name = "Google Cloud Storage"
     variables = ("GOOGLE_", EMULATOR_VARIABLE)
     set_credentials = _GOOGLE_CREDENTIALS
-    allow = "give the account the role roles/storage.objectUser on the bucket {bucket!r}"
+    allow = allow_reading = "give the account the role roles/storage.objectUser on the bucket {bucket!r}"
     check_endpoint = f"check the network, run.gs_endpoint_url and {EMULATOR_VARIABLE}"
 
     @classmethod
@@ -130,7 +148,7 @@ class AzureBlobs(ObjectService):
     name = "Azure"
     variables = ("AZURE_",)
     set_credentials = _AZURE_CREDENTIALS
-    allow = "give the identity the role Storage Blob Data Contributor on the container {bucket!r}"
+    allow = allow_reading = "give the identity the role Storage Blob Data Contributor on the container {bucket!r}"
     check_endpoint = "check the network, run.az_account, run.az_endpoint_url and the AZURE_STORAGE_ variables"
 
     account: str
@@ -143,13 +161,13 @@ class AzureBlobs(ObjectService):
             StorageError: there is none, or the endpoint is not the URL of a service.
         """
         connection = _connection()
-        name = account or _first(AZURE_ACCOUNT_VARIABLES) or connection.get("AccountName")
+        name = account or first_of(AZURE_ACCOUNT_VARIABLES) or connection.get("AccountName")
         if not name:
             raise StorageError(
                 "az:// is of no storage account: name it (run.az_account, or AZURE_STORAGE_ACCOUNT_NAME), or set "
                 f"{CONNECTION_VARIABLE}"
             )
-        url = endpoint_url or _first(AZURE_ENDPOINT_VARIABLES)
+        url = endpoint_url or first_of(AZURE_ENDPOINT_VARIABLES)
         if url is None and connection.get("AccountName") in (None, name):
             url = _endpoint_in(connection, name)
         return cls(checked_endpoint("az_endpoint_url", url, _AZURE_CREDENTIALS) if url else None, name)
@@ -163,15 +181,16 @@ class AzureBlobs(ObjectService):
         if self.endpoint_url is not None:
             config["endpoint"] = self.endpoint_url
         connection = _connection()
-        if connection.get("AccountName") in (None, self.account) and _first(_KEY_VARIABLES) is None:
+        if connection.get("AccountName") in (None, self.account) and first_of(_KEY_VARIABLES) is None:
             given = {"account_key": connection.get("AccountKey"), "sas_key": connection.get("SharedAccessSignature")}
             config |= {name: value.removeprefix("?") for name, value in given.items() if value}
-        elif key := _first(_KEY_VARIABLES):
+        elif key := first_of(_KEY_VARIABLES):
             config["account_key"] = key
         return AzureStore(bucket, config=config, **options)  # type: ignore[arg-type]
 
 
-def _first(variables: Sequence[str]) -> str | None:
+def first_of(variables: Sequence[str]) -> str | None:
+    """Returns the value of the first environment variable that is set; None if none is."""
     return next((value for name in variables if (value := os.environ.get(name))), None)
 
 

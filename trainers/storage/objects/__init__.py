@@ -1,1 +1,0 @@
-"""Storage in buckets of Google Cloud Storage and containers of Azure, with obstore."""
