@@ -15,8 +15,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from alembic import command
 from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select
@@ -54,8 +54,8 @@ POSTGRES_DRIVER = "postgresql+psycopg"
 _POSTGRES_NAMES = {"postgres", "postgresql", POSTGRES_DRIVER}
 _SECRET_PARAMETERS = {"password", "sslpassword"}
 _MASK = "***"
-_MIGRATIONS = Path(__file__).with_name("migrations")
-# `alembic.context`, which the migrations use, is global to the process.
+_MIGRATIONS = str(Path(__file__).with_name("migrations"))
+# `alembic.op`, which the migrations use, is global to the process.
 _one_at_a_time = threading.Lock()
 
 
@@ -241,7 +241,7 @@ def _prepare_file(path: Path) -> None:
 
 def _is_newest(connection: Connection) -> bool:
     """Returns True if there is nothing to migrate; raises ServiceError if a later version has written the database."""
-    steps = ScriptDirectory.from_config(_config())
+    steps = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
     at = MigrationContext.configure(connection).get_current_revision()
     if at is not None and at not in {step.revision for step in steps.walk_revisions()}:
         raise ServiceError(
@@ -253,14 +253,9 @@ def _is_newest(connection: Connection) -> bool:
 
 def _upgrade(connection: Connection) -> None:
     """Runs all missing migrations in the open transaction of `connection`: all of them, or none."""
-    config = _config()
-    config.attributes["connection"] = connection
-    with _one_at_a_time:
-        command.upgrade(config, "head")
-
-
-def _config() -> Config:
-    config = Config()
-    # configparser expands % in values.
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    return config
+    steps = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
+    # As Alembic's documentation of EnvironmentContext has it.
+    missing = EnvironmentContext(Config(), steps, fn=lambda revision, _: steps._upgrade_revs("head", revision))
+    with _one_at_a_time, missing:
+        missing.configure(connection=connection, target_metadata=tables.METADATA)
+        missing.run_migrations()

@@ -20,14 +20,13 @@ from trainers.distributed.local_ray import LocalRay, start_ray, without_ray_sett
 
 pytestmark = pytest.mark.long
 
-# All of them, where the names of the repository mean nothing. Those of Alembic are run by it, in a transaction.
+# All of them, where the names of the repository mean nothing.
 IMPORT_ALL = f"""
 import importlib, pkgutil, sys
 import rayscribe
 names = [each.name for each in pkgutil.walk_packages(rayscribe.__path__, "rayscribe.")]
 for name in names:
-    if ".migrations.env" not in name:
-        importlib.import_module(name)
+    importlib.import_module(name)
 assert not {set(PACKAGES)!r} & sys.modules.keys()
 print(rayscribe.__file__, len(names), rayscribe.__version__)
 """

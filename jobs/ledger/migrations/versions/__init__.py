@@ -1,1 +1,0 @@
-"""One file per migration, never changed after its release."""
