@@ -146,7 +146,7 @@ LIGHT = (
     "trainers.pipeline.launch",
     "trainers.pipeline.export.export_request",
     "trainers.scripts.launchers.line_parser",
-    "trainers.run_folder.hub.push",
+    "trainers.run_folder.hub_push",
     "trainers.scoring.report.page",
     "trainers.scoring.comparison.comparison",
     "trainers.scripts.inputs.fetch",

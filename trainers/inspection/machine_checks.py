@@ -16,7 +16,7 @@ from trainers.config.optional_packages import DEEPSPEED, TRACKERS, missing_acces
 from trainers.distributed.hardware import BUILT_WITH_TORCH, Build, devices_here, judge, kind_of
 from trainers.findings import NODE, Finding, Moment, Need, check, ok, problem, skipped
 from trainers.inspection.subject import Subject
-from trainers.run_folder.hub.repository import repository_of
+from trainers.run_folder.hub_push import repository_of
 from trainers.storage.factory import tried_out
 
 # DeepSpeed compiles its communication on CPUs, and its optimizer for offloading, at first use.

@@ -37,7 +37,7 @@ from trainers.run_folder import layout
 from trainers.run_folder.attempt_request import AttemptRequest, enter_prepared
 from trainers.run_folder.attempt_status import Phase, StatusWriter
 from trainers.run_folder.fencing import Driver
-from trainers.run_folder.hub.repository import repository_of
+from trainers.run_folder.hub_push import repository_of
 from trainers.run_folder.journal import Journal, State, publish
 from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.resume import named_checkpoint

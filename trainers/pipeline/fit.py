@@ -17,7 +17,7 @@ from trainers.run_folder.attempt_request import AttemptRequest
 from trainers.run_folder.attempt_status import FinalStatus, Phase, StatusWriter
 from trainers.run_folder.checkpoints import newest
 from trainers.run_folder.driver_log import DriverLog
-from trainers.run_folder.hub.push import is_pushed, push_run
+from trainers.run_folder.hub_push import is_pushed, push_run
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 from trainers.training.tasks import TrainTask

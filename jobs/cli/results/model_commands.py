@@ -129,7 +129,7 @@ def push(
     Example: rayscribe push s3://bucket/runs/whisper-sr
     """
     # Imported here, so that other commands start faster.
-    from trainers.run_folder.hub.push import push_run  # noqa: PLC0415
+    from trainers.run_folder.hub_push import push_run  # noqa: PLC0415
 
     with open_session(service) as session:
         run = session.runs.run(run_id)

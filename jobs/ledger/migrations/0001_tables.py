@@ -14,6 +14,12 @@ NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def upgrade() -> None:
     """Creates all tables."""
+    _runs()
+    _attempts_and_events()
+    _service()
+
+
+def _runs() -> None:
     op.create_table(
         "runs",
         sa.Column("id", TEXT, primary_key=True),
@@ -47,6 +53,9 @@ def upgrade() -> None:
         *_required(FLOAT, "submitted_s"),
     )
     op.create_index("ix_run_tags_tag", "run_tags", ["tag", "state", "submitted_s", "run_id"])
+
+
+def _attempts_and_events() -> None:
     op.create_table(
         "attempts",
         sa.Column("run_id", TEXT, sa.ForeignKey("runs.id"), primary_key=True),
@@ -72,6 +81,9 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_events_run", "events", ["run_id", "number"])
+
+
+def _service() -> None:
     lease = op.create_table(
         "lease",
         sa.Column("name", TEXT, primary_key=True),

@@ -7,7 +7,7 @@ import yaml
 
 from jobs.cli.app import main
 from tests.hub import Fault, Hub
-from tests.trainers.run_folder.hub.finished_runs import MODEL, finish
+from tests.trainers.run_folder.finished_runs import MODEL, finish
 from tests.trainers.synthetic import content
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage

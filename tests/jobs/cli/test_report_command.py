@@ -7,7 +7,7 @@ import yaml
 
 from jobs.cli.app import main
 from tests.trainers.prepared import prepared_train
-from tests.trainers.run_folder.hub.finished_runs import finish
+from tests.trainers.run_folder.finished_runs import finish
 from tests.trainers.synthetic import content, write_corpus
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import open_storage

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hub import READING, Fault, Hub
 from tests.trainers.inspection.checking import sound_corpus
-from tests.trainers.run_folder.hub.finished_runs import MODEL, finish
+from tests.trainers.run_folder.finished_runs import MODEL, finish
 from tests.trainers.synthetic import config
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError, DataError

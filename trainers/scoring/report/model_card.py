@@ -23,7 +23,7 @@ from trainers.models.family import Family
 from trainers.models.labels import NOT_NAMED
 from trainers.models.language_names import code_or_name
 from trainers.models.sources.origins import Origin
-from trainers.run_folder.hub.push import PLACE
+from trainers.run_folder.hub_push import PLACE
 from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import EVALUATION, RunFolder
 from trainers.scoring.comparison.systems import rows_of

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from jobs.cli import main
 from tests.trainers.pipeline.export.finished_runs import SHORT_S, finished_run
 from tests.trainers.pipeline.transcription.tiny_models import CTC, write_ctc, write_whisper
-from tests.trainers.run_folder.hub.finished_runs import finish
+from tests.trainers.run_folder.finished_runs import finish
 from tests.trainers.run_folder.writers import begin
 from tests.trainers.synthetic import config
 from trainers.config.parts.decode_part import GenerationPart

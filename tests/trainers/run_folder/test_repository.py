@@ -6,7 +6,7 @@ import pytest
 from tests.hub import READING, TOKEN, Fault, Hub, Repository
 from trainers.config.parts.run_part import HubPart
 from trainers.errors import ConfigError, StorageError
-from trainers.run_folder.hub.repository import repository_of
+from trainers.run_folder.hub_push import repository_of
 
 
 @pytest.mark.parametrize(("model_id", "found"), [(None, "ana/sr"), ("mine", "ana/mine"), ("lab/sr", "lab/sr")])

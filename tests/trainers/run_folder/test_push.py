@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.hub import TOKEN, Fault, Hub, Repository
-from tests.trainers.run_folder.hub.finished_runs import CARD, MODEL, finish
+from tests.trainers.run_folder.finished_runs import CARD, MODEL, finish
 from tests.trainers.run_folder.writers import begin
 from trainers.config.parts.run_part import HubPart
 from trainers.errors import ConfigError, StorageError
-from trainers.run_folder.hub.push import PLACE, is_pushed, push_run
+from trainers.run_folder.hub_push import PLACE, is_pushed, push_run
 from trainers.run_folder.journal import Journal, Push
 from trainers.run_folder.layout import RunFolder
 from trainers.storage import Storage, open_storage

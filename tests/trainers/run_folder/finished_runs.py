@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.trainers.run_folder.writers import begin, group_of
-from trainers.run_folder.hub.push import PLACE
+from trainers.run_folder.hub_push import PLACE
 from trainers.run_folder.layout import RunFolder
 from trainers.scoring.error_rate import score_texts
 from trainers.scoring.normalizers import normalizer_named

@@ -1,1 +1,0 @@
-"""Pushes a run's model to the Hugging Face Hub."""
