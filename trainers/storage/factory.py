@@ -4,10 +4,8 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from trainers.config.storage_location import (
-    AZ_SCHEME,
     DEFAULT_STORAGE_OPTIONS,
     GS_SCHEME,
     S3_SCHEME,
@@ -21,9 +19,6 @@ from trainers.findings import Finding, ok, unread
 from trainers.storage.base import Storage, clean_prefix
 from trainers.storage.local_folder import LocalStorage
 from trainers.storage.retry import RetryPolicy
-
-if TYPE_CHECKING:
-    from trainers.storage.object_services import ObjectService
 
 # Common to all services; each has narrower rules and reports violations itself.
 _BUCKET = re.compile(r"[a-zA-Z0-9.\-_$]{1,255}")
@@ -49,11 +44,7 @@ def open_storage(
     """
     policy = retry or RetryPolicy()
     if (scheme := next(filter(root.startswith, URL_SCHEMES), None)) is not None:
-        # Imported lazily: obstore takes 40 ms to load, and most commands of a client do not need it.
-        from trainers.storage.bucket import BucketStorage  # noqa: PLC0415
-
-        bucket, prefix = _split_root(root, scheme)
-        return BucketStorage(_SERVICES[scheme](storage_options, bucket), bucket, prefix, policy)
+        return _open_bucket(scheme, root, policy, storage_options)
     if unsupported_url(root) is not None or "://" in root:
         raise StorageError(f"storage root {root!r} is of no supported kind: {_WANTED}")
     folder = PurePosixPath(root)
@@ -65,23 +56,22 @@ def open_storage(
     return LocalStorage(str(folder), policy, confined)
 
 
-def _s3(options: StorageOptions, bucket: str) -> "ObjectService":
-    # Imported lazily: boto3 takes half a second to load.
-    from trainers.storage.s3_service import S3  # noqa: PLC0415
+def _open_bucket(scheme: str, root: str, policy: RetryPolicy, options: StorageOptions) -> Storage:
+    # Imported lazily: obstore takes 40 ms to load, boto3 half a second, and most commands of a client need neither.
+    from trainers.storage.bucket import BucketStorage  # noqa: PLC0415
+    from trainers.storage.object_services import AzureBlobs, GoogleStorage, ObjectService  # noqa: PLC0415
 
-    return S3.of(options.s3_access(bucket))
+    bucket, prefix = _split_root(root, scheme)
+    service: ObjectService
+    if scheme == S3_SCHEME:
+        from trainers.storage.s3_service import S3  # noqa: PLC0415
 
-
-def _google(options: StorageOptions, bucket: str) -> "ObjectService":
-    from trainers.storage.object_services import GoogleStorage  # noqa: PLC0415
-
-    return GoogleStorage.of(options.gs_endpoint_url)
-
-
-def _azure(options: StorageOptions, bucket: str) -> "ObjectService":
-    from trainers.storage.object_services import AzureBlobs  # noqa: PLC0415
-
-    return AzureBlobs.of(options.az_account, options.az_endpoint_url)
+        service = S3.of(options.s3_access(bucket))
+    elif scheme == GS_SCHEME:
+        service = GoogleStorage.of(options.gs_endpoint_url)
+    else:
+        service = AzureBlobs.of(options.az_account, options.az_endpoint_url)
+    return BucketStorage(service, bucket, prefix, policy)
 
 
 def try_out(root: str, storage_options: StorageOptions = DEFAULT_STORAGE_OPTIONS) -> None:
@@ -115,9 +105,6 @@ def refuse_other_machines(root: str) -> None:
     """Raises StorageError for a folder that only the machines of a job have."""
     if not is_url(root) and not Path(root).is_dir():
         raise StorageError(f"{root} is a folder that this machine does not have")
-
-
-_SERVICES = {S3_SCHEME: _s3, GS_SCHEME: _google, AZ_SCHEME: _azure}
 
 
 def _split_root(root: str, scheme: str) -> tuple[str, str]:
