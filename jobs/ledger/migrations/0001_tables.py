@@ -1,5 +1,7 @@
 """Creates the tables; jobs.ledger.tables explains their columns."""
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -100,9 +102,9 @@ def _service() -> None:
     )
 
 
-def _required(kind: sa.types.TypeEngine, *names: str) -> list[sa.Column]:
+def _required(kind: sa.types.TypeEngine[Any], *names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, kind, nullable=False) for name in names]
 
 
-def _optional(kind: sa.types.TypeEngine, *names: str) -> list[sa.Column]:
+def _optional(kind: sa.types.TypeEngine[Any], *names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, kind) for name in names]
