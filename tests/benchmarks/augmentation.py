@@ -26,8 +26,8 @@ from tests.trainers.synthetic import config, speechlike, write_recording
 from trainers.config.parts.data_part import DataPart
 from trainers.config.schema import TrainConfig
 from trainers.config.storage_location import StorageOptions
-from trainers.data.augmentation.augmenter import mask_features
-from trainers.data.features.log_mel import LogMel
+from trainers.data.augmentation import mask_features
+from trainers.data.features import LogMel
 from trainers.data.preparation import prepare, run_in_process
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.data.selection import Bounds

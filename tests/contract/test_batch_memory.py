@@ -10,7 +10,7 @@ import torch
 from tests.contract.family_cases import CASES, plug_in, write_tiny
 from tests.trainers.synthetic import config, speechlike
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, Selection, bucket_edges
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.features import LENGTHS
 from trainers.models.families import resolve_model
 from trainers.models.recognizer import Recognizer, Target
 

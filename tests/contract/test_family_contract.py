@@ -17,7 +17,7 @@ from tests.contract.family_runs import SAVE_STEPS, Run, run_of
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.parts.training_part import AdaptPart
-from trainers.data.features.model_input import INT16_RANGE, LENGTHS
+from trainers.data.features import INT16_RANGE, LENGTHS
 from trainers.errors import ConfigError
 from trainers.models.adaptation.trained_weights import describe_trained, trained_names
 from trainers.models.families import resolve_model

@@ -9,8 +9,7 @@ from tests.gpu.device import NAME, ON_GPU
 from tests.trainers.data.test_gpu_extractors import CLIPS as CTC_CLIPS
 from tests.trainers.data.test_gpu_extractors import EXTRACTORS
 from tests.trainers.synthetic import RATE_HZ, speechlike
-from trainers.data.features.extractor_features import ExtractorFeatures
-from trainers.data.features.log_mel import LogMel
+from trainers.data.features import ExtractorFeatures, LogMel
 
 TOLERANCE = 1e-4
 CLIPS = [speechlike(seconds, seed=seed) for seed, seconds in enumerate((0.3, 1.7, 2.9, 0.01))]

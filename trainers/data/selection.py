@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from trainers.config.parts.data_part import DataPart
 from trainers.config.wording import counted
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.data.augmentation.speed import changed_lengths
+from trainers.data.augmentation import changed_lengths
 from trainers.data.batch_plan import FloatArray, IntArray, Selection
 from trainers.data.frame_count import FrameCount
 from trainers.errors import DataError

@@ -11,7 +11,7 @@ import pyarrow as pa
 from trainers.config.parts.part import AUGMENT_FIELDS
 from trainers.config.storage_location import is_url
 from trainers.config.wording import counted
-from trainers.data.augmentation.recording_pool import read_row
+from trainers.data.augmentation import read_row
 from trainers.data.selection import refuse_long_clips
 from trainers.data.sources.manifest_source import locate_mixed
 from trainers.errors import AudioError, DataError, StorageError

@@ -13,7 +13,7 @@ import torch
 from trainers.config.parts.decode_part import Setting
 from trainers.config.storage_location import StorageOptions
 from trainers.data.batch_plan import FloatArray, IntArray
-from trainers.data.features.model_input import Features
+from trainers.data.features import Features
 from trainers.distributed.session import Session
 from trainers.models.label_codec import LabelCodec, Limits
 

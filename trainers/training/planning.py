@@ -11,9 +11,7 @@ from trainers.config.locations import cache_url_of
 from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.schema import TrainConfig
 from trainers.config.wording import counted
-from trainers.data.augmentation.augmenter import Augmenter
-from trainers.data.augmentation.recording_pool import RecordingPool
-from trainers.data.augmentation.speed import Speeds
+from trainers.data.augmentation import Augmenter, RecordingPool, Speeds
 from trainers.data.batch_plan import BatchPlan, BatchShape, FloatArray, IntArray, bucket_edges
 from trainers.data.mixing import Group, Mixture
 from trainers.data.prepared_set import JoinedSet, PreparedSet

@@ -28,7 +28,7 @@ from tests.benchmarks.comparison.turns import Turns
 from tests.benchmarks.sizes import FULL_CONTEXT_S
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.data.batch_plan import bucket_edges, bucket_of
-from trainers.data.features.log_mel import LogMel
+from trainers.data.features import LogMel
 from trainers.models.ctc.ctc_recognizer import with_sample_convolutions
 from trainers.models.recognizer import padded
 from trainers.models.whisper.whisper_recognizer import input_frames

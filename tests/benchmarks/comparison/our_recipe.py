@@ -31,7 +31,7 @@ from trainers.config.parts.scaling_part import ScalingPart
 from trainers.config.parts.training_part import TrainingPart
 from trainers.config.schema import TrainConfig
 from trainers.data.batch_plan import bucket_edges, bucket_of
-from trainers.data.features.log_mel import LogMel
+from trainers.data.features import LogMel
 from trainers.data.prepared_set import ClipReader, PreparedSet
 from trainers.distributed.session import LocalSession
 from trainers.models.families import family_of, resolve_model

@@ -9,8 +9,7 @@ from transformers import WhisperFeatureExtractor
 from tests.trainers.synthetic import RATE_HZ, speechlike
 from trainers.data.audio import decode
 from trainers.data.batch_plan import BUCKET_EDGES_S
-from trainers.data.features.log_mel import LogMel
-from trainers.data.features.model_input import pad_samples
+from trainers.data.features import LogMel, pad_samples
 from trainers.errors import ConfigError
 
 HOP = 160

@@ -8,8 +8,7 @@ import torch
 from transformers import SeamlessM4TFeatureExtractor, Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
 from tests.trainers.synthetic import RATE_HZ, speechlike
-from trainers.data.features.extractor_features import ExtractorFeatures, gpu_extractor
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.features import LENGTHS, ExtractorFeatures, gpu_extractor
 
 TOLERANCE = 1e-4
 EXTRACTORS: dict[str, Any] = {

@@ -19,7 +19,7 @@ from transformers import (
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.config.parts.model_part import ModelPart
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.features import LENGTHS
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.ctc.ctc_family import CtcFamily

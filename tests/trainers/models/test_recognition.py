@@ -8,7 +8,7 @@ import torch
 
 from tests.trainers.synthetic import config, speechlike
 from trainers.config.parts.decode_part import GenerationPart
-from trainers.data.features.log_mel import LogMel
+from trainers.data.features import LogMel
 from trainers.models.family import Family
 from trainers.models.recognizer import Decoding, Recognition, label_loss
 from trainers.models.whisper import whisper_recognizer

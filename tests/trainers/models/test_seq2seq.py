@@ -29,7 +29,7 @@ from transformers import (
 from tests.trainers.synthetic import config, speechlike, write_corpus
 from trainers.config.parts.decode_part import GenerationPart
 from trainers.config.parts.model_part import ModelPart
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.features import LENGTHS
 from trainers.errors import ConfigError
 from trainers.models.families import family_of, family_of_folder
 from trainers.models.family import Family

@@ -13,7 +13,7 @@ from tests.trainers.prepared import prepared_train
 from tests.trainers.synthetic import config, speechlike, write_corpus, write_recording
 from trainers.config.schema import TrainConfig
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.data.augmentation.augmenter import Masks
+from trainers.data.augmentation import Masks
 from trainers.data.batch_plan import BUCKET_EDGES_S
 from trainers.data.prepared_set import JoinedMember, JoinedSet, PreparedSet
 from trainers.models.families import family_of

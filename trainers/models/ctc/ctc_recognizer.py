@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForCTC, set_seed
 from trainers.config.optional_packages import BEAM_SEARCH
 from trainers.config.storage_location import StorageOptions
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.data.features.extractor_features import ExtractorFeatures
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.features import LENGTHS, ExtractorFeatures
 from trainers.distributed.session import Session
 from trainers.errors import ConfigError
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart

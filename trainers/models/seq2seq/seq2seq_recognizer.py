@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
 
-from trainers.data.features.extractor_features import ExtractorFeatures
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.features import LENGTHS, ExtractorFeatures
 from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import network_options
 from trainers.models.recognizer import (

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutput
 
-from trainers.data.features.log_mel import LogMel
+from trainers.data.features import LogMel
 from trainers.models.label_codec import LabelCodec
 from trainers.models.pretrained import network_options
 from trainers.models.recognizer import (

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.features import LENGTHS
 from trainers.models.families import family_of_folder
 from trainers.pipeline.export.exporter import Runtime, Source
 

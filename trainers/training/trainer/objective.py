@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from trainers.data.augmentation.augmenter import mask_features
-from trainers.data.features.model_input import LENGTHS
+from trainers.data.augmentation import mask_features
+from trainers.data.features import LENGTHS
 from trainers.models.recognizer import IGNORED_LABEL, Recognizer, Target
 
 

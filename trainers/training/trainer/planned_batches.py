@@ -11,9 +11,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from trainers.data.augmentation.augmenter import Augmenter
+from trainers.data.augmentation import Augmenter
 from trainers.data.batch_plan import BatchPlan
-from trainers.data.features.model_input import pad_samples
+from trainers.data.features import pad_samples
 from trainers.data.prepared_set import ClipReader
 from trainers.distributed.machine import end_with_parent
 from trainers.models.labels import Labels

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
-from rayscribe.trainers.data.features.extractor_features import ExtractorFeatures
-from rayscribe.trainers.data.features.model_input import LENGTHS
+from rayscribe.trainers.data.features import LENGTHS, ExtractorFeatures
 from rayscribe.trainers.models.recognizer import (
     Decoding,
     LabelCollator,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from rayscribe.trainers.data.audio import SAMPLING_RATE_HZ
-from rayscribe.trainers.data.features.model_input import INT16_RANGE
+from rayscribe.trainers.data.features import INT16_RANGE
 from rayscribe.trainers.models.recognizer import (
     IGNORED_LABEL,
     Decoding,

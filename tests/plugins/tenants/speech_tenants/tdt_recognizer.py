@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from rayscribe.trainers.data.features.extractor_features import ExtractorFeatures
-from rayscribe.trainers.data.features.model_input import LENGTHS
+from rayscribe.trainers.data.features import LENGTHS, ExtractorFeatures
 from rayscribe.trainers.models.recognizer import (
     IGNORED_LABEL,
     Decoding,

@@ -10,10 +10,8 @@ import pytest
 from tests.trainers.data.sources.archives.made_archives import write_tar
 from tests.trainers.synthetic import config, speechlike, write_recording
 from trainers.config.storage_location import DEFAULT_STORAGE_OPTIONS, StorageOptions
-from trainers.data.augmentation import recording_pool
-from trainers.data.augmentation.augmenter import Augmenter
-from trainers.data.augmentation.recording_pool import RecordingPool
-from trainers.data.augmentation.speed import Speeds
+from trainers.data import augmentation
+from trainers.data.augmentation import Augmenter, RecordingPool, Speeds
 from trainers.data.sources import recording_readers
 from trainers.data.sources.located_files import read_location
 from trainers.data.sources.manifest_source import locate_mixed
@@ -115,7 +113,7 @@ def test_a_recording_is_read_once_while_the_bound_holds(manifest: Path, monkeypa
     read.clear()
     assert {len(pool.draw(generator)) for _ in range(50)} == {6400, 13_932, 22_400}, "all, at 16 kHz"
     assert len(read) == 3
-    monkeypatch.setattr(recording_pool, "KEPT_BYTES", 1)
+    monkeypatch.setattr(augmentation, "KEPT_BYTES", 1)
     small = pool_of(manifest)
     for _ in range(50):
         small.draw(generator)

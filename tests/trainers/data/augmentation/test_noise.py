@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainers.data.augmentation.augmenter import add_noise, amplitude, power, reverberate
+from trainers.data.augmentation import add_noise, amplitude, power, reverberate
 
 SPEECH = np.random.default_rng(1).normal(0, 0.1, 8000).astype(np.float32)
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trainers.config.parts.augment_part import AugmentPart
-from trainers.data.augmentation.augmenter import Masks, draw_masks, mask_features
+from trainers.data.augmentation import Masks, draw_masks, mask_features
 
 PART = AugmentPart(
     time_masks=2, time_mask_s=0.3, time_mask_fraction=0.2, frequency_masks=3, frequency_mask_fraction=0.25

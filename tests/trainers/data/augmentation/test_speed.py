@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trainers.config.parts.augment_part import AugmentPart
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.data.augmentation.speed import Speeds, change_speed, changed_lengths
+from trainers.data.augmentation import Speeds, change_speed, changed_lengths
 
 RANGE = AugmentPart(speed_range=[0.8, 1.25])
 FACTORS = AugmentPart(speed_factors=[0.9, 1.0, 1.1])

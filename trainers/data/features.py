@@ -1,4 +1,4 @@
-"""Computes a model's input as its own feature extractor does.
+"""Computes a model's input from stored samples, on demand: Whisper's log-mel features, and those of other extractors.
 
 On the CPU, the extractors compute clip by clip, that of wav2vec2-bert frame by frame: a GPU would wait for them. Two of
 them are therefore reimplemented here for a complete batch on the GPU, equal up to rounding; sums are in float64.
@@ -13,15 +13,139 @@ import torch
 from torch.nn.functional import pad
 
 from trainers.data.audio import SAMPLING_RATE_HZ
-from trainers.data.features.model_input import INT16_RANGE, LENGTHS
 from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
+from trainers.errors import ConfigError
 
+# Divisor of stored samples.
+INT16_RANGE = 32768.0
+# Key of the true lengths among the inputs, int64 (B,): elements of the model's input without padding.
+LENGTHS = "lengths"
+
+# Floor of the mel power before the logarithm, and the range kept below the loudest frame, in log10 units;
+# both from WhisperFeatureExtractor._torch_extract_fbank_features (and OpenAI's whisper/audio.py before it).
+POWER_FLOOR_LOG10 = -10.0
+DYNAMIC_RANGE_LOG10 = 8.0
+
+# A matrix product of fewer columns uses another kernel on some CPUs, whose last bit differs from the reference's.
+FEWEST_FRAMES = 64
 # Added to a variance; from both extractors' normalization.
 VARIANCE_FLOOR = 1e-7
 # From SeamlessM4TFeatureExtractor._extract_fbank_features, which follows Kaldi.
 FFT_LENGTH = 512
 PREEMPHASIS = 0.97
 MEL_FLOOR = 1.192092955078125e-07
+
+
+class Features(Protocol):
+    """Computes a model's inputs from clips."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """True if this computes on the CPU, whatever the model's device is: clips then stay there."""
+
+    def to(self, device: Any) -> Self:
+        """Moves this to the model's device."""
+
+    def inputs(self, clips: Sequence[torch.Tensor], edge_s: float | None) -> dict[str, torch.Tensor]:
+        """Returns the model's inputs, and `LENGTHS` if its loss uses them.
+
+        Args:
+            clips: int16 stored samples of each clip, shape (T_i,), on the model's device, or on the CPU if `on_cpu` is
+                True.
+            edge_s: Seconds to which each clip is padded. None: pad to the longest clip of the batch.
+        """
+
+    def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Returns a view of each clip's input, (frequency bins, frames); samples have one bin. Writable."""
+
+
+def pad_samples(clips: list[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stacks int16 clips (T_i,) for transfer to the device.
+
+    Returns:
+        int16 samples of shape (B, max T_i), zeros after each clip, and int64 lengths of shape (B,).
+    """
+    lengths = torch.tensor([len(clip) for clip in clips], dtype=torch.int64)
+    return torch.nn.utils.rnn.pad_sequence([torch.from_numpy(clip) for clip in clips], batch_first=True), lengths
+
+
+class LogMel(torch.nn.Module):
+    """Computes input_features on the module's device, bit for bit like a WhisperFeatureExtractor.
+
+    The reference pads the waveform with zeros to the full context and transforms all of it. Every frame of padding
+    alone has the same known value, so only the real samples are transformed, and the rest is filled in.
+
+    Raises:
+        ConfigError: the extractor dithers, so that its features are random.
+    """
+
+    on_cpu = False
+    mel_filters: torch.Tensor
+    window: torch.Tensor
+
+    def __init__(self, feature_extractor: Any):
+        super().__init__()
+        if feature_extractor.dither:
+            raise ConfigError(
+                f"the feature extractor dithers by {feature_extractor.dither}: set dither to 0.0 in its "
+                "preprocessor_config.json; features must be the same at every reading"
+            )
+        self.n_fft = int(feature_extractor.n_fft)
+        self.hop_length = int(feature_extractor.hop_length)
+        self.n_samples = int(feature_extractor.n_samples)
+        self.sampling_rate_hz = int(feature_extractor.sampling_rate)
+        filters = torch.from_numpy(feature_extractor.mel_filters).to(torch.float32)
+        self.register_buffer("mel_filters", filters, persistent=False)
+        self.register_buffer("window", torch.hann_window(self.n_fft), persistent=False)
+
+    def _log_mel(self, waveform: torch.Tensor) -> torch.Tensor:
+        """Returns the logarithm of the mel power of samples (…, T), shape (…, mel bins, frames)."""
+        stft = torch.stft(waveform, self.n_fft, self.hop_length, window=self.window, return_complex=True)
+        power = (stft[..., :-1].abs() ** 2).contiguous()
+        filters = self.mel_filters.T
+        # On a GPU in float64, never in TF32, which may be enabled for the model's own products.
+        mel = (filters.double() @ power.double()).float() if power.is_cuda else filters @ power
+        return mel.clamp_(min=10**POWER_FLOOR_LOG10).log10_()
+
+    def frames(self, edge_s: float) -> int:
+        """Returns the frame count of an utterance padded to `edge_s` seconds; even, since the encoder halves it."""
+        return 2 * round(edge_s * self.sampling_rate_hz / self.hop_length / 2)
+
+    def inputs(self, clips: Sequence[torch.Tensor], edge_s: float | None) -> dict[str, torch.Tensor]:
+        """Returns input_features, float32 (B, mel bins, frames)."""
+        seconds = edge_s if edge_s is not None else len(clips[0]) / self.sampling_rate_hz
+        frames = self.frames(seconds)
+        if self.window.is_cuda:
+            # One transform of the batch, equal up to rounding; zeros follow shorter clips, as in the reference.
+            together = torch.nn.utils.rnn.pad_sequence(list(clips), batch_first=True)
+            return {"input_features": self(together, frames)}
+        features = torch.empty(len(clips), len(self.mel_filters.T), frames)
+        for row, clip in zip(features, clips, strict=True):
+            self(clip, frames, out=row)
+        return {"input_features": features}
+
+    def bins(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return list(inputs["input_features"])
+
+    @torch.no_grad()
+    def forward(self, samples: torch.Tensor, frames: int, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Returns the features of stored int16 samples (T,) or (B, T), T ≤ n_samples, on this module's device.
+
+        Returns:
+            float32 of shape (…, mel bins, frames), padded to `frames`, in the reference's scale; `out`, if given.
+        """
+        waveform = samples.to(torch.float32) / INT16_RANGE
+        # One window of zeros makes every frame that overlaps a real sample equal to the reference's; beyond the full
+        # context the reference reflects, and so does this.
+        longest = waveform.shape[-1]
+        length = min(max(longest + self.n_fft, FEWEST_FRAMES * self.hop_length), self.n_samples)
+        log_mel = self._log_mel(torch.nn.functional.pad(waveform, (0, length - longest)))
+        floor = torch.clamp(log_mel.amax(dim=(-2, -1), keepdim=True) - DYNAMIC_RANGE_LOG10, min=POWER_FLOOR_LOG10)
+        kept = min(frames, log_mel.shape[-1])
+        features = log_mel.new_empty(*log_mel.shape[:-1], frames) if out is None else out
+        features[..., :kept] = torch.maximum(log_mel, floor).add_(4.0).div_(4.0)[..., :kept]
+        features[..., kept:] = (floor + 4.0) / 4.0
+        return features
 
 
 class ExtractorFeatures:

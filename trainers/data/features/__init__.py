@@ -1,1 +1,0 @@
-"""Computes a model's input from stored samples, on demand."""
