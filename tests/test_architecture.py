@@ -108,7 +108,6 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "trainers.scripts.inputs": (
         "trainers.data.sources.located_files",
         "trainers.data.sources.manifest_fields",
-        "trainers.data.sources.path_prefixes",
     ),
     "trainers.training.arguments": ("trainers.config",),
     "trainers.scripts.launchers": ("trainers.config", "runtime_env.credentials"),

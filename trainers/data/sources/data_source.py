@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
+from trainers.data.sources.located_files import prefix_of
 from trainers.data.sources.recording_readers import FileReader, RecordingReader
 from trainers.distributed.console import print_line
 from trainers.storage import Storage
@@ -168,3 +169,17 @@ def rows_of(ids: pa.Array, audio: pa.Array, texts: pa.Array) -> pa.Table:
     return pa.table({field.name: given.get(field.name, pa.nulls(len(ids), field.type)) for field in ROW_SCHEMA}).cast(
         ROW_SCHEMA
     )
+
+
+def with_prefixes(table: pa.Table, prefixes: Mapping[str, str]) -> tuple[pa.Table, list[str]]:
+    """Returns a table of ROW_SCHEMA with replaced prefixes of its recordings' paths, and the prefixes without a match.
+
+    Paths differ on the machines that run the job; see `prefix_of`.
+    """
+    paths, used = table["audio"].to_pylist(), set[str | None]()
+    for number, path in enumerate(paths):
+        used.add(prefix := prefix_of(path, prefixes))
+        if prefix is not None:
+            paths[number] = prefixes[prefix] + path[len(prefix) :]
+    unused = [prefix for prefix in prefixes if prefix not in used]
+    return with_columns(table, audio=pa.array(paths, pa.string())), unused

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -155,3 +155,8 @@ def _require_bucket(url: str, storage_options: StorageOptions) -> None:
 def _list_beginning(bucket: str, storage_options: StorageOptions) -> None:
     """Lists very few names of a bucket, once per bucket; a bucket that may not be listed does exist."""
     open_storage(bucket, storage_options).list_some({"!"})
+
+
+def prefix_of(path: str, prefixes: Mapping[str, str]) -> str | None:
+    """Returns the longest prefix that matches a path, which is replaced once; None if none matches."""
+    return max(filter(path.startswith, prefixes), key=len, default=None)

@@ -21,12 +21,19 @@ from trainers.config.storage_location import (
 from trainers.data.sources import fingerprint
 from trainers.data.sources.archives.archive_path import is_archive, is_missing
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
-from trainers.data.sources.data_source import SLICE, SPLITS, DataSource, SourceSplit, print_warnings, with_columns
+from trainers.data.sources.data_source import (
+    SLICE,
+    SPLITS,
+    DataSource,
+    SourceSplit,
+    print_warnings,
+    with_columns,
+    with_prefixes,
+)
 from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.manifest import Manifest, TableRules, join_tables, parse_table
 from trainers.data.sources.manifest_fields import UTF_8, content_as_read, misread_texts
-from trainers.data.sources.path_prefixes import with_prefixes
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage
 from trainers.storage.json_files import to_jsonl

@@ -13,12 +13,11 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions, in_home, is_remote, unreadable_url
 from trainers.data.sources.archives.archive_path import is_missing
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
-from trainers.data.sources.data_source import ROW_SCHEMA, table_of
+from trainers.data.sources.data_source import ROW_SCHEMA, table_of, with_prefixes
 from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.manifest import TableRules
 from trainers.data.sources.manifest_fields import AUDIO_ENDINGS
 from trainers.data.sources.manifest_source import open_manifest
-from trainers.data.sources.path_prefixes import with_prefixes
 from trainers.errors import ConfigError, DataError
 
 ARGUMENT = "FILES"

@@ -19,9 +19,8 @@ from trainers.config.storage_location import (
     unreadable_url,
     without_password,
 )
-from trainers.data.sources.located_files import describe, read_location, reason_of
+from trainers.data.sources.located_files import describe, prefix_of, read_location, reason_of
 from trainers.data.sources.manifest_fields import DATA_ROOT, absolute, base_of
-from trainers.data.sources.path_prefixes import prefix_of
 from trainers.distributed.console import ProgressCounter
 from trainers.distributed.console.plain_lines import as_lines
 from trainers.errors import DataError, StorageError

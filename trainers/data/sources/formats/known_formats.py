@@ -14,7 +14,7 @@ from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.data_source import table_of
 from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.formats import lhotse
-from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Rules
+from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Rules, table_of_clips
 from trainers.data.sources.formats.kaldi import read_kaldi
 from trainers.data.sources.formats.librispeech import TRANSCRIPTS, read_chapter
 from trainers.data.sources.formats.nemo import read_tarred
@@ -43,9 +43,9 @@ def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
 def _common_voice(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     tables = [SPLIT_FILES.get(name, name) for name in where.options.get("split", split).split("+")]
     folder = files.root_of(where.path, f"{tables[0]}.tsv", where.options.get("language"))
-    counts, corpus = Counts(), CommonVoice(folder.rstrip("/"), lambda name: files.read(f"{folder}/{name}"))
+    counts, corpus = Counts(), CommonVoice(folder.rstrip("/"), files)
     rules = Rules(accented_letters=_truth(where, "accented_letters", default=True))
-    table = corpus.rows(corpus.clips(tables, rules, counts))
+    table = table_of_clips(corpus.clips(tables, rules, counts))
     location = f"{corpus.folder}/{tables[0]}.tsv"
     warnings = [f"{location}: {line}" for line in counts.lines()]
     return _manifest(where, location, table, *corpus.contents.values(), warnings=warnings)

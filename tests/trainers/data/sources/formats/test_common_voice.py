@@ -74,7 +74,7 @@ def test_the_fingerprint_follows_tables_clips_and_options(corpus: Path) -> None:
         (lambda folder: (folder / "train.tsv").unlink(), r"train\.tsv: no such table"),
         (lambda folder: (folder / "train.tsv").write_text("a\tb\n1\t2\n"), "no column 'path' among a, b"),
         (lambda folder: (folder / "train.tsv").write_text("path\tsentence\nx.mp3\n"), "line 2 has 1 fields"),
-        (lambda folder: (folder / "train.tsv").write_bytes(b"path\tsentence\nx\t\xff\n"), "line 2 is not UTF-8"),
+        (lambda folder: (folder / "train.tsv").write_bytes(b"path\tsentence\nx\t\xff\n"), r"\(line 2\) is not UTF-8"),
         (lambda folder: (folder / "train.tsv").write_text("path\tsentence\n../x\ty\n"), r"the clip '\.\./x'"),
         (lambda folder: (folder / "train.tsv").write_text("path\tsentence\n"), "no rows are left"),
         (lambda folder: (folder / "clip_durations.tsv").write_text("clip\tduration[ms]\na\tb\n"), "milliseconds"),

@@ -105,13 +105,17 @@ def with_member(archive: Path, corpus: Path, name: str, kind: bytes = tarfile.RE
 )
 def test_nothing_of_an_archive_lands_outside_of_the_clips(corpus: Path, tmp_path: Path, name: str, kind: bytes) -> None:
     out = tmp_path / "a" / "b" / "out"
-    assert made(with_member(tmp_path / "cv.tar.gz", corpus, name, kind), "--out", out) == 0
+    # A clip of which there is a link, too, is not taken: it is not known which one is meant.
+    is_link = kind != tarfile.REGTYPE
+    assert made(with_member(tmp_path / "cv.tar.gz", corpus, name, kind), "--out", out) == (3 if is_link else 0)
     files = {path for path in (tmp_path / "a").rglob("*") if not path.is_dir()}
     assert all(path.parent == out / "clips" for path in files if path.suffix == ".mp3")
     assert not any(path.is_symlink() for path in files)
-    assert (out / "clips" / "common_voice_sr_0.mp3").read_bytes() == (
-        corpus / "clips/common_voice_sr_0.mp3"
-    ).read_bytes()
+    if is_link:
+        assert not files
+    else:
+        clip = "clips/common_voice_sr_0.mp3"
+        assert (out / clip).read_bytes() == (corpus / clip).read_bytes()
 
 
 @pytest.mark.parametrize("keep", [0.3, 0.9])
@@ -131,7 +135,10 @@ def test_a_clip_that_the_archive_has_not_is_named(
 ) -> None:
     (corpus / "clips" / "common_voice_sr_0.mp3").unlink()
     assert made(write_archive(corpus, tmp_path / "cv.tar.gz"), "--out", tmp_path / "out") == 3
-    assert "1 of 7 clips that its tables name are not in it (e.g. common_voice_sr_0.mp3)" in capsys.readouterr().err
+    assert (
+        "1 of 7 clips that its tables name cannot be unpacked (common_voice_sr_0.mp3: no such member"
+        in capsys.readouterr().err
+    )
 
 
 def test_what_is_no_corpus_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
