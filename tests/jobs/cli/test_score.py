@@ -195,7 +195,7 @@ def test_quotes_in_two_texts_of_a_table_take_no_utterance_between_them(tmp_path:
     [
         ("a.csv", "id,text\nu1,one\nu2,one two, three\n", "line 3 has 3 fields where the header has 2: quote a field"),
         ("a.tsv", "id\ttext\nu1\tone\ttwo\n", "line 2 has 3 fields where the header has 2: take tabs out"),
-        ("a.csv", "id,text,text\nu1,one,two\n", "the header names the column 'text' twice"),
+        ("a.csv", "id,text,text\nu1,one,two\n", "the column 'text' is listed twice"),
         ("a.csv", "id,text,speaker\nu1,one\n", "line 2 has 2 fields where the header has 3"),
     ],
 )

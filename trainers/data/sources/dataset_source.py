@@ -21,6 +21,7 @@ from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, with_all_offsets, with_columns
 from trainers.data.sources.fingerprint import hash_of, resolve_kind
 from trainers.data.sources.manifest import Manifest, TableRules, ids_of_paths, join_tables, require_column
+from trainers.data.sources.manifest_fields import refuse_repeated
 from trainers.data.sources.manifest_source import source_of_rows, with_languages
 from trainers.data.sources.recording_readers import FileReader
 from trainers.data.sources.row_files import row_file
@@ -106,9 +107,8 @@ class DatasetSource(DataSource):
             source = self._split_of_files(split, _parts_of(spec, listed, row_format), builder, identity, files)
         if is_hub_url(builder.base_path or "") and builder.name != "audiofolder":
             for each in dict.fromkeys(_named_in(spec)):
-                left_out = warnings_of_passed_over(
-                    builder.base_path, each, map(str, listed[each]), self.data.audio_column_name
-                )
+                read = [*map(str, listed[each])]
+                left_out = warnings_of_passed_over(builder.base_path, each, read, self.data.audio_column_name)
                 source = replace(source, warnings=[*source.warnings, *left_out])
         return replace(source, origin=f"{part.name} {name}")
 
@@ -208,7 +208,7 @@ class DatasetSource(DataSource):
         """Raises DataError for a file without recordings, or with two columns of a name that is read."""
         audio = rules.audio_column_name
         require_column(file.url, file.schema.names, audio, "data.audio_column_name")
-        row_file.refuse_repeated(file, rules.wanted)
+        refuse_repeated(file.url, file.schema.names, rules.wanted)
         if not row_file.holds_recordings(audio, file.schema):
             raise DataError(
                 f"data.audio_column_name: {file.url}: the column {audio!r} holds {file.schema.field(audio).type}, no "
@@ -267,7 +267,7 @@ def _files_of(builder: Any, name: str, column: str) -> Mapping[str, Sequence[str
         return saved
     # Tables next to the recordings of an audio folder have other names.
     if builder.name != "audiofolder" and folder.is_dir():
-        read = (str(file) for files in builder.config.data_files.values() for file in files)
+        read = [str(file) for files in builder.config.data_files.values() for file in files]
         refuse_passed_over(folder.expanduser().resolve().as_posix(), read, column)
     return {str(split): files for split, files in builder.config.data_files.items()}
 

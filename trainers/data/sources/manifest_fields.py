@@ -70,8 +70,7 @@ csv.field_size_limit(2**31 - 1)
 def in_utf_8(location: str, content: bytes, encoding: str) -> bytes:
     """Converts a text in another encoding to UTF-8; returns text in UTF-8, valid or not, and compressed data unchanged.
 
-    Raises:
-        DataError: the text is not in this encoding; the message names byte and line.
+    Raises DataError, which names byte and line, for a text that is not in this encoding.
     """
     if codecs.lookup(encoding).name == UTF_8 or _compression_of(content):
         return content
@@ -127,9 +126,7 @@ def _compression_of(content: bytes) -> str:
 def separator_of(text: str, others: str = ";") -> str:
     """Returns the delimiter of a .csv: spreadsheets write semicolons where the decimal mark is a comma.
 
-    Args:
-        text: Its content; Excel's first line `sep=;` is used.
-        others: Possible delimiters in a header without a comma.
+    Excel's first line `sep=;` is used; `others` are possible delimiters in a header without a comma.
     """
     header = _first_line(text)
     if declared := _SEPARATOR_LINE.fullmatch(header):
@@ -184,10 +181,14 @@ def delimited_rows(
         header = [name.strip() for name in next(lines, [])]
     except csv.Error as error:
         raise DataError(f"{location}: line 1: {error}: quote the column names as CSV asks") from None
-    repeated = [name for name in wanted if header.count(name) > 1]
-    if repeated:
-        raise DataError(f"{location}: the header names the column {repeated[0]!r} twice: rename one of them")
+    refuse_repeated(location, header, wanted)
     return header, _checked_rows(location, reader, delimiter, header, wanted, unquoted)
+
+
+def refuse_repeated(location: str, columns: Sequence[str], wanted: Iterable[str]) -> None:
+    """Raises DataError if a wanted column occurs twice."""
+    if (name := next((name for name in wanted if columns.count(name) > 1), None)) is not None:
+        raise DataError(f"{location}: the column {name!r} is listed twice: rename one of them")
 
 
 def _checked_rows(
@@ -200,7 +201,7 @@ def _checked_rows(
     try:
         for fields in reader:
             if reader.line_num > before + 1:
-                refuse_swallowed_rows(location, fields, places[0], delimiter, before + 1, unquoted)
+                _refuse_swallowed_rows(location, fields, places[0], delimiter, before + 1, unquoted)
             before = reader.line_num
             if len(fields) != width:
                 if not fields:
@@ -216,21 +217,12 @@ def _checked_rows(
         raise DataError(f"{location}: {line}: {error}: {fix}; {unquoted}") from None
 
 
-def refuse_swallowed_rows(
-    location: str, fields: Sequence[str], column: int, delimiter: str, line: int, fix: str = _UNQUOTED
+def _refuse_swallowed_rows(
+    location: str, fields: Sequence[str], column: int, delimiter: str, line: int, fix: str
 ) -> None:
     """Raises DataError for a field with lines that look like rows: stray quotes in two rows enclose other rows.
 
-    Args:
-        location: The file in messages.
-        fields: The fields of a row.
-        column: Index of the field that names the row's recording, or the row.
-        delimiter: Delimiter of fields.
-        line: The line on which the row begins.
-        fix: The fix for a file without quoting.
-
-    Raises:
-        DataError: there is such a field; the message names the lines of both quotes, and the fix.
+    The row begins at `line`; its field `column` names its recording.
     """
     own = fields[column].strip() if column < len(fields) else ""
     for number, field in enumerate(fields):
@@ -273,8 +265,7 @@ def _ending(name: str) -> str:
 def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collection[str], Iterator[Row]]:
     """Returns the keys of JSON lines, and their rows; the first two wanted values must be strings.
 
-    Raises:
-        DataError: a line is not a JSON object, or a value is wrong.
+    Raises DataError if a line is not a JSON object, or a value is wrong.
     """
     keys: dict[str, None] = {}
     rows: list[Row] = []
@@ -296,33 +287,29 @@ def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collecti
 def json_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the objects of JSON lines, or of the list in a .json, each with its line, from 1.
 
-    Raises:
-        DataError: a line is not a JSON object.
+    Raises DataError if a line is not a JSON object.
     """
-    if location.lower().endswith(".json") and text.lstrip().startswith("["):
-        yield from _listed_objects(location, text)
-        return
-    for line, record_text in enumerate(text.split("\n"), start=1):
-        if not record_text.strip():
-            continue
-        try:
-            record = load_json(record_text)
-        except ValueError as error:
-            raise DataError(f"{location}: line {line} is not JSON ({error}): write one object a line") from None
+    is_list = location.lower().endswith(".json") and text.lstrip().startswith("[")
+    for line, record in _json_list(location, text) if is_list else _json_lines(location, text):
         if not isinstance(record, dict):
-            raise DataError(f"{location}: line {line} is not a JSON object: write one object a line, no list")
+            raise DataError(f"{location}: line {line} is not a JSON object: write one object for each row")
         yield line, record
 
 
-def _listed_objects(location: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _json_list(location: str, text: str) -> list[tuple[int, Any]]:
     try:
-        records = load_json_list(text)
+        return load_json_list(text)
     except ValueError as error:
         raise DataError(f"{location}: it is not a list in JSON ({error}): write one object for each row") from None
-    for line, record in records:
-        if not isinstance(record, dict):
-            raise DataError(f"{location}: line {line} of the list has no JSON object: write one for each row")
-        yield line, record
+
+
+def _json_lines(location: str, text: str) -> Iterator[tuple[int, Any]]:
+    for line, record in enumerate(text.split("\n"), start=1):
+        try:
+            if record.strip():
+                yield line, load_json(record)
+        except ValueError as error:
+            raise DataError(f"{location}: line {line} is not JSON ({error}): write one object a line") from None
 
 
 def usual_column(columns: Iterable[str], usual: Iterable[str]) -> str | None:
@@ -336,11 +323,7 @@ def _folded_name(name: str) -> str:
 
 
 def refuse_missing_header(location: str, columns: Collection[str]) -> None:
-    """Raises DataError for a table whose first line names a recording.
-
-    Raises:
-        DataError: the first line is not a header.
-    """
+    """Raises DataError for a table whose first line names a recording, and is no header."""
     endings = [posixpath.splitext(name.strip())[1].lower().removeprefix(".") for name in columns]
     if location.lower().endswith((".csv", ".tsv")) and not set(endings).isdisjoint(AUDIO_ENDINGS):
         raise DataError(f"{location}: its first line ({', '.join(columns)}) is no header: add one, e.g. path,text")
@@ -349,11 +332,7 @@ def refuse_missing_header(location: str, columns: Collection[str]) -> None:
 def refuse_unread(
     location: str, columns: Collection[str], read: Collection[str | None], fix_else: str = "take the column out"
 ) -> None:
-    """Raises DataError for further columns which show that a row is a part of its recording.
-
-    Raises:
-        DataError: there is such a column; the message names it and the fix.
-    """
+    """Raises DataError for further columns which show that a row is a part of its recording."""
     of_segments = [_BOUND, _LENGTH] if "offset" in columns and "duration" not in columns else [_BOUND]
     for name in dict.fromkeys(columns):
         if name in ("offset", *read):
@@ -373,8 +352,7 @@ def refuse_unread(
 def text_of_json(name: str, value: Any, *, must_be_text: bool) -> str:
     """Returns a value of a JSON object in the form of a CSV field; "" for null.
 
-    Raises:
-        ValueError: a list, an object or a boolean, or a number where text is required; the message names the fix.
+    Raises ValueError for a list, an object or a boolean, and for a number where text is required.
     """
     if isinstance(value, str):
         return value
@@ -386,22 +364,14 @@ def text_of_json(name: str, value: Any, *, must_be_text: bool) -> str:
 
 
 def require_text(names: Sequence[str], values: Sequence[str]) -> None:
-    """Raises ValueError for values with characters that JSON can escape, but no table can store.
-
-    Raises:
-        ValueError: there is such a value; the message names it and the fix.
-    """
+    """Raises ValueError for values with characters that JSON can escape, but no table can store."""
     for name, value in zip(names, values, strict=True):
         if _NO_TEXT.search(value):
             raise ValueError(f"{name!r} is {value!r}, which is no text: correct it")
 
 
 def to_seconds(value: str) -> float:
-    """Parses a number of seconds, at least 0.
-
-    Raises:
-        ValueError: the text is not such a number; the message names the fix.
-    """
+    """Parses a number of seconds, at least 0. Raises ValueError, which names the fix, for any other text."""
     try:
         number = float(value)
     except ValueError:
@@ -431,17 +401,11 @@ def absolute(base: tuple[str, str], path: str) -> str:
 
 
 def checked_ids(location: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Returns the ids, after checking that each occurs once.
-
-    Raises:
-        DataError: some occur more than once; the message has their number, and the first ones.
-    """
-    if pc.count_distinct(ids).as_py() != len(ids):
-        repeated = [name for name, count in Counter(ids.to_pylist()).items() if count > 1]
-        raise DataError(
-            f"{location}: {len(repeated)} ids occur more than once ({examples(repeated)}): make them unique"
-        )
-    return ids
+    """Returns the ids. Raises DataError, with the number and the first of them, if some occur more than once."""
+    if pc.count_distinct(ids).as_py() == len(ids):
+        return ids
+    repeated = [name for name, count in Counter(ids.to_pylist()).items() if count > 1]
+    raise DataError(f"{location}: {len(repeated)} ids occur more than once ({examples(repeated)}): make them unique")
 
 
 def examples(names: Sequence[str]) -> str:

@@ -164,7 +164,7 @@ def test_ids_of_the_manifest_are_kept() -> None:
         ("path,text,duration\na.wav,x,nan\n", ["line 2", "'nan'"]),
         ("id,path,text\nu1,a,x\nu2,b,x\nu1,c,x\n", ["1 ids", "'u1'"]),
         ("id,path,text\nu1,a,x\n,b,x\n", ["line 3", "'id'"]),
-        ("path,path,text\na,b,x\n", ["'path' twice"]),
+        ("path,path,text\na,b,x\n", ["'path' is listed twice"]),
         (
             "path,sentence\na,x\n",
             ["no column 'text' among path, sentence", "data.text_column_name to 'sentence'"],
@@ -331,7 +331,7 @@ def test_a_json_file_may_be_a_list_and_names_the_lines_of_its_rows() -> None:
         assert read(json.dumps(rows, indent=indent), "/data/train.json")["text"].to_pylist() == ["0042, [x]", "null"]
     text = '[\n{"path": "a.wav", "text": "x"},\n\n{"path": "b.wav",\n"text": 5}]'
     assert "line 4: 'text' is 5" in refusal(text, "/data/train.json")
-    assert "line 3 of the list has no JSON object" in refusal('[{"path": "a", "text": "b"}\n,\n7]', "/data/train.json")
+    assert "line 3 is not a JSON object" in refusal('[{"path": "a", "text": "b"}\n,\n7]', "/data/train.json")
     assert "it is not a list in JSON" in refusal('[{"path": "a"}, ', "/data/train.json")
 
 

@@ -11,7 +11,7 @@ import lzma
 import posixpath
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from trainers.data.sources.archives.joined_streams import JoinedStreams
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.located_files import read_location
 from trainers.data.sources.manifest import Manifest, TableRules
-from trainers.data.sources.manifest_fields import in_utf_8
+from trainers.data.sources.manifest_fields import in_utf_8, refuse_repeated
 from trainers.data.sources.manifest_source import manifest_of_tables
 from trainers.errors import DataError
 
@@ -103,8 +103,7 @@ def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
     stem, ending = posixpath.splitext(location)
     if ending == ".parquet":
         table = pq.ParquetFile(io.BytesIO(read_location(location, files.storage_options))).read()
-        if repeated := [name for name in table.column_names if table.column_names.count(name) > 1]:
-            raise DataError(f"{FIELD}: {location}: the column {repeated[0]!r} is there twice: rename one of them")
+        refuse_repeated(f"{FIELD}: {location}", table.column_names, table.column_names)
         return f"{location}.jsonl", "\n".join(json.dumps(row, default=_as_text) for row in table.to_pylist()).encode()
     if ending not in _UNPACKERS:
         content = files.read(location)
@@ -125,11 +124,7 @@ def _as_text(value: Any) -> str:
 
 
 def refuse_outside(paths: Sequence[str], root: str, location: str) -> None:
-    """Raises DataError for recordings outside a data set on the Hub, whose paths could name any file on the nodes.
-
-    Raises:
-        DataError: there is such a recording; the message names it.
-    """
+    """Raises DataError for recordings outside a data set on the Hub, whose paths could name any file on the nodes."""
     root = f"{root.rstrip('/')}/"
     outside = (path for path in paths if not path.startswith(root) or ".." in path.split("/"))
     if (path := next(outside, None)) is not None:
@@ -138,34 +133,26 @@ def refuse_outside(paths: Sequence[str], root: str, location: str) -> None:
         )
 
 
-def refuse_passed_over(folder: str, read: Iterable[str], column: str) -> None:
+def refuse_passed_over(folder: str, read: Sequence[str], column: str) -> None:
     """Raises DataError for a folder in which a split has tables of several formats, of which only one is read.
 
-    Args:
-        folder: The folder's absolute path.
-        read: The files that are read.
-        column: The column of recordings, which identifies a .json as a table.
-
-    Raises:
-        DataError: there are such tables; the message names one of each format, and the fix.
+    The column of recordings identifies a .json as a table.
     """
-    taken = list(read)
-    if left := _passed_over(folder, taken, column):
+    if left := _passed_over(folder, read, column):
         raise DataError(
-            f"data.dataset: {taken[0]} is read, and {left[0]} would be left out, as `datasets` reads files of one "
+            f"{FIELD}: {read[0]} is read, and {left[0]} would be left out, as `datasets` reads files of one "
             "kind: save all of them in one, with endings in small letters, or take out those that are not meant"
         )
 
 
-def warnings_of_passed_over(url: str, split: str, read: Iterable[str], column: str) -> list[str]:
+def warnings_of_passed_over(url: str, split: str, read: Sequence[str], column: str) -> list[str]:
     """Returns warnings for a data set on the Hub with such tables: many have the same table twice on purpose."""
-    taken = list(read)
-    if not (left := _passed_over(url, taken, column, split)):
+    if not (left := _passed_over(url, read, column, split)):
         return []
-    names = [posixpath.relpath(each, url) for each in (taken[0], *left[:_SHOWN])]
+    names = [posixpath.relpath(each, url) for each in (read[0], *left[:_SHOWN])]
     more = ", …" if len(left) > _SHOWN else ""
     return [
-        f"data.dataset: {url}: of {split}, `datasets` reads files of one kind, such as {names[0]}, and leaves out "
+        f"{FIELD}: {url}: of {split}, `datasets` reads files of one kind, such as {names[0]}, and leaves out "
         f"{counted(len(left), 'table')} of other kinds: {', '.join(names[1:])}{more}; where these hold other rows, "
         "write a manifest of all of them"
     ]

@@ -194,12 +194,6 @@ def _refuse_zeros(texts: pa.ChunkedArray | pa.Array, name: str, file: RowFile) -
         )
 
 
-def refuse_repeated(file: RowFile, columns: Sequence[str]) -> None:
-    """Raises DataError, which names the column, if one of some columns occurs twice in a file."""
-    if repeated := [name for name in columns if file.schema.names.count(name) > 1]:
-        raise DataError(f"{file.url}: the column {repeated[0]!r} is there twice: rename one of them")
-
-
 @dataclass(frozen=True)
 class RowFileReader:
     """Reads the recordings of rows with columns of LOCATION, and those that a row only names with `files`.

@@ -293,7 +293,7 @@ def test_the_table_of_an_audio_folder_is_text_and_the_only_one(root: Path) -> No
     pq.write_table(
         pa.Table.from_arrays([pa.array(["0.wav"])] + [pa.array(["a"])] * 2, ["file_name", "text", "text"]), table
     )
-    with pytest.raises(DataError, match=r"metadata.parquet: the column 'text' is there twice"):
+    with pytest.raises(DataError, match=r"metadata.parquet: the column 'text' is listed twice"):
         opened(data)
     table.with_suffix(".csv").write_text("file_name,text\n0.wav,a\n")
     with pytest.raises(DataError, match=r"metadata.* and .*metadata.* are tables of one folder: take one of them out"):
@@ -422,7 +422,7 @@ def test_text_that_is_no_utf_8_is_refused(tmp_path: Path, kind: str, name: str) 
 def test_a_column_that_is_twice_in_a_file_is_refused(tmp_path: Path, kind: str, name: str) -> None:
     columns = [*dict.fromkeys(("path", "text", name)), name]
     table = pa.Table.from_arrays([pa.array([column]) for column in columns], columns)
-    with pytest.raises(DataError, match=f"train-0.{kind}: the column '{name}' is there twice: rename one of them"):
+    with pytest.raises(DataError, match=f"train-0.{kind}: the column '{name}' is listed twice: rename one of them"):
         opened(write_files(tmp_path / "set", kind, [table]))
 
 
