@@ -27,10 +27,9 @@ from trainers.data.sources.recording_readers import FileReader
 from trainers.data.sources.row_files import row_file
 from trainers.data.sources.row_files.listed_rows import (
     FIELD,
+    passed_over,
     read_listed,
     refuse_outside,
-    refuse_passed_over,
-    warnings_of_passed_over,
 )
 from trainers.data.sources.row_files.row_file import ArrowRows, ParquetRows, RowFileReader, RowFormat, saved_files
 from trainers.errors import DataError
@@ -51,11 +50,8 @@ class DatasetSource(DataSource):
     @property
     def listing_requires_job(self) -> str:
         name = self._part.name
-        return (
-            ""
-            if Path(name).is_dir()
-            else f"data.dataset.name: {name} is not a folder here; it is opened where the job runs"
-        )
+        reason = f"data.dataset.name: {name} is not a folder here; it is opened where the job runs"
+        return "" if Path(name).is_dir() else reason
 
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
         part, name = self._part, self._name_of(split)
@@ -107,9 +103,9 @@ class DatasetSource(DataSource):
             source = self._split_of_files(split, _parts_of(spec, listed, row_format), builder, identity, files)
         if is_hub_url(builder.base_path or "") and builder.name != "audiofolder":
             for each in dict.fromkeys(_named_in(spec)):
-                read = [*map(str, listed[each])]
-                left_out = warnings_of_passed_over(builder.base_path, each, read, self.data.audio_column_name)
-                source = replace(source, warnings=[*source.warnings, *left_out])
+                # Many hold the same table twice on purpose.
+                if told := passed_over(builder.base_path, [*map(str, listed[each])], self.data.audio_column_name, each):
+                    source = replace(source, warnings=[*source.warnings, told])
         return replace(source, origin=f"{part.name} {name}")
 
     def _split_of_tables(self, split: str, spec: str, builder: Any, files: SourceFiles) -> SourceSplit:
@@ -143,9 +139,7 @@ class DatasetSource(DataSource):
         row_format, audio = _row_format(builder), self.data.audio_column_name
         assert row_format is not None
         rules, files_read = TableRules.of(self.data, split), [file for file, _, _ in parts]
-        for file in files_read:
-            self._refuse_schema(file, rules)
-        _refuse_mixed(files_read, audio)
+        _refuse_schemas(files_read, rules)
         only_names = row_file.only_names(row_format, parts, audio)
         table, warnings = self._rows(split, parts, row_format, rules, only_names=only_names)
         names = [name for file in files_read for name in file.schema.names]
@@ -204,9 +198,14 @@ class DatasetSource(DataSource):
         numbers = pc.utf8_lpad(pa.array(np.arange(len(table))).cast(pa.string()), 8, "0")
         return _renumbered(table, pc.binary_join_element_wise(self._name_of(split), numbers, "-")), warnings
 
-    def _refuse_schema(self, file: row_file.RowFile, rules: TableRules) -> None:
-        """Raises DataError for a file without recordings, or with two columns of a name that is read."""
-        audio = rules.audio_column_name
+
+def _refuse_schemas(files_read: Sequence[row_file.RowFile], rules: TableRules) -> None:
+    """Raises DataError for files without recordings, or with two columns of a name that is read.
+
+    Files of which only some have a column of paths are refused, too.
+    """
+    audio = rules.audio_column_name
+    for file in files_read:
         require_column(file.url, file.schema.names, audio, "data.audio_column_name")
         refuse_repeated(file.url, file.schema.names, rules.wanted)
         if not row_file.holds_recordings(audio, file.schema):
@@ -214,10 +213,6 @@ class DatasetSource(DataSource):
                 f"data.audio_column_name: {file.url}: the column {audio!r} holds {file.schema.field(audio).type}, no "
                 "recordings: name one of encoded files or of their paths"
             )
-
-
-def _refuse_mixed(files_read: Sequence[row_file.RowFile], audio: str) -> None:
-    """Raises DataError, which names two files, if only some of the files have a column of paths."""
     names_only = [row_file.paths_of(audio, file.schema) == (audio,) for file in files_read]
     if len(set(names_only)) > 1:
         other = files_read[names_only.index(not names_only[0])]
@@ -259,8 +254,7 @@ def _unread(builder: Any, split: str) -> str:
 def _files_of(builder: Any, name: str, column: str) -> Mapping[str, Sequence[str]]:
     """Returns the files of each split; for a folder that `save_to_disk` wrote, the listed files in their order.
 
-    Raises:
-        DataError: a folder has tables that would be ignored, see `refuse_passed_over`.
+    Raises DataError for a folder with tables that would be ignored, see `passed_over`.
     """
     folder = Path(name)
     if saved := saved_files(folder.resolve()):
@@ -268,13 +262,14 @@ def _files_of(builder: Any, name: str, column: str) -> Mapping[str, Sequence[str
     # Tables next to the recordings of an audio folder have other names.
     if builder.name != "audiofolder" and folder.is_dir():
         read = [str(file) for files in builder.config.data_files.values() for file in files]
-        refuse_passed_over(folder.expanduser().resolve().as_posix(), read, column)
+        if told := passed_over(folder.expanduser().resolve().as_posix(), read, column):
+            raise DataError(told)
     return {str(split): files for split, files in builder.config.data_files.items()}
 
 
 def _parts_of(spec: str, listed: Mapping[str, Sequence[str]], row_format: RowFormat) -> list[row_file.RowRange]:
     """Returns the rows of files that a split such as `train[:50%]+validation` selects."""
-    files = {each: row_file.describe_files(row_format, listed[each]) for each in dict.fromkeys(_named_in(spec))}
+    files = {each: row_file.in_parallel(row_format.describe, listed[each]) for each in dict.fromkeys(_named_in(spec))}
     lengths = {each: sum(file.rows for file in of_split) for each, of_split in files.items()}
     return [part for piece, first, end in _pieces(spec, lengths) for part in row_file.cut(files[piece], first, end)]
 

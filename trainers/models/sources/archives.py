@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from trainers.data.sources.archives.joined_streams import JoinedStreams
+from trainers.data.sources.archives.open_archive import JoinedStreams
 from trainers.data.sources.archives.tar_members import RangeFile, ReadAt, check_end
 from trainers.errors import ConfigError, DataError, StorageError
 from trainers.models.sources.model_files import CONFIG, description_files, is_zip, weight_files

@@ -52,12 +52,9 @@ _OPEN_ARCHIVES = 16
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """The state of an archive when its members were listed.
+    """The state of an archive when its members were listed: its size, and a mark that changes with its content.
 
-    Attributes:
-        size_bytes: Its size in storage.
-        mark: Changes with its content: a file's modification time, or an object's ETag.
-        points_url: URL of the seek points of a compressed archive; "" for others, and without a cache.
+    `points_url`: URL of the seek points of a compressed archive; "" for others, and without a cache.
     """
 
     size_bytes: int
@@ -67,13 +64,9 @@ class ArchiveState:
 
 @dataclass(frozen=True)
 class ArchiveIndex:
-    """The index of one archive.
+    """The index of one archive: its state when its members were listed, and a reader of its uncompressed content.
 
-    Attributes:
-        location: Its path or URL.
-        state: Its state when its members were listed.
-        members: Its members by name; for a name that occurs more than once, the member only has a problem.
-        read_at: Reads its uncompressed content.
+    `members`: by name; for a name that occurs more than once, the member only has a problem.
     """
 
     location: str
@@ -84,8 +77,7 @@ class ArchiveIndex:
     def content(self, name: str, most: int) -> bytes | None:
         """Returns the content of a member; None if there is no such member.
 
-        Raises:
-            DataError: the member is not a regular file, or has more than `most` bytes.
+        Raises DataError if the member is not a regular file, or has more than `most` bytes.
         """
         member = self.members.get(name)
         if member is None:
@@ -102,14 +94,9 @@ class ArchiveIndex:
 
 
 def open_index(location: str, storage_options: StorageOptions, cache: Storage | None) -> ArchiveIndex:
-    """Opens an archive's index, or makes it from the archive's headers.
+    """Opens an archive's index, or makes it from the archive's headers; `cache` stores indexes, next to prepared sets.
 
     A compressed archive is read completely, which checks its length and checksums.
-
-    Args:
-        location: The archive's path or URL.
-        storage_options: Options of access to buckets.
-        cache: Storage for indexes, next to prepared sets. None: not cached.
 
     Raises:
         NotHereError: the archive does not exist.
@@ -128,9 +115,7 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
     key = f"{FOLDER}/{hashlib.sha256(location.encode()).hexdigest()[:32]}"
     stamp = json.dumps([VERSION, found.size_bytes, found.etag])
     read_at, points = open_archive(location, found.size_bytes, storage_options)
-    members = _known(cache, key, stamp)
-    if members is not None and points is not None and not _loaded(points, cache, key):
-        members = None
+    members = _known(cache, key, stamp, points) if cache is not None else None
     if members is None:
         members = list_members(location, read_at, points)
         if cache is not None and points is not None:
@@ -146,25 +131,20 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
     return ArchiveIndex(location, ArchiveState(found.size_bytes, found.etag, points_url), by_name, read_at)
 
 
-def _loaded(points: SeekPoints, cache: Storage | None, key: str) -> bool:
-    """Loads the cached seek points; returns False if they are missing or damaged."""
-    try:
-        assert cache is not None, "its members are kept, too"
-        points.load(cache.read_bytes(f"{key}.points"))
-    except (DataError, StorageError):
-        return False
-    return True
+def _known(cache: Storage, key: str, stamp: str, points: SeekPoints | None) -> list[Member] | None:
+    """Returns the cached members of an archive, and loads its seek points.
 
-
-def _known(cache: Storage | None, key: str, stamp: str) -> list[Member] | None:
-    """Returns the cached members of an archive; None if the archive has changed, or nothing is cached."""
-    if cache is None or not cache.exists(f"{key}.parquet"):
+    None if the archive has changed, or they are missing or damaged.
+    """
+    if not cache.exists(f"{key}.parquet"):
         return None
     try:
         table = pq.read_table(io.BytesIO(cache.read_bytes(f"{key}.parquet")))
-    except pa.ArrowException:
-        return None
-    if (table.schema.metadata or {}).get(b"stamp") != stamp.encode():
+        if (table.schema.metadata or {}).get(b"stamp") != stamp.encode():
+            return None
+        if points is not None:
+            points.load(cache.read_bytes(f"{key}.points"))
+    except (pa.ArrowException, DataError, StorageError):
         return None
     return [Member(*values) for values in zip(*(column.to_pylist() for column in table.columns), strict=True)]
 
@@ -179,12 +159,7 @@ def _stored(members: list[Member], stamp: str) -> bytes:
 
 @dataclass(frozen=True)
 class ArchiveReader:
-    """Reads the recordings of rows with the columns above, see `RecordingReader`.
-
-    Attributes:
-        archives: Each archive by its location.
-        files: Reads recordings that are separate files.
-    """
+    """Reads the recordings of rows with the columns above, see `RecordingReader`; `files` reads separate files."""
 
     archives: Mapping[str, ArchiveState]
     files: FileReader

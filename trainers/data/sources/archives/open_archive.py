@@ -1,11 +1,16 @@
-"""Random access to the content of archives; to that of compressed ones through seek points."""
+"""Strict readers of compressed files, and random access to the content of archives: in compressed ones by seek points.
+
+A strict reader checks each stream to its end; only further streams may follow.
+"""
 
 import gzip
 import io
 import tarfile
 import zlib
+from bz2 import BZ2Decompressor
 from collections.abc import Callable
-from typing import BinaryIO, TypeVar, cast
+from lzma import LZMADecompressor
+from typing import IO, BinaryIO, TypeVar
 
 from trainers.config.storage_location import StorageOptions, is_remote, without_password
 from trainers.data.sources.archives.archive_path import is_compressed
@@ -14,6 +19,7 @@ from trainers.data.sources.located_files import on_this_node, read_range
 from trainers.errors import DataError
 
 T = TypeVar("T")
+Decompressor = BZ2Decompressor | LZMADecompressor
 
 # Bytes read at a time from a compressed archive that is not on this node's disk.
 _BLOCK_BYTES = 4 * 2**20
@@ -60,17 +66,15 @@ def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") ->
 
 def _refuse_other_kind(location: str, start: bytes) -> None:
     """Raises DataError if an archive's content is compressed and its name is not, or the reverse, as browsers do."""
-    is_gzip, is_tar = start.startswith(_GZIP), start[_TAR_PLACE:].startswith(_TAR)
-    if is_compressed(location) and is_tar and not is_gzip:
-        raise DataError(
-            f"{without_password(location)}: is named like a compressed archive, and its content is a plain tar, as "
-            "browsers leave what they unpack: rename it to .tar"
+    problem, is_gzip = "", start.startswith(_GZIP)
+    if is_compressed(location) and start[_TAR_PLACE:].startswith(_TAR) and not is_gzip:
+        problem = (
+            "compressed archive, and its content is a plain tar, as browsers leave what they unpack: rename it to .tar"
         )
-    if is_gzip and not is_compressed(location):
-        raise DataError(
-            f"{without_password(location)}: is named like a plain tar, and its content is compressed (gzip): rename it "
-            "to .tar.gz"
-        )
+    elif is_gzip and not is_compressed(location):
+        problem = "plain tar, and its content is compressed (gzip): rename it to .tar.gz"
+    if problem:
+        raise DataError(f"{without_password(location)}: is named like a {problem}")
 
 
 class SeekPoints:
@@ -90,25 +94,14 @@ class SeekPoints:
         """Returns the compressed archive, opened again."""
         if not is_remote(self._location):
             return open(on_this_node(self._location), "rb")  # noqa: PTH123 -- its reader closes it
-        raw = RangeFile(
-            self._location,
-            self._stored_at,
-            block_bytes=_BLOCK_BYTES,
-            most_bytes=_BLOCK_BYTES,
-            size_bytes=self._size_bytes,
-        )
+        blocks = {"block_bytes": _BLOCK_BYTES, "most_bytes": _BLOCK_BYTES}
+        raw = RangeFile(self._location, self._stored_at, **blocks, size_bytes=self._size_bytes)
         return io.BufferedReader(raw, _BLOCK_BYTES)
 
     def read_at(self, start: int, length: int) -> bytes:
         """Returns decompressed bytes at an offset."""
-
-        def read() -> bytes:
-            # Seeking stops at the end.
-            if self._file.seek(start) != start:
-                return b""
-            return cast(bytes, self._file.read(length))
-
-        return self._checked(read)
+        # Seeking stops at the end.
+        return self._checked(lambda: bytes(self._file.read(length)) if self._file.seek(start) == start else b"")
 
     def load(self, points: bytes) -> None:
         """Loads points that `dump` returned."""
@@ -150,24 +143,19 @@ class SequentialGzip:
 
     Python's reader compares the CRC-32 and length of each stream at its end; indexed_gzip skips junk, takes a truncated
     file for a shorter one, and checks only streams that it reads in one pass.
-
-    Args:
-        name: The file in messages.
-        file: The file, opened at its beginning.
     """
 
     def __init__(self, name: str, file: BinaryIO):
         self._name, self._file = name, gzip.GzipFile(fileobj=file, mode="rb")
-        self._window, self._start, self._has_ended = bytearray(), 0, False
+        self._window, self._start = bytearray(), 0
 
     def read_at(self, start: int, length: int) -> bytes:
         """Returns decompressed bytes at an offset not far before the last one; fewer only at the end.
 
-        Raises:
-            DataError: the file is damaged, or was cut short.
+        Raises DataError if the file is damaged, or was cut short.
         """
-        while not self._has_ended and self._start + len(self._window) < start + length:
-            self._window += self._next_piece()
+        while self._start + len(self._window) < start + length and (piece := self._next_piece()):
+            self._window += piece
             surplus = min(start - self._start, len(self._window)) - _KEPT_BYTES
             if surplus > 0:
                 del self._window[:surplus]
@@ -178,17 +166,75 @@ class SequentialGzip:
 
     def check_rest(self) -> None:
         """Reads to the end. Raises DataError as `read_at` does."""
-        while not self._has_ended:
-            self._next_piece()
+        while self._next_piece():
+            pass
 
     def _next_piece(self) -> bytes:
         try:
-            piece = self._file.read(_PIECE_BYTES)
+            return self._file.read(_PIECE_BYTES)
         # zlib.error has no common base class.
         except (OSError, EOFError, zlib.error) as error:
             # Errors of the disk have an errno.
             if getattr(error, "errno", None) is not None:
                 raise
             raise DataError(f"{self._name}: the archive is damaged or cut short ({error}): fetch it again") from None
-        self._has_ended = not piece
-        return piece
+
+
+class JoinedStreams(io.RawIOBase):
+    """The decompressed content of a bzip2 or xz file of one or more streams.
+
+    Python's own readers end after the first stream if the next one is damaged, and ignore any other data after it.
+    """
+
+    @classmethod
+    def opened(cls, file: IO[bytes], new: Callable[[], Decompressor]) -> io.BufferedReader:
+        """Opens a file; `new` makes the decompressor for its format."""
+        return io.BufferedReader(cls(file, new), _PIECE_BYTES)
+
+    def __init__(self, file: IO[bytes], new: Callable[[], Decompressor]):
+        super().__init__()
+        self._file, self._new = file, new
+        self._restart()
+
+    def _restart(self) -> None:
+        self._file.seek(0)
+        self._decompressor, self._position = self._new(), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        target = offset + (self._position if whence == io.SEEK_CUR else 0)
+        if target < self._position:
+            self._restart()
+        while self._position < target and self._next(min(_PIECE_BYTES, target - self._position)):
+            pass
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _next(self, most: int) -> bytes:
+        """Returns decompressed bytes; none at the end. Raises EOFError, OSError, lzma.LZMAError if damaged."""
+        data = b""
+        while not data:
+            if self._decompressor.eof:
+                behind = self._decompressor.unused_data.lstrip(b"\0")
+                while not behind and (piece := self._file.read(_PIECE_BYTES)):
+                    behind = piece.lstrip(b"\0")
+                if not behind:
+                    break
+                self._decompressor = self._new()
+                data = self._decompressor.decompress(behind, most)
+                continue
+            piece = self._file.read(_PIECE_BYTES) if self._decompressor.needs_input else b""
+            if not piece and self._decompressor.needs_input:
+                raise EOFError("it ends in the middle")
+            data = self._decompressor.decompress(piece, most)
+        self._position += len(data)
+        return data

@@ -31,12 +31,9 @@ _LIKE_ARCHIVES = r"(?i)\.(tar|tar\.gz|tgz)/"
 
 @dataclass(frozen=True)
 class LocatedRows:
-    """Rows with the locations of their recordings.
+    """Rows with the locations of their recordings, those of `archive_index` if they are in archives; and their reader.
 
-    Attributes:
-        table: Columns of ROW_SCHEMA; and those of `archive_index`, if recordings are in archives.
-        reader: Reads the recordings.
-        files: Each archive, and each recording that is a separate file.
+    `files`: each archive, and each recording that is a separate file.
     """
 
     table: pa.Table
@@ -46,13 +43,9 @@ class LocatedRows:
 
 @dataclass
 class SourceFiles:
-    """Reads files that list data, and caches the index of each archive.
+    """Reads files that list data, and caches the index of each archive, in `cache` for further processes.
 
-    Attributes:
-        storage_options: Options of access to buckets.
-        cache: Storage for indexes. None: not cached.
-        encoding: Encoding of texts.
-        quoting: Quoting of fields of CSV.
+    `encoding` and `quoting` are those of texts and of fields of CSV.
     """
 
     storage_options: StorageOptions
@@ -133,10 +126,8 @@ class SourceFiles:
     def root_of(self, path: str, wanted: str, name: str | None = None) -> str:
         """Returns the folder with a file: the path itself, or for an archive the one of its folders that has the file.
 
-        `name`: the folder's name, which is the last part of the path, or else a folder directly below the path.
-
-        Raises:
-            DataError: no folder, or more than one, has the file.
+        `name`: the folder's name, which is the last part of the path, or else a folder directly below the path. Raises
+        DataError if no folder, or more than one, has the file.
         """
         if not is_archive(path) or not self.is_archive_file(path):
             path = path.rstrip("/")
@@ -153,9 +144,7 @@ class SourceFiles:
     def locate(self, table: pa.Table, problems: Mapping[str, str]) -> LocatedRows:
         """Locates the recordings of a table of ROW_SCHEMA; rows in compressed archives are sorted by their offset.
 
-        Args:
-            table: Its column `audio` has paths, URLs, and paths into archives.
-            problems: Reasons why rows have no recording, by id.
+        `problems`: reasons why rows have no recording, by id.
         """
         files = FileReader(self.storage_options)
         paths = table["audio"].to_pylist()

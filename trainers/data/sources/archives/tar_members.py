@@ -51,12 +51,8 @@ class Member(NamedTuple):
 class RangeFile(io.RawIOBase):
     """Reads blocks of a file, of which the last is cached; skipped ranges are not read.
 
-    Args:
-        name: The file in messages.
-        read_at: Reads a range of the file.
-        block_bytes: Size of a block.
-        most_bytes: Maximum size of one read. An archive's header that claims more is invalid.
-        size_bytes: Size of the file, for positions relative to its end. None: not known.
+    An archive's header that claims more than `most_bytes` is invalid. `size_bytes` is the size of the file, for
+    positions relative to its end; None: not known.
     """
 
     def __init__(self, name: str, read_at: ReadAt, *, block_bytes: int, most_bytes: int, size_bytes: int | None = None):
@@ -101,10 +97,7 @@ class RangeFile(io.RawIOBase):
 def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) -> Iterator[Member]:
     """Yields an archive's members without reading recordings; folders are left out.
 
-    Args:
-        location: The archive in messages.
-        read_at: Reads a range of the uncompressed archive.
-        with_content: Read recordings too, for their checksums.
+    `read_at` reads a range of the uncompressed archive; `with_content`: recordings are read too, for their checksums.
 
     Raises:
         DataError: the archive is damaged, was cut short, or has data after its end.

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from trainers.config.storage_location import is_hub_url
 from trainers.config.wording import counted
-from trainers.data.sources.archives.joined_streams import JoinedStreams
+from trainers.data.sources.archives.open_archive import JoinedStreams
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.located_files import read_location
 from trainers.data.sources.manifest import Manifest, TableRules
@@ -133,40 +133,26 @@ def refuse_outside(paths: Sequence[str], root: str, location: str) -> None:
         )
 
 
-def refuse_passed_over(folder: str, read: Sequence[str], column: str) -> None:
-    """Raises DataError for a folder in which a split has tables of several formats, of which only one is read.
+def passed_over(base: str, read: Sequence[str], column: str, split: str | None = None) -> str:
+    """Describes the tables of a split, or of all, that `datasets` leaves out, as it reads files of one kind only.
 
-    The column of recordings identifies a .json as a table.
+    "" if there are none, or a README lists the files. The column of recordings identifies a .json as a table.
     """
-    if left := _passed_over(folder, read, column):
-        raise DataError(
-            f"{FIELD}: {read[0]} is read, and {left[0]} would be left out, as `datasets` reads files of one "
-            "kind: save all of them in one, with endings in small letters, or take out those that are not meant"
-        )
-
-
-def warnings_of_passed_over(url: str, split: str, read: Sequence[str], column: str) -> list[str]:
-    """Returns warnings for a data set on the Hub with such tables: many have the same table twice on purpose."""
-    if not (left := _passed_over(url, read, column, split)):
-        return []
-    names = [posixpath.relpath(each, url) for each in (read[0], *left[:_SHOWN])]
-    more = ", …" if len(left) > _SHOWN else ""
-    return [
-        f"{FIELD}: {url}: of {split}, `datasets` reads files of one kind, such as {names[0]}, and leaves out "
-        f"{counted(len(left), 'table')} of other kinds: {', '.join(names[1:])}{more}; where these hold other rows, "
-        "write a manifest of all of them"
-    ]
-
-
-def _passed_over(base: str, read: Sequence[str], column: str, split: str | None = None) -> list[str]:
-    """Returns the tables of a split, or of all, that are not read; empty if a README lists the data set's files."""
     from datasets.data_files import DataFilesDict, get_data_patterns  # noqa: PLC0415
 
     if _names_files(base):
-        return []
+        return ""
     listed = DataFilesDict.from_patterns(get_data_patterns(base), base_path=base)
     found = {str(file) for name, files in listed.items() if split in (None, str(name)) for file in files}
-    return [name for name in sorted(found.difference(read)) if _is_table(name, read, column)]
+    left = [name for name in sorted(found.difference(read)) if _is_table(name, read, column)]
+    names = [posixpath.relpath(each, base) for each in (read[0], *left[:_SHOWN])]
+    more = ", …" if len(left) > _SHOWN else ""
+    told = (
+        f"{FIELD}: {base}: {names[0]} is read, and {counted(len(left), 'table')} of other kinds would be left out: "
+        f"{', '.join(names[1:])}{more}; `datasets` reads files of one kind: where these hold other rows, save all of "
+        "them in one, with endings in small letters, or write a manifest of them; else take them out"
+    )
+    return told if left else ""
 
 
 def _names_files(base: str) -> bool:

@@ -6,13 +6,13 @@ batches of rows; a stream is read from its beginning, a batch at a time.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,8 @@ from trainers.data.sources.manifest import ParsedTable, TableRules
 from trainers.data.sources.manifest_fields import absolute, base_of
 from trainers.data.sources.recording_readers import FileReader, Row
 from trainers.errors import AudioError, DataError, StorageError
+
+S, T = TypeVar("S"), TypeVar("T")
 
 # Columns with the location of a row's recording.
 FILE, ROW = "file", "file_row"
@@ -56,33 +58,111 @@ class RowFile:
     schema: pa.Schema
 
 
-class RowFormat(Protocol):
-    """A format of such files; picklable.
+@dataclass(frozen=True)
+class ParquetRows:
+    """Parquet, with a file's metadata in its footer.
 
     Each function raises OSError if a file cannot be read, and pyarrow.ArrowException if it is damaged.
     """
 
-    @property
-    def name(self) -> str:
-        """The format's name in messages."""
+    name = "Parquet"
 
     def describe(self, url: str) -> RowFile:
         """Reads a file's metadata."""
+        with open_url(url) as file:
+            parquet = pq.ParquetFile(file)
+            metadata = parquet.metadata
+            counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+            return RowFile(url, metadata.num_rows, max(counts, default=0), parquet.schema_arrow)
 
     def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
         """Reads columns of a file, without the bytes of other columns; `audio.path` is one field of a column."""
+        with open_url(url) as file:
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            table = parquet.read(columns=list(columns), use_threads=False)
+        # Finds invalid UTF-8 here, not on first use.
+        table.validate(full=True)
+        return table
 
     def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
         """Yields the values of a column in some rows, in ascending order."""
+        with open_url(url) as file:
+            parquet = pq.ParquetFile(file, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
+            ends = np.cumsum([parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)])
+            refuse_too_few(parquet.metadata.num_rows, wanted)
+            first, last = np.searchsorted(ends, (wanted[0], wanted[-1]), side="right").tolist()
+            groups = list(range(first, last + 1))
+            row, left = int(ends[first - 1]) if first else 0, list(reversed(wanted))
+            for batch in parquet.iter_batches(RECORDINGS_AT_ONCE, row_groups=groups, columns=[column]):
+                while left and left[-1] < row + len(batch):
+                    yield batch[0][left.pop() - row].as_py()
+                row += len(batch)
 
     def stores(self, url: str, column: str) -> bool:
         """Returns True if a column with fields has any `bytes`, as far as the file's metadata show."""
+        with open_url(url) as file:
+            metadata = pq.ParquetFile(file).metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        chunks = (group.column(number) for group in groups for number in range(metadata.num_columns))
+        # Files without statistics may have recordings.
+        return any(
+            chunk.statistics is None
+            or not chunk.statistics.has_null_count
+            or chunk.statistics.null_count < chunk.num_values
+            for chunk in chunks
+            if chunk.path_in_schema == f"{column}.bytes"
+        )
 
 
-def describe_files(row_format: RowFormat, urls: Sequence[str]) -> list[RowFile]:
-    """Returns the metadata of files, in their order. Raises OSError if a file cannot be read."""
+@dataclass(frozen=True)
+class ArrowRows:
+    """Arrow's streaming and file formats, with the functions of `ParquetRows`."""
+
+    name = "Arrow"
+
+    def describe(self, url: str) -> RowFile:
+        is_stream, schema = head = _arrow_head(url)
+        counts = [rows for rows, _ in _batches(url, head, [_plain(schema)])]
+        at_once = sum(counts) if is_stream else max(counts, default=0)
+        return RowFile(url, sum(counts), at_once if _is_remote(url) else 1, schema)
+
+    def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
+        head = _arrow_head(url)
+        fields = {column: column.partition(".") for column in columns}
+        names = [name for name, _, _ in fields.values()]
+
+        def chosen(rows: pa.RecordBatch | pa.Table) -> pa.Table:
+            values = (pc.struct_field(rows[name], field) if field else rows[name] for name, _, field in fields.values())
+            return pa.table(list(map(_checked, values)), names)
+
+        batches = (chosen(read()) for _, read in _batches(url, head, names))
+        return pa.concat_tables([chosen(head[1].empty_table()), *batches])
+
+    def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
+        first, left = 0, list(reversed(wanted))
+        for rows, read in _batches(url, _arrow_head(url), [column]):
+            if left[-1] < first + rows:
+                values = _checked(read().column(column))
+                while left and left[-1] < first + rows:
+                    yield values[left.pop() - first].as_py()
+            first += rows
+            if not left:
+                return
+        refuse_too_few(first, wanted)
+
+    def stores(self, url: str, column: str) -> bool:
+        # For a file on the Hub, this would download the complete file.
+        recordings = None if _is_remote(url) else self.read_columns(url, [f"{column}.bytes"])[column]
+        return recordings is None or recordings.null_count < len(recordings)
+
+
+RowFormat = ParquetRows | ArrowRows
+
+
+def in_parallel(call: Callable[[T], S], each: Iterable[T]) -> list[S]:
+    """Returns the results of a call for each of some files or their parts, in order."""
     with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-        return list(pool.map(row_format.describe, urls))
+        return list(pool.map(call, each))
 
 
 def cut(files: Sequence[RowFile], first: int, end: int) -> Iterator[RowRange]:
@@ -98,20 +178,16 @@ def cut(files: Sequence[RowFile], first: int, end: int) -> Iterator[RowRange]:
 def read_columns(
     row_format: RowFormat, parts: Sequence[RowRange], columns_of: Callable[[pa.Schema], Sequence[str]]
 ) -> list[pa.Table]:
-    """Returns columns of each range of rows, see `RowFormat.read_columns`. Raises OSError if a file cannot be read.
+    """Returns columns of each range of rows, see `ParquetRows.read_columns`. Raises OSError if a file cannot be read.
 
-    Args:
-        row_format: The format of the files.
-        parts: The ranges.
-        columns_of: Returns the columns to read, by schema: files of one split may have different columns.
+    `columns_of` returns the columns to read, by schema: files of one split may have different columns.
     """
 
     def read(part: RowRange) -> pa.Table:
         described, first, end = part
         return row_format.read_columns(described.url, columns_of(described.schema)).slice(first, end - first)
 
-    with ThreadPoolExecutor(PARALLEL_FILES) as pool:
-        tables = [table.combine_chunks() for table in pool.map(read, parts)]
+    tables = [table.combine_chunks() for table in in_parallel(read, parts)]
     # Otherwise the process would keep the memory that decoding allocated.
     pa.default_memory_pool().release_unused()
     return tables
@@ -131,14 +207,9 @@ def parsed(
 ) -> list[ParsedTable]:
     """Returns ranges of rows as tables of text values, without their ids; labels are replaced by their names.
 
-    Args:
-        arrow: Columns of each range, see `read_columns`: the wanted ones that exist, and paths of recordings.
-        parts: The ranges.
-        rules: The wanted columns.
-        holds_recordings: True if the files contain recordings, not only their paths.
-
-    Raises:
-        DataError: a column is not text, or occurs twice.
+    `arrow` has columns of each range, see `read_columns`: the wanted ones that exist, and paths of recordings.
+    `holds_recordings` is True if the files contain recordings, not only their paths. Raises DataError if a column is
+    not text.
     """
     tables = []
     for table, (file, first, end) in zip(arrow, parts, strict=True):
@@ -164,24 +235,24 @@ def labels_of(name: str, schema: pa.Schema) -> list[str]:
 
 
 def as_text(values: pa.ChunkedArray, name: str, file: RowFile, *, must_be_text: bool = False) -> pa.ChunkedArray:
-    """Returns the values of a file's column as text, labels as their names; refuses numbers if text is required.
+    """Returns the values of a file's column as text, labels as their names. Raises DataError if they cannot be text.
 
-    Raises:
-        DataError: the values cannot be text; the message names the file, the column and the fix.
+    Numbers are refused if text is required.
     """
     kind = values.type
+    holds = f"{file.url}: the column {name!r} holds {kind}"
     try:
         if names := labels_of(name, file.schema):
             # Negative numbers are no label.
             values = pa.array(names, pa.string()).take(pc.if_else(pc.less(values, 0), None, values).combine_chunks())
         elif pa.types.is_boolean(kind) or (must_be_text and (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))):
-            raise DataError(f"{file.url}: the column {name!r} holds {kind}, no text: save it as text")
+            raise DataError(f"{holds}, no text: save it as text")
         elif pa.types.is_duration(kind):
             # As text, it would be a number in its own unit.
-            raise DataError(f"{file.url}: the column {name!r} holds {kind}: save it as a number of seconds")
+            raise DataError(f"{holds}: save it as a number of seconds")
         texts = values.cast(pa.string())
     except pa.ArrowException as error:
-        raise DataError(f"{file.url}: the column {name!r} holds {kind}, no text ({error}): save it as text") from None
+        raise DataError(f"{holds}, no text ({error}): save it as text") from None
     _refuse_zeros(texts, name, file)
     return texts if isinstance(texts, pa.ChunkedArray) else pa.chunked_array([texts])
 
@@ -289,101 +360,6 @@ def path_column(table: pa.Table, column: str) -> pa.ChunkedArray | pa.Array:
     return paths.cast(pa.string()).fill_null("")
 
 
-@dataclass(frozen=True)
-class ParquetRows:
-    """See `RowFormat`; a file's metadata are in its footer."""
-
-    name = "Parquet"
-
-    def describe(self, url: str) -> RowFile:
-        with open_url(url) as file:
-            parquet = pq.ParquetFile(file)
-            metadata = parquet.metadata
-            counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-            return RowFile(url, metadata.num_rows, max(counts, default=0), parquet.schema_arrow)
-
-    def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
-        with open_url(url) as file:
-            parquet = pq.ParquetFile(file, page_checksum_verification=True)
-            table = parquet.read(columns=list(columns), use_threads=False)
-        # Finds invalid UTF-8 here, not on first use.
-        table.validate(full=True)
-        return table
-
-    def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
-        with open_url(url) as file:
-            parquet = pq.ParquetFile(file, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
-            counts = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
-            first_rows = [sum(counts[:number]) for number in range(len(counts))]
-            groups = [
-                number
-                for number, (first, count) in enumerate(zip(first_rows, counts, strict=True))
-                if first <= wanted[-1] and wanted[0] < first + count
-            ]
-            refuse_too_few(sum(counts), wanted)
-            row, left = first_rows[groups[0]], list(reversed(wanted))
-            for batch in parquet.iter_batches(RECORDINGS_AT_ONCE, row_groups=groups, columns=[column]):
-                while left and left[-1] < row + len(batch):
-                    yield batch[0][left.pop() - row].as_py()
-                row += len(batch)
-
-    def stores(self, url: str, column: str) -> bool:
-        with open_url(url) as file:
-            metadata = pq.ParquetFile(file).metadata
-        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        chunks = (group.column(number) for group in groups for number in range(metadata.num_columns))
-        # Files without statistics may have recordings.
-        return any(
-            chunk.statistics is None
-            or not chunk.statistics.has_null_count
-            or chunk.statistics.null_count < chunk.num_values
-            for chunk in chunks
-            if chunk.path_in_schema == f"{column}.bytes"
-        )
-
-
-@dataclass(frozen=True)
-class ArrowRows:
-    """See `RowFormat`."""
-
-    name = "Arrow"
-
-    def describe(self, url: str) -> RowFile:
-        is_stream, schema = head = _arrow_head(url)
-        counts = [rows for rows, _ in _batches(url, head, [_plain(schema)])]
-        at_once = sum(counts) if is_stream else max(counts, default=0)
-        return RowFile(url, sum(counts), at_once if _is_remote(url) else 1, schema)
-
-    def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
-        head = _arrow_head(url)
-        fields = {column: column.partition(".") for column in columns}
-        names = [name for name, _, _ in fields.values()]
-
-        def chosen(rows: pa.RecordBatch | pa.Table) -> pa.Table:
-            values = (pc.struct_field(rows[name], field) if field else rows[name] for name, _, field in fields.values())
-            return pa.table(list(map(_checked, values)), names)
-
-        batches = (chosen(read()) for _, read in _batches(url, head, names))
-        return pa.concat_tables([chosen(head[1].empty_table()), *batches])
-
-    def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
-        first, left = 0, list(reversed(wanted))
-        for rows, read in _batches(url, _arrow_head(url), [column]):
-            if left[-1] < first + rows:
-                values = _checked(read().column(column))
-                while left and left[-1] < first + rows:
-                    yield values[left.pop() - first].as_py()
-            first += rows
-            if not left:
-                return
-        refuse_too_few(first, wanted)
-
-    def stores(self, url: str, column: str) -> bool:
-        # For a file on the Hub, this would download the complete file.
-        recordings = None if _is_remote(url) else self.read_columns(url, [f"{column}.bytes"])[column]
-        return recordings is None or recordings.null_count < len(recordings)
-
-
 def _arrow_head(url: str) -> tuple[bool, pa.Schema]:
     """Returns True for a file of the streaming format, and its schema."""
     with closing(_open(url)) as file:
@@ -405,16 +381,12 @@ def _batches(
     with closing(_open(url)) as file:
         if is_stream:
             for batch in pa.ipc.open_stream(file, options=options(columns)):
-                yield len(batch), partial(_same, batch)
+                yield len(batch), lambda batch=batch: batch
             return
         counted = pa.ipc.open_file(file, options=options([_plain(schema)]))
         reader = pa.ipc.open_file(file, options=options(columns))
         for number in range(counted.num_record_batches):
             yield counted.get_batch(number).num_rows, partial(reader.get_batch, number)
-
-
-def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
 
 
 def _plain(schema: pa.Schema) -> str:
@@ -444,8 +416,8 @@ def saved_files(folder: Path) -> dict[str, list[str]]:
     Raises:
         ValueError: the file that lists them is damaged.
     """
-    if (whole := folder / _DATASET_DICT).is_file():
-        names = json.loads(whole.read_text(encoding="utf-8"))["splits"]
+    if (listed := folder / _DATASET_DICT).is_file():
+        names = json.loads(listed.read_text(encoding="utf-8"))["splits"]
         return {Path(name).name: _files_of_state(folder / Path(name).name) for name in names}
     return {"train": _files_of_state(folder)} if (folder / _STATE).is_file() else {}
 

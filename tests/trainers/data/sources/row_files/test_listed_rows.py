@@ -210,7 +210,7 @@ def test_tables_of_a_split_that_are_of_another_kind_are_never_left_out(tmp_path:
     for number in (0, 2):
         (tmp_path / f"train-{number}.csv").write_text(f"audio,sentence\n{number}.wav,a\n")
     (tmp_path / name).write_text(other)
-    with pytest.raises(DataError, match=rf"train-0.csv is read, and .*{name} would be left out.*: save all of them in"):
+    with pytest.raises(DataError, match=rf"train-0.csv is read, and 1 table .* left out: {name}; .*, save all"):
         opened(tmp_path)
     # A README says that it is not meant.
     (tmp_path / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_files: '*.csv'\n---\n")
@@ -227,8 +227,8 @@ def test_tables_of_another_kind_that_a_set_on_the_hub_has_are_told(tmp_path: Pat
     printed, _ = run_on_hub(folder, tmp_path / "home")
     (warning,) = (line for line in printed.splitlines() if line.startswith("warning: "))
     assert re.search(
-        r"data.dataset: hf://datasets/me/set@0+: of train, `datasets` reads files of one kind, such as train-0.csv, "
-        "and leaves out 3 tables of other kinds: train-1.jsonl, train-2.json, train-2.parquet;",
+        r"data.dataset: hf://datasets/me/set@0+: train-0.csv is read, and 3 tables of other kinds would be left out: "
+        "train-1.jsonl, train-2.json, train-2.parquet;",
         warning,
     )
     assert json.loads(printed.splitlines()[-1])["texts"] == ["a"] * 5
