@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -40,9 +41,7 @@ _UNPACKED = re.compile(rf"^/.*/working_dir_files/(?=_ray_pkg_)(?:[^/]+/(?={SHIPP
 
 def resolve_kind(kind: FingerprintKind, manifest: str) -> FingerprintKind:
     """Resolves `auto` for a manifest: to `listing` in a bucket, since requesting each key must be chosen explicitly."""
-    if kind != "auto":
-        return kind
-    return "listing" if is_url(manifest) else "content"
+    return kind if kind != "auto" else "listing" if is_url(manifest) else "content"
 
 
 def fingerprint_recordings(
@@ -65,7 +64,7 @@ def fingerprint_recordings(
     if kind == "listing":
         return _listed(paths, storage_options)
     if kind == "metadata":
-        return file_stats(paths, manifest, storage_options)
+        return _file_stats(paths, manifest, storage_options)
     if is_url(manifest):
         raise ConfigError(
             f"data.fingerprint is content, and {manifest} is in a bucket, of which every recording would be read to "
@@ -94,31 +93,30 @@ def hash_of_places(paths: Sequence[str], fingerprints: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def file_stats(
+def _file_stats(
     paths: Sequence[str], manifest: str, storage_options: StorageOptions
 ) -> list[tuple[int, float | str] | None]:
-    """Returns size and modification time of each recording.
+    """Returns size and modification time of each recording, or its ETag on a server.
 
     None if it does not exist; also, in a bucket, if it is not below its manifest, or not in the sample of recordings
     that are requested.
     """
-    storage = open_storage(manifest.rpartition("/")[0], storage_options) if is_url(manifest) else None
+    folder = manifest.rpartition("/")[0]
+    storage = open_storage(folder, storage_options) if is_url(manifest) else None
+    asked = _asked_for(paths, f"{folder}/") if storage is not None else set[str]()
     of_servers = _of_servers(paths, storage_options)
-    asked = _asked_for(paths, storage.url() + "/") if storage is not None else {}
 
     def stat(path: str) -> tuple[int, float | str] | None:
-        if "://" not in path:
-            try:
-                status = Path(path).stat()
-            except OSError:
-                return None
-            return status.st_size, status.st_mtime
-        if path in of_servers:
-            return of_servers[path]
-        if storage is None or path not in asked:
+        if storage is not None and path in asked:
+            entry = storage.entry(path.removeprefix(f"{folder}/"))
+            return (entry.size_bytes, entry.modified_s) if entry is not None else None
+        if is_remote(path):
+            return of_servers.get(path)
+        try:
+            status = Path(path).stat()
+        except OSError:
             return None
-        entry = storage.entry(asked[path])
-        return (entry.size_bytes, entry.modified_s) if entry is not None else None
+        return status.st_size, status.st_mtime
 
     found = _asked(paths, stat)
     return [found[path] for path in paths]
@@ -200,7 +198,7 @@ def _asked(paths: Iterable[str], ask: Callable[[str], T]) -> dict[str, T]:
 
 
 def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None) -> dict[str, str | None]:
-    name = f"{FOLDER}/contents-{hashlib.sha256(manifest.encode()).hexdigest()[:32]}.parquet"
+    name = _stored_name(f"contents-{hashlib.sha256(manifest.encode()).hexdigest()[:32]}")
     known: dict[tuple[str, int, int, int], str] = {}
     if fingerprint_cache is not None and fingerprint_cache.exists(name):
         table = pq.read_table(io.BytesIO(fingerprint_cache.read_bytes(name)))
@@ -219,27 +217,21 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
         read[stamp] = found
         return found
 
-    def digests_of(some: list[str]) -> dict[str, str | None]:
-        return {path: digest_of(path) for path in some}
-
     names = list(dict.fromkeys(paths))
     groups = [names[start : start + _HASHED_AT_ONCE] for start in range(0, len(names), _HASHED_AT_ONCE)]
-    digests: dict[str, str | None] = {}
     with ThreadPoolExecutor(_PARALLEL_HASHES) as pool:
-        for group in pool.map(digests_of, groups):
-            digests |= group
+        hashed = pool.map(lambda group: [digest_of(path) for path in group], groups)
+        digests = dict(zip(names, chain.from_iterable(hashed), strict=True))
     if fingerprint_cache is not None and read.keys() - known.keys():
         rows = [dict(zip(_CONTENTS, (*stamp, digest), strict=True)) for stamp, digest in read.items()]
         fingerprint_cache.write_bytes(name, _parquet(pa.Table.from_pylist(rows)))
     return digests
 
 
-def _asked_for(paths: Sequence[str], below: str) -> dict[str, str]:
-    """Returns the keys of the recordings to request one by one: all, or an evenly spaced sample of very many."""
-    keys = {path: path.removeprefix(below) for path in paths if path.startswith(below)}
-    valid = [path for path, key in keys.items() if _is_key(key)]
-    step = max(1, math.ceil(len(valid) / MOST_ASKED_FOR))
-    return {path: keys[path] for path in valid[::step]}
+def _asked_for(paths: Sequence[str], below: str) -> set[str]:
+    """Returns the recordings in a bucket to request one by one: all, or an evenly spaced sample of very many."""
+    valid = [path for path in dict.fromkeys(paths) if path.startswith(below) and _is_key(path.removeprefix(below))]
+    return set(valid[:: max(1, math.ceil(len(valid) / MOST_ASKED_FOR))])
 
 
 def _is_key(key: str) -> bool:

@@ -37,12 +37,8 @@ def read_location(location: str, storage_options: StorageOptions) -> bytes:
     """
     if is_web_url(location):
         return read_web_file(location)
-    if is_hub_url(location):
-        with open_url(location) as file:
-            content: bytes = file.read()
-            return content
     if not is_url(location):
-        return Path(on_this_node(location)).read_bytes()
+        return _read_opened(location, 0, -1)
     storage, name = _opened(location, storage_options)
     return _existing(storage, name, lambda: storage.read_bytes(name), storage_options)
 
@@ -51,17 +47,19 @@ def read_range(location: str, start: int, length: int, storage_options: StorageO
     """Returns bytes of a file from `start` on, fewer than `length` only at its end; raises as `read_location`."""
     if is_web_url(location):
         return read_web_range(location, start, length)
-    if is_hub_url(location):
-        with open_url(location) as file:
-            file.seek(start)
-            part: bytes = file.read(length)
-            return part
     if not is_url(location):
-        with Path(on_this_node(location)).open("rb", buffering=0) as file:
-            file.seek(start)
-            return file.read(length)
+        return _read_opened(location, start, length)
     storage, name = _opened(location, storage_options)
     return _existing(storage, name, lambda: storage.read_part(name, start, length), storage_options) if length else b""
+
+
+def _read_opened(location: str, start: int, length: int) -> bytes:
+    """Reads bytes of a file on this node or on the Hub; all from `start` on if the length is -1."""
+    with open_url(location) if is_hub_url(location) else Path(on_this_node(location)).open("rb", buffering=0) as file:
+        if start:
+            file.seek(start)
+        part: bytes = file.read(length)
+        return part
 
 
 def describe(location: str, storage_options: StorageOptions) -> Entry:

@@ -55,8 +55,7 @@ _USUAL_NAMES = {
 class TableRules:
     """The columns of tables that are read: the fields of the data part of the same names.
 
-    `text_column_name` is None if recordings have no transcripts; `slice_columns` are read if they exist, see
-    `data_source.SLICE`.
+    `text_column_name` is None if recordings have no transcripts; `slice_columns` are read if they exist.
     """
 
     audio_column_name: str = "path"
@@ -150,18 +149,11 @@ def read_manifest(
 def parse_table(
     location: str, content: bytes, rules: TableRules, *, quoting: Quoting = "csv", delimiter: str | None = None
 ) -> ParsedTable:
-    """Parses a table of text.
+    """Parses a table of text, whose extension (.csv, .tsv, .jsonl, .ndjson, .json) determines the format.
 
-    CSV is RFC 4180 (quotes are doubled inside quotes). TSV has no quoting: a transcript may start with a quote. JSON
-    has one object per line; a .json may be a list of objects. Text is UTF-8, with or without a byte order mark.
-
-    Args:
-        location: The table's path or URL: its extension (.csv, .tsv, .jsonl, .ndjson, .json) determines the format. A
-            relative location is relative to the working folder.
-        content: The table's content.
-        rules: The columns to read.
-        quoting: "csv" if quotes enclose the fields of a .csv.
-        delimiter: Delimiter of the columns of a .csv. None: derived from its header.
+    CSV is RFC 4180 (quotes are doubled inside quotes) unless `quoting` is none, with a delimiter derived from its
+    header if none is given. TSV has no quoting: a transcript may start with a quote. JSON has one object per line; a
+    .json may be a list of objects. Text is UTF-8, with or without a byte order mark.
 
     Raises:
         DataError: the table cannot be parsed; the message names the line and the fix. Errors in rows are raised in
@@ -245,8 +237,7 @@ def segment(samples: np.ndarray, rate_hz: int, offset_s: float, duration_s: floa
 def _tell_misspelled(location: str, columns: Collection[str], rules: TableRules, warn: Callable[[str], None]) -> None:
     """Warns of columns whose names differ from those that are read only in case and spaces.
 
-    Raises:
-        DataError: the column has the clips' languages, which change the training.
+    Raises DataError for a column of the clips' languages, which change the training.
     """
     wanted = rules.wanted
     by_folded = {name.casefold(): name for name in wanted}
@@ -320,16 +311,14 @@ def ids_of_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     """Returns unique names: the paths, with #2, #3 added to repeated ones."""
     if pc.count_distinct(paths).as_py() == len(paths):
         return paths
-    taken = set(paths.to_pylist())
-    times: Counter[str] = Counter()
-    ids = []
-    for path in paths.to_pylist():
+    ids = paths.to_pylist()
+    taken, times = set(ids), Counter[str]()
+    for number, path in enumerate(ids):
         times[path] += 1
-        name = path
         if times[path] > 1:
             # A path may itself look like a numbered id.
             while (name := f"{path}#{times[path]}") in taken:
                 times[path] += 1
             taken.add(name)
-        ids.append(name)
+            ids[number] = name
     return pa.array(ids, pa.string())

@@ -7,7 +7,7 @@ import math
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
@@ -269,18 +269,12 @@ def json_rows(location: str, text: str, wanted: Sequence[str]) -> tuple[Collecti
     """
     keys: dict[str, None] = {}
     rows: list[Row] = []
-    must_be_text = set(wanted[:2])
-    # Only escapes produce zeros, and characters that UTF-8 cannot encode.
-    has_escapes = "\\u" in text
     for line, record in json_objects(location, text):
         keys |= dict.fromkeys(record)
         try:
-            values = [text_of_json(name, record.get(name), must_be_text=name in must_be_text) for name in wanted]
-            if has_escapes:
-                require_text(wanted, values)
+            rows.append((line, text_values(record, wanted, wanted[:2])))
         except ValueError as error:
             raise DataError(f"{location}: line {line}: {error}") from None
-        rows.append((line, tuple(values)))
     return keys, iter(rows)
 
 
@@ -349,25 +343,26 @@ def refuse_unread(
         )
 
 
-def text_of_json(name: str, value: Any, *, must_be_text: bool) -> str:
-    """Returns a value of a JSON object in the form of a CSV field; "" for null.
+def text_values(record: Mapping[str, Any], names: Sequence[str], must_be_text: Collection[str]) -> tuple[str, ...]:
+    """Returns values of a JSON object in the form of CSV fields; "" for missing ones and null.
 
-    Raises ValueError for a list, an object or a boolean, and for a number where text is required.
+    Raises ValueError for a list, an object or a boolean, for a number where text is required, and as `require_text`.
     """
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    if must_be_text or isinstance(value, (bool, list, dict)):
-        raise ValueError(f"{name!r} is {value!r}: write it as a string")
-    return str(value)
+    for name in names:
+        value = record.get(name)
+        is_wrong = name in must_be_text and not isinstance(value, str | None)
+        if is_wrong or isinstance(value, bool | list | dict):
+            raise ValueError(f"{name!r} is {value!r}: write it as a string")
+    values = tuple("" if (value := record.get(name)) is None else str(value) for name in names)
+    require_text(names, values)
+    return values
 
 
 def require_text(names: Sequence[str], values: Sequence[str]) -> None:
     """Raises ValueError for values with characters that JSON can escape, but no table can store."""
-    for name, value in zip(names, values, strict=True):
-        if _NO_TEXT.search(value):
-            raise ValueError(f"{name!r} is {value!r}, which is no text: correct it")
+    if _NO_TEXT.search("".join(values)):
+        name, value = next(each for each in zip(names, values, strict=True) if _NO_TEXT.search(each[1]))
+        raise ValueError(f"{name!r} is {value!r}, which is no text: correct it")
 
 
 def to_seconds(value: str) -> float:

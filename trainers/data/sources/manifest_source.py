@@ -130,13 +130,21 @@ def source_of_rows(
 ) -> SourceSplit:
     """Returns the split of a table of rows, which a config's field names; `kind` must not be `auto`.
 
-    Raises:
-        StorageError: a bucket cannot be read.
+    Raises StorageError if a bucket cannot be read.
     """
-    manifest = _with_misread(manifest, field, data.encoding)
-    manifest = _with_prefixes(manifest, field, data.path_prefix)
-    use_column = data.use_language_column is not False
-    return with_languages(_fingerprinted(manifest, split, kind, files), use_column=use_column)
+    where, warnings, table = f"{field}: {manifest.location}", [*manifest.warnings], manifest.table
+    texts = table["text"].to_pylist() if data.encoding != UTF_8 else []
+    if misread := misread_texts(texts, data.encoding):
+        example, meant = misread[0]
+        warnings.append(
+            f"{where}: {len(misread)} of {len(texts)} texts are UTF-8 and were read as {data.encoding}, such as "
+            f"{example!r} for {meant!r}: leave out data.encoding, or save all of them in one encoding"
+        )
+    if data.path_prefix:
+        table, unused = with_prefixes(table, data.path_prefix)
+        warnings += [f"{where}: no recording's path begins with {prefix}" for prefix in unused]
+    source = _fingerprinted(replace(manifest, table=table, warnings=warnings), split, kind, files)
+    return with_languages(source, use_column=data.use_language_column is not False)
 
 
 def open_manifest(field: str, location: str, rules: TableRules, files: SourceFiles) -> Manifest:
@@ -172,11 +180,7 @@ def manifest_of_tables(
     quoting: Quoting,
     delimiter: str | None = None,
 ) -> Manifest:
-    """Returns the rows of tables, each a location and a content, which a config's field names.
-
-    Raises:
-        DataError: a table is wrong.
-    """
+    """Returns the rows of tables, each a location and a content. Raises DataError, which names the config's field."""
     warnings: list[str] = []
     try:
         tables = [parse_table(*each, rules, quoting=quoting, delimiter=delimiter) for each in contents]
@@ -204,28 +208,6 @@ def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles
         raise type(error)(f"{field}: {error}") from None
     refuse_unsupported(manifest.table, f"{field}: {manifest.location}")
     return replace(manifest, warnings=[f"{field}: {line}" for line in manifest.warnings])
-
-
-def _with_misread(manifest: Manifest, field: str, encoding: str) -> Manifest:
-    """Returns the manifest with a warning about texts that are not in the configured encoding."""
-    texts = manifest.table["text"].to_pylist() if encoding != UTF_8 else []
-    if not (misread := misread_texts(texts, encoding)):
-        return manifest
-    example, meant = misread[0]
-    told = (
-        f"{field}: {manifest.location}: {len(misread)} of {len(texts)} texts are UTF-8 and were read as {encoding}, "
-        f"such as {example!r} for {meant!r}: leave out data.encoding, or save all of them in one encoding"
-    )
-    return replace(manifest, warnings=[*manifest.warnings, told])
-
-
-def _with_prefixes(manifest: Manifest, field: str, prefixes: Mapping[str, str]) -> Manifest:
-    """Returns the manifest with prefixes of its recordings' paths replaced."""
-    if not prefixes:
-        return manifest
-    table, unused = with_prefixes(manifest.table, prefixes)
-    told = [f"{field}: {manifest.location}: no recording's path begins with {prefix}" for prefix in unused]
-    return replace(manifest, table=table, warnings=[*manifest.warnings, *told])
 
 
 def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:

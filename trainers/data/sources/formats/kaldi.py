@@ -50,7 +50,7 @@ def read_kaldi(folder: str, read: Callable[[str], bytes | None]) -> tuple[pa.Tab
     of archives are refused. With `segments`, every row is a segment. `utt2dur` and `reco2dur` are not read.
 
     Args:
-        folder: Its path or URL. A relative path is relative to the working folder.
+        folder: Its path or URL.
         read: Returns the content of a file in the folder by name; None if there is none.
 
     Returns:

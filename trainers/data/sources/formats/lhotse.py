@@ -23,8 +23,7 @@ _ROUNDED_S = 0.001
 def text_of_cuts(location: str, content: bytes) -> str:
     """Returns the text of a manifest of cuts, which may be compressed.
 
-    Raises:
-        DataError: the manifest is damaged, is larger than any manifest, or is not UTF-8.
+    Raises DataError if the manifest is damaged, is larger than any manifest, or is not UTF-8.
     """
     if content.startswith(_GZIP):
         try:
@@ -38,15 +37,9 @@ def text_of_cuts(location: str, content: bytes) -> str:
 
 
 def read_cuts(location: str, text: str, shard: ArchiveIndex | None) -> Iterator[dict[str, Any]]:
-    """Yields rows, in the form that `table_of` takes, of a manifest of cuts.
+    """Yields rows, in the form that `table_of` takes, of a manifest of cuts; for Shar, `shard` has their recordings.
 
-    Args:
-        location: The manifest in messages; relative paths of recordings are relative to its folder.
-        text: Its content.
-        shard: For Shar, the tar of the cuts' recordings.
-
-    Raises:
-        DataError: a cut is wrong, or has several recordings; the message names line and fix.
+    Raises DataError, which names line and fix, for a cut that is wrong, or has several recordings.
     """
     members = (
         {posixpath.splitext(name)[0]: name for name in shard.members if not name.endswith(".json")} if shard else {}

@@ -10,14 +10,9 @@ TRANSCRIPTS, EXTENSION = ".trans.txt", ".flac"
 
 
 def read_chapter(location: str, content: bytes) -> Iterator[dict[str, Any]]:
-    """Yields rows, in the form that `table_of` takes, of one chapter's transcripts.
+    """Yields rows, in the form that `table_of` takes, of a file of transcripts: an id and a text in each line.
 
-    Args:
-        location: Path or URL of the file, whose folder has the clips.
-        content: Its content: an id and a text in each line.
-
-    Raises:
-        DataError: a line has no text, or an id that does not belong to the chapter.
+    Raises DataError for a line without a text, or with an id that does not belong to the chapter.
     """
     folder, _, name = location.rpartition("/")
     chapter = name.removesuffix(TRANSCRIPTS)

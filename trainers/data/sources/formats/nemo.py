@@ -25,14 +25,8 @@ def read_tarred(
     position from 0. Without a `shard_id`, the recording is in `own`, or else in any tar. As in NeMo, rows with an
     offset are segments, and `a-sub1.wav` is a further segment of `a.wav`.
 
-    Args:
-        location: The manifest in messages.
-        text: Its content.
-        tars: All tars.
-        own: The tar of this manifest, if each manifest has one.
-
-    Raises:
-        DataError: a line is wrong, or a tar does not exist.
+    `own` is the tar of this manifest, if each manifest has one. Raises DataError for a line that is wrong, or whose tar
+    does not exist.
     """
     keys, rows = json_rows(location, text, FIELDS)
     refuse_unread(location, keys, FIELDS)

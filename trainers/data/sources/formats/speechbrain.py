@@ -18,8 +18,7 @@ from trainers.data.sources.manifest_fields import (
     decode,
     delimited_rows,
     refuse_unread,
-    require_text,
-    text_of_json,
+    text_values,
     to_seconds,
 )
 from trainers.errors import DataError
@@ -41,22 +40,15 @@ class _Record(NamedTuple):
 
 
 def read_speechbrain(location: str, content: bytes, *, data_root: str | None, quoting: Quoting = "csv") -> pa.Table:
-    """Reads a data manifest of SpeechBrain, checking every row.
+    """Reads a data manifest of SpeechBrain, checking every row; returns a table of ROW_SCHEMA, in its order.
 
     JSON is an object of utterances by id. Each has `wav`, which is a path or {"file": path}; its transcript as `wrd`,
     `words`, `text` or `transcript`; and optionally `duration` or `length`, in seconds, and `spk_id`. CSV has a column
     for each of these, and `ID`. If an utterance has an `offset`, in seconds, rows are segments with their `duration`
     from that offset. Parts of recordings in samples are refused; other fields are not read.
 
-    Args:
-        location: The manifest's path or URL, which ends with .json or .csv. Relative audio paths, and those that begin
-            with a relative `data_root`, are relative to its folder.
-        content: Its content.
-        data_root: Value of `{data_root}`, `$data_root` and `${data_root}` in audio paths; None: not known.
-        quoting: "csv" if quotes enclose fields of CSV.
-
-    Returns:
-        A table of ROW_SCHEMA, in the order of the manifest.
+    Relative audio paths, and those that begin with a relative `data_root`, are relative to the manifest's folder;
+    `data_root` is the value of `{data_root}`, `$data_root` and `${data_root}` in audio paths; None: not known.
 
     Raises:
         DataError: the manifest cannot be used; the message names the line or the id, and the fix.
@@ -106,17 +98,11 @@ def _json_records(location: str, text: str) -> tuple[Collection[str], Iterable[_
         _require_fields(f"{location}: {place}", written)
         fields |= dict.fromkeys(written)
         try:
-            given = written | {"wav": _file_of(written["wav"])}
-            values = {
-                field: text_of_json(field, given.get(field), must_be_text=field in ("wav", *_TRANSCRIPTS))
-                for field in _FIELDS
-            }
-            # Only escapes produce zeros, and characters that UTF-8 cannot encode.
-            if "\\u" in text:
-                require_text(("id", *values), (name, *values.values()))
+            given = written | {"id": name, "wav": _file_of(written["wav"])}
+            _, *values = text_values(given, ("id", *_FIELDS), ("wav", *_TRANSCRIPTS))
         except ValueError as error:
             raise DataError(f"{location}: {place}: {error}") from None
-        records.append(_Record(place, name, values))
+        records.append(_Record(place, name, dict(zip(_FIELDS, values, strict=True))))
     return fields, records
 
 

@@ -13,8 +13,7 @@ from trainers.data.sources.manifest_fields import (
     AUDIO_ENDINGS,
     UTF_8,
     in_utf_8,
-    require_text,
-    text_of_json,
+    text_values,
     to_seconds,
 )
 from trainers.errors import DataError
@@ -81,7 +80,7 @@ def _grouped(members: Iterable[Member]) -> Iterator[tuple[str, dict[str, Member]
         folder, slash, name = member.name.rpartition("/")
         stem, _, ending = name.partition(".")
         sample = samples.setdefault(f"{folder}{slash}{stem}", {})
-        problem = f"is there as .{ending.lower()} in several spellings" if ending.lower() in sample else member.problem
+        problem = f"exists as .{ending.lower()} in several spellings" if ending.lower() in sample else member.problem
         sample[ending.lower()] = member._replace(problem=problem)
     yield from samples.items()
 
@@ -126,8 +125,7 @@ def _described(members: Mapping[str, Member], text: str | None, encoding: str) -
     if given["text"] is None:
         raise ValueError(f"its sample has no text ({', '.join(sorted(members))}): name the ending as ?text=")
     there = {name: value for name, value in given.items() if value is not None}
-    values = {name: text_of_json(name, value, must_be_text=name == "text") for name, value in there.items()}
-    require_text(list(values), list(values.values()))
+    values: dict[str, Any] = dict(zip(there, text_values(there, list(there), ("text",)), strict=True))
     seconds = values.pop("duration", None)
     return values | ({"duration_s": to_seconds(seconds)} if seconds is not None else {})
 
