@@ -149,12 +149,7 @@ def read_row(row: Row, reader: RecordingReader) -> Samples:
 
 
 class RecordingPool:
-    """The recordings of one manifest; each is read when first drawn, and cached up to a limit.
-
-    Args:
-        field: The config's field that names the manifest, for messages.
-        rows: The manifest's rows, with their reader.
-    """
+    """The recordings of the manifest that a config's field names; each is read when first drawn, and cached."""
 
     def __init__(self, field: str, rows: LocatedRows):
         self._field, self._table, self._reader = field, rows.table, rows.reader

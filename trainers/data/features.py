@@ -148,6 +148,72 @@ class LogMel(torch.nn.Module):
         return features
 
 
+class NormalizedSamples(torch.nn.Module):
+    """Samples for wav2vec2 and related models, normalized per clip to zero mean and unit variance if so configured."""
+
+    def __init__(self, extractor: Any):
+        super().__init__()
+        self._normalizes = bool(extractor.do_normalize)
+
+    def lengths(self, samples: Sequence[int]) -> list[int]:
+        return list(samples)
+
+    @torch.no_grad()
+    def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+        waveforms = _together(clips) / INT16_RANGE
+        if self._normalizes:
+            waveforms = _normalized(waveforms, [len(clip) for clip in clips], correction=0)
+        return waveforms.float()
+
+
+class MelFramePairs(torch.nn.Module):
+    """Kaldi's log-mel frames, `stride` of them side by side; each bin of a clip has zero mean and unit variance."""
+
+    window: torch.Tensor
+    mel_filters: torch.Tensor
+
+    def __init__(self, extractor: Any):
+        super().__init__()
+        self._stride = int(extractor.stride)
+        self._frames = FrameCount((MEL_WINDOW,))
+        self._pairs = FrameCount((MEL_WINDOW, Convolution(self._stride, self._stride)))
+        self.register_buffer("window", torch.from_numpy(extractor.window).double(), persistent=False)
+        self.register_buffer("mel_filters", torch.from_numpy(extractor.mel_filters).double(), persistent=False)
+
+    def lengths(self, samples: Sequence[int]) -> list[int]:
+        return [int(count) for count in self._pairs(samples)]
+
+    @torch.no_grad()
+    def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
+        waveforms = _together(clips)
+        least, hop = MEL_WINDOW.kernel, MEL_WINDOW.stride
+        frames = pad(waveforms, (0, max(0, least - waveforms.shape[1]))).unfold(1, least, hop)
+        frames = frames - frames.mean(dim=-1, keepdim=True)
+        # The first sample of a frame is its own predecessor.
+        frames = frames - PREEMPHASIS * torch.cat((frames[..., :1], frames[..., :-1]), dim=-1)
+        power = torch.fft.rfft(frames * self.window, FFT_LENGTH).abs() ** 2
+        log_mel = (power @ self.mel_filters).clamp_(min=MEL_FLOOR).log_()
+        normalized = _normalized(log_mel, self._frames([len(clip) for clip in clips]).tolist(), correction=1)
+        kept = normalized.shape[1] // self._stride * self._stride
+        return normalized[:, :kept].float().reshape(len(clips), kept // self._stride, -1)
+
+
+# Computes float32 (B, max `lengths`, …) of int16 clips (T_i,); values beyond a clip's length are arbitrary. `lengths`
+# returns the input lengths of clips with some numbers of samples.
+GpuExtractor = NormalizedSamples | MelFramePairs
+# By the extractor's class name, so that the class is not imported.
+KINDS: dict[str, Callable[[Any], GpuExtractor]] = {
+    "Wav2Vec2FeatureExtractor": NormalizedSamples,
+    "SeamlessM4TFeatureExtractor": MelFramePairs,
+}
+
+
+def gpu_extractor(extractor: Any) -> GpuExtractor | None:
+    """Returns the GPU implementation of an extractor; None if there is none."""
+    kind = KINDS.get(type(extractor).__name__)
+    return kind(extractor) if kind is not None else None
+
+
 class ExtractorFeatures:
     """Inputs equal to those of a model's own extractor for each clip alone, with padding after them.
 
@@ -207,82 +273,6 @@ class ExtractorFeatures:
         )
         values: torch.Tensor = found[self._extractor.model_input_names[0]][0]
         return values[: int(found["attention_mask"][0].sum())]
-
-
-class GpuExtractor(Protocol):
-    """Computes the input of a batch on a GPU."""
-
-    def to(self, device: Any) -> "GpuExtractor":
-        """Moves the extractor to the device of the clips."""
-
-    def lengths(self, samples: Sequence[int]) -> list[int]:
-        """Returns the input lengths of clips with these numbers of samples."""
-
-    def __call__(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Returns float32 (B, max `lengths`, …) for int16 clips (T_i,); values beyond a clip's length are arbitrary."""
-
-
-class NormalizedSamples(torch.nn.Module):
-    """Samples for wav2vec2 and related models, normalized per clip to zero mean and unit variance if so configured."""
-
-    def __init__(self, extractor: Any):
-        super().__init__()
-        self._normalizes = bool(extractor.do_normalize)
-
-    def lengths(self, samples: Sequence[int]) -> list[int]:
-        return list(samples)
-
-    @torch.no_grad()
-    def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
-        waveforms = _together(clips) / INT16_RANGE
-        if self._normalizes:
-            waveforms = _normalized(waveforms, [len(clip) for clip in clips], correction=0)
-        return waveforms.float()
-
-
-class MelFramePairs(torch.nn.Module):
-    """Kaldi's log-mel frames, `stride` of them side by side; each bin of a clip has zero mean and unit variance."""
-
-    window: torch.Tensor
-    mel_filters: torch.Tensor
-
-    def __init__(self, extractor: Any):
-        super().__init__()
-        self._stride = int(extractor.stride)
-        self._frames = FrameCount((MEL_WINDOW,))
-        self._pairs = FrameCount((MEL_WINDOW, Convolution(self._stride, self._stride)))
-        self.register_buffer("window", torch.from_numpy(extractor.window).double(), persistent=False)
-        self.register_buffer("mel_filters", torch.from_numpy(extractor.mel_filters).double(), persistent=False)
-
-    def lengths(self, samples: Sequence[int]) -> list[int]:
-        return [int(count) for count in self._pairs(samples)]
-
-    @torch.no_grad()
-    def forward(self, clips: Sequence[torch.Tensor]) -> torch.Tensor:
-        waveforms = _together(clips)
-        least, hop = MEL_WINDOW.kernel, MEL_WINDOW.stride
-        frames = pad(waveforms, (0, max(0, least - waveforms.shape[1]))).unfold(1, least, hop)
-        frames = frames - frames.mean(dim=-1, keepdim=True)
-        # The first sample of a frame is its own predecessor.
-        frames = frames - PREEMPHASIS * torch.cat((frames[..., :1], frames[..., :-1]), dim=-1)
-        power = torch.fft.rfft(frames * self.window, FFT_LENGTH).abs() ** 2
-        log_mel = (power @ self.mel_filters).clamp_(min=MEL_FLOOR).log_()
-        normalized = _normalized(log_mel, self._frames([len(clip) for clip in clips]).tolist(), correction=1)
-        kept = normalized.shape[1] // self._stride * self._stride
-        return normalized[:, :kept].float().reshape(len(clips), kept // self._stride, -1)
-
-
-# By the extractor's class name, so that the class is not imported.
-KINDS: dict[str, Callable[[Any], GpuExtractor]] = {
-    "Wav2Vec2FeatureExtractor": NormalizedSamples,
-    "SeamlessM4TFeatureExtractor": MelFramePairs,
-}
-
-
-def gpu_extractor(extractor: Any) -> GpuExtractor | None:
-    """Returns the GPU implementation of an extractor; None if there is none."""
-    kind = KINDS.get(type(extractor).__name__)
-    return kind(extractor) if kind is not None else None
 
 
 def _together(clips: Sequence[torch.Tensor]) -> torch.Tensor:

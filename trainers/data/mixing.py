@@ -146,5 +146,5 @@ def apportion(shares: Sequence[float], total: int) -> list[int]:
     for number in np.flatnonzero(counts == 0):
         counts[int(np.argmax(counts))] -= 1
         counts[number] = 1
-    whole: list[int] = counts.tolist()
-    return whole
+    integers: list[int] = counts.tolist()
+    return integers

@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -70,16 +70,12 @@ class NodeCache:
         """Deletes the least recently used files beyond a limit for all sets of the node; `keep` is never deleted."""
         files = []
         for folder in self.folder.parent.iterdir():
-            try:
-                paths = list(folder.glob(pattern))
-            except FileNotFoundError:  # another process of this node removed it as unused meanwhile
-                continue
-            for path in paths:
-                try:
-                    status = path.stat()
-                except FileNotFoundError:  # or evicted it
-                    continue
-                files.append((path == keep, status.st_mtime, status.st_size, path))
+            # Another process of this node may remove an unused folder, or evict a file, meanwhile.
+            with suppress(FileNotFoundError):
+                for path in list(folder.glob(pattern)):
+                    with suppress(FileNotFoundError):
+                        status = path.stat()
+                        files.append((path == keep, status.st_mtime, status.st_size, path))
         used = 0
         for kept, _, size, path in sorted(files, reverse=True):
             used += size
@@ -92,12 +88,7 @@ class ShardCache:
 
     Each shard is downloaded once per node, ahead of need; the least recently used beyond a limit are deleted. Processes
     of one node share the copy: the first that needs a shard downloads it, the others wait. A process can still read an
-    evicted file that it has mapped.
-
-    Args:
-        storage: The prepared folder.
-        key: Hash of the set.
-        bound_bytes: Maximum size of the copies of all sets on the node.
+    evicted file that it has mapped. `bound_bytes` limits the copies of all sets on the node.
     """
 
     def __init__(self, storage: Storage, key: str, bound_bytes: int):

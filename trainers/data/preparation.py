@@ -178,22 +178,19 @@ def decoded(
             continue
         for row in group:
             try:
-                samples = _part_of(row, recording, rate_hz)
+                part: np.ndarray | AudioError = _part_of(row, recording, rate_hz)
             except AudioError as error:
-                yield row, error
-            else:
-                yield row, samples
+                part = error
+            yield row, part
 
 
 def stored_results(storage: Storage, shard: int) -> list[dict[str, Any]] | None:
     """Returns the result of each row of a shard, from its file; None if the shard is not finished.
 
-    Raises:
-        DataError: the file is damaged.
+    Raises DataError if the file is damaged.
     """
     name = shard_name(shard)
-    entry = storage.entry(name)
-    if entry is None:
+    if (entry := storage.entry(name)) is None:
         return None
     try:
         # An Arrow stream begins with a four-byte marker and the length of its first message, the schema.

@@ -220,9 +220,7 @@ def finish(
 class ClipReader:
     """Reads stored clips of one set by their position in the index. When pickled, it opens its files again.
 
-    Args:
-        prepared: The set.
-        cache_bytes: Limit of the node's copy of shards from a bucket; unused for a folder.
+    `cache_bytes` limits the node's copy of shards from a bucket; unused for a folder.
     """
 
     def __init__(self, prepared: PreparedSet, *, cache_bytes: int):

@@ -87,12 +87,7 @@ class DataSource(ABC):
     """The data source of a config."""
 
     def __init__(self, data: DataPart, storage_options: StorageOptions):
-        """Stores the config; reads nothing yet.
-
-        Args:
-            data: The config's data part.
-            storage_options: Options of access to buckets.
-        """
+        """Stores the config; reads nothing yet."""
         self.data, self.storage_options = data, storage_options
 
     @property
@@ -104,9 +99,7 @@ class DataSource(ABC):
     def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
         """Opens a split.
 
-        Args:
-            split: Its name.
-            fingerprint_cache: Storage for fingerprints of recordings, so that each is read once. None: not cached.
+        `fingerprint_cache` stores fingerprints of recordings, so that each is read once. None: not cached.
 
         Raises:
             DataError: rows are missing or wrong.
@@ -126,11 +119,9 @@ class DataSource(ABC):
         return ""
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
-        """Returns a data part with about `counts` of the first rows, for a rehearsal; itself if that is not possible.
+        """Returns a data part with about `counts` of the first rows by split, for a rehearsal; itself if not possible.
 
-        Args:
-            counts: Rows by split.
-            folder: A folder for files that the data part names.
+        `folder` is for files that the data part names.
         """
         return self.data
 
@@ -161,14 +152,6 @@ def with_columns(table: pa.Table, **columns: pa.Array | pa.ChunkedArray) -> pa.T
         position = table.schema.get_field_index(name)
         table = table.set_column(position, table.schema.field(position), values)
     return table
-
-
-def rows_of(ids: pa.Array, audio: pa.Array, texts: pa.Array) -> pa.Table:
-    """Returns a table of ROW_SCHEMA for complete recordings with these values only."""
-    given = {"row": pa.array(range(len(ids))), "id": ids, "audio": audio, "text": texts}
-    return pa.table({field.name: given.get(field.name, pa.nulls(len(ids), field.type)) for field in ROW_SCHEMA}).cast(
-        ROW_SCHEMA
-    )
 
 
 def with_prefixes(table: pa.Table, prefixes: Mapping[str, str]) -> tuple[pa.Table, list[str]]:

@@ -1,4 +1,6 @@
-"""A small synthetic speech corpus, so that a first training needs no download.
+"""Data source `demo:`: a small synthetic speech corpus, so that a first training needs no download.
+
+It is synthesized on the driver, and sent to the nodes with the rows.
 
 espeak-ng speaks short sequences of English command words. Training, validation and test have no speaker and
 no word sequence in common, so a good score on the test split shows that the model learned words.
@@ -18,26 +20,35 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import soundfile
 
+from trainers.config.parts.data_part import DataPart
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit
+from trainers.data.sources.fingerprint import hash_of
+from trainers.data.sources.manifest import read_manifest
+from trainers.data.sources.recording_readers import FileReader, RowReader
 from trainers.errors import DataError
+from trainers.storage import Storage
+from trainers.storage.own_folder import own_temporary_folder
 
 try:
     import espeakng_loader
 except ImportError:
     espeakng_loader = None
 
-SPLITS = ("train", "validation", "test")
 COLUMNS = ("path", "text", "id", "speaker", "duration")
 FORMAT_VERSION = 1
+_RECORDING = "recording"
 
 # fmt: off
 WORDS = (
@@ -292,6 +303,41 @@ def _trimmed(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
         raise DataError("espeak-ng gave silence for a text: reinstall espeakng-loader")
     margin = round(MARGIN_S * SAMPLING_RATE_HZ)
     return samples[max(0, loud[0] - margin) : loud[-1] + 1 + margin]
+
+
+class DemoSource(DataSource):
+    """The demo corpus of a config."""
+
+    splits = SPLITS
+    listing_requires_job = "data.demo is synthesized where the job runs; there is no manifest to read"
+
+    def open(self, split: str, fingerprint_cache: Storage | None) -> SourceSplit:
+        """Opens a split; its fingerprint is that of the plan and the library, not of the recordings."""
+        manifest = self._manifests[split]
+        table = read_manifest(str(manifest), manifest.read_bytes())
+        recordings = [Path(path).read_bytes() for path in table["audio"].to_pylist()]
+        return SourceSplit(
+            split,
+            f"demo {split}",
+            table.append_column(_RECORDING, pa.array(recordings, pa.large_binary())),
+            RowReader(_RECORDING, FileReader(self.storage_options)),
+            hash_of(corpus_key(self._options), split),
+        )
+
+    def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
+        assert self.data.demo is not None
+        names = {f"{split}_utterances": count for split, count in counts.items()}
+        few = {name: min(getattr(self.data.demo, name), count) for name, count in names.items()}
+        return self.data.model_copy(update={"demo": self.data.demo.model_copy(update=few)})
+
+    @cached_property
+    def _options(self) -> DemoOptions:
+        assert self.data.demo is not None
+        return DemoOptions(**self.data.demo.model_dump())
+
+    @cached_property
+    def _manifests(self) -> Mapping[str, Path]:
+        return make_demo_corpus(own_temporary_folder("demo") / corpus_key(self._options), self._options)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, print_warnings
 from trainers.data.sources.dataset_source import DatasetSource
-from trainers.data.sources.demo_source import DemoSource
+from trainers.data.sources.demo_corpus import DemoSource
 from trainers.data.sources.manifest_source import ManifestSource
 from trainers.data.sources.mix_source import MixSource
 from trainers.errors import ConfigError
@@ -27,10 +27,6 @@ SOURCES: Mapping[str, Callable[[DataPart, StorageOptions], DataSource]] = {
 def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
     """Returns the data source of a config; reads nothing yet.
 
-    Args:
-        data: The config's data part.
-        storage_options: Options of access to buckets.
-
     Raises:
         ConfigError: the source is unknown, or its options are wrong.
     """
@@ -50,13 +46,9 @@ def open_sources(
     splits: tuple[str, ...] = SPLITS,
     fingerprint_cache: Storage | None = None,
 ) -> list[SourceSplit]:
-    """Opens the configured data source; returns the requested splits that it has.
+    """Opens the configured data source; returns the requested splits that it has, and prints their warnings.
 
-    Args:
-        data: The config's data part.
-        storage_options: Options of access to buckets.
-        splits: The requested splits.
-        fingerprint_cache: The cache of prepared sets, which also stores fingerprints of recordings. None: not cached.
+    `fingerprint_cache` is the cache of prepared sets, which also stores fingerprints of recordings. None: not cached.
 
     Raises:
         ConfigError: the source is unknown.

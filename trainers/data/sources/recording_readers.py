@@ -46,11 +46,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads recordings from separate files, which the column `audio` names: in folders, buckets, or on the Hub.
-
-    Attributes:
-        storage_options: Options of access to buckets.
-    """
+    """Reads recordings from separate files, which the column `audio` names: in folders, buckets, or on the Hub."""
 
     storage_options: StorageOptions
 
@@ -61,7 +57,7 @@ class FileReader:
     def read_missing(self, recordings: Iterable[tuple[Row, bytes | None]]) -> Iterator[bytes | AudioError]:
         """Yields recordings, of which some are given; reads those that are None."""
         return results_in_order(
-            self.reading(row) if known is None else Reading(partial(_as_it_is, known), remote=False)
+            self.reading(row) if known is None else Reading(lambda known=known: known, remote=False)
             for row, known in recordings
         )
 
@@ -72,12 +68,7 @@ class FileReader:
 
 @dataclass(frozen=True)
 class RowReader:
-    """Takes recordings from the rows themselves, which are sent to the nodes; reads files for rows without one.
-
-    Attributes:
-        column: Column of the recordings.
-        files: Reads the other recordings.
-    """
+    """Takes recordings from a column of the rows, which are sent to the nodes; reads files for rows without one."""
 
     column: str
     files: FileReader
@@ -95,10 +86,6 @@ def results_in_order(readings: Iterable[Reading]) -> Iterator[bytes | AudioError
             if len(ahead) > FETCHED_AHEAD:
                 yield _result(ahead.popleft())
         yield from map(_result, ahead)
-
-
-def _as_it_is(recording: bytes) -> bytes:
-    return recording
 
 
 def _result(reading: Callable[[], bytes]) -> bytes | AudioError:

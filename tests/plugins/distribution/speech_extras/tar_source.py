@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 from rayscribe.trainers.config.parts.part import Part
 from rayscribe.trainers.config.validation import refuse, validated
-from rayscribe.trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, rows_of
+from rayscribe.trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, table_of
 from rayscribe.trainers.data.sources.fingerprint import hash_of
 from rayscribe.trainers.data.sources.recording_readers import Row
 from rayscribe.trainers.errors import AudioError, DataError, StorageError
@@ -58,7 +58,7 @@ class TarSource(DataSource):
                 texts = [_text(archive, members, name) for name in names]
         except (OSError, tarfile.TarError) as error:
             raise DataError(f"data.source.options.{split}: {path}: {error}: name a tar file") from error
-        table = rows_of(pa.array(names, pa.string()), pa.array(names, pa.string()), pa.array(texts, pa.string()))
+        table = table_of({"id": name, "audio": name, "text": text} for name, text in zip(names, texts, strict=True))
         starts = pa.array([members[name].offset_data for name in names], pa.int64())
         sizes = pa.array([members[name].size for name in names], pa.int64())
         status = Path(path).stat()

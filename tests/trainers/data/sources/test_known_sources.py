@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from trainers.data.sources.data_source import DataSource, SourceSplit, rows_of
+from trainers.data.sources.data_source import DataSource, SourceSplit, table_of
 from trainers.errors import DataError
 
 
@@ -45,7 +45,7 @@ class PackedSource(DataSource):
         if not Path(path).exists():
             raise DataError(f"data.source.options: {path}: no such file")
         names = [str(number) for number in range(len(ends))]
-        table = rows_of(pa.array(names), pa.array(names), pa.array([f"text {name}" for name in names]))
+        table = table_of({"id": name, "audio": name, "text": f"text {name}"} for name in names)
         table = table.append_column("first", pa.array([0, *ends[:-1]])).append_column("end", pa.array(ends))
         return SourceSplit(split, f"packed {path}", table, PackedReader(path), f"{path} {split}")
 """
