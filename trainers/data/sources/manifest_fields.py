@@ -153,7 +153,7 @@ def delimited_rows(
     quoting: Quoting = "csv",
     skip_spaces: bool = False,
     unquoted: str = _UNQUOTED,
-) -> tuple[Collection[str], Iterator[Row]]:
+) -> tuple[Sequence[str], Iterator[Row]]:
     """Returns the columns of CSV or TSV with a header, and an iterator of its rows.
 
     Args:

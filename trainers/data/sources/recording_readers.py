@@ -57,7 +57,7 @@ class FileReader:
     def read_missing(self, recordings: Iterable[tuple[Row, bytes | None]]) -> Iterator[bytes | AudioError]:
         """Yields recordings, of which some are given; reads those that are None."""
         return results_in_order(
-            self.reading(row) if known is None else Reading(lambda known=known: known, remote=False)
+            self.reading(row) if known is None else Reading(partial(bytes, known), remote=False)
             for row, known in recordings
         )
 

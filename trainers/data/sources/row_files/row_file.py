@@ -381,7 +381,7 @@ def _batches(
     with closing(_open(url)) as file:
         if is_stream:
             for batch in pa.ipc.open_stream(file, options=options(columns)):
-                yield len(batch), lambda batch=batch: batch
+                yield len(batch), batch.slice
             return
         counted = pa.ipc.open_file(file, options=options([_plain(schema)]))
         reader = pa.ipc.open_file(file, options=options(columns))
