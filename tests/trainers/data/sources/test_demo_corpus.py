@@ -10,6 +10,7 @@ import pytest
 import soundfile
 
 from trainers.data.sources import demo_corpus
+from trainers.data.sources.data_source import SPLITS
 from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus, plan_corpus
 from trainers.errors import DataError
 
@@ -40,10 +41,7 @@ def test_default_plan_holds_out_speakers_and_word_sequences() -> None:
     options = DemoOptions()
     plan = plan_corpus(options)
     speakers, texts = (
-        {
-            split: {getattr(utterance, field) for utterance in plan if utterance.split == split}
-            for split in demo_corpus.SPLITS
-        }
+        {split: {getattr(utterance, field) for utterance in plan if utterance.split == split} for split in SPLITS}
         for field in ("speaker", "text")
     )
     for by_split in (speakers, texts):
@@ -115,7 +113,7 @@ def test_makers_at_the_same_time_leave_one_whole_corpus(corpus: dict[str, Path],
     folder = tmp_path / "shared"
     with ThreadPoolExecutor(3) as pool:
         results = list(pool.map(lambda _: make_demo_corpus(folder, SMALL), range(3)))
-    assert results == [{split: folder / f"{split}.csv" for split in demo_corpus.SPLITS}] * 3
+    assert results == [{split: folder / f"{split}.csv" for split in SPLITS}] * 3
     assert files_of(folder) == files_of(corpus["train"].parent)
     assert list(tmp_path.iterdir()) == [folder]
 

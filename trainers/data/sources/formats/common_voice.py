@@ -239,7 +239,7 @@ def write_manifests(
             )
         manifests = {split: out / f"{split}.jsonl" for split in clips}
         for split, found in clips.items():
-            written = (clip | {"audio": f"{base}/{posixpath.basename(clip['audio'])}"} for clip in found)
+            written = ({**clip, "audio": f"{base}/{posixpath.basename(clip['audio'])}"} for clip in found)
             rows = (
                 {WRITTEN.get(key, key.removeprefix(SLICE)): value for key, value in row.items() if value is not None}
                 for row in written

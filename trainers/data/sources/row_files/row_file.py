@@ -26,7 +26,8 @@ from trainers.data.sources.manifest_fields import absolute, base_of
 from trainers.data.sources.recording_readers import FileReader, Row
 from trainers.errors import AudioError, DataError, StorageError
 
-S, T = TypeVar("S"), TypeVar("T")
+S = TypeVar("S")
+T = TypeVar("T")
 
 # Columns with the location of a row's recording.
 FILE, ROW = "file", "file_row"
