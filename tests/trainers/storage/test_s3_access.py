@@ -10,7 +10,9 @@ import boto3
 import pytest
 from botocore import UNSIGNED
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.compat import HTTPHeaders
 from botocore.config import Config
+from urllib3 import HTTPResponse
 
 from tests import web
 from tests.s3 import FAST_RETRY, FaultProxy, fails, serving
@@ -165,10 +167,10 @@ def test_the_url_of_a_bucket_of_aws_is_that_to_which_aws_redirects() -> None:
     responses = [(301, {"x-amz-bucket-region": "eu-west-3"}), (403, {"x-amz-bucket-region": "eu-west-3"})]
 
     def respond(request: AWSPreparedRequest, **_: object) -> AWSResponse:
-        response = AWSResponse(request.url, *responses.pop(0), BytesIO())
-        # What the property would read.
-        response._content = b""
-        return response
+        status, headers = responses.pop(0)
+        return AWSResponse(
+            request.url, status, HTTPHeaders.from_dict(headers), HTTPResponse(BytesIO(), preload_content=False)
+        )
 
     client = boto3.session.Session().client("s3", config=Config(signature_version=UNSIGNED), region_name="eu-west-1")
     client.meta.events.register("before-send.s3.HeadBucket", respond)
