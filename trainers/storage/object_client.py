@@ -22,7 +22,8 @@ from trainers.storage.object_services import ObjectService
 # Metadata of an object that identify its creator. Azure allows no hyphen in a name, and proxies drop underscores.
 CREATOR = "rayscribecreator"
 _MIB = 1024 * 1024
-_IN_ONE_PIECE_BYTES, _PART_BYTES, _PARALLEL_PARTS = 32 * _MIB, 16 * _MIB, 4
+# Small, so that a slow connection sends the parts of several files within the timeout of an upload.
+_IN_ONE_PIECE_BYTES, _PART_BYTES, _PARALLEL_PARTS = 16 * _MIB, 8 * _MIB, 4
 # S3 allows no more parts of an object.
 _MOST_PARTS = 10_000
 # For one request, on a slow connection.
