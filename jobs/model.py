@@ -311,7 +311,7 @@ ALL_RUNS = RunFilter()
 
 
 class Page(Record):
-    """A page of a list, newest submitted first; the cursor gives the next page. None: this is the last."""
+    """A page of a list, newest first. `next_cursor` requests the next page; it is None on the last page."""
 
     runs: list[Run]
     next_cursor: str | None

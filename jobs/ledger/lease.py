@@ -1,9 +1,8 @@
 """The lease: the right to run the controller, held by one service at a time. Clocks of machines are never compared.
 
-The holder increments a beat. A candidate watches the beat by its own clock, and takes over when it has not changed
-for the time to live, by an update that succeeds only if it still has not changed. Taking over begins a new epoch. A
-holder that was suspended meanwhile finds another epoch at its next write, in the same transaction, and so writes
-nothing.
+The holder increments a beat. A candidate watches the beat by its own clock, and takes over when the beat has not
+changed for the time to live; its update succeeds only if the beat is still the same. Taking over begins a new epoch.
+Every write checks the epoch in its own transaction, so a holder that was suspended during a takeover writes nothing.
 """
 
 import time

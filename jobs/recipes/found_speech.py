@@ -66,7 +66,7 @@ _SUFFIXES = frozenset(f".{ending}" for ending in AUDIO_ENDINGS)
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns that the user has named. None: found by their usual names; `ignored` ones are skipped."""
+    """Columns that the user has named; one that is None is found by its usual names. `ignored` columns are skipped."""
 
     audio: str | None = None
     text: str | None = None

@@ -140,7 +140,10 @@ def run_name(text: str) -> str:
 
 
 def _each_used_once(speech: MeasuredSpeech) -> tuple[MeasuredSpeech, list[str]]:
-    """Keeps one row of each recording or segment if splits are to be drawn; returns notes on what was left out."""
+    """Drops rows that repeat a recording or segment, which could otherwise be in two splits; returns notes on them.
+
+    Speech that has both validation and test is returned unchanged.
+    """
     name = ALL if ALL in speech.rows else TRAIN
     if {VALIDATION, TEST} <= speech.rows.keys():
         return speech, []

@@ -111,7 +111,7 @@ class Choices:
 
 
 def clip_limits(machine: Machine, given: GivenModel | None) -> dict[str, int | None]:
-    """Returns the limit of clips per split, so that a machine without a GPU prepares and scores them in minutes."""
+    """Returns the limit of clips per split; without a GPU, so few that they are prepared and scored in minutes."""
     if machine.gpus:
         return {"train": None, "validation": GPU_HELD_OUT, "test": None}
     most = None if given is not None and given.is_new else CPU_STEPS * CPU_BATCH

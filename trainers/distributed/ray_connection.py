@@ -206,7 +206,8 @@ def set_own_token() -> None:
 def _demands_token(address: str) -> bool:
     """Returns True if the control store at host:port refuses calls without a token.
 
-    With a token, this process would require it of the workers of a cluster without one, which then never respond.
+    A process that has loaded a token also demands it of workers; those of a cluster without a token have none, and
+    would never respond.
     """
     try:
         # Like Ray, bypass the user's proxy.
@@ -415,7 +416,8 @@ def free_resources() -> dict[str, dict[str, float]]:
 def request_resource_reports(nodes: Iterable[str]) -> None:
     """Makes nodes report their free resources to the control store, without waiting for it.
 
-    Nodes report changes: a task takes a little memory, and gives it back.
+    A node reports only changes of its free resources, so an empty task takes a little memory on each and gives it
+    back.
     """
     task: Any = ray.remote(num_cpus=0, memory=2**20, max_retries=0)(lambda: None)
     for node in nodes:

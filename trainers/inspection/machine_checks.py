@@ -78,7 +78,7 @@ def check_torch_build(subject: Subject) -> Iterator[Finding]:
 
 @check(NODE)
 def check_strategy(subject: Subject) -> Iterator[Finding]:
-    """Looks for the packages of the strategy, for the tools that build its parts, and for the nodes' own disks."""
+    """Checks what DeepSpeed needs on a node: the package, tools to compile its extensions, `strategy.nvme_path`."""
     part = subject.config.strategy
     if part.name != "deepspeed":
         yield ok(f"strategy.name: {part.name}")

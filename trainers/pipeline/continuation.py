@@ -187,7 +187,7 @@ def known_sources(state: State) -> Mapping[str, Any] | None:
 
 
 def resolve_config(state: State, config: TrainConfig) -> TrainConfig:
-    """Returns the config with fields that are null resolved as when the run began."""
+    """Returns the config with its null fields set to the values that they got when the run began."""
     known = state.experiment["experiment"] if state.experiment is not None else None
     return resolve_fields(config, cache_url_of(config), known)
 

@@ -181,7 +181,7 @@ def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
 
 
 def version_of(package: str) -> str | None:
-    """Returns the version of a package; None if it is not installed, like Rayscribe itself in a job with its code."""
+    """Returns the version of a package; None if it is not installed, as Rayscribe itself if its code was uploaded."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -122,8 +122,8 @@ class NodeFolder:
         if self.working_dir is not None:
             raise StorageError(f"script.working_dir: {self.work} is not a folder on this node: name one of the package")
         raise StorageError(
-            f"{self.work} is not on this node, and a program that is not submitted runs there on each node: start it "
-            "in a folder that all nodes have, or add --submit, which brings the folder along"
+            f"{self.work} is not on this node. Without --submit, the program runs in that folder on every node: start "
+            "it in a folder that all nodes have, or add --submit, which brings the folder along"
         )
 
     def localize(self, file: Path) -> None:

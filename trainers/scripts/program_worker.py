@@ -270,12 +270,12 @@ class _Run:
         self._was_killed = False
 
     def to_the_end(self, start: Callable[[Callable[[str], None]], Program]) -> str | None:
-        """Follows the program; returns the message of a run that was stopped.
+        """Follows the program until it ends; returns the message if a stop was requested, None if it ended by itself.
 
         Raises:
             ScriptError: the program failed by itself.
-            LostWorkerError: it was killed, or ended because another rank's did.
-            RegroupError: it was requested to leave, for workers that continue elsewhere.
+            LostWorkerError: a signal killed the program, or it ended because that of another rank failed.
+            RegroupError: the program was asked to end, because the run continues with other workers.
         """
         if self._rank.is_main:
             self._board.set_phase(STOPPABLE)
@@ -411,6 +411,6 @@ def _indented(lines: Iterable[str]) -> str:
 
 
 def _network() -> dict[str, str]:
-    """Returns the variable with gloo's network interface, unless the user has set it."""
+    """Returns the environment variable of gloo's network interface; {} if the user has set it, or it is unknown."""
     name = interface_of(ray.util.get_node_ip_address())
     return {GLOO_INTERFACE: name} if name is not None and GLOO_INTERFACE not in os.environ else {}

@@ -348,7 +348,10 @@ class KeepCheckpoints(TrainerCallback):
 
     @staticmethod
     def _write_validation(folder: Path, result: SplitScore) -> None:
-        """Writes the score, to be shown with the test score of the best; raises ScoringError if it is not finite."""
+        """Writes the validation score into its checkpoint; raises ScoringError if the score is not finite.
+
+        The score of the best checkpoint becomes part of the run's result.
+        """
         totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
         (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
         rows = (item.to_json_dict() for item in result.utterances)

@@ -174,7 +174,10 @@ def report(
     """
     storage, make_html = _page_of(run_id, price, service)
     if open_it and out is None and is_url(storage.url()):
-        raise ConfigError(f"--open: {storage.url()} is not a folder of this machine: name a file (--out FILE)")
+        raise ConfigError(
+            f"--open: the page would be written to {storage.url()}, which a browser cannot open: add --out FILE to "
+            "write it on this machine"
+        )
     if out is None:
         storage.write_bytes(REPORT, make_html().encode())
         written = storage.url(REPORT)

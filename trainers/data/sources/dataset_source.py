@@ -217,8 +217,9 @@ def _refuse_schemas(files_read: Sequence[row_file.RowFile], rules: TableRules) -
     if len(set(names_only)) > 1:
         other = files_read[names_only.index(not names_only[0])]
         raise DataError(
-            f"data.audio_column_name: {files_read[0].url} and {other.url}: the column {audio!r} holds "
-            f"{files_read[0].schema.field(audio).type} and {other.schema.field(audio).type}: save both alike"
+            f"data.audio_column_name: {files_read[0].url} and {other.url}: the column {audio!r} has the "
+            f"types {files_read[0].schema.field(audio).type} and {other.schema.field(audio).type}: save both with the "
+            "same type, either recordings or paths"
         )
 
 

@@ -86,7 +86,7 @@ def hash_of(*parts: object) -> str:
 
 
 def hash_of_places(paths: Sequence[str], fingerprints: Sequence[Any]) -> str:
-    """Returns a hash of the locations of a manifest's recordings, and the fingerprint of each."""
+    """Returns one hash of the locations and fingerprints of all recordings of a manifest."""
     digest = hashlib.sha256()
     for path, each in zip(paths, fingerprints or [None] * len(paths), strict=True):
         digest.update(json.dumps([_UNPACKED.sub("", path), each]).encode() + b"\n")

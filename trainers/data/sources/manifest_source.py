@@ -128,9 +128,9 @@ def locate_mixed(
 def source_of_rows(
     manifest: Manifest, split: str, field: str, data: DataPart, kind: FingerprintKind, files: SourceFiles
 ) -> SourceSplit:
-    """Returns the split of a table of rows, which a config's field names; `kind` must not be `auto`.
+    """Returns a split of a manifest's rows, with fingerprints of `kind`, which must not be `auto`.
 
-    Raises StorageError if a bucket cannot be read.
+    `field` is the config's field that names the manifest, for messages. Raises StorageError if a bucket cannot be read.
     """
     where, warnings, table = f"{field}: {manifest.location}", [*manifest.warnings], manifest.table
     texts = table["text"].to_pylist() if data.encoding != UTF_8 else []

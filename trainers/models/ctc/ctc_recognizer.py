@@ -1,4 +1,4 @@
-"""A CTC model for training and scoring: an exact loss over unpadded frames, and the best path."""
+"""A CTC model: its loss counts each clip's frames without padding; the best path or a beam search decodes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -125,7 +125,7 @@ class TranscriptionRequest:
 
     @property
     def folder(self) -> str | None:
-        """The output folder or URL; None if there is none."""
+        """The output folder or URL; None if `out` is a file or missing."""
         if self.out is None or self.file_format is not None:
             return None
         return self.out.rstrip("/") if is_url(self.out) else str(in_home(self.out).absolute())

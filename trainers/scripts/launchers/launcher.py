@@ -293,7 +293,7 @@ def read_options(launcher: Launcher, words: Sequence[str]) -> OptionsRead:
 
 
 def _up_to_program(launcher: Launcher, words: Sequence[str]) -> tuple[dict[str, Any], list[str], tuple[str, ...]]:
-    """Returns values, words that are not options of the launcher, and the rest of the line from the program on."""
+    """Returns the values of the launcher's options, the unknown options, and the words from the program on."""
     parser, spelled = _parser(launcher), [launcher.spelled(word) for word in words]
     endings = {option.name for option in launcher.options if option.values == "=..."}
     problem = "it names no program"

@@ -97,7 +97,8 @@ def _without_launcher(command: Sequence[str], assignments: Mapping[str, str]) ->
     inside = _launcher_inside(command) if first in WRAPPERS else None
     if inside is not None:
         raise ConfigError(
-            f"{first} would start {inside} in each worker, and that its own processes: write the line from {inside} on"
+            f"every worker would run {first} {inside}, and {inside} would start workers of its own: leave out {first}, "
+            f"and begin the line with {inside}"
         )
     if first.endswith(".py"):
         return _launched(PYTHON, command, assignments)
@@ -149,7 +150,7 @@ def _launched(launcher: Launcher, words: Sequence[str], assignments: Mapping[str
 
 
 def _inside(launcher: Launcher, options: OptionsRead, outer: Reading, before: Mapping[str, str]) -> LaunchLine:
-    """Parses the command that a launcher starts; if that is a launcher, too, its own number of workers counts."""
+    """Parses the command that a launcher starts; if it is a launcher itself, its number of workers counts."""
     assignments, command = _assignments(options.words)
     assignments = {**outer.assignments, **assignments}
     line = _line_of(command, {**before, **assignments})

@@ -159,7 +159,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 class Watch:
-    """Records since when each path is unchanged."""
+    """Measures how long each path has been unchanged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock

@@ -320,9 +320,9 @@ def test_what_has_no_effect_is_named(line: str, note: str) -> None:
         ("A=1", "the line is empty"),
         ("env -u A python t.py", "env -u: leave options of env out"),
         ("python -", "-: no program"),
-        ("uv run torchrun --nproc_per_node 2 t.py", "uv would start torchrun in each worker"),
-        ("nohup accelerate launch t.py", "nohup would start accelerate in each worker"),
-        ("uv run python -m torch.distributed.run t.py", "uv would start python in each worker"),
+        ("uv run torchrun --nproc_per_node 2 t.py", "every worker would run uv torchrun, and"),
+        ("nohup accelerate launch t.py", "every worker would run nohup accelerate"),
+        ("uv run python -m torch.distributed.run t.py", "every worker would run uv python"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_followed_is_refused_by_name(line: str, problem: str) -> None:

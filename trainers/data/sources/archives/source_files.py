@@ -31,7 +31,7 @@ _LIKE_ARCHIVES = r"(?i)\.(tar|tar\.gz|tgz)/"
 
 @dataclass(frozen=True)
 class LocatedRows:
-    """Rows with the locations of their recordings, those of `archive_index` if they are in archives; and their reader.
+    """Rows, and the reader of their recordings. Rows of an archive have `archive_index`'s columns to locate them in it.
 
     `files`: each archive, and each recording that is a separate file.
     """

@@ -297,7 +297,7 @@ class RowFileReader:
 
 
 def _located(row: Row) -> Row:
-    """Returns a row with the path that every node can read."""
+    """Returns a row with the path of its recording made absolute, so that it is the same on every node."""
     # Paths in another user's data set on the Hub could name any file on the nodes.
     path = str(row["audio"]).lstrip("/") if is_hub_url(row[FILE]) else row["audio"]
     return {**row, "audio": absolute(base_of(row[FILE]), path)} if path else row
