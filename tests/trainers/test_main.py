@@ -520,7 +520,7 @@ def test_a_cluster_whose_pools_are_empty_holds_what_its_head_says_it_grows_to(mo
     monkeypatch.setattr(ray, "nodes", lambda: [node])
     four = config({"scaling.num_workers": 4, "scaling.use_gpu": True, "scaling.resources_per_worker": {"GPU": 4}})
     monkeypatch.delenv("RAYSCRIBE_GROWS_TO", raising=False)
-    with pytest.raises(ResourceError, match=r"set scaling.use_gpu: false and .*: 0, .* export RAYSCRIBE_GROWS_TO=GPU="):
+    with pytest.raises(ResourceError, match=r"set scaling.use_gpu: false and .*: 0, .* RAYSCRIBE_GROWS_TO=GPU=…"):
         ray_connection.check_capacity(four)
     assert LostCapacity(four.scaling).is_gone(ray_connection.lasting_resources({"head": head}, set()), 0) is False
     monkeypatch.setenv("RAYSCRIBE_GROWS_TO", "CPU=544,GPU=16")

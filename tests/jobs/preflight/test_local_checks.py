@@ -119,7 +119,7 @@ class TestPackagedProgram:
         findings = list(run_check(PACKAGED_DATA, program_in(tmp_path, python=python)))
         assert [finding.level for finding in findings] == levels
         assert all(
-            finding.level == "ok" or f"script.python: {python} is no program" in finding.text for finding in findings
+            finding.level == "ok" or f"script.python: {python} is not a program" in finding.text for finding in findings
         )
 
     def test_a_module_that_is_linked_from_outside_is_named_with_the_folder_to_start_in(self, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ class TestRecordingsInABucket:
         made = Cache(folder.url, fault_proxy.url).prepare(bucket_manifest, max_bad_fraction=0.3)
         assert made.summary.quarantined == 8
         (reason,) = {row["reason"] for row in made.quarantine}
-        assert reason.startswith("permission denied (AccessDenied); allow s3:GetObject on its objects")
+        assert reason.startswith("permission denied (403 AccessDenied: as asked); allow s3:GetObject on its objects")
 
 
 class TestQuarantine:

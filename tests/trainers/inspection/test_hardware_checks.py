@@ -48,8 +48,8 @@ class TestStrategy:
         nvme = {"strategy.offload_param": "nvme", "strategy.nvme_path": str(tmp_path / "nvme")}
         subject = subject_of(tmp_path, {**self.ZERO, **nvme})
         first, second = (text for _, text in said(check_strategy, subject))
-        assert "g++ and ninja is not there: install it" in first
-        assert f"{tmp_path / 'nvme'} is no folder here" in second
+        assert "needs g++ and ninja, not found here: install them" in first
+        assert f"{tmp_path / 'nvme'} is not a folder of this machine" in second
         (tmp_path / "nvme").mkdir()
         for tool in ("g++", "ninja"):
             (tmp_path / tool).touch(mode=0o755)

@@ -25,8 +25,8 @@ def test_the_placeholders_of_the_page_are_known_and_its_other_braces_are_not() -
     assert len(placeholders) == 9
     assert problems_of(placeholders) == []
     assert changed(placeholders) == placeholders
-    own, _, doubled = after.partition("Where a placeholder itself is meant")
-    texts = re.findall(r"`([^`]+)`", own.partition("the script's own:")[2])
+    own, _, doubled = after.partition("To write a placeholder as text")
+    texts = re.findall(r"`([^`]+)`", own.partition("is left to the script:")[2])
     assert len(texts) == 4 and changed(texts) == []
     assert resolve(re.findall(r"`([^`]+)`", doubled)[:1], {}, Known("", 1, None), Path)[0] == ["{data}"]
 
