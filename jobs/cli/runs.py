@@ -185,7 +185,7 @@ def forget(
 
 def usage(
     by: Annotated[UsageBy, typer.Option(help="What to group by.")] = "user",
-    days: Annotated[float | None, typer.Option(min=0, help="Only the last so many days. Default: all time.")] = None,
+    days: Annotated[float | None, typer.Option(min=0, help="Count only the last DAYS days. Default: all time.")] = None,
     run_id: Annotated[str | None, typer.Option("--run", metavar="RUN", help="Only this run.")] = None,
     service: ServiceOption = None,
     json_output: JsonOption = False,

@@ -113,7 +113,7 @@ class MeasuredSpeech:
         return float(self.durations_s.max()) if len(self.durations_s) else None
 
     def hours_of(self, clips: int) -> float:
-        """Returns hours of so many clips, each as long as the average of the known ones; 0 if none is known."""
+        """Returns the hours of `clips` clips of average length; 0 if no length is known."""
         return clips * float(self.durations_s.mean()) / 3600 if len(self.durations_s) else 0.0
 
 

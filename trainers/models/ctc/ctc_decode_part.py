@@ -67,7 +67,7 @@ class CtcDecodePart(DecodePart):
         "greedy", description="greedy: the best path. beam: a beam search; needs Rayscribe's extra `lm`."
     )
     beam_size: Positive = Field(50, description="beam: hypotheses that are kept after each output of the model.")
-    beam_size_token: Positive = Field(50, description="beam: the best so many tokens of each output are tried.")
+    beam_size_token: Positive = Field(50, description="beam: how many of the best tokens of each output are tried.")
     beam_threshold: PositiveFloat = Field(
         25.0, description="beam: hypotheses that are this much worse than the best one are dropped. Natural logarithm."
     )

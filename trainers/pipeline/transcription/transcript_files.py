@@ -88,7 +88,7 @@ class TranscriptionFolder:
             own |= {f"{name}.{self.format}" for name in names}
         if found := self.storage.list_some(own):
             raise ConfigError(
-                f"--out {self.url}: {min(found)} is there already, and not of this request: name another folder, or "
+                f"--out {self.url}: {min(found)} already exists and is not of this command: name another folder, or "
                 "move it away"
             )
 

@@ -104,7 +104,7 @@ class TranscriptionRequest:
             f" is a .{file_format} file, and --format is {self.format}: keep one of them": is_other,
             ": in a bucket, name a folder, which has a file for each recording": is_url(out),
             ": there is no such folder: make it, or name another": not path.parent.is_dir(),
-            ": is there already: name another file, or delete it": path.exists() and not progress_of(path).exists(),
+            ": already exists: name another file, or delete it": path.exists() and not progress_of(path).exists(),
         }
         if reason := next((text for text, holds in refused.items() if holds), None):
             raise ConfigError(f"--out {out}{reason}")

@@ -285,7 +285,7 @@ class TestGrowingFiles:
         out.write_text("what was said\n")
         assert main(["transcribe", str(ctc), str(talk), "--out", str(out)]) == 2
         shown = " ".join(capsys.readouterr().err.split())
-        assert f"talk.{ending}: is there already: name another file, or delete it" in shown
+        assert f"talk.{ending}: already exists: name another file, or delete it" in shown
         assert "loading torch" not in shown
         assert [out.read_text(), *tmp_path.iterdir()] == ["what was said\n", out]
 
@@ -431,7 +431,7 @@ class TestFolders:
         there = tmp_path / name
         there.parent.mkdir(exist_ok=True)
         there.write_text("what was said\n")
-        with pytest.raises(ConfigError, match=f"{name} is there already, and not of this request"):
+        with pytest.raises(ConfigError, match=f"{name} already exists and is not of this command"):
             rayscribe.transcribe(str(ctc), tmp_path / "rows.csv", out=tmp_path, format=form)
         assert there.read_text() == "what was said\n"
         assert {path for path in tmp_path.rglob("*") if path.is_file()} == {recording, there, tmp_path / "rows.csv"}
