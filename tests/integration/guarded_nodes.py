@@ -55,6 +55,8 @@ def main(cluster_file: Path, token_file: Path) -> dict[str, Any]:
     OUTPUT.mkdir()
     start(file["head_start_ray_commands"], with_token)
     start(file["worker_start_ray_commands"], {**with_token, "RAY_HEAD_IP": HEAD}, inside)
+    # It starts in the background.
+    wait_for(lambda: any(f"--node_ip_address={WORKER}" in line for line in command_lines()), "raylet of the worker")
     job = [RAY, "job", "submit", f"--address={DASHBOARD}", "--no-wait", "--", sys.executable, "-c", SLEEPING_JOB]
     accepted = run(job, {**with_token, "RAY_AUTH_MODE": "token"})
     assert accepted.returncode == 0, accepted.stderr
@@ -124,7 +126,7 @@ def start(commands: Sequence[str], environment: Mapping[str, str], prefix: Seque
     for command in commands:
         # `ray stop` looks for Rays by name, in this process namespace on both nodes.
         if command != "ray stop":
-            own = command.replace("--autoscaling-config=~/ray_bootstrap_config.yaml", "")
+            own = command.replace("--autoscaling-config=~/ray_bootstrap_config.yaml", "").replace("ray stop; ", "")
             started = run([*prefix, "bash", "-c", own], environment)
             assert started.returncode == 0, f"{own}\n{started.stdout}\n{started.stderr}"
 
