@@ -40,5 +40,5 @@ def disturb(driver: int, was_killed: Path, loop: Loop) -> None:
 
 
 def disturbed(folder: Path) -> Any:
-    """What a worker of this driver runs instead of `run_task`."""
+    """Returns what a worker of this driver runs instead of `run_on_rank`."""
     return partial(run_training_worker, watch=partial(disturb, os.getpid(), folder / "was-killed"))

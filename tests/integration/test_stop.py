@@ -275,7 +275,7 @@ def test_a_worker_process_is_started_again_and_its_run_goes_on_where_no_other_pr
 ) -> None:
     own = ["--set", "run.name=apart", "--set", f"run.storage_path={runs.storage_path}"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_group, "run_task", disturbed(tmp_path))
+        patch.setattr(worker_group, "run_on_rank", disturbed(tmp_path))
         assert main(["--config", str(runs.recipe), *own]) == 143
     shown = capfd.readouterr()
     assert "engine: processes of this machine, without Ray" in shown.out

@@ -11,7 +11,7 @@ from trainers.errors import ConfigError
 from trainers.run_folder.layout import RunFolder
 from trainers.storage.full_disk import naming_full_disk
 from trainers.training.tasks import ScoreTask, TrainTask
-from trainers.training.worker import run_task
+from trainers.training.worker import run_on_rank
 
 Made = TypeVar("Made")
 
@@ -65,4 +65,4 @@ class LocalEngine:
 
     def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
         with converting_errors(), naming_full_disk():
-            run_task(task, LocalSession.of_this_process())
+            run_on_rank(task, LocalSession.of_this_process())

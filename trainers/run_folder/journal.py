@@ -12,7 +12,7 @@ has taken over, and its files of the meantime are in no entry: for every reader 
     prepared    {attempt, processor, mix}                           attempts/<k>/ has the files shown in the root
                                                                     (mix: shares and draws of joined sets)
     checkpoint  {checkpoint, removes}                               a checkpoint is complete, and `removes` are deleted
-    quarantined {name}                                              a checkpoint was found damaged (0.1: set_aside)
+    quarantined {name}                                              a checkpoint was found damaged
     finished    {attempt, outputs, files, result}                   the model and its scores, below `outputs`
     pushed      {outputs, model_id, repository, commit}             the model of these outputs was pushed to the Hub
 

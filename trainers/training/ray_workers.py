@@ -29,7 +29,7 @@ from trainers.distributed.session import Session
 from trainers.errors import StoppedError
 from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk
-from trainers.training.worker import run_task
+from trainers.training.worker import run_on_rank
 
 # Ray Train shares the GPUs of a node's workers by the first variable, and counts devices by it; if both are set, HIP
 # reads the second, in which Ray has left each worker only its own GPU (Ray 2.60, train/v2/_internal/callbacks).
@@ -40,7 +40,7 @@ REPEAT_S = 5.0
 
 def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
     """Trains or scores, see `_run`."""
-    return _run(run_task, loop_config)
+    return _run(run_on_rank, loop_config)
 
 
 def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:

@@ -44,7 +44,7 @@ from trainers.training.worker_context import ResumePoint, WorkerContext
 NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}
 
 
-def run_task(task: TrainTask | ScoreTask, session: Session) -> None:
+def run_on_rank(task: TrainTask | ScoreTask, session: Session) -> None:
     """Does the work of a rank: trains or scores, see `run_training_worker` and `score_task`. Every rank calls this."""
     if isinstance(task, ScoreTask):
         score_task(task, session)

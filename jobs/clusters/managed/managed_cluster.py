@@ -80,7 +80,7 @@ def with_head(record: Record) -> RayUpRecord:
 
 
 def status_of(record: Record) -> ClusterStatus:
-    """Asks the cluster for its state."""
+    """Returns the state of a cluster, with its nodes and working jobs if its dashboard responds."""
     try:
         cluster = RayJobs(cluster_address(record.name))
         capacity, jobs = cluster.capacity({}), len(cluster.working_jobs())

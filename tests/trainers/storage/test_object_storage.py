@@ -1,4 +1,4 @@
-"""What is special in buckets: how Google Cloud Storage and Azure are found, credentials, errors, names, processes."""
+"""Buckets: how Google Cloud Storage and Azure are found, credentials, errors, names, processes."""
 
 import os
 import pickle

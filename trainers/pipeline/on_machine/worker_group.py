@@ -50,7 +50,7 @@ from trainers.run_folder.layout import RunFolder
 from trainers.run_folder.worker_logs import finish_logs, worker_log
 from trainers.storage.full_disk import naming_full_disk
 from trainers.training.tasks import ScoreTask, TrainTask
-from trainers.training.worker import run_task
+from trainers.training.worker import run_on_rank
 
 POLL_S = 0.2
 # Once a worker has failed, the others end by broken connections to it; those that have not by then are killed.
@@ -257,7 +257,7 @@ class MachineEngine:
         """Does nothing: any number of processes fits on a machine, only more slowly."""
 
     def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
-        run_to_end(Work(run_task, task, folder, task.attempt if isinstance(task, TrainTask) else 1))
+        run_to_end(Work(run_on_rank, task, folder, task.attempt if isinstance(task, TrainTask) else 1))
 
 
 def run_to_end(work: Work) -> None:
