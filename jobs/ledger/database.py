@@ -157,13 +157,25 @@ class Database:
 
     def _migrate(self) -> None:
         with self.reading() as connection:
-            if _is_newest(connection):
+            if self._is_newest(connection):
                 return
         with self._ledger_errors(), self._writing_engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 # The lease's row, which writers lock, does not exist yet.
                 connection.execute(select(func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             _upgrade(connection)
+
+    def _is_newest(self, connection: Connection) -> bool:
+        """Returns True if there is nothing to migrate; raises ServiceError on tables of an unknown version."""
+        steps = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
+        at = MigrationContext.configure(connection).get_current_revision()
+        if at is not None and at not in {step.revision for step in steps.walk_revisions()}:
+            raise ServiceError(
+                f"the ledger {self.url} is of another version of Rayscribe (its tables are those of {at}, this one "
+                f"knows them up to {steps.get_current_head()}): install that version, or choose another ledger by "
+                "RAYSCRIBE_HOME or --database"
+            )
+        return at == steps.get_current_head()
 
     @contextmanager
     def _ledger_errors(self) -> Iterator[None]:
@@ -237,18 +249,6 @@ def _prepare_file(path: Path) -> None:
                 time.sleep(_RETRY_S)
     if mode != "wal":
         raise OSError(f"SQLite cannot keep a write-ahead log there (journal mode {mode})")
-
-
-def _is_newest(connection: Connection) -> bool:
-    """Returns True if there is nothing to migrate; raises ServiceError if a later version has written the database."""
-    steps = ScriptDirectory(_MIGRATIONS, version_locations=[_MIGRATIONS])
-    at = MigrationContext.configure(connection).get_current_revision()
-    if at is not None and at not in {step.revision for step in steps.walk_revisions()}:
-        raise ServiceError(
-            f"a newer Rayscribe has written this ledger (its tables are at step {at}, this version knows steps "
-            f"up to {steps.get_current_head()}): install that version"
-        )
-    return at == steps.get_current_head()
 
 
 def _upgrade(connection: Connection) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+# Named after the version that brought it: a ledger of an unreleased commit is refused, not taken for this one.
+revision = "0.1.0"
 down_revision = None
 
 # Types of jobs.ledger.tables at that time: a migration never changes, even if that module does.

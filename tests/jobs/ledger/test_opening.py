@@ -82,11 +82,11 @@ class TestMigrating:
         engine.dispose()
         Ledger.open(ledger_url).close()
 
-    def test_a_ledger_of_a_newer_version_is_left_alone(self, ledger_url: str) -> None:
+    def test_a_ledger_of_another_version_is_left_alone(self, ledger_url: str) -> None:
         database = Database.open(ledger_url)
         with database.writing() as connection:
-            connection.execute(text("UPDATE alembic_version SET version_num = 'from-2031'"))
-        with pytest.raises(ServiceError, match=r"newer Rayscribe.*from-2031.*install that version"):
+            connection.execute(text("UPDATE alembic_version SET version_num = '2.0.0'"))
+        with pytest.raises(ServiceError, match=r"another version of Rayscribe.*2\.0\.0.*install that version"):
             Ledger.open(ledger_url)
         database.close()
 
