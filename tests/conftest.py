@@ -1,5 +1,6 @@
 """Fixtures that every test may use, and how many examples property tests try."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -27,6 +28,13 @@ os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(own_temporary_folder("operator
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 # Tests that a shell starts in the background ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Keeps garbage collections, which each training asks for twice, from going through all modules and tests."""
+    gc.collect()
+    gc.freeze()
+
 
 EXAMPLES = 100
 hypothesis.settings.register_profile("rayscribe", deadline=None, max_examples=settings.examples(EXAMPLES))

@@ -117,7 +117,8 @@ def ctc(tones: Path, folder: Path, changes: Mapping[str, Any]) -> TrainConfig:
 
 
 class TestCTC:
-    @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"])
+    @pytest.mark.long
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_a_new_head_on_pretrained_weights_goes_with_the_adapter(
         self, tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
     ) -> None:

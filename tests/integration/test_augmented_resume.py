@@ -51,7 +51,13 @@ def losses_and_weights(url: str) -> tuple[dict[tuple[int, str], float], dict[int
     return numbers, {item.step: item.files["model.safetensors"]["sha256"] for item in checkpoints}
 
 
-@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(changes, id=name, marks=pytest.mark.long if name == "augment" else ())
+        for name, changes in CHANGES.items()
+    ],
+)
 def test_a_training_that_died_goes_on_bit_for_bit(
     tones: Path,
     tmp_path: Path,

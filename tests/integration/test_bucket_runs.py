@@ -70,6 +70,7 @@ def of_folder(tones: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return result(trained(root, StorageOptions(), tmp_path_factory.mktemp("recipe")))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gs", "az"])
 def test_a_run_in_a_bucket_ends_as_in_a_folder_and_is_found_finished(
     kind: str,

@@ -72,6 +72,7 @@ def test_every_stage_of_a_recipe_runs_and_nothing_is_kept(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["recipe.yaml", "temporary"]
 
 
+@pytest.mark.long
 def test_large_weights_are_not_even_read(
     tones: Path, tmp_path: Path, hub_whisper: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_checkpoint_that_is_not_gone_on_from_is_a_failure(
     assert "debug: resume failed with exit code 5: training goes on from step 0" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_what_nobody_foresaw_is_shown_with_its_stage(
     tones: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

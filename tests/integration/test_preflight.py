@@ -75,6 +75,7 @@ def test_a_gang_that_never_fits_is_found_with_the_cluster_s_own_numbers(
     assert "1 GPU" in errors_found["gang"]
 
 
+@pytest.mark.long
 def test_packages_that_cannot_be_installed_are_found_before_the_run(
     clusters: Clusters, ray_head: RayHead, recipe: Path
 ) -> None:

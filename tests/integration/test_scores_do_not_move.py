@@ -1,8 +1,10 @@
-"""The same model and the same clips give the same counts, however many workers and however large the batch."""
+"""The same model and the same clips give the same counts on Ray, however many workers and however large the batch.
+
+Without Ray, and in CI, `tests/contract` has it of each family.
+"""
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,9 @@ from trainers.pipeline.fit import fit
 from trainers.pipeline.on_ray.ray_engine import RayEngine
 from trainers.storage import open_storage
 
-# Workers and utterances of a batch: those that differ in all, and all of them.
-TWO_WAYS = ((1, 1), (3, 8))
-NINE_WAYS = tuple((workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32))
-ways_of_scoring = pytest.mark.parametrize("ways", [TWO_WAYS, pytest.param(NINE_WAYS, marks=pytest.mark.long)], ids=len)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
+# Workers and utterances of a batch.
+WAYS = tuple((workers, batch) for workers in (1, 2, 3) for batch in (1, 8, 32))
 # Of a new output layer's weights, so that another symbol than one wins.
 LOUD = 40
 
@@ -75,7 +76,7 @@ def half_trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     return wanted
 
 
-@pytest.fixture(scope="module", params=["layer", pytest.param("group", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["layer", "group"])
 def babbling(request: pytest.FixtureRequest, half_trained: TrainConfig) -> TrainConfig:
     """The config of a CTC model, of a kind of norm, that says something else of each clip: new, with a loud output."""
     part = {"init": "scratch", "family": "ctc", "architecture": "wav2vec2", "feat_extract_norm": request.param}
@@ -92,13 +93,9 @@ def babbling(request: pytest.FixtureRequest, half_trained: TrainConfig) -> Train
     return half_trained.model_copy(update={"model": model, "run": run, "decode": CtcDecodePart()})
 
 
-@ways_of_scoring
-@pytest.mark.timeout(1500)
-def test_all_ways_of_scoring_give_one_result(
-    half_trained: TrainConfig, ray_head: RayHead, ways: Sequence[tuple[int, int]]
-) -> None:
+def test_all_ways_of_scoring_give_one_result(half_trained: TrainConfig, ray_head: RayHead) -> None:
     with connected(half_trained, ray_head.address):
-        results = {(workers, batch): scored(half_trained, workers, batch) for workers, batch in ways}
+        results = {(workers, batch): scored(half_trained, workers, batch) for workers, batch in WAYS}
     first = results[1, 1]
     assert first["utterances"] == first["scored"] == 27
     assert 20 < first["wer"] < 80, "the model is too good or too bad for the test to mean anything"
@@ -113,14 +110,9 @@ def test_all_ways_of_scoring_give_one_result(
     assert all(len(json.loads(line)["reference"].split()) >= 3 for line in lines)
 
 
-@ways_of_scoring
-@pytest.mark.long
-@pytest.mark.timeout(1500)
-def test_nor_does_padding_move_a_ctc_model_s(
-    babbling: TrainConfig, ray_head: RayHead, ways: Sequence[tuple[int, int]]
-) -> None:
+def test_nor_does_padding_move_a_ctc_model_s(babbling: TrainConfig, ray_head: RayHead) -> None:
     with connected(babbling, ray_head.address):
-        results = {(workers, batch): scored(babbling, workers, batch) for workers, batch in ways}
+        results = {(workers, batch): scored(babbling, workers, batch) for workers, batch in WAYS}
     first = results[1, 1]
     assert first["scored"] == 27
     assert first["characters"] > first["character_substitutions"] > 20, "it says too little"

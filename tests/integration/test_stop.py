@@ -157,10 +157,10 @@ def in_score(patch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> 
     ("when", "where", "stops_at"),
     [
         (at_step, 5, 6),
-        (at_step, SAVE_STEPS - 1, SAVE_STEPS),
-        (in_score, 1, EVAL_STEPS),
+        pytest.param(at_step, SAVE_STEPS - 1, SAVE_STEPS, marks=pytest.mark.long),
+        pytest.param(in_score, 1, EVAL_STEPS, marks=pytest.mark.long),
         (in_score, 2, SAVE_STEPS),
-        (at_step, MAX_STEPS, MAX_STEPS),
+        pytest.param(at_step, MAX_STEPS, MAX_STEPS, marks=pytest.mark.long),
     ],
     ids=["between", "where a score is due", "in a score", "in a checkpoint's score", "at the end"],
 )

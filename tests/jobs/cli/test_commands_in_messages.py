@@ -27,11 +27,12 @@ def texts_of(path: Path) -> Iterator[tuple[int, str]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     inside = {id(part) for joined in ast.walk(tree) if isinstance(joined, ast.JoinedStr) for part in joined.values}
     documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    excluded = inside | documented
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             parts = (part.value if isinstance(part, ast.Constant) else VALUE for part in node.values)
             yield node.lineno, "".join(map(str, parts))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside | documented:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in excluded:
             yield node.lineno, node.value
 
 

@@ -1,5 +1,6 @@
 """Renders pages from templates: single files without network access or scripts. Inserted texts are escaped."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ TEMPLATES = Path(__file__).parent / "templates"
 CSS = "report.css"
 
 
+@cache
 def environment_of(*folders: Path) -> Environment:
-    """Returns an environment with the templates of the folders, in this order, and of this package; escapes values."""
+    """Returns the environment, one a process, with the templates of the folders in this order and of this package.
+
+    It escapes values.
+    """
     environment = Environment(
         loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,
