@@ -34,6 +34,7 @@ def below_one_name() -> Callable[[str], str]:
     return function
 
 
+@pytest.mark.integration
 def test_it_has_one_package_with_every_file_of_the_repository_s(wheel: Path) -> None:
     ours = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
     expected = {f"rayscribe/{path.relative_to(ROOT)}" for path in ours if path.parent.name != "__pycache__"}

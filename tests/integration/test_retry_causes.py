@@ -45,7 +45,6 @@ def test_an_unknown_exit_code_is_tried_once_more_and_given_up_when_it_comes_agai
     assert drive.until_ended("once").state == RunState.SUCCEEDED
 
 
-@pytest.mark.core
 def test_a_killed_driver_is_retried(drive: ControllerDriver) -> None:
     drive.workspace.short("driver-killed", ms=600_000, slow_attempts=1)
     os.kill(drive.record("driver-killed")["pid"], signal.SIGKILL)

@@ -55,6 +55,7 @@ def one_message(answer: subprocess.CompletedProcess[str]) -> str:
     return answer.stderr
 
 
+@pytest.mark.integration
 def test_without_arguments_the_first_line_says_that_the_demo_recipe_runs(tmp_path: Path) -> None:
     ended = task(folder=tmp_path, RAY_ADDRESS="127.0.0.1:1")
     assert ended.stdout.splitlines()[0] == NOTICE
@@ -198,6 +199,7 @@ class TestTask:
         assert answer.returncode == 2
         assert "run.storage_path is runs, a relative path inside a Ray job" in one_message(answer)
 
+    @pytest.mark.integration
     def test_bad_data_ends_with_one_message_too(self, recipe: Path) -> None:
         write_rows(recipe.parent / "empty.csv", [])
         override = f"data.train={recipe.parent / 'empty.csv'}"

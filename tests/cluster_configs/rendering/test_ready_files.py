@@ -227,6 +227,7 @@ def test_only_spot_nodes_get_an_agent_and_a_failed_start_is_seen(
     assert (len(found.read_text().splitlines()) if found.exists() else 0) == agents
 
 
+@pytest.mark.integration
 def test_a_host_starts_ray_in_the_background_once_at_a_time_and_shows_how_it_failed_before(tmp_path: Path) -> None:
     calls, go_on = tmp_path / "calls", tmp_path / "go_on"
     os.mkfifo(go_on)

@@ -94,6 +94,7 @@ def test_a_service_that_is_told_to_end_leaves_the_lease_to_the_next_at_once(
         assert follower.try_hold()
 
 
+@pytest.mark.integration
 def test_of_two_services_both_answer_and_one_acts_and_the_other_takes_over(tmp_path: Path, database: str) -> None:
     with serve_process(tmp_path, database) as first:
         assert first.url
@@ -123,6 +124,7 @@ def test_a_port_that_is_in_use_is_reported_before_anything_is_created(tmp_path: 
     assert not (tmp_path / "ledger.db").exists()
 
 
+@pytest.mark.integration
 def test_runs_wait_for_a_cluster_that_is_down_and_can_be_stopped(tmp_path: Path, database: str) -> None:
     with serve_process(tmp_path, database) as service, Client(service.url, token_of(tmp_path)) as client:
         client.submit(run_request(client, tmp_path, "waits"))
@@ -144,6 +146,7 @@ def test_a_cluster_that_hangs_neither_delays_answers_nor_the_end(tmp_path: Path,
             wait_until(ledger.lease("test", ttl_s=2.0).try_hold, "the lease to be free")
 
 
+@pytest.mark.integration
 def test_what_a_killed_service_left_of_an_upload_is_cleared_away(tmp_path: Path, database: str) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()

@@ -245,6 +245,7 @@ class TestWriting:
 
 
 class TestProcesses:
+    @pytest.mark.integration
     def test_a_killed_service_is_followed_by_the_next(self, ledger: Ledger, ledger_url: str) -> None:
         add(ledger, "r")
         with ledger_process(ledger_url, "a") as first, ledger_process(ledger_url, "b") as second:
@@ -276,6 +277,7 @@ class TestProcesses:
             assert paused.call("hold") is False
         assert [event.text for event in ledger.events("r")][1:] == ["a", "2"]
 
+    @pytest.mark.integration
     def test_on_postgresql_one_that_is_paused_in_mid_transaction_holds_nobody_up(self, postgres_url: str) -> None:
         ledger = Ledger.open(postgres_url)
         run, other = add(ledger, "r"), ledger.lease("b", ttl_s=0.5)

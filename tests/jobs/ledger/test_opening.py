@@ -219,6 +219,7 @@ class TestRefusals:
                 Ledger.open(f"sqlite:///{path}")
 
 
+@pytest.mark.integration
 def test_an_installed_wheel_brings_its_steps_wherever_it_lies(tmp_path: Path, sqlite_url: str) -> None:
     place = tmp_path / "50% off, here"
     wheel = build_wheel(tmp_path / "build")

@@ -287,6 +287,7 @@ class TestInterrupted:
         assert made.url.rpartition("/")[2] not in {key.partition("/")[0] for key in keys}
         assert cache.storage.list_folders() == [made.url.rpartition("/")[2]], "what was killed is removed"
 
+    @pytest.mark.integration
     def test_two_at_once_give_one_set_and_both_succeed(self, cache: Cache, long_manifest: Path) -> None:
         processes = [cache.start_process(long_manifest, stop="end") for _ in range(2)]
         for process in processes:

@@ -96,6 +96,7 @@ class TestVerb:
         levels = {line["level"] for line in map(json.loads, answer.stdout.splitlines()) if "level" in line}
         assert levels == {"ok"}
 
+    @pytest.mark.integration
     def test_an_error_gives_the_exit_code_of_a_bad_config(self, recipe: Path) -> None:
         arguments = ["--verb", "check", "--only", "data", "--config", str(recipe), "--set", "data.test=nowhere.csv"]
         answer = task(*arguments, folder=recipe.parent)

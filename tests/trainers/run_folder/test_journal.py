@@ -93,6 +93,7 @@ def test_threads_that_share_a_journal_make_one_order(folder: RunFolder) -> None:
     check_order(folder, RACERS)
 
 
+@pytest.mark.integration
 def test_processes_that_race_make_one_order(folder: RunFolder) -> None:
     storage = pickle.dumps(folder.storage).hex()
     racers = [

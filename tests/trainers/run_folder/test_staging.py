@@ -56,6 +56,7 @@ def test_nodes_that_share_a_temporary_folder_have_folders_of_their_own() -> None
     assert two.folder.is_dir()
 
 
+@pytest.mark.integration
 def test_two_nodes_of_one_temporary_folder_get_through(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

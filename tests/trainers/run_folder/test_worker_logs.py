@@ -181,6 +181,7 @@ def test_however_the_writes_fall_no_byte_is_lost_and_no_secret_shown(tmp_path: P
     assert taken == text
 
 
+@pytest.mark.integration
 def test_what_torch_says_of_our_own_choice_is_left_out(tmp_path: Path) -> None:
     script = (
         "import sys, torch; from torch.nn.parallel import DistributedDataParallel\n"

@@ -124,6 +124,7 @@ def test_all_of_them_are_the_score_of_the_utterances() -> None:
     assert (result["utterances"], result["scored"]) == (4, 3)
 
 
+@pytest.mark.integration
 def test_evaluate_opens_it_by_its_path_without_a_network(tmp_path: Path) -> None:
     # In a process of its own: evaluate reads where it copies scripts to, once, when it is imported.
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_EVALUATE_OFFLINE": "1", "HF_HUB_OFFLINE": "1"}

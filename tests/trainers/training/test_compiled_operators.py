@@ -54,6 +54,7 @@ def test_a_lock_that_a_killed_process_left_does_not_stop_the_next(
     assert vars(cpp_extension)["FileBaton"] is FileBaton
 
 
+@pytest.mark.integration
 def test_one_process_compiles_at_a_time_and_a_killed_one_lets_the_next(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with subprocess.Popen([sys.executable, "-c", HOLDS, str(path)], stdout=subprocess.PIPE, text=True) as holder:

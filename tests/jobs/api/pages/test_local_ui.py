@@ -71,6 +71,7 @@ def test_all_runs_of_the_user_are_shown_and_can_be_stopped(url_and_token: tuple[
         read_page(client.get("/ui/usage"))
 
 
+@pytest.mark.integration
 def test_the_command_prints_the_link_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; from jobs.cli import main; sys.exit(main())", "ui", "--port", "0"]
     environment = {**os.environ, "RAYSCRIBE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}

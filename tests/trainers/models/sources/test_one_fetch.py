@@ -36,6 +36,7 @@ def fetching(url: str, node: Path) -> "subprocess.Popen[str]":
     return process
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("hashed", [True, False], ids=["with a hash", "without a hash"])
 def test_two_processes_that_race_for_a_source_fetch_it_once(
     ctc_folder: Path, tmp_path: Path, web: WebServer, *, hashed: bool
@@ -57,6 +58,7 @@ def test_two_processes_that_race_for_a_source_fetch_it_once(
     assert len(web.gets("/a.zip")) == (1 if hashed else 2)
 
 
+@pytest.mark.integration
 def test_what_a_killed_process_left_is_fetched_anew(ctc_folder: Path, tmp_path: Path, web: WebServer) -> None:
     file, node, released = zipped(ctc_folder, tmp_path / "a.zip"), tmp_path / "shared", threading.Event()
     node.mkdir()

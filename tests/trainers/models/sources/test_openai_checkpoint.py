@@ -51,6 +51,7 @@ def test_what_is_converted_gives_the_same_outputs(checkpoint: Path, network: Whi
     assert float(theirs.std()) > 0.1
 
 
+@pytest.mark.integration
 def test_it_has_the_tokens_of_its_tokenizer_and_generates_as_the_hub_s_does(
     checkpoint: Path, hub_whisper: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_it_has_the_tokens_of_its_tokenizer_and_generates_as_the_hub_s_does(
     assert tokenizer("Добар дан").input_ids == wanted_one("Добар дан").input_ids
 
 
+@pytest.mark.integration
 def test_it_is_trained_as_any_other_whisper(checkpoint: Path, hub_whisper: Path) -> None:
     recipe = wanted(checkpoint, hub_whisper)
     found = open_sources(recipe, pin_sources(recipe), weights=True)
@@ -75,6 +77,7 @@ def test_it_is_trained_as_any_other_whisper(checkpoint: Path, hub_whisper: Path)
     assert found.is_own
 
 
+@pytest.mark.integration
 def test_it_may_lie_at_a_url(checkpoint: Path, web: WebServer, hub_whisper: Path) -> None:
     url = web.publish("/models/tiny.pt", checkpoint.read_bytes())
     recipe = wanted(f"{url}#sha256={sha256_of(checkpoint)}", hub_whisper)

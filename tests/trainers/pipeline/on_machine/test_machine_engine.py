@@ -42,6 +42,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*/*") if path.is_file()}
 
 
+@pytest.mark.integration
 def test_the_set_is_the_one_that_one_process_prepares(
     manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def kill_server_at(number: int, patch: pytest.MonkeyPatch) -> list[object]:
     return asked
 
 
+@pytest.mark.long
 def test_where_the_process_server_is_killed_while_workers_start_they_start_once_more(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_where_the_process_server_is_killed_while_workers_start_they_start_once_
     assert len(asked) == 4
 
 
+@pytest.mark.integration
 def test_workers_whose_process_server_is_killed_are_ended_and_start_once_more(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +120,7 @@ def test_workers_whose_process_server_is_killed_are_ended_and_start_once_more(
     assert all(map(has_ended, ranks))
 
 
+@pytest.mark.integration
 def test_workers_are_not_started_more_often_than_may_be(tmp_path: Path) -> None:
     with pytest.raises(LostWorkerError, match="killed by SIGKILL"):
         run_to_end(work(rank_work.crash, tmp_path, {"run.max_failures": 1}))
@@ -175,6 +178,7 @@ run_group(pickle.loads((folder / "work").read_bytes()))
 """
 
 
+@pytest.mark.integration
 def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "work").write_bytes(pickle.dumps(work(rank_work.orphan, tmp_path, {"scaling.num_workers": 1})))

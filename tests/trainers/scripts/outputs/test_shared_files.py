@@ -117,6 +117,7 @@ def ask(nodes: Nodes, number: int = 1) -> None:
     (nodes.requests / f"asked-{number}").touch()
 
 
+@pytest.mark.integration
 def test_a_program_s_new_files_are_on_the_other_node_when_it_leaves_the_barrier(nodes: Nodes, tmp_path: Path) -> None:
     assert nodes.run(tmp_path) == [
         "the next one runs, too",

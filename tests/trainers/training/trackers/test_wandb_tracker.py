@@ -14,6 +14,7 @@ from trainers.training.trackers.known_trackers import AXIS, WeightsAndBiases
 KEY = "a1b2" * 10
 
 
+@pytest.mark.integration
 def test_an_offline_folder_has_the_run_once_under_one_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     from tests.trainers.training.trackers.wandb_history import history_of  # noqa: PLC0415

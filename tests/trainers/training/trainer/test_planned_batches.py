@@ -80,6 +80,7 @@ def test_processes_that_read_end_with_the_training() -> None:
     PlannedLoader([0]).end()  # type: ignore[arg-type]
 
 
+@pytest.mark.integration
 def test_processes_that_read_end_with_a_rank_that_is_killed() -> None:
     with subprocess.Popen([sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None
