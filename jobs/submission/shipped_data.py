@@ -128,7 +128,9 @@ def _refuse_others(config: RunConfig, named: Iterable[tuple[str, str, str]], tre
                 "machine: take it out"
             )
     if data.fingerprint == "metadata":
-        problems.append("data.fingerprint is metadata, but unpacked files have new times on each node: set it to null")
+        problems.append(
+            "data.fingerprint is metadata, but unpacked files have new times on each node: set it to content"
+        )
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         raise ConfigError(f"data.ship is true:\n{lines}\nset data.ship: false, or list recordings in manifests")

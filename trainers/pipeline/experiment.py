@@ -48,7 +48,6 @@ OUTSIDE_EXPERIMENT = {
 # Fields whose null means: as the run began, or the default of new runs.
 RESOLVED = (
     "data.normalizer",
-    "data.fingerprint",
     "data.use_language_column",
     "checkpoint.checkpoint_score_attribute",
     "training.shuffle_window_shards",
@@ -97,12 +96,12 @@ def resolve_fields(config: TrainConfig, cache_url: str, known: Mapping[str, Any]
 
     `known` is the description of the run's experiment; None for a new run.
     """
-    kind, languages = "auto", True
+    languages = True
     rate = f"eval_{ranking_rate(config.model.language)}"
     window, pad_to = default_window_shards(cache_url) or 0, "bucket" if config.training.torch_compile else "longest"
     if known is not None:
-        _, kind, languages, rate, window, pad_to = (known[name] for name in RESOLVED)
-    for name, value in zip(RESOLVED, (_normalizer(config, known), kind, languages, rate, window, pad_to), strict=True):
+        _, languages, rate, window, pad_to = (known[name] for name in RESOLVED)
+    for name, value in zip(RESOLVED, (_normalizer(config, known), languages, rate, window, pad_to), strict=True):
         part, field = name.split(".")
         fields = getattr(config, part)
         if getattr(fields, field) is None:

@@ -55,7 +55,7 @@ FIELDS: Mapping[str, tuple[Outcome, tuple[Any, ...]]] = {
     "data.chars_to_ignore": (Outcome.REFUSED, (("?", "!"),)),
     "data.do_normalize_eval": (Outcome.REFUSED, (False,)),
     "data.normalizer": (Outcome.REFUSED, ("none", "whisper_basic", "whisper_english")),
-    "data.fingerprint": (Outcome.REFUSED, ("content", "metadata", "manifest")),
+    "data.fingerprint": (Outcome.REFUSED, ("metadata", "manifest")),
     "data.use_language_column": (Outcome.REFUSED, (False,)),
     "data.min_duration_s": (Outcome.REFUSED, (0.2,)),
     "data.max_duration_s": (Outcome.REFUSED, (2.5,)),

@@ -25,6 +25,8 @@ from trainers.config.storage_location import is_absolute
 MEMBER_SOURCES = ("train", "demo", "dataset", "source")
 # "csv": quotes enclose fields of CSV; "none": quotes are part of the fields.
 Quoting = Literal["csv", "none"]
+# What shows that recordings have changed.
+FingerprintKind = Literal["content", "metadata", "manifest"]
 Normalizer = Literal["none", "basic", "whisper_basic", "whisper_english"]
 
 
@@ -206,12 +208,11 @@ class DataPart(Part):
         "English only. null: basic; a started run keeps its normalizer.",
     )
     do_normalize_eval: bool = Field(True, description="false: short for normalizer: none.")
-    fingerprint: Literal["auto", "content", "metadata", "manifest"] | None = Field(
-        None,
+    fingerprint: FingerprintKind = Field(
+        "content",
         description="Recordings are prepared again when the manifest changes, or this. content: their bytes. metadata: "
-        "their paths, sizes and times. manifest: their paths. auto: content for a manifest in a folder; for one in a "
-        "bucket, paths, and of up to 200000 recordings the sizes and ETags in a listing. null: auto; a started run "
-        "keeps its choice.",
+        "their sizes and times. Both: the sizes and ETags of up to 200000 recordings in buckets, from a listing. "
+        "manifest: their paths alone.",
     )
     min_duration_s: float = Field(0.1, ge=0, description="Shorter clips are left out of training and counted. Seconds.")
     max_duration_s: PositiveFloat = Field(

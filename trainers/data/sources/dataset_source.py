@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart, HubDatasetPart
-from trainers.config.storage_location import is_hub_url
+from trainers.config.storage_location import is_hub_url, is_remote
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, with_all_offsets, with_columns
-from trainers.data.sources.fingerprint import hash_of, resolve_kind
+from trainers.data.sources.fingerprint import fingerprint_recordings, hash_of
 from trainers.data.sources.manifest import Manifest, TableRules, ids_of_paths, join_tables, require_column
 from trainers.data.sources.manifest_fields import refuse_repeated
 from trainers.data.sources.manifest_source import source_of_rows, with_languages
@@ -33,7 +33,7 @@ from trainers.data.sources.row_files.listed_rows import (
 )
 from trainers.data.sources.row_files.row_file import ArrowRows, ParquetRows, RowFileReader, RowFormat, saved_files
 from trainers.errors import DataError
-from trainers.storage import Storage, sha256_of
+from trainers.storage import Storage
 from trainers.storage.hub_errors import read_from_hub
 
 # Archives from which `datasets` extracts recordings, to decode them.
@@ -127,10 +127,9 @@ class DatasetSource(DataSource):
         """Returns a split of rows that only name their recordings."""
         if is_hub_url(builder.base_path):
             refuse_outside(manifest.table["audio"].to_pylist(), builder.base_path, manifest.location)
-        kind = self.data.fingerprint or "auto"
         # The URLs of a data set on the Hub include the revision.
-        kind = "manifest" if kind == "auto" and is_hub_url(manifest.location) else kind
-        return source_of_rows(manifest, split, FIELD, self.data, resolve_kind(kind, manifest.location), files)
+        kind = "manifest" if is_hub_url(manifest.location) else self.data.fingerprint
+        return source_of_rows(manifest, split, FIELD, self.data, kind, files)
 
     def _split_of_files(
         self, split: str, parts: Sequence[row_file.RowRange], builder: Any, identity: str, files: SourceFiles
@@ -144,8 +143,9 @@ class DatasetSource(DataSource):
         table, warnings = self._rows(split, parts, row_format, rules, only_names=only_names)
         names = [name for file in files_read for name in file.schema.names]
         marks = sorted(rules.ignored_of_wanted.intersection(names))
-        if self.data.fingerprint == "content":
-            marks += [sha256_of(url) for url in dict.fromkeys(file.url for file in files_read) if "://" not in url]
+        here = [url for url in dict.fromkeys(file.url for file in files_read) if not is_remote(url)]
+        access = (files.storage_options, files.cache)
+        marks += fingerprint_recordings(self.data.fingerprint, here, self._part.name, *access)
         if only_names:
             columns = (audio, self.data.text_column_name)
             manifest = Manifest(parts[0][0].url, hash_of(identity, *marks).encode(), table, columns, warnings)

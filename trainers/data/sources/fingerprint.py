@@ -3,28 +3,27 @@
 import hashlib
 import io
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainers.config.parts.data_location import SHIPPED
+from trainers.config.parts.data_part import FingerprintKind
 from trainers.config.storage_location import StorageOptions, is_remote, is_url
 from trainers.data.sources.located_files import describe
-from trainers.errors import ConfigError, NoAccessError, StorageError
+from trainers.errors import NoAccessError, StorageError
 from trainers.storage import Storage, open_storage, sha256_of
 
 T = TypeVar("T")
 
-FingerprintKind = Literal["auto", "content", "metadata", "listing", "manifest"]
-# One request each: for more recordings, a sample is checked for replacements.
-MOST_ASKED_FOR = 10_000
+# One request each.
+_MOST_ASKED_FOR = 10_000
 # Folder next to the prepared sets.
 FOLDER = "recordings"
 _PARALLEL_READS = 16
@@ -33,15 +32,10 @@ _PARALLEL_HASHES, _HASHED_AT_ONCE = 4, 64
 # Columns of the table of known contents.
 _CONTENTS = ("audio", "size_bytes", "modified_ns", "changed_ns", "sha256")
 # A thousand per request, at each start.
-MOST_LISTED = 200_000
+_MOST_LISTED = 200_000
 # Ray unpacks the same package into another folder in each of its sessions; several packages may have the same
 # recordings.
 _UNPACKED = re.compile(rf"^/.*/working_dir_files/(?=_ray_pkg_)(?:[^/]+/(?={SHIPPED}/))?")
-
-
-def resolve_kind(kind: FingerprintKind, manifest: str) -> FingerprintKind:
-    """Resolves `auto` for a manifest: to `listing` in a bucket, since requesting each key must be chosen explicitly."""
-    return kind if kind != "auto" else "listing" if is_url(manifest) else "content"
 
 
 def fingerprint_recordings(
@@ -53,27 +47,15 @@ def fingerprint_recordings(
 ) -> list[Any]:
     """Returns the part of the fingerprint for each recording; None if it does not exist or is not examined.
 
-    `content`: its SHA-256; `metadata`: its size and modification time; `listing`: in a bucket, its size and ETag;
-    `manifest`: nothing. `fingerprint_cache` stores hashes of contents by size and times, so that files are read once.
-
-    Raises:
-        ConfigError: contents of recordings in a bucket are requested.
+    `content`: its SHA-256; `metadata`: its size and modification time; both for a recording in a bucket or on a server:
+    its size and ETag; `manifest`: nothing. `fingerprint_cache` stores hashes of contents by size and times, so that
+    files are read once.
     """
     if kind == "manifest":
         return []
-    if kind == "listing":
-        return _listed(paths, storage_options)
-    if kind == "metadata":
-        return _file_stats(paths, manifest, storage_options)
-    if is_url(manifest):
-        raise ConfigError(
-            f"data.fingerprint is content, and {manifest} is in a bucket, of which every recording would be read to "
-            "know whether it has changed: set it to metadata or manifest"
-        )
     here = [path for path in paths if not is_remote(path)]
-    contents = _contents(here, manifest, fingerprint_cache)
-    listed = _listed(paths, storage_options)
-    return [contents.get(path, each) for path, each in zip(paths, listed, strict=True)]
+    known = _asked(here, _size_and_time) if kind == "metadata" else _contents(here, manifest, fingerprint_cache)
+    return [known.get(path, each) for path, each in zip(paths, _listed(paths, storage_options), strict=True)]
 
 
 def hash_of(*parts: object) -> str:
@@ -93,33 +75,12 @@ def hash_of_places(paths: Sequence[str], fingerprints: Sequence[Any]) -> str:
     return digest.hexdigest()
 
 
-def _file_stats(
-    paths: Sequence[str], manifest: str, storage_options: StorageOptions
-) -> list[tuple[int, float | str] | None]:
-    """Returns size and modification time of each recording, or its ETag on a server.
-
-    None if it does not exist; also, in a bucket, if it is not below its manifest, or not in the sample of recordings
-    that are requested.
-    """
-    folder = manifest.rpartition("/")[0]
-    storage = open_storage(folder, storage_options) if is_url(manifest) else None
-    asked = _asked_for(paths, f"{folder}/") if storage is not None else set[str]()
-    of_servers = _of_servers(paths, storage_options)
-
-    def stat(path: str) -> tuple[int, float | str] | None:
-        if storage is not None and path in asked:
-            entry = storage.entry(path.removeprefix(f"{folder}/"))
-            return (entry.size_bytes, entry.modified_s) if entry is not None else None
-        if is_remote(path):
-            return of_servers.get(path)
-        try:
-            status = Path(path).stat()
-        except OSError:
-            return None
-        return status.st_size, status.st_mtime
-
-    found = _asked(paths, stat)
-    return [found[path] for path in paths]
+def _size_and_time(path: str) -> tuple[int, float] | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime
 
 
 def marks_of_files(paths: Sequence[str], storage_options: StorageOptions) -> list[Any]:
@@ -152,7 +113,7 @@ def changed_since(cache: Storage, key: str, fingerprints: Mapping[str, str]) -> 
 def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple[int, str] | None]:
     """Returns size and ETag of each recording in a bucket, from one listing of each bucket.
 
-    None for missing ones, for local files, if listing is not allowed, and for all if there are more than MOST_LISTED.
+    None for missing ones, for local files, if listing is not allowed, and for all if there are more than _MOST_LISTED.
     Files on web servers and the Hub are requested one by one.
     """
     keys: dict[str, dict[str, str]] = {}
@@ -162,7 +123,7 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
         if is_url(path) and _is_key(key):
             keys.setdefault(f"{scheme}://{bucket}", {})[path] = key
     found: dict[str, tuple[int, str]] = _of_servers(paths, storage_options)
-    if sum(map(len, keys.values())) <= MOST_LISTED:
+    if sum(map(len, keys.values())) <= _MOST_LISTED:
         for bucket, of_bucket in keys.items():
             try:
                 entries = open_storage(bucket, storage_options).list_some(set(of_bucket.values())) or {}
@@ -178,7 +139,7 @@ def _listed(paths: Sequence[str], storage_options: StorageOptions) -> list[tuple
 def _of_servers(paths: Sequence[str], storage_options: StorageOptions) -> dict[str, tuple[int, str]]:
     """Returns size and ETag of files on web servers and the Hub, one request each; empty beyond a limit."""
     names = {path for path in paths if is_remote(path) and not is_url(path)}
-    asked = _asked(names, lambda path: _mark(path, storage_options)) if len(names) <= MOST_ASKED_FOR else {}
+    asked = _asked(names, lambda path: _mark(path, storage_options)) if len(names) <= _MOST_ASKED_FOR else {}
     return {path: found for path, found in asked.items() if found is not None}
 
 
@@ -226,12 +187,6 @@ def _contents(paths: list[str], manifest: str, fingerprint_cache: Storage | None
         rows = [dict(zip(_CONTENTS, (*stamp, digest), strict=True)) for stamp, digest in read.items()]
         fingerprint_cache.write_bytes(name, _parquet(pa.Table.from_pylist(rows)))
     return digests
-
-
-def _asked_for(paths: Sequence[str], below: str) -> set[str]:
-    """Returns the recordings in a bucket to request one by one: all, or an evenly spaced sample of very many."""
-    valid = [path for path in dict.fromkeys(paths) if path.startswith(below) and _is_key(path.removeprefix(below))]
-    return set(valid[:: max(1, math.ceil(len(valid) / MOST_ASKED_FOR))])
 
 
 def _is_key(key: str) -> bool:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trainers.config.parts.data_location import MANIFEST, DataLocation
-from trainers.config.parts.data_part import DataPart, Quoting
+from trainers.config.parts.data_part import DataPart, FingerprintKind, Quoting
 from trainers.config.storage_location import (
     StorageOptions,
     is_remote,
@@ -18,7 +18,6 @@ from trainers.config.storage_location import (
     unreadable_url,
     without_password,
 )
-from trainers.data.sources import fingerprint
 from trainers.data.sources.archives.archive_path import is_archive, is_missing
 from trainers.data.sources.archives.source_files import LocatedRows, SourceFiles
 from trainers.data.sources.data_source import (
@@ -30,7 +29,7 @@ from trainers.data.sources.data_source import (
     with_columns,
     with_prefixes,
 )
-from trainers.data.sources.fingerprint import FingerprintKind, hash_of
+from trainers.data.sources.fingerprint import fingerprint_recordings, hash_of, hash_of_places
 from trainers.data.sources.formats.known_formats import read_rows
 from trainers.data.sources.manifest import Manifest, TableRules, join_tables, parse_table
 from trainers.data.sources.manifest_fields import UTF_8, content_as_read, misread_texts
@@ -62,8 +61,7 @@ class ManifestSource(DataSource):
             others = [f"{SLICE}{name}" for name in rules.slice_columns]
             names = [name for name in manifest.table.column_names if name in others or not name.startswith(SLICE)]
             manifest = replace(manifest, table=manifest.table.select(names))
-        kind = fingerprint.resolve_kind(self.data.fingerprint or "auto", manifest.location)
-        return source_of_rows(manifest, split, field, self.data, kind, files)
+        return source_of_rows(manifest, split, field, self.data, self.data.fingerprint, files)
 
     def refuse_missing(self, splits: Collection[str]) -> None:
         for split in self.splits:
@@ -109,10 +107,7 @@ def open_mixed_sources(
     files = SourceFiles(storage_options, fingerprint_cache, data.encoding, data.quoting)
     for name, location in locations.items():
         manifest = open_manifest(name, location, TableRules.of_recordings(data), files)
-        kind = fingerprint.resolve_kind(data.fingerprint or "auto", location)
-        # `content` applies to training data, which may be local while these recordings are in a bucket.
-        kind = "listing" if kind == "content" and is_url(location) else kind
-        sources.append(_fingerprinted(manifest, name, kind, files))
+        sources.append(_fingerprinted(manifest, name, data.fingerprint, files))
     print_warnings(sources)
     return sources
 
@@ -128,7 +123,7 @@ def locate_mixed(
 def source_of_rows(
     manifest: Manifest, split: str, field: str, data: DataPart, kind: FingerprintKind, files: SourceFiles
 ) -> SourceSplit:
-    """Returns a split of a manifest's rows, with fingerprints of `kind`, which must not be `auto`.
+    """Returns a split of a manifest's rows.
 
     `field` is the config's field that names the manifest, for messages. Raises StorageError if a bucket cannot be read.
     """
@@ -222,15 +217,13 @@ def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
 
 def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: SourceFiles) -> SourceSplit:
     location, rows = manifest.location, files.locate(manifest.table, manifest.problems)
-    fingerprints = fingerprint.fingerprint_recordings(kind, rows.files, location, files.storage_options, files.cache)
-    known = sum(each is not None for each in fingerprints)
-    note = f"size and time of {known} of {len(fingerprints)} recordings decide whether it is prepared again"
-    note = note if kind == "metadata" and is_url(location) and len(fingerprints) > fingerprint.MOST_ASKED_FOR else ""
-    if kind == "listing" and not known:
+    fingerprints = fingerprint_recordings(kind, rows.files, location, files.storage_options, files.cache)
+    note = ""
+    if is_url(location) and kind != "manifest" and not any(fingerprints):
         note = "its bucket is not listed: where recordings are decides whether it is prepared again, not their contents"
     # Recordings with the same contents are the same in any folder.
     is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)
-    recordings = fingerprints if is_content else fingerprint.hash_of_places(rows.files, fingerprints)
+    recordings = fingerprints if is_content else hash_of_places(rows.files, fingerprints)
     are_segments = manifest.table["offset_s"].null_count == 0
     return SourceSplit(
         name,

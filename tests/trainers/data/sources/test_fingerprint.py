@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from trainers.config.parts.data_part import FingerprintKind
 from trainers.config.storage_location import StorageOptions
 from trainers.data.sources import fingerprint
 from trainers.data.sources.fingerprint import (
     changed_since,
     fingerprint_recordings,
     hash_of_places,
-    resolve_kind,
     store_fingerprints,
 )
-from trainers.errors import ConfigError
 from trainers.storage import Storage, open_storage, sha256_of
 
 
@@ -31,12 +30,8 @@ def recordings(tmp_path: Path) -> list[str]:
     return [str(file) for file in files]
 
 
-def fingerprints(
-    recordings: list[str], cache: Storage | None, kind: fingerprint.FingerprintKind = "content"
-) -> list[object]:
-    return fingerprint_recordings(
-        resolve_kind(kind, "/data/train.csv"), recordings, "/data/train.csv", StorageOptions(), cache
-    )
+def fingerprints(recordings: list[str], cache: Storage | None, kind: FingerprintKind = "content") -> list[object]:
+    return fingerprint_recordings(kind, recordings, "/data/train.csv", StorageOptions(), cache)
 
 
 def test_contents_are_read_once(recordings: list[str], cache: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,16 +82,6 @@ def test_a_recording_that_is_not_there_has_no_fingerprint(recordings: list[str],
 
 def test_a_manifest_alone_asks_nothing(cache: Storage) -> None:
     assert fingerprints(["/nowhere.wav"], cache, "manifest") == []
-
-
-def test_contents_in_a_bucket_are_not_read_for_it(recordings: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"data\.fingerprint is content, and s3://bucket/train.csv is in a bucket"):
-        fingerprint_recordings("content", recordings, "s3://bucket/train.csv", StorageOptions(), None)
-
-
-def test_asking_a_bucket_is_a_choice(recordings: list[str]) -> None:
-    assert resolve_kind("auto", "s3://bucket/test.csv") == "listing"
-    assert fingerprints(recordings, None, "auto") == fingerprints(recordings, None, "content")
 
 
 def test_the_same_package_unpacked_by_another_session_of_ray_is_the_same_place() -> None:

@@ -61,7 +61,8 @@ def test_of_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rows.to_parquet(tmp_path / "set" / f"{split}-00000.parquet")
     monkeypatch.chdir(tmp_path)
     part = {"name": "./set", "train_split": "train[:2]", "test_split": None}
-    data = DataPart.model_validate({"dataset": part, "audio_column_name": "audio", "text_column_name": "sentence"})
+    columns = {"audio_column_name": "audio", "text_column_name": "sentence"}
+    data = DataPart.model_validate({"dataset": part, **columns, "fingerprint": "manifest"})
     # Of the place and age of the files.
     with patch("datasets.DatasetBuilder._get_dataset_fingerprint", lambda builder, spec: f"{spec} of a set"):
         assert keys(data, "train", "validation") == {

@@ -5,17 +5,13 @@ import pytest
 from tests.object_stores import options_of
 from tests.s3 import FaultProxy, of_every_bucket
 from tests.trainers.synthetic import add_languages, speechlike, write_recording, write_rows
-from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.data_part import DataPart, FingerprintKind
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources import fingerprint
 from trainers.data.sources.data_source import SPLITS, SourceSplit
-from trainers.data.sources.fingerprint import FingerprintKind, hash_of
 from trainers.data.sources.known_sources import open_sources, source_of
 from trainers.data.sources.manifest_source import open_mixed_sources
 from trainers.errors import DataError, NotHereError
 from trainers.storage import Storage, open_storage
-
-RECORDINGS = 12
 
 
 def test_a_recording_at_a_url_that_none_opens_is_named_without_its_password(tmp_path: Path) -> None:
@@ -48,50 +44,6 @@ def test_manifests_of_this_machine_are_missed_without_being_read(tmp_path: Path)
     source_of(DataPart(train="s3://bucket/a.csv", validation="kaldi:/x"), StorageOptions()).refuse_missing(SPLITS)
 
 
-class TestManifestInABucket:
-    @pytest.fixture
-    def corpus(self, s3_bucket: str, fault_proxy: FaultProxy, tmp_path: Path) -> Storage:
-        """Twelve recordings of which the manifest names ten, one of them three times, and one that is not there."""
-        storage = open_storage(f"{s3_bucket}/corpus", StorageOptions(fault_proxy.url))
-        for number in range(RECORDINGS):
-            storage.upload_file(write_recording(tmp_path / "x.wav", speechlike(0.1, seed=number)), f"{number}.wav")
-        rows = [(f"{number}.wav", "text") for number in (*range(10), 3)]
-        rows += [("gone.wav", "text"), ("s3://another-bucket/x.wav", "text"), ("a/../3.wav", "text")]
-        storage.upload_file(write_rows(tmp_path / "train.csv", rows), "train.csv")
-        fault_proxy.requests.clear()
-        return storage
-
-    def opened(self, corpus: Storage, fault_proxy: FaultProxy) -> SourceSplit:
-        data = DataPart(train=corpus.url("train.csv"), validation="/nowhere.csv", fingerprint="metadata")
-        (source,) = open_sources(data, storage_options=StorageOptions(fault_proxy.url), splits=("train",))
-        return source
-
-    def test_it_asks_for_what_it_names_and_lists_nothing(self, corpus: Storage, fault_proxy: FaultProxy) -> None:
-        self.opened(corpus, fault_proxy)
-        assert not [path for _, path in fault_proxy.requests if "list-type" in path]
-        asked = [path.rpartition("/")[2] for method, path in fault_proxy.requests if method == "HEAD"]
-        assert sorted(asked) == sorted([*(f"{number}.wav" for number in range(10)), "gone.wav"])
-
-    def test_the_fingerprint_is_that_of_a_listing(self, corpus: Storage, fault_proxy: FaultProxy) -> None:
-        source = self.opened(corpus, fault_proxy)
-        listed = {corpus.url(entry.key): (entry.size_bytes, entry.modified_s) for entry in corpus.list_files()}
-        stats = [listed.get(path) for path in source.table["audio"].to_pylist()]
-        content = corpus.read_bytes("train.csv")
-        places = fingerprint.hash_of_places(source.table["audio"].to_pylist(), stats)
-        assert source.fingerprint == hash_of(content, ("path", "text"), "metadata", places, False)
-        assert not source.note
-
-    def test_of_very_many_a_part_is_asked_for_and_said(
-        self, corpus: Storage, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.setattr(fingerprint, "MOST_ASKED_FOR", 4)
-        source = self.opened(corpus, fault_proxy)
-        assert [method for method, _ in fault_proxy.requests].count("HEAD") == 4
-        assert source.note == "size and time of 6 of 14 recordings decide whether it is prepared again"
-        corpus.upload_file(write_recording(tmp_path / "x.wav", speechlike(0.2)), "0.wav")
-        assert self.opened(corpus, fault_proxy).fingerprint != source.fingerprint
-
-
 def in_two_folders(
     root: str, options: StorageOptions, kind: FingerprintKind, folder: Path, *, replaced: bool = False
 ) -> list[str]:
@@ -108,7 +60,7 @@ def in_two_folders(
     return found
 
 
-@pytest.mark.parametrize("kind", ["auto", "metadata", "manifest"])
+@pytest.mark.parametrize("kind", ["content", "metadata", "manifest"])
 def test_the_same_manifest_of_other_recordings_in_a_bucket_is_another_set(
     s3_bucket: str, s3_endpoint: str, tmp_path: Path, kind: FingerprintKind
 ) -> None:
@@ -116,7 +68,7 @@ def test_the_same_manifest_of_other_recordings_in_a_bucket_is_another_set(
     assert one != other
 
 
-@pytest.mark.parametrize("kind", ["auto", "metadata", "manifest"])
+@pytest.mark.parametrize("kind", ["content", "metadata", "manifest"])
 def test_the_same_manifest_of_other_recordings_in_a_folder_is_another_set(
     tmp_path: Path, kind: FingerprintKind
 ) -> None:
@@ -154,9 +106,9 @@ def test_a_recording_that_is_replaced_in_a_bucket_is_prepared_again(
     shaky_storage: Storage, bucket_kind: str, fault_proxy: FaultProxy, tmp_path: Path
 ) -> None:
     root, options = shaky_storage.url(), options_of(bucket_kind, fault_proxy.url)
-    before = in_two_folders(root, options, "auto", tmp_path)
+    before = in_two_folders(root, options, "content", tmp_path)
     fault_proxy.requests.clear()
-    after = in_two_folders(root, options, "auto", tmp_path, replaced=True)
+    after = in_two_folders(root, options, "content", tmp_path, replaced=True)
     # Azure's mark of an object is another after each write, also of the same bytes.
     assert [one == other for one, other in zip(before, after, strict=True)] == [False, bucket_kind != "az"]
     assert [method for method, _ in fault_proxy.requests if method == "HEAD"] == [], "a listing, and no request each"
@@ -209,11 +161,11 @@ class TestMixedRecordings:
         storage = open_storage(f"{s3_bucket}/mixed", options)
         storage.upload_file(self._manifest(tmp_path), "noise.csv")
         storage.upload_file(tmp_path / "n.wav", "n.wav")
-        kinds: tuple[FingerprintKind, ...] = ("auto", "content", "metadata", "manifest")
+        kinds: tuple[FingerprintKind, ...] = ("content", "metadata", "manifest")
         before = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
         storage.upload_file(write_recording(tmp_path / "n.wav", speechlike(0.2)), "n.wav")
         after = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
-        assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, False, True]
+        assert [one == other for one, other in zip(before, after, strict=True)] == [False, False, True]
         (tmp_path / "noise.csv").write_text("path,kind\nn.wav,hum\n")
         storage.upload_file(tmp_path / "noise.csv", "noise.csv")
         later = [self._opened(storage.url("noise.csv"), kind, options).fingerprint for kind in kinds]
@@ -226,7 +178,7 @@ class TestMixedRecordings:
         return manifest
 
     def _opened(
-        self, location: str, kind: FingerprintKind = "auto", options: StorageOptions | None = None
+        self, location: str, kind: FingerprintKind = "content", options: StorageOptions | None = None
     ) -> SourceSplit:
         data = DataPart(train="/train.csv", validation="/valid.csv", fingerprint=kind)
         wanted = {"augment.noise_manifest": location}
