@@ -54,7 +54,7 @@ SUMMARY = "summary.json"
 # Includes the start of a worker process with the job's packages.
 TASK_TIMEOUT_S = 240.0
 # Suffixes of models that are a single file.
-MODEL_FILES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".pt")
+MODEL_FILES = (".zip", ".tar", ".gz", ".tgz", ".pt")
 # Timeout before training, for a node that is busy, or imports from a slow disk; the training itself will report what
 # the node lacks.
 SHORT_TIMEOUT_S = 60.0

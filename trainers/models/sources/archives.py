@@ -3,10 +3,8 @@
 Only the files needed to open a model are written, each under its base name in one folder.
 """
 
-import bz2
 import gzip
 import io
-import lzma
 import shutil
 import stat
 import struct
@@ -20,7 +18,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from trainers.data.sources.archives.open_archive import JoinedStreams
 from trainers.data.sources.archives.tar_members import RangeFile, ReadAt, check_end
 from trainers.errors import ConfigError, DataError, StorageError
 from trainers.models.sources.model_files import CONFIG, description_files, is_zip, weight_files
@@ -43,14 +40,10 @@ _HEADER_BYTES, _LENGTHS_OFFSET = 30, 26
 # After the content, if this bit is set: checksum and sizes, with or without a signature.
 _HAS_DESCRIPTOR, _DESCRIPTORS_BYTES = 0x08, (12, 16, 20, 24)
 _NO_GAP: tuple[int, ...] = (0,)
-_COMPRESSIONS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
-    (b"\x1f\x8b", lambda file: gzip.GzipFile(fileobj=file)),
-    (b"BZh", lambda file: JoinedStreams.opened(file, bz2.BZ2Decompressor)),
-    (b"\xfd7zXZ\x00", lambda file: JoinedStreams.opened(file, lzma.LZMADecompressor)),
-)
+_GZIP = b"\x1f\x8b"
 # Exceptions from reading a truncated file, or one of another format.
 _UNREADABLE = (
-    *(zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError),
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError),
     *(RuntimeError, NotImplementedError, ValueError, LookupError, struct.error),
 )
 
@@ -236,11 +229,8 @@ def _opened_tar(file: Path, origin: str) -> Iterator[tuple[tarfile.TarFile, Read
     """Yields a tar, and a reader of its uncompressed bytes."""
     with ExitStack() as stack:
         content: Any = stack.enter_context(file.open("rb"))
-        magic = content.read(8)
-        content.seek(0)
-        opener = next((each for begin, each in _COMPRESSIONS if magic.startswith(begin)), None)
-        if opener is not None:
-            content = stack.enter_context(opener(content))
+        if content.peek().startswith(_GZIP):
+            content = stack.enter_context(gzip.GzipFile(fileobj=content))
 
         def read_at(start: int, length: int) -> bytes:
             content.seek(start)

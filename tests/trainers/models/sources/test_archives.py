@@ -1,10 +1,8 @@
 """Archives of models, hostile ones above all: nothing is written but the files of a complete model."""
 
-import bz2
 import gzip
 import io
 import itertools
-import lzma
 import random
 import re
 import shutil
@@ -14,7 +12,6 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -71,7 +68,7 @@ def named(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 
 @pytest.mark.parametrize("home", ["", "model/", "./a/b/"])
-@pytest.mark.parametrize("mode", ["zip", "w", "w:gz", "w:xz", "w:bz2"])
+@pytest.mark.parametrize("mode", ["zip", "w", "w:gz"])
 def test_a_model_is_written_wherever_it_lies_in_the_archive(tmp_path: Path, home: str, mode: str) -> None:
     files = {f"{home}{name}": content for name, content in FILES.items()}
     more = {f"{home}README.md": b"words", f"{home}runs/events.json": b"{}", f"{home}pytorch_model.bin": b"pickle"}
@@ -182,7 +179,7 @@ def test_content_that_does_not_fit_its_checksum_is_damage(tmp_path: Path) -> Non
     refused(file, tmp_path / "to", "cut or damaged .*Bad CRC", StorageError)
 
 
-@pytest.mark.parametrize("mode", ["zip", "deflated zip", "w", "w:gz", "w:xz", "w:bz2"])
+@pytest.mark.parametrize("mode", ["zip", "deflated zip", "w", "w:gz"])
 def test_a_damaged_archive_gives_the_model_that_it_was_made_of_or_none(tmp_path: Path, mode: str) -> None:
     # Weights are a tenth, so that most bits are of headers; a damaged name must not make a tokenizer be passed over.
     files = {f"model/{name}": content[:900] * 2 for name, content in FILES.items()}
@@ -249,10 +246,9 @@ def test_a_tar_whose_last_file_is_a_zip_is_a_tar(tmp_path: Path) -> None:
     assert unpacked(file, tmp_path / "to") == FILES
 
 
-@pytest.mark.parametrize("module", [gzip, bz2, lzma])
-def test_a_compressed_archive_may_be_of_several_parts(tmp_path: Path, module: ModuleType) -> None:
+def test_a_compressed_archive_may_be_of_several_parts(tmp_path: Path) -> None:
     plain = tar_of(tmp_path / "plain", FILES).read_bytes()
-    parts = [module.compress(plain[start : start + 3000]) for start in range(0, len(plain), 3000)]
+    parts = [gzip.compress(plain[start : start + 3000]) for start in range(0, len(plain), 3000)]
     (tmp_path / "joined").write_bytes(b"".join(parts) + bytes(512))
     assert unpacked(tmp_path / "joined", tmp_path / "to") == FILES
     parts[-1] = bytes([parts[-1][0] ^ 1]) + parts[-1][1:]

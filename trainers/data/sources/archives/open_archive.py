@@ -1,16 +1,11 @@
-"""Strict readers of compressed files, and random access to the content of archives: in compressed ones by seek points.
-
-A strict reader checks each stream to its end; only further streams may follow.
-"""
+"""Random access to the content of archives, in compressed ones by seek points, and their members."""
 
 import gzip
 import io
 import tarfile
 import zlib
-from bz2 import BZ2Decompressor
 from collections.abc import Callable
-from lzma import LZMADecompressor
-from typing import IO, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
 from trainers.config.storage_location import StorageOptions, is_remote, without_password
 from trainers.data.sources.archives.archive_path import is_compressed
@@ -19,7 +14,6 @@ from trainers.data.sources.located_files import on_this_node, read_range
 from trainers.errors import DataError
 
 T = TypeVar("T")
-Decompressor = BZ2Decompressor | LZMADecompressor
 
 # Bytes read at a time from a compressed archive that is not on this node's disk.
 _BLOCK_BYTES = 4 * 2**20
@@ -178,63 +172,3 @@ class SequentialGzip:
             if getattr(error, "errno", None) is not None:
                 raise
             raise DataError(f"{self._name}: the archive is damaged or cut short ({error}): fetch it again") from None
-
-
-class JoinedStreams(io.RawIOBase):
-    """The decompressed content of a bzip2 or xz file of one or more streams.
-
-    Python's own readers end after the first stream if the next one is damaged, and ignore any other data after it.
-    """
-
-    @classmethod
-    def opened(cls, file: IO[bytes], new: Callable[[], Decompressor]) -> io.BufferedReader:
-        """Opens a file; `new` makes the decompressor for its format."""
-        return io.BufferedReader(cls(file, new), _PIECE_BYTES)
-
-    def __init__(self, file: IO[bytes], new: Callable[[], Decompressor]):
-        super().__init__()
-        self._file, self._new = file, new
-        self._restart()
-
-    def _restart(self) -> None:
-        self._file.seek(0)
-        self._decompressor, self._position = self._new(), 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        target = offset + (self._position if whence == io.SEEK_CUR else 0)
-        if target < self._position:
-            self._restart()
-        while self._position < target and self._next(min(_PIECE_BYTES, target - self._position)):
-            pass
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._next(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _next(self, most: int) -> bytes:
-        """Returns decompressed bytes; none at the end. Raises EOFError, OSError, lzma.LZMAError if damaged."""
-        data = b""
-        while not data:
-            if self._decompressor.eof:
-                behind = self._decompressor.unused_data.lstrip(b"\0")
-                while not behind and (piece := self._file.read(_PIECE_BYTES)):
-                    behind = piece.lstrip(b"\0")
-                if not behind:
-                    break
-                self._decompressor = self._new()
-                data = self._decompressor.decompress(behind, most)
-                continue
-            piece = self._file.read(_PIECE_BYTES) if self._decompressor.needs_input else b""
-            if not piece and self._decompressor.needs_input:
-                raise EOFError("it ends in the middle")
-            data = self._decompressor.decompress(piece, most)
-        self._position += len(data)
-        return data

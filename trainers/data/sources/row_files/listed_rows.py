@@ -3,15 +3,13 @@
 `datasets` reads files of one format and ignores those of others, which is reported.
 """
 
-import bz2
 import gzip
 import io
 import json
-import lzma
 import posixpath
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ import pyarrow.parquet as pq
 
 from trainers.config.storage_location import is_hub_url
 from trainers.config.wording import counted
-from trainers.data.sources.archives.open_archive import JoinedStreams
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.located_files import read_location
 from trainers.data.sources.manifest import Manifest, TableRules
@@ -30,11 +27,6 @@ from trainers.errors import DataError
 
 FIELD = "data.dataset"
 _FILE_NAME = "file_name"
-_UNPACKERS: Mapping[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.decompress,
-    ".bz2": lambda content: JoinedStreams.opened(io.BytesIO(content), bz2.BZ2Decompressor).read(),
-    ".xz": lambda content: JoinedStreams.opened(io.BytesIO(content), lzma.LZMADecompressor).read(),
-}
 # Options of a README that change the rows and columns of a data set's files, and the meaning of quotes in them.
 _DECISIVE = (
     *("header", "names", "index_col", "usecols", "skiprows", "nrows", "skipfooter", "comment", "dialect", "field"),
@@ -105,17 +97,16 @@ def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
         table = pq.ParquetFile(io.BytesIO(read_location(location, files.storage_options))).read()
         refuse_repeated(f"{FIELD}: {location}", table.column_names, table.column_names)
         return f"{location}.jsonl", "\n".join(json.dumps(row, default=_as_text) for row in table.to_pylist()).encode()
-    if ending not in _UNPACKERS:
-        content = files.read(location)
-        if content is None:
-            raise DataError(f"{FIELD}: {location}: no such file")
-        return location, content
-    packed = read_location(location, files.storage_options)
-    try:
-        content = _UNPACKERS[ending](packed)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError) as error:
-        raise DataError(f"{FIELD}: {location}: it is damaged ({error}): fetch it again") from None
-    return stem, in_utf_8(location, content, files.encoding)
+    if ending == ".gz":
+        packed = read_location(location, files.storage_options)
+        try:
+            content = gzip.decompress(packed)
+        except (EOFError, OSError, zlib.error) as error:
+            raise DataError(f"{FIELD}: {location}: it is damaged ({error}): fetch it again") from None
+        return stem, in_utf_8(location, content, files.encoding)
+    if (text := files.read(location)) is None:
+        raise DataError(f"{FIELD}: {location}: no such file")
+    return location, text
 
 
 def _as_text(value: Any) -> str:

@@ -5,7 +5,6 @@ import csv
 import gzip
 import io
 import json
-import lzma
 import os
 import re
 import shutil
@@ -300,23 +299,28 @@ def test_the_table_of_an_audio_folder_is_text_and_the_only_one(root: Path) -> No
         opened(data)
 
 
-@pytest.mark.parametrize(("kind", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
-def test_a_compressed_table_that_is_damaged_is_refused(
-    root: Path, kind: str, compress: Callable[[bytes], bytes]
-) -> None:
+def test_a_compressed_table_that_is_damaged_is_refused(root: Path) -> None:
     data = write(root, "dataset", "csv.gz", rows_of(["a", "b"]))
-    (root / "train" / "train.csv.gz").unlink()
-    table = root / "train" / f"train.csv.{kind}"
-    readme = root / "train" / "README.md"
-    readme.write_text(readme.read_text().replace("csv.gz", f"csv.{kind}"))
-    whole, second = compress(b"path,text\na.wav,a\n"), compress(b"b.wav,b\n")
+    table = root / "train" / "train.csv.gz"
+    whole, second = gzip.compress(b"path,text\na.wav,a\n"), gzip.compress(b"b.wav,b\n")
     table.write_bytes(whole + second)
     assert opened(data).table["text"].to_pylist() == ["a", "b"]
     broken = bytes([second[0] ^ 1]) + second[1:]
     for content in (whole[:-6], whole[:-8] + bytes(8), whole + b"junk", whole + broken, whole + second[:-6]):
         table.write_bytes(content)
-        with pytest.raises(DataError, match=rf"train.csv.{kind}: it is damaged \(.*\): fetch it again"):
+        with pytest.raises(DataError, match=r"train.csv.gz: it is damaged \(.*\): fetch it again"):
             opened(data)
+
+
+def test_a_table_in_another_compression_says_how_to_unpack_it(root: Path) -> None:
+    data = write(root, "dataset", "csv", rows_of(["a", "b"]))
+    table = root / "train" / "train.csv"
+    table.with_suffix(".csv.bz2").write_bytes(bz2.compress(table.read_bytes()))
+    table.unlink()
+    readme = root / "train" / "README.md"
+    readme.write_text(readme.read_text().replace("train.csv", "train.csv.bz2"))
+    with pytest.raises(DataError, match=r"train\.csv\.bz2: is compressed \(bzip2\): unpack it with bunzip2"):
+        opened(data)
 
 
 @pytest.mark.parametrize(("split", "more"), [("test", ", or to null to do without"), ("train", "$")])
