@@ -11,7 +11,8 @@ import soxr
 
 from tests.benchmarks.sizes import RANKS, Sizes
 from tests.settings import speech_data
-from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus
+from trainers.config.parts.data_part import DemoPart
+from trainers.data.sources.demo_corpus import make_demo_corpus
 
 SAMPLING_RATE_HZ = 16_000
 SHORTEST_S, LONGEST_S = 2.0, 3.0
@@ -82,8 +83,7 @@ def _join_digits(source: Path, folder: Path, count: int) -> list[dict[str, str]]
 
 def _demo(folder: Path, count: int) -> list[dict[str, str]]:
     # Eight words take two to three seconds.
-    options = DemoOptions(train_utterances=count, min_words=7, max_words=9)
-    manifest = make_demo_corpus(folder / "demo", options)["train"]
+    manifest = make_demo_corpus(folder / "demo", DemoPart(train_utterances=count), (7, 9))["train"]
     rows = csv.DictReader(manifest.open(encoding="utf-8"))
     return [{"path": f"demo/{row['path']}", "text": row["text"], "duration": row["duration"]} for row in rows]
 

@@ -13,8 +13,9 @@ import torch
 
 from tests.integration.driver_process import RayHead
 from tests.trainers.synthetic import config
+from trainers.config.parts.data_part import DemoPart
 from trainers.config.schema import TrainConfig
-from trainers.data.sources.demo_corpus import DemoOptions, make_demo_corpus
+from trainers.data.sources.demo_corpus import make_demo_corpus
 from trainers.distributed.ray_connection import connected
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.families import family_of
@@ -49,10 +50,8 @@ def scored(half_trained: TrainConfig, workers: int, batch_size: int) -> dict[str
 def half_trained(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
     """The config of a finished run whose model is neither right nor lost."""
     folder = tmp_path_factory.mktemp("half")
-    options = DemoOptions(
-        train_utterances=1, validation_utterances=12, test_utterances=27, min_words=3, max_words=7, seed=3
-    )
-    manifests = make_demo_corpus(folder / "corpus", options)
+    demo = DemoPart(train_utterances=1, validation_utterances=12, test_utterances=27, seed=3)
+    manifests = make_demo_corpus(folder / "corpus", demo, (3, 7))
     # It learns by heart what it is scored on, which takes seconds, and is interrupted at it.
     shutil.copy(manifests["test"], manifests["train"])
     wanted = config(

@@ -43,9 +43,10 @@ class DemoPart(Part):
     """A speech corpus that is synthesized on the node that runs the job, so that a recipe works on any cluster."""
 
     train_utterances: Positive = Field(1500, description="Utterances to train on.")
-    validation_utterances: Positive = Field(100, description="Utterances that select the best model.")
+    # Each has a word sequence of its own, of 47,280.
+    validation_utterances: Positive = Field(100, le=10_000, description="Utterances that select the best model.")
     test_utterances: Positive = Field(
-        150, description="Utterances of the final score, with other voices and word sequences."
+        150, le=10_000, description="Utterances of the final score, with other voices and word sequences."
     )
     seed: NotNegative = Field(0, description="Seed of texts and voices.")
 

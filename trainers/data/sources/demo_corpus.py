@@ -13,33 +13,31 @@ process that speaks the complete plan in order gives the same bytes every time.
 import csv
 import ctypes
 import hashlib
-import json
-import math
 import os
 import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import soundfile
 
-from trainers.config.parts.data_part import DataPart
+from trainers.config.parts.data_part import DataPart, DemoPart
 from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit
 from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.manifest import read_manifest
 from trainers.data.sources.recording_readers import FileReader, RowReader
 from trainers.errors import DataError
 from trainers.storage import Storage
-from trainers.storage.own_folder import own_temporary_folder
+from trainers.storage.own_folder import locked, own_temporary_folder
 
 try:
     import espeakng_loader
@@ -55,6 +53,8 @@ WORDS = (
     "red", "green", "blue", "left", "right", "up", "down", "stop", "go",
     "one", "two", "three", "four", "five", "six", "seven",
 )
+# Numbers of words in an utterance.
+LENGTHS = (2, 4)
 ACCENTS = ("en", "en-us", "en-gb-scotland", "en-gb-x-rp")
 # Variants of espeak-ng that speak clearly. Each is a different speaker: pitch, formants, timing.
 SPEAKERS = {
@@ -88,37 +88,6 @@ MARGIN_S = 0.03  # kept around the speech, so that soft consonants are not trimm
 
 
 @dataclass(frozen=True)
-class DemoOptions:
-    """Options of the corpus. The same options give the same bytes.
-
-    Attributes:
-        max_words: Maximum number of words in an utterance, all different.
-        seed: Chooses words, speakers, speeds and pitches.
-    """
-
-    train_utterances: int = 1500
-    validation_utterances: int = 100
-    test_utterances: int = 150
-    min_words: int = 2
-    max_words: int = 4
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        held_out = self.validation_utterances + self.test_utterances
-        sequences = sum(math.perm(len(WORDS), n) for n in range(self.min_words, self.max_words + 1))
-        # Each held-out utterance has a word sequence of its own; training needs some, too.
-        if 2 * held_out > sequences:
-            raise DataError(
-                f"validation_utterances + test_utterances is {held_out}, more than half of the {sequences} "
-                f"sequences of {self.min_words} to {self.max_words} words: ask for fewer or raise max_words"
-            )
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {split: getattr(self, f"{split}_utterances") for split in SPLITS}
-
-
-@dataclass(frozen=True)
 class DemoUtterance:
     """One clip to synthesize: in espeak-ng's language `accent` ("en-us"), by its voice variant `speaker`."""
 
@@ -136,23 +105,21 @@ class DemoUtterance:
         return f"{self.accent}+{self.speaker}"
 
 
-def plan_corpus(options: DemoOptions) -> list[DemoUtterance]:
-    """Plans every clip of the corpus; the same options give the same plan.
+def plan_corpus(demo: DemoPart, lengths: tuple[int, int] = LENGTHS) -> list[DemoUtterance]:
+    """Returns the clips of training, then validation, then test; the same arguments give the same plan.
 
     Word sequences of the test and validation splits occur once in the corpus; those of the training
-    split may repeat within it.
-
-    Returns:
-        The clips of training, then validation, then test.
+    split may repeat within it. `lengths`: minimum and maximum number of words of an utterance, all different.
     """
-    rng = random.Random(options.seed)
+    rng = random.Random(demo.seed)
     held_out: set[str] = set()
     by_split: dict[str, list[DemoUtterance]] = {}
     for split in reversed(SPLITS):
         speakers = SPEAKERS[split]
         by_split[split] = []
-        for number in range(options.counts[split]):
-            text = _new_sequence(rng, options, held_out)
+        for number in range(getattr(demo, f"{split}_utterances")):
+            while (text := " ".join(rng.sample(WORDS, rng.randint(*lengths)))) in held_out:
+                pass
             if split != "train":
                 held_out.add(text)
             by_split[split].append(
@@ -169,39 +136,30 @@ def plan_corpus(options: DemoOptions) -> list[DemoUtterance]:
     return [utterance for split in SPLITS for utterance in by_split[split]]
 
 
-def corpus_key(options: DemoOptions) -> str:
+def corpus_key(demo: DemoPart) -> str:
     """Returns a hash of everything that is spoken and how, so that other voices are another corpus."""
-    return hashlib.sha256(f"{FORMAT_VERSION} {plan_corpus(options)}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{FORMAT_VERSION} {plan_corpus(demo)}".encode()).hexdigest()[:16]
 
 
-def make_demo_corpus(folder: Path, options: DemoOptions) -> dict[str, Path]:
+def make_demo_corpus(folder: Path, demo: DemoPart, lengths: tuple[int, int] = LENGTHS) -> dict[str, Path]:
     """Makes the corpus in a folder, unless it exists: `clips/*.wav`, and the CSV manifests by split that it returns.
 
-    The folder, which is named after the options, appears complete or not at all, so that several processes may call
-    this at once: each makes its own copy, the first to finish is kept, and all return the same paths.
+    The folder appears complete or not at all; other processes wait for it. One that was emptied, as temporary files may
+    be, is made again. For `lengths` see `plan_corpus`.
 
     Raises:
         DataError: If espeak-ng is missing or fails.
     """
-    if not _is_made(folder):
-        if espeakng_loader is None:
-            raise DataError("the demo speaks with espeak-ng, which is not installed: pip install 'rayscribe[demo]'")
-        unfinished = folder.with_name(f".{folder.name}.{uuid4().hex}")
-        try:
-            _write_in_fresh_process(unfinished, options)
-            unfinished.rename(folder)
-        except OSError:
-            # Another process finished first: a non-empty folder cannot be replaced. Its corpus is the same.
-            if not _is_made(folder):
-                raise
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    return {split: folder / f"{split}.csv" for split in SPLITS}
-
-
-def _is_made(folder: Path) -> bool:
-    """Returns True if the folder has a corpus; a folder that was emptied, as temporary files may be, has none."""
-    return folder.is_dir() and any(folder.iterdir())
+    manifests = {split: folder / f"{split}.csv" for split in SPLITS}
+    with locked(folder):
+        if not manifests["train"].exists():
+            if espeakng_loader is None:
+                raise DataError("the demo speaks with espeak-ng, which is not installed: pip install 'rayscribe[demo]'")
+            with TemporaryDirectory(dir=folder.parent) as unfinished:
+                _write_in_fresh_process(Path(unfinished), demo, lengths)
+                shutil.rmtree(folder, ignore_errors=True)
+                Path(unfinished).rename(folder)
+    return manifests
 
 
 def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.int16]]:
@@ -242,10 +200,10 @@ def synthesize(utterances: Iterable[DemoUtterance]) -> Iterator[npt.NDArray[np.i
         yield _trimmed(np.frombuffer(b"".join(pieces), dtype=np.int16))
 
 
-def write_corpus(folder: Path, options: DemoOptions) -> None:
-    """Synthesizes the complete plan into a new folder, in this process."""
-    (folder / "clips").mkdir(parents=True)
-    plan = plan_corpus(options)
+def write_corpus(folder: Path, demo: DemoPart, lengths: tuple[int, int] = LENGTHS) -> None:
+    """Synthesizes the complete plan into a folder, in this process."""
+    (folder / "clips").mkdir()
+    plan = plan_corpus(demo, lengths)
     rows: dict[str, list[tuple[str, str, str, str, float]]] = {split: [] for split in SPLITS}
     for utterance, samples in zip(plan, synthesize(plan), strict=True):
         path = f"clips/{utterance.id}.wav"
@@ -259,16 +217,9 @@ def write_corpus(folder: Path, options: DemoOptions) -> None:
             writer.writerows(rows[split])
 
 
-def _new_sequence(rng: random.Random, options: DemoOptions, taken: set[str]) -> str:
-    while True:
-        text = " ".join(rng.sample(WORDS, rng.randint(options.min_words, options.max_words)))
-        if text not in taken:
-            return text
-
-
-def _write_in_fresh_process(folder: Path, options: DemoOptions) -> None:
-    command = [sys.executable, "-P", "-m", __name__]
-    command += [str(folder.absolute()), json.dumps(asdict(options))]
+def _write_in_fresh_process(folder: Path, demo: DemoPart, lengths: tuple[int, int]) -> None:
+    arguments = [str(folder.absolute()), demo.model_dump_json(), *map(str, lengths)]
+    command = [sys.executable, "-P", "-m", __name__, *arguments]
     # The child must find this package where the parent found it: installed, or in a job's working folder.
     import_paths = [str(Path(__file__).resolve().parents[__name__.count(".")]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, import_paths))}
@@ -321,24 +272,23 @@ class DemoSource(DataSource):
             f"demo {split}",
             table.append_column(_RECORDING, pa.array(recordings, pa.large_binary())),
             RowReader(_RECORDING, FileReader(self.storage_options)),
-            hash_of(corpus_key(self._options), split),
+            hash_of(corpus_key(self._demo), split),
         )
 
     def truncated(self, counts: Mapping[str, int], folder: Path) -> DataPart:
-        assert self.data.demo is not None
         names = {f"{split}_utterances": count for split, count in counts.items()}
-        few = {name: min(getattr(self.data.demo, name), count) for name, count in names.items()}
-        return self.data.model_copy(update={"demo": self.data.demo.model_copy(update=few)})
+        few = {name: min(getattr(self._demo, name), count) for name, count in names.items()}
+        return self.data.model_copy(update={"demo": self._demo.model_copy(update=few)})
 
-    @cached_property
-    def _options(self) -> DemoOptions:
+    @property
+    def _demo(self) -> DemoPart:
         assert self.data.demo is not None
-        return DemoOptions(**self.data.demo.model_dump())
+        return self.data.demo
 
     @cached_property
     def _manifests(self) -> Mapping[str, Path]:
-        return make_demo_corpus(own_temporary_folder("demo") / corpus_key(self._options), self._options)
+        return make_demo_corpus(own_temporary_folder("demo") / corpus_key(self._demo), self._demo)
 
 
 if __name__ == "__main__":
-    write_corpus(Path(sys.argv[1]), DemoOptions(**json.loads(sys.argv[2])))
+    write_corpus(Path(sys.argv[1]), DemoPart.model_validate_json(sys.argv[2]), (int(sys.argv[3]), int(sys.argv[4])))
