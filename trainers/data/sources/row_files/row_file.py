@@ -1,8 +1,7 @@
 """Rows of a data set's Parquet or Arrow files: the rows of a split, their locations, and their reader.
 
 Arrow files are those that `Dataset.save_to_disk` writes: Arrow's streaming format, or its file format. A local file is
-mapped into memory, so that only the parts in use are read. On the Hub, a file of the file format is read by single
-batches of rows; a stream is read from its beginning, a batch at a time.
+mapped into memory, so that only the parts in use are read; one on the Hub is read from its beginning, batch by batch.
 """
 
 import json
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -122,10 +120,11 @@ class ArrowRows:
     name = "Arrow"
 
     def describe(self, url: str) -> RowFile:
-        is_stream, schema = head = _arrow_head(url)
-        counts = [rows for rows, _ in _batches(url, head, [_plain(schema)])]
-        at_once = sum(counts) if is_stream else max(counts, default=0)
-        return RowFile(url, sum(counts), at_once if _is_remote(url) else 1, schema)
+        _, schema = head = _arrow_head(url)
+        # A column that is cheap to read, for counting rows.
+        plain = next((field.name for field in schema if not pa.types.is_nested(field.type)), str(schema.names[0]))
+        rows = sum(map(len, _batches(url, head, [plain])))
+        return RowFile(url, rows, rows if _is_remote(url) else 1, schema)
 
     def read_columns(self, url: str, columns: Sequence[str]) -> pa.Table:
         head = _arrow_head(url)
@@ -136,17 +135,16 @@ class ArrowRows:
             values = (pc.struct_field(rows[name], field) if field else rows[name] for name, _, field in fields.values())
             return pa.table(list(map(_checked, values)), names)
 
-        batches = (chosen(read()) for _, read in _batches(url, head, names))
-        return pa.concat_tables([chosen(head[1].empty_table()), *batches])
+        return pa.concat_tables([chosen(head[1].empty_table()), *map(chosen, _batches(url, head, names))])
 
     def read_values(self, url: str, column: str, wanted: Sequence[int]) -> Iterator[Any]:
         first, left = 0, list(reversed(wanted))
-        for rows, read in _batches(url, _arrow_head(url), [column]):
-            if left[-1] < first + rows:
-                values = _checked(read().column(column))
-                while left and left[-1] < first + rows:
+        for batch in _batches(url, _arrow_head(url), [column]):
+            if left[-1] < first + len(batch):
+                values = _checked(batch.column(column))
+                while left and left[-1] < first + len(batch):
                     yield values[left.pop() - first].as_py()
-            first += rows
+            first += len(batch)
             if not left:
                 return
         refuse_too_few(first, wanted)
@@ -369,30 +367,17 @@ def _arrow_head(url: str) -> tuple[bool, pa.Schema]:
         return is_stream, (pa.ipc.open_stream if is_stream else pa.ipc.open_file)(file).schema
 
 
-def _batches(
-    url: str, head: tuple[bool, pa.Schema], columns: Sequence[str]
-) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
-    """Yields for each batch of a file its number of rows, and a function that reads the columns."""
+def _batches(url: str, head: tuple[bool, pa.Schema], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yields the batches of columns of a file."""
     is_stream, schema = head
-
-    def options(names: Sequence[str]) -> pa.ipc.IpcReadOptions:
-        included = [schema.names.index(name) for name in names]
-        return pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
-
+    included = [schema.names.index(name) for name in columns]
+    options = pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
     with closing(_open(url)) as file:
         if is_stream:
-            for batch in pa.ipc.open_stream(file, options=options(columns)):
-                yield len(batch), batch.slice
-            return
-        counted = pa.ipc.open_file(file, options=options([_plain(schema)]))
-        reader = pa.ipc.open_file(file, options=options(columns))
-        for number in range(counted.num_record_batches):
-            yield counted.get_batch(number).num_rows, partial(reader.get_batch, number)
-
-
-def _plain(schema: pa.Schema) -> str:
-    """Returns a column that is cheap to read, for counting rows."""
-    return next((field.name for field in schema if not pa.types.is_nested(field.type)), str(schema.names[0]))
+            yield from pa.ipc.open_stream(file, options=options)
+        else:
+            reader = pa.ipc.open_file(file, options=options)
+            yield from map(reader.get_batch, range(reader.num_record_batches))
 
 
 def _checked(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
