@@ -2,16 +2,14 @@
 
 import gzip
 import io
-import tarfile
 import zlib
 from collections.abc import Callable
 from typing import BinaryIO, TypeVar
 
 from trainers.config.storage_location import StorageOptions, is_remote, without_password
 from trainers.data.sources.archives.archive_path import is_compressed
-from trainers.data.sources.archives.tar_members import Member, RangeFile, ReadAt, read_members
+from trainers.data.sources.archives.tar_members import Member, RangeFile, ReadAt, damaged, read_members
 from trainers.data.sources.located_files import on_this_node, read_range
-from trainers.errors import DataError
 
 T = TypeVar("T")
 
@@ -21,8 +19,6 @@ _BLOCK_BYTES = 4 * 2**20
 _MOST_POINTS, _LEAST_SPACING_BYTES = 2048, 4 * 2**20
 # Typical gzip ratio for tables and WAV; a wrong guess only changes the number of points.
 _USUAL_RATIO = 2
-# Magic bytes of gzip, and of tar at an offset in its first block.
-_GZIP, _TAR, _TAR_PLACE = b"\x1f\x8b", b"ustar", 257
 _PIECE_BYTES = 2**20
 # Kept before the furthest byte read: a tar reader seeks back this far at most, after reading ahead for a header.
 _KEPT_BYTES = 4 * 2**20
@@ -47,28 +43,12 @@ def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") ->
         DataError: the archive is damaged, was cut short, or has data after its end.
     """
     if points is None:
-        _refuse_other_kind(location, read_at(0, tarfile.BLOCKSIZE))
         return list(read_members(without_password(location), read_at))
     with points.opened() as file:
-        _refuse_other_kind(location, file.read(tarfile.BLOCKSIZE))
-        file.seek(0)
         content = SequentialGzip(without_password(location), file)
         members = list(read_members(without_password(location), content.read_at, with_content=True))
         content.check_rest()
     return members
-
-
-def _refuse_other_kind(location: str, start: bytes) -> None:
-    """Raises DataError if an archive's content is compressed and its name is not, or the reverse, as browsers do."""
-    problem, is_gzip = "", start.startswith(_GZIP)
-    if is_compressed(location) and start[_TAR_PLACE:].startswith(_TAR) and not is_gzip:
-        problem = (
-            "compressed archive, and its content is a plain tar, as browsers leave what they unpack: rename it to .tar"
-        )
-    elif is_gzip and not is_compressed(location):
-        problem = "plain tar, and its content is compressed (gzip): rename it to .tar.gz"
-    if problem:
-        raise DataError(f"{without_password(location)}: is named like a {problem}")
 
 
 class SeekPoints:
@@ -117,7 +97,7 @@ class SeekPoints:
                 raise self._failure from None
             if getattr(error, "errno", None) is not None:
                 raise
-            raise DataError(f"{self._location}: the archive is damaged ({error}): fetch it again") from None
+            raise damaged(self._location, error) from None
 
     def _noting(self, read_at: ReadAt) -> ReadAt:
         """Keeps errors of access to another machine, which the library reports as damage."""
@@ -171,4 +151,4 @@ class SequentialGzip:
             # Errors of the disk have an errno.
             if getattr(error, "errno", None) is not None:
                 raise
-            raise DataError(f"{self._name}: the archive is damaged or cut short ({error}): fetch it again") from None
+            raise damaged(self._name, error) from None

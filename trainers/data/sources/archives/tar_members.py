@@ -79,7 +79,7 @@ class RangeFile(io.RawIOBase):
 
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= self._most_bytes:
-            raise DataError(f"{self._name}: a header claims {size} bytes: it is damaged; fetch the archive again")
+            raise DataError(f"{self._name}: a header claims {size} bytes: it is damaged; {_AGAIN}")
         start = self._position - self._block_start
         if start < 0 or start + size > len(self._block):
             self._block_start, start = self._position, 0
@@ -122,8 +122,15 @@ def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) 
     except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError, OSError) as error:
         if getattr(error, "errno", None) not in (None, errno.EINVAL, errno.EOVERFLOW):
             raise
-        raise DataError(f"{location}: the archive is damaged or cut short ({error}): {_AGAIN}") from None
+        raise damaged(location, error) from None
     check_end(location, read_at, end)
+
+
+def damaged(location: str, error: Exception) -> DataError:
+    """Returns the error for an archive that a library cannot read."""
+    # A browser may unpack what it fetches, and keep its name.
+    problem = "the archive is damaged or cut short, or its content is not what its name says"
+    return DataError(f"{location}: {problem} ({error}): {_AGAIN}")
 
 
 def read_content(member: Member, read_at: ReadAt, *, with_content: bool) -> bytes | None:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,8 @@ from tests.trainers.data.sources.archives.damages import headers_of_tar, require
 from tests.trainers.data.sources.archives.made_archives import manifest_members, recording, write_tar
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources.formats.common_voice import Rules, write_manifests
 from trainers.data.sources.known_sources import open_sources
 from trainers.errors import DataError, StorageError
-
-TABLES = {"train": ["train"], "validation": ["dev"], "test": ["test"]}
 
 
 def rows_of(location: str) -> tuple[list[Any], list[Any]]:
@@ -50,20 +46,15 @@ def common_voice(folder: Path, mode: str) -> bytes:
 def test_common_voice_s_archive_gives_the_clips_and_texts_that_it_was_made_of_or_none(
     tmp_path: Path, suffix: str
 ) -> None:
-    archive, out = tmp_path / f"cv{suffix}", tmp_path / "out"
+    archive = tmp_path / f"cv{suffix}"
 
-    def read(data: bytes) -> dict[str, bytes]:
+    def read(data: bytes) -> object:
         archive.write_bytes(data)
-        shutil.rmtree(out, ignore_errors=True)
         try:
-            write_manifests(
-                archive, out, TABLES, language="sr", rules=Rules(), disjoint_speakers=False, log=lambda line: None
-            )
+            return rows_of(f"common_voice:{archive}?language=sr")
         except DataError as error:
             assert str(archive) in str(error)
-            assert not list(out.glob("*.jsonl"))
             raise
-        return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
     is_compressed = suffix != ".tar"
     data = common_voice(tmp_path, "w:gz" if is_compressed else "w")
@@ -144,16 +135,8 @@ def test_a_compressed_manifest_is_told_to_be_one(tmp_path: Path) -> None:
         rows_of(str(tmp_path / "train.csv.gz"))
 
 
-@pytest.mark.parametrize(
-    ("suffix", "mode", "problem"),
-    [
-        (".tar.gz", "w", "is named like a compressed archive, and its content is a plain tar.*: rename it to .tar"),
-        (".tar", "w:gz", "is named like a plain tar, and its content is compressed .*: rename it to .tar.gz"),
-    ],
-)
-def test_an_archive_whose_name_and_content_disagree_is_told_to_be_one(
-    tmp_path: Path, suffix: str, mode: str, problem: str
-) -> None:
+@pytest.mark.parametrize(("suffix", "mode"), [(".tar.gz", "w"), (".tar", "w:gz")])
+def test_an_archive_whose_name_and_content_disagree_is_told_to_be_one(tmp_path: Path, suffix: str, mode: str) -> None:
     write_tar(tmp_path / f"corpus{suffix}", samples(), mode)
-    with pytest.raises(DataError, match=problem):
+    with pytest.raises(DataError, match="its content is not what its name says"):
         rows_of(f"webdataset:{tmp_path}/corpus{suffix}")
