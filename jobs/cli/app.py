@@ -60,7 +60,6 @@ for command, name, panel in (
     # For `launch`, everything after the program's name is the program's.
     settings = {"allow_interspersed_args": name != "launch"}
     app.command(name, rich_help_panel=panel, context_settings=settings)(command)
-app.add_typer(recipes.data, name="data", rich_help_panel=LOCAL)
 app.add_typer(cluster_commands.cluster, name="cluster", rich_help_panel=CLUSTERS)
 app.add_typer(serve.tokens, name="token", rich_help_panel=SERVICE)
 

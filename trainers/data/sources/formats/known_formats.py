@@ -8,13 +8,14 @@ import pyarrow as pa
 
 from trainers.config.parts.data_location import PLACES, DataLocation
 from trainers.config.storage_location import unreadable_url
+from trainers.config.wording import counted
 from trainers.data.sources.archives.archive_index import ArchiveIndex
 from trainers.data.sources.archives.archive_path import expand_names
 from trainers.data.sources.archives.source_files import SourceFiles
 from trainers.data.sources.data_source import table_of
 from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.formats import lhotse
-from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, Counts, Rules, table_of_clips
+from trainers.data.sources.formats.common_voice import SPLIT_FILES, CommonVoice, table_of_clips
 from trainers.data.sources.formats.kaldi import read_kaldi
 from trainers.data.sources.formats.librispeech import TRANSCRIPTS, read_chapter
 from trainers.data.sources.formats.nemo import read_tarred
@@ -43,19 +44,13 @@ def read_rows(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
 def _common_voice(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     tables = [SPLIT_FILES.get(name, name) for name in where.options.get("split", split).split("+")]
     folder = files.root_of(where.path, f"{tables[0]}.tsv", where.options.get("language"))
-    counts, corpus = Counts(), CommonVoice(folder.rstrip("/"), files)
-    rules = Rules(accented_letters=_truth(where, "accented_letters", default=True))
-    table = table_of_clips(corpus.clips(tables, rules, counts))
+    corpus, accented = CommonVoice(folder.rstrip("/"), files), where.options.get("accented_letters", "true")
+    if accented not in ("true", "false"):
+        raise ConfigError(f"common_voice:{where.path}: accented_letters is {accented!r}: give true or false")
+    table = table_of_clips(corpus.clips(tables, accented_letters=accented == "true"))
     location = f"{corpus.folder}/{tables[0]}.tsv"
-    warnings = [f"{location}: {line}" for line in counts.lines()]
+    warnings = [f"{location}: {counted(count, 'clip')} {reason}" for reason, count in corpus.left_out.items()]
     return _manifest(where, location, table, *corpus.contents.values(), warnings=warnings)
-
-
-def _truth(where: DataLocation, option: str, *, default: bool) -> bool:
-    value = where.options.get(option, str(default).lower())
-    if value not in ("true", "false"):
-        raise ConfigError(f"{where.format}:{where.path}: {option} is {value!r}: give true or false")
-    return value == "true"
 
 
 def _kaldi(where: DataLocation, split: str, files: SourceFiles) -> Manifest:

@@ -1,6 +1,5 @@
 """A small corpus in the layout of Common Voice, with clips as MP3."""
 
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,10 +35,3 @@ def write_corpus(folder: Path, sentences: Mapping[str, Sequence[tuple[str, str]]
         (folder / f"{table}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "clip_durations.tsv").write_text("\n".join(durations) + "\n", encoding="utf-8")
     return folder
-
-
-def write_archive(folder: Path, archive: Path) -> Path:
-    """Packs a corpus as Mozilla does: below a folder of the release, and one of the language."""
-    with tarfile.open(archive, "w:gz") as file:
-        file.add(folder, f"cv-corpus-1.0/{folder.name}")
-    return archive
