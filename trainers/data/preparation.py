@@ -310,8 +310,6 @@ def prepare(
     options = PrepareOptions.of(data)
     key = prepared_key(source, data)
     found = find(cache, key, storage_options)
-    if source.note:
-        log(f"prepare {source.split}: {source.note}")
     if found is None:
         folder = f"{key}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
         if finished := sum(entry.key.endswith(".arrow") for entry in cache.list_files(folder)):

@@ -59,7 +59,6 @@ class SourceSplit:
         fingerprint: Hash of everything that determines the content of the rows.
         node_files: Files of many recordings each, which every node must be able to read.
         rows_at_once: Number of rows whose recordings are best read together: a row group of a Parquet file.
-        note: A message to the user about the fingerprint, or "".
         warnings: Messages to the user about the rows.
         recording_fingerprints: The part of the fingerprint for each recording, by path.
         members: The sets that a mix joins: each is prepared separately.
@@ -72,7 +71,6 @@ class SourceSplit:
     fingerprint: str
     node_files: Sequence[str] = ()
     rows_at_once: int = 1
-    note: str = ""
     warnings: Sequence[str] = ()
     recording_fingerprints: Mapping[str, str] = field(default_factory=dict)
     members: Sequence[SourceMember] = ()

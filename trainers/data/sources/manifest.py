@@ -45,10 +45,7 @@ _SEGMENT_SLACK_S = 0.25
 
 _OR_IGNORE = "take the column out, or name it in data.ignore_columns where recordings were cut already"
 # Other names of the two required columns.
-_USUAL_NAMES = {
-    "data.audio_column_name": AUDIO_COLUMNS,
-    "data.text_column_name": TEXT_COLUMNS,
-}
+_USUAL_NAMES = {"data.audio_column_name": AUDIO_COLUMNS, "data.text_column_name": TEXT_COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -180,10 +177,7 @@ def join_tables(
     If a row has an `offset`, rows are segments, as in NeMo: `duration` seconds from `offset`, which is 0 if left out;
     without a duration, everything from the offset.
 
-    Args:
-        tables: One or more tables.
-        rules: The columns that were read.
-        warn: Called with a line for each column that is not read but has the name of one that is, in another case.
+    `warn` is called with a line for each column that is not read but has the name of one that is, in another case.
 
     Returns:
         A table of ROW_SCHEMA and slices, in the order of the tables: `row` counts from 0; `id` is the column `id`, or
@@ -216,13 +210,10 @@ def join_tables(
 
 
 def segment(samples: np.ndarray, rate_hz: int, offset_s: float, duration_s: float | None) -> np.ndarray:
-    """Returns the samples of a segment of a complete recording (T,); without a duration, all from `offset_s` on.
+    """Returns the samples (S,), S > 0, of a segment of a recording (T,); without a duration, all from `offset_s` on.
 
-    Returns:
-        Samples (S,), S > 0. Consecutive segments share no sample and miss none.
-
-    Raises:
-        AudioError: the recording ends before the segment does, or the segment is empty.
+    Consecutive segments share no sample and miss none. Raises AudioError if the recording ends before the segment does,
+    or the segment is empty.
     """
     length_s = len(samples) / rate_hz
     end_s = length_s if duration_s is None else offset_s + duration_s
@@ -262,7 +253,7 @@ def require_column(location: str, columns: Collection[str], name: str, field: st
     refuse_missing_header(location, columns)
     similar = difflib.get_close_matches(name, columns, n=1, cutoff=0.5)
     nearest = usual_column(columns, (name, *_USUAL_NAMES[field])) or next(iter(similar), None)
-    fix = f"set {field} to {nearest!r}" if nearest is not None else f"set {field} to the one that it should be"
+    fix = f"set {field} to " + (repr(nearest) if nearest is not None else "the one that it should be")
     if len(columns) == 1 and re.search(r"[,;|\t]", next(iter(columns))):
         fix = "separate columns by commas or semicolons in .csv, by tabs in .tsv"
     raise DataError(f"{location}: no column {name!r} among {', '.join(sorted(columns))}: {fix}")

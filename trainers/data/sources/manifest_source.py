@@ -218,9 +218,12 @@ def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
 def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: SourceFiles) -> SourceSplit:
     location, rows = manifest.location, files.locate(manifest.table, manifest.problems)
     fingerprints = fingerprint_recordings(kind, rows.files, location, files.storage_options, files.cache)
-    note = ""
+    warnings = [*manifest.warnings]
     if is_url(location) and kind != "manifest" and not any(fingerprints):
-        note = "its bucket is not listed: where recordings are decides whether it is prepared again, not their contents"
+        warnings.append(
+            f"{location}: its bucket is not listed: where recordings are decides whether it is prepared again, not "
+            "their contents"
+        )
     # Recordings with the same contents are the same in any folder.
     is_content = kind == "content" and all(isinstance(each, str) for each in fingerprints)
     recordings = fingerprints if is_content else hash_of_places(rows.files, fingerprints)
@@ -232,8 +235,7 @@ def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: 
         rows.reader,
         hash_of(manifest.content, manifest.columns, kind, recordings, are_segments),
         node_files=rows.files[:_EXAMPLES],
-        note=note,
-        warnings=manifest.warnings,
+        warnings=warnings,
         recording_fingerprints={path: str(each) for path, each in zip(rows.files, fingerprints, strict=False)},
     )
 

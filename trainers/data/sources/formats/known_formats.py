@@ -71,8 +71,8 @@ def _webdataset(where: DataLocation, split: str, files: SourceFiles) -> Manifest
         raise ConfigError(f"webdataset:{where.path}: it names a shard twice: name each once")
     shards = files.indexes(names)
     endings = {"audio": where.options.get("audio"), "text": where.options.get("text")}
-    found = read_samples(shards, **endings, encoding=files.encoding)
-    return _of_archives(where, table_of(found.rows), shards, problems=found.problems)
+    rows, problems = read_samples(shards, **endings, encoding=files.encoding)
+    return _of_archives(where, table_of(rows), shards, problems=problems)
 
 
 def _nemo(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
@@ -118,9 +118,9 @@ def _shar(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     if lhotse.JSON_LINES in posixpath.basename(where.path):
         manifests = _names(where.path)
     else:
-        folder = where.path.rstrip("/")
-        names = [name for name in files.names_in(folder) if name.startswith(lhotse.CUTS) and lhotse.JSON_LINES in name]
-        manifests = [f"{folder}/{name}" for name in names]
+        prefix = f"{where.path.rstrip('/')}/{lhotse.CUTS}"
+        below = files.files_below(where.path, "")
+        manifests = [path for path in below if path.startswith(prefix) and lhotse.JSON_LINES in posixpath.basename(path)]
     if not manifests:
         raise DataError(f"{where.path}: there is no {lhotse.CUTS}*{lhotse.JSON_LINES}.gz: name a folder of Shar")
     shards = files.indexes(map(_shar_tar, manifests))

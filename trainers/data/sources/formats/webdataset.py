@@ -3,7 +3,6 @@
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from trainers.config.strict_loading import load_json
@@ -29,18 +28,12 @@ KEYS = {
 }
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Rows of samples, in the form that `table_of` takes, and by id why some have no recording or no text."""
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
-
-
 def read_samples(
     indexes: Sequence[ArchiveIndex], *, audio: str | None, text: str | None, encoding: str = UTF_8
-) -> Samples:
-    """Lists the samples of shards, in order; for a sample without a recording or a text, records the reason.
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Returns rows of the samples of shards, in the form that `table_of` takes, in order.
+
+    Also returns, by id, why some have no recording or no text.
 
     Args:
         indexes: The shards.
@@ -52,7 +45,7 @@ def read_samples(
     keys = [key for _, samples in shards for key in samples]
     # Shards often number their samples separately.
     are_unique = len(set(keys)) == len(keys)
-    found, prefixes = Samples(), shard_names(indexes)
+    rows, problems, prefixes = list[dict[str, Any]](), dict[str, str](), shard_names(indexes)
     for index, samples in shards:
         for key, members in samples.items():
             name = key if are_unique else f"{prefixes[index.location]}/{key}"
@@ -61,9 +54,9 @@ def read_samples(
                 row |= {"audio": f"{index.location}/{_recording(members, audio).name}"}
                 row |= _described(members, text, encoding)
             except ValueError as error:
-                found.problems[name] = str(error)
-            found.rows.append(row)
-    return found
+                problems[name] = str(error)
+            rows.append(row)
+    return rows, problems
 
 
 def shard_names(indexes: Sequence[ArchiveIndex]) -> dict[str, str]:
