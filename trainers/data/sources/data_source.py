@@ -105,11 +105,7 @@ class DataSource(ABC):
         """
 
     def refuse_missing(self, splits: Collection[str]) -> None:  # noqa: B027 -- others have nothing to look for
-        """Looks for local files that the splits are read from, as far as that takes no time.
-
-        Raises:
-            NotHereError: a file is missing.
-        """
+        """Raises NotHereError if local files of the splits are missing, as far as that takes no time."""
 
     @property
     def listing_requires_job(self) -> str:

@@ -25,11 +25,7 @@ SOURCES: Mapping[str, Callable[[DataPart, StorageOptions], DataSource]] = {
 
 
 def source_of(data: DataPart, storage_options: StorageOptions) -> DataSource:
-    """Returns the data source of a config; reads nothing yet.
-
-    Raises:
-        ConfigError: the source is unknown, or its options are wrong.
-    """
+    """Returns the data source of a config; reads nothing yet. Raises ConfigError if it is unknown."""
     table = with_plugins(GROUP, SOURCES)
     if data.source_name not in table:
         raise ConfigError(
@@ -48,12 +44,7 @@ def open_sources(
 ) -> list[SourceSplit]:
     """Opens the configured data source; returns the requested splits that it has, and prints their warnings.
 
-    `fingerprint_cache` is the cache of prepared sets, which also stores fingerprints of recordings. None: not cached.
-
-    Raises:
-        ConfigError: the source is unknown.
-        DataError: a manifest is missing or wrong, or a data set cannot be opened.
-        StorageError: a bucket cannot be read.
+    `fingerprint_cache` is the cache of prepared sets. Raises as `source_of` and `DataSource.open`.
     """
     source = source_of(data, storage_options)
     opened = [source.open(split, fingerprint_cache) for split in splits if split in source.splits]

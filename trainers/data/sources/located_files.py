@@ -104,8 +104,7 @@ def open_url(url: str) -> Any:
 def hub_files(folder: str) -> list[str]:
     """Returns all files below a folder of a repository on the Hub, as relative paths, sorted; empty if it is missing.
 
-    Raises:
-        OSError: the repository does not exist, or the Hub is not available.
+    Raises OSError if the repository does not exist, or the Hub is not available.
     """
     import fsspec  # noqa: PLC0415
 

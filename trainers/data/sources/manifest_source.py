@@ -95,13 +95,9 @@ def open_mixed_sources(
     storage_options: StorageOptions,
     fingerprint_cache: Storage | None = None,
 ) -> list[SourceSplit]:
-    """Opens manifests of recordings to mix into clips, fingerprinted like training data.
+    """Opens manifests of recordings to mix into clips, fingerprinted like training data; raises as `open_manifest`.
 
     `locations` are by the config's field that names them, which is used instead of a split's name.
-
-    Raises:
-        DataError: a manifest is missing or wrong.
-        StorageError: a bucket cannot be read.
     """
     sources = []
     files = SourceFiles(storage_options, fingerprint_cache, data.encoding, data.quoting)

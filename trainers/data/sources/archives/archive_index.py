@@ -52,7 +52,7 @@ _OPEN_ARCHIVES = 16
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """The state of an archive when its members were listed: its size, and a mark that changes with its content.
+    """The size of an archive when its members were listed, and a mark that changes with its content.
 
     `points_url`: URL of the seek points of a compressed archive; "" for others, and without a cache.
     """
@@ -64,9 +64,9 @@ class ArchiveState:
 
 @dataclass(frozen=True)
 class ArchiveIndex:
-    """The index of one archive: its state when its members were listed, and a reader of its uncompressed content.
+    """The members of one archive by name, and a reader of its uncompressed content.
 
-    `members`: by name; for a name that occurs more than once, the member only has a problem.
+    For a name that occurs more than once, the member only has a problem.
     """
 
     location: str
@@ -109,8 +109,8 @@ def open_index(location: str, storage_options: StorageOptions, cache: Storage | 
         raise NotHereError(f"{without_password(location)}: {reason_of(error)}: name an archive") from None
     if is_remote(location) and not found.etag:
         raise StorageError(
-            f"{without_password(location)}: its server sends neither ETag nor Last-Modified, so that it would not be "
-            "noticed when the archive is replaced: download it, and name the file"
+            f"{without_password(location)}: its server sends neither ETag nor Last-Modified, which would show when the "
+            "archive is replaced: download it, and name the file"
         )
     key = f"{FOLDER}/{hashlib.sha256(location.encode()).hexdigest()[:32]}"
     stamp = json.dumps([VERSION, found.size_bytes, found.etag])

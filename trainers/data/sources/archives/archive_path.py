@@ -1,5 +1,6 @@
 """Paths into archives: `corpus.tar/clips/a.wav` is clips/a.wav in corpus.tar. `{000..127}` expands to many paths."""
 
+import math
 import re
 from collections.abc import Iterator
 from itertools import product
@@ -41,19 +42,14 @@ def is_compressed(path: str) -> bool:
 def expand_names(pattern: str) -> list[str]:
     """Returns the paths that a pattern expands to, in order: `{000..127}` keeps its number of digits.
 
-    `{train,dev}` expands to each of its names; of several braces, the last varies fastest.
-
-    Raises:
-        ValueError: a range is descending, or the pattern expands to more than a million paths.
+    `{train,dev}` expands to each of its names; of several braces, the last varies fastest. Raises ValueError if a range
+    is descending, or the pattern expands to more than a million paths.
     """
     for brackets, brace in _NEMO_BRACES.items():
         pattern = pattern.replace(brackets, brace)
     pieces = _BRACES.split(pattern)
     choices = [list(_choices(piece)) if number % 2 else [piece] for number, piece in enumerate(pieces)]
-    count = 1
-    for each in choices:
-        count *= len(each)
-    if count > _MOST_NAMES:
+    if (count := math.prod(map(len, choices))) > _MOST_NAMES:
         raise ValueError(f"{pattern} means {count} files: name {_MOST_NAMES} at most")
     return ["".join(parts) for parts in product(*choices)]
 

@@ -37,11 +37,7 @@ def open_archive(location: str, size_bytes: int, storage_options: StorageOptions
 
 
 def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") -> list[Member]:
-    """Returns the members of an opened archive; a compressed one is read to its end, which checks it.
-
-    Raises:
-        DataError: the archive is damaged, was cut short, or has data after its end.
-    """
+    """Returns the members of an opened archive, see `read_members`; reads a compressed one to its end to check it."""
     if points is None:
         return list(read_members(without_password(location), read_at))
     with points.opened() as file:
@@ -124,10 +120,7 @@ class SequentialGzip:
         self._window, self._start = bytearray(), 0
 
     def read_at(self, start: int, length: int) -> bytes:
-        """Returns decompressed bytes at an offset not far before the last one; fewer only at the end.
-
-        Raises DataError if the file is damaged, or was cut short.
-        """
+        """Returns decompressed bytes at an offset not far before the last one; fewer only at the end."""
         while self._start + len(self._window) < start + length and (piece := self._next_piece()):
             self._window += piece
             surplus = min(start - self._start, len(self._window)) - _KEPT_BYTES
@@ -139,7 +132,7 @@ class SequentialGzip:
         return bytes(self._window[first : first + length])
 
     def check_rest(self) -> None:
-        """Reads to the end. Raises DataError as `read_at` does."""
+        """Reads to the end. Raises DataError, as `read_at`, if the file is damaged or was cut short."""
         while self._next_piece():
             pass
 

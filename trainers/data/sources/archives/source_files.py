@@ -66,12 +66,10 @@ class SourceFiles:
             StorageError: the bucket or server is not available.
         """
         try:
-            found = self._in_archive(location)
-            if found is None:
-                content: bytes | None = read_location(location, self.storage_options)
+            if found := self._in_archive(location):
+                content = found[0].content(found[1], _MOST_TABLE_BYTES)
             else:
-                index, name = found
-                content = index.content(name, _MOST_TABLE_BYTES)
+                content = read_location(location, self.storage_options)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -95,12 +95,10 @@ class RangeFile(io.RawIOBase):
 
 
 def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) -> Iterator[Member]:
-    """Yields an archive's members without reading recordings; folders are left out.
+    """Yields an archive's members without reading recordings, except `with_content`, for their checksums.
 
-    `read_at` reads a range of the uncompressed archive; `with_content`: recordings are read too, for their checksums.
-
-    Raises:
-        DataError: the archive is damaged, was cut short, or has data after its end.
+    Folders are left out; `read_at` reads a range of the uncompressed archive. Raises DataError if the archive is
+    damaged, was cut short, or has data after its end.
     """
     file = RangeFile(location, read_at, block_bytes=_BLOCK_BYTES, most_bytes=_MOST_HEADER_BYTES)
     try:
@@ -156,10 +154,9 @@ def _member(info: tarfile.TarInfo, file: RangeFile, *, with_content: bool) -> Me
 
 
 def check_end(location: str, read_at: ReadAt, end: int) -> None:
-    """Checks for the empty blocks at a tar's end. Without them tarfile ends silently, as at a damaged header.
+    """Raises DataError if the empty blocks at a tar's end are missing, or followed by other data.
 
-    Raises:
-        DataError: they are missing, or followed by other data.
+    tarfile ends silently without them, as at a damaged header.
     """
     tail = read_at(end, _MOST_END_BYTES + 1)
     if not tail:

@@ -120,7 +120,9 @@ def _shar(where: DataLocation, split: str, files: SourceFiles) -> Manifest:
     else:
         prefix = f"{where.path.rstrip('/')}/{lhotse.CUTS}"
         below = files.files_below(where.path, "")
-        manifests = [path for path in below if path.startswith(prefix) and lhotse.JSON_LINES in posixpath.basename(path)]
+        manifests = [
+            path for path in below if path.startswith(prefix) and lhotse.JSON_LINES in posixpath.basename(path)
+        ]
     if not manifests:
         raise DataError(f"{where.path}: there is no {lhotse.CUTS}*{lhotse.JSON_LINES}.gz: name a folder of Shar")
     shards = files.indexes(map(_shar_tar, manifests))

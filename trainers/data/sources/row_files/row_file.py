@@ -206,9 +206,8 @@ def parsed(
 ) -> list[ParsedTable]:
     """Returns ranges of rows as tables of text values, without their ids; labels are replaced by their names.
 
-    `arrow` has columns of each range, see `read_columns`: the wanted ones that exist, and paths of recordings.
-    `holds_recordings` is True if the files contain recordings, not only their paths. Raises DataError if a column is
-    not text.
+    `arrow` has columns of each range, see `read_columns`: the wanted ones that exist, and paths of recordings. For
+    `holds_recordings` see `ParsedTable`. Raises DataError if a column is not text.
     """
     tables = []
     for table, (file, first, end) in zip(arrow, parts, strict=True):
@@ -220,10 +219,9 @@ def parsed(
                 must_be_text = name == rules.text_column_name
                 given[name] = as_text(table[name], name, file, must_be_text=must_be_text).fill_null("").to_pylist()
         none = [""] * (end - first)
-        rows = zip(*(given.get(name, none) for name in rules.wanted), strict=True)
+        rows = enumerate(zip(*(given.get(name, none) for name in rules.wanted), strict=True), start=first + 1)
         columns = [name for name in file.schema.names if name != "id"]
-        numbered = enumerate(rows, start=first + 1)
-        tables.append(ParsedTable(file.url, columns, numbered, unit="row", holds_recordings=holds_recordings))
+        tables.append(ParsedTable(file.url, columns, rows, unit="row", holds_recordings=holds_recordings))
     return tables
 
 
@@ -397,10 +395,8 @@ def _open(url: str) -> Any:
 def saved_files(folder: Path) -> dict[str, list[str]]:
     """Returns the files of each split in a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote.
 
-    A data set without splits is `train`. Empty for any other folder.
-
-    Raises:
-        ValueError: the file that lists them is damaged.
+    A data set without splits is `train`. Empty for any other folder. Raises ValueError if the file that lists them is
+    damaged.
     """
     if (listed := folder / _DATASET_DICT).is_file():
         names = json.loads(listed.read_text(encoding="utf-8"))["splits"]
