@@ -168,11 +168,7 @@ def to_int16(samples: np.ndarray) -> np.ndarray:
 
 
 def decode_flac(data: bytes) -> np.ndarray:
-    """Decodes a clip that `encode_flac` made, to int16 samples (T,).
-
-    Raises:
-        AudioError: The clip is damaged.
-    """
+    """Decodes a clip that `encode_flac` made, to int16 samples (T,). Raises AudioError if the clip is damaged."""
     try:
         samples, _ = soundfile.read(io.BytesIO(data), dtype="int16")
     except (soundfile.SoundFileError, MemoryError) as error:

@@ -159,8 +159,7 @@ class RecordingPool:
     def draw(self, generator: np.random.Generator) -> Samples:
         """Returns the samples (T,) of a recording, drawn uniformly; mono, at the rate of prepared clips.
 
-        Raises:
-            DataError: the recording cannot be read.
+        Raises DataError if the recording cannot be read.
         """
         return self._read(int(generator.integers(len(self._table))))
 

@@ -73,10 +73,8 @@ class LogMel(torch.nn.Module):
     """Computes input_features on the module's device, bit for bit like a WhisperFeatureExtractor.
 
     The reference pads the waveform with zeros to the full context and transforms all of it. Every frame of padding
-    alone has the same known value, so only the real samples are transformed, and the rest is filled in.
-
-    Raises:
-        ConfigError: the extractor dithers, so that its features are random.
+    alone has the same known value, so only the real samples are transformed, and the rest is filled in. Raises
+    ConfigError if the extractor dithers, so that its features are random.
     """
 
     on_cpu = False

@@ -32,8 +32,7 @@ class NodeCache:
     def folder(self) -> Path:
         """The folder of the files; it is made with the first of them.
 
-        Raises:
-            StorageError: the node's parent folder for such files was made by another user.
+        Raises StorageError if the node's parent folder for such files was made by another user.
         """
         return own_temporary_folder(self._purpose) / self._name
 

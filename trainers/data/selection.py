@@ -106,8 +106,7 @@ def reasons_to_leave_out(
 def select_training(index: pa.Table, label_sizes: IntArray, data: DataPart, bounds: Bounds) -> TrainingRows:
     """Selects the clips of an index to train on; passes `label_sizes` to `reasons_to_leave_out`.
 
-    Raises:
-        DataError: no clip is left.
+    Raises DataError if no clip is left.
     """
     durations_s = index["duration_s"].to_numpy()
     silent = pc.equal(pc.binary_length(index["text"]), 0).to_numpy()
@@ -172,8 +171,7 @@ def not_scored(index: pa.Table, scored: IntArray, bounds: Bounds) -> list[dict[s
 def refuse_long_clips(ids: pa.ChunkedArray, durations_s: FloatArray, context_s: float, split: str) -> None:
     """Refuses clips longer than the model's context: cutting or dropping them would falsify the score.
 
-    Raises:
-        DataError: there are such clips; the message has their ids and durations.
+    Raises DataError if there are such clips; the message has their ids and durations.
     """
     longer = f"longer than the model's {context_s:g} s"
     if long := _longer(ids, durations_s, context_s, " s", ("clip", f"is {longer}", f"are {longer}")):

@@ -145,10 +145,7 @@ def make_demo_corpus(folder: Path, demo: DemoPart, lengths: tuple[int, int] = LE
     """Makes the corpus in a folder, unless it exists: `clips/*.wav`, and the CSV manifests by split that it returns.
 
     The folder appears complete or not at all; other processes wait for it. One that was emptied, as temporary files may
-    be, is made again. For `lengths` see `plan_corpus`.
-
-    Raises:
-        DataError: If espeak-ng is missing or fails.
+    be, is made again. For `lengths` see `plan_corpus`. Raises DataError if espeak-ng is missing or fails.
     """
     manifests = {split: folder / f"{split}.csv" for split in SPLITS}
     with locked(folder):

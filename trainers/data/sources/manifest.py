@@ -150,11 +150,8 @@ def parse_table(
 
     CSV is RFC 4180 (quotes are doubled inside quotes) unless `quoting` is none, with a delimiter derived from its
     header if none is given. TSV has no quoting: a transcript may start with a quote. JSON has one object per line; a
-    .json may be a list of objects. Text is UTF-8, with or without a byte order mark.
-
-    Raises:
-        DataError: the table cannot be parsed; the message names the line and the fix. Errors in rows are raised in
-            iteration.
+    .json may be a list of objects. Text is UTF-8, with or without a byte order mark. Raises DataError if the table
+    cannot be parsed; the message names the line and the fix. Errors in rows are raised in iteration.
     """
     text, suffix = decode(location, content), posixpath.splitext(location)[1].lower()
     if suffix in (".csv", ".tsv"):

@@ -100,8 +100,7 @@ def misread_texts(texts: Iterable[str], encoding: str) -> list[tuple[str, str]]:
 def decode(location: str, content: bytes) -> str:
     """Returns the text of a file in UTF-8, with or without a byte order mark.
 
-    Raises:
-        DataError: the file has zeros, is compressed, or is not UTF-8; the message names byte and line.
+    Raises DataError if the file has zeros, is compressed, or is not UTF-8; the message names byte and line.
     """
     if compression := _compression_of(content):
         raise DataError(f"{location}: {compression}")

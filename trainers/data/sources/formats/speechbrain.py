@@ -48,10 +48,8 @@ def read_speechbrain(location: str, content: bytes, *, data_root: str | None, qu
     from that offset. Parts of recordings in samples are refused; other fields are not read.
 
     Relative audio paths, and those that begin with a relative `data_root`, are relative to the manifest's folder;
-    `data_root` is the value of `{data_root}`, `$data_root` and `${data_root}` in audio paths; None: not known.
-
-    Raises:
-        DataError: the manifest cannot be used; the message names the line or the id, and the fix.
+    `data_root` is the value of `{data_root}`, `$data_root` and `${data_root}` in audio paths; None: not known. Raises
+    DataError if the manifest cannot be used; the message names the line or the id, and the fix.
     """
     text, suffix = decode(location, content), posixpath.splitext(location)[1].lower()
     if suffix not in (".json", ".csv"):
