@@ -154,7 +154,8 @@ def _read(config: TrainConfig, part: str, field: str, warnings: list[str]) -> li
         else:
             files, location = SourceFiles(options, None, data.encoding, data.quoting), getattr(config.augment, field)
             manifest = open_manifest(f"{part}.{field}", location, TableRules.of_recordings(data), files)
-            table, origin, notes = manifest.table, f"{part}.{field}: {manifest.location}", manifest.warnings
+            table, origin = manifest.table, f"{part}.{field}: {manifest.location}"
+            notes = [f"{part}.{field}: {line}" for line in manifest.warnings]
     except RayscribeError as error:
         raise type(error)(f"{where}{error}") from None
     warnings += [f"{where}{line}" for line in notes]

@@ -4,7 +4,8 @@ A new source is a file next to this one with a subclass of `DataSource`, and a l
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from trainers.config.storage_location import StorageOptions
 from trainers.data.sources.located_files import prefix_of
 from trainers.data.sources.recording_readers import FileReader, RecordingReader
 from trainers.distributed.console import print_line
+from trainers.errors import RayscribeError
 from trainers.storage import Storage
 
 SPLITS = ("train", "validation", "test")
@@ -118,6 +120,15 @@ class DataSource(ABC):
         `folder` is for files that the data part names.
         """
         return self.data
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Puts a name, such as that of a config's field, before the messages of errors."""
+    try:
+        yield
+    except RayscribeError as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def print_warnings(sources: Iterable[SourceSplit]) -> None:

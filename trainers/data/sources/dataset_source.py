@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from trainers.config.parts.data_part import DataPart, HubDatasetPart
 from trainers.config.storage_location import is_hub_url, is_remote
 from trainers.data.sources.archives.source_files import SourceFiles
-from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, with_all_offsets, with_columns
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceSplit, naming, with_all_offsets, with_columns
 from trainers.data.sources.fingerprint import fingerprint_recordings, hash_of
 from trainers.data.sources.manifest import Manifest, TableRules, ids_of_paths, join_tables, require_column
 from trainers.data.sources.manifest_fields import refuse_repeated
@@ -111,7 +111,8 @@ class DatasetSource(DataSource):
     def _split_of_tables(self, split: str, spec: str, builder: Any, files: SourceFiles) -> SourceSplit:
         """Returns a split of rows in text files, which only name their recordings."""
         rules = TableRules.of(self.data, split)
-        read = {each: read_listed(builder, each, rules, files) for each in dict.fromkeys(_named_in(spec))}
+        with naming(FIELD):
+            read = {each: read_listed(builder, each, rules, files) for each in dict.fromkeys(_named_in(spec))}
         pieces = _pieces(spec, {each: len(manifest.table) for each, manifest in read.items()})
         table = pa.concat_tables([read[piece].table.slice(first, end - first) for piece, first, end in pieces])
         first = next(iter(read.values()))
@@ -161,7 +162,7 @@ class DatasetSource(DataSource):
             hash_of(identity, *marks),
             node_files=list(dict.fromkeys(file.url for file, _, _ in parts)),
             rows_at_once=max(file.group_rows for file, _, _ in parts),
-            warnings=warnings,
+            warnings=[f"{FIELD}: {line}" for line in warnings],
         )
         return with_languages(source, use_column=rules.use_languages)
 
@@ -183,13 +184,11 @@ class DatasetSource(DataSource):
 
         arrow = row_file.read_columns(row_format, parts, columns_of)
         have_ids = "id" in rules.wanted and all("id" in each.column_names for each in arrow)
-        try:
+        with naming(FIELD):
             tables = row_file.parsed(arrow, parts, rules, holds_recordings=not only_names)
-            table = join_tables(tables, rules, lambda line: warnings.append(f"{FIELD}: {line}"))
+            table = join_tables(tables, rules, warnings.append)
             of_files = zip(arrow, parts, strict=True) if have_ids else ()
             ids = [row_file.as_text(each["id"], "id", file) for each, (file, _, _) in of_files]
-        except DataError as error:
-            raise DataError(f"{FIELD}: {error}") from None
         given = pa.chunked_array([chunk for each in ids for chunk in each.chunks], pa.string())
         if have_ids and pc.count_distinct(given).as_py() == len(table):  # Without nulls.
             return _renumbered(table, given), warnings

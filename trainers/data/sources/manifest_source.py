@@ -25,6 +25,7 @@ from trainers.data.sources.data_source import (
     SPLITS,
     DataSource,
     SourceSplit,
+    naming,
     print_warnings,
     with_columns,
     with_prefixes,
@@ -57,7 +58,9 @@ class ManifestSource(DataSource):
         if where.format == MANIFEST:
             manifest = open_manifest(field, where.path, rules, files)
         else:
-            manifest = _open_format(field, where, split, files)
+            with naming(field):
+                manifest = read_rows(where, split, files)
+                refuse_unsupported(manifest.table, manifest.location)
             others = [f"{SLICE}{name}" for name in rules.slice_columns]
             names = [name for name in manifest.table.column_names if name in others or not name.startswith(SLICE)]
             manifest = replace(manifest, table=manifest.table.select(names))
@@ -103,7 +106,7 @@ def open_mixed_sources(
     files = SourceFiles(storage_options, fingerprint_cache, data.encoding, data.quoting)
     for name, location in locations.items():
         manifest = open_manifest(name, location, TableRules.of_recordings(data), files)
-        sources.append(_fingerprinted(manifest, name, data.fingerprint, files))
+        sources.append(_fingerprinted(manifest, name, name, data.fingerprint, files))
     print_warnings(sources)
     return sources
 
@@ -123,7 +126,7 @@ def source_of_rows(
 
     `field` is the config's field that names the manifest, for messages. Raises StorageError if a bucket cannot be read.
     """
-    where, warnings, table = f"{field}: {manifest.location}", [*manifest.warnings], manifest.table
+    where, table, warnings = manifest.location, manifest.table, [*manifest.warnings]
     texts = table["text"].to_pylist() if data.encoding != UTF_8 else []
     if misread := misread_texts(texts, data.encoding):
         example, meant = misread[0]
@@ -134,7 +137,7 @@ def source_of_rows(
     if data.path_prefix:
         table, unused = with_prefixes(table, data.path_prefix)
         warnings += [f"{where}: no recording's path begins with {prefix}" for prefix in unused]
-    source = _fingerprinted(replace(manifest, table=table, warnings=warnings), split, kind, files)
+    source = _fingerprinted(replace(manifest, table=table, warnings=warnings), split, field, kind, files)
     return with_languages(source, use_column=data.use_language_column is not False)
 
 
@@ -146,40 +149,33 @@ def open_manifest(field: str, location: str, rules: TableRules, files: SourceFil
         DataError: the manifest is wrong.
         StorageError: the bucket or the server is not available.
     """
-    if is_archive(location) and files.is_archive_file(location):
-        raise DataError(
-            f"{field}: {location}: it is an archive: name the manifest in it, {location}/train.csv, or webdataset:"
-        )
     # Signed URLs have secrets in their query, and no file extension there.
     shown = without_password(location) if is_web_url(location) else location
-    fix = _fix(field)
-    try:
-        content = files.read(location)
-    except NotHereError as error:
-        raise NotHereError(f"{field}: {error}; {fix}") from None
-    if content is None:
-        # A bucket is the same from every machine.
-        kind = DataError if is_remote(location) else NotHereError
-        raise kind(f"{field}: {shown}: no such file; {fix}")
-    return manifest_of_tables(field, [(shown, content)], rules, files.quoting)
+    with naming(field):
+        if is_archive(location) and files.is_archive_file(location):
+            raise DataError(
+                f"{location}: it is an archive: name the manifest in it, {location}/train.csv, or webdataset:"
+            )
+        try:
+            content = files.read(location)
+        except NotHereError as error:
+            raise NotHereError(f"{error}; {_fix(field)}") from None
+        if content is None:
+            # A bucket is the same from every machine.
+            kind = DataError if is_remote(location) else NotHereError
+            raise kind(f"{shown}: no such file; {_fix(field)}")
+        return manifest_of_tables([(shown, content)], rules, files.quoting)
 
 
 def manifest_of_tables(
-    field: str,
-    contents: Sequence[tuple[str, bytes]],
-    rules: TableRules,
-    quoting: Quoting,
-    delimiter: str | None = None,
+    contents: Sequence[tuple[str, bytes]], rules: TableRules, quoting: Quoting, delimiter: str | None = None
 ) -> Manifest:
-    """Returns the rows of tables, each a location and a content. Raises DataError, which names the config's field."""
+    """Returns the rows of tables, each a location and a content; raises as `parse_table` and `join_tables`."""
     warnings: list[str] = []
-    try:
-        tables = [parse_table(*each, rules, quoting=quoting, delimiter=delimiter) for each in contents]
-        table = join_tables(tables, rules, lambda line: warnings.append(f"{field}: {line}"))
-    except DataError as error:
-        raise DataError(f"{field}: {error}") from None
+    tables = [parse_table(*each, rules, quoting=quoting, delimiter=delimiter) for each in contents]
+    table = join_tables(tables, rules, warnings.append)
     location = contents[0][0]
-    refuse_unsupported(table, f"{field}: {location}")
+    refuse_unsupported(table, location)
     read = [content_as_read(*each, quoting) for each in contents]
     # For a single table unchanged, so that earlier fingerprints remain valid.
     content = read[0] if len(read) == 1 else hash_of(*read).encode()
@@ -192,15 +188,6 @@ def _fix(field: str) -> str:
     return f"give the path of a manifest (--set {field}=my/{field.rpartition('.')[2]}.csv)"
 
 
-def _open_format(field: str, where: DataLocation, split: str, files: SourceFiles) -> Manifest:
-    try:
-        manifest = read_rows(where, split, files)
-    except DataError as error:
-        raise type(error)(f"{field}: {error}") from None
-    refuse_unsupported(manifest.table, f"{field}: {manifest.location}")
-    return replace(manifest, warnings=[f"{field}: {line}" for line in manifest.warnings])
-
-
 def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
     """Returns the source with its clips' languages; its fingerprint then differs from that of a set without them."""
     languages = source.table["language"]
@@ -211,7 +198,9 @@ def with_languages(source: SourceSplit, *, use_column: bool) -> SourceSplit:
     return replace(source, table=with_columns(source.table, language=pa.nulls(len(languages), pa.string())))
 
 
-def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: SourceFiles) -> SourceSplit:
+def _fingerprinted(
+    manifest: Manifest, split: str, field: str, kind: FingerprintKind, files: SourceFiles
+) -> SourceSplit:
     location, rows = manifest.location, files.locate(manifest.table, manifest.problems)
     fingerprints = fingerprint_recordings(kind, rows.files, location, files.storage_options, files.cache)
     warnings = [*manifest.warnings]
@@ -225,13 +214,13 @@ def _fingerprinted(manifest: Manifest, name: str, kind: FingerprintKind, files: 
     recordings = fingerprints if is_content else hash_of_places(rows.files, fingerprints)
     are_segments = manifest.table["offset_s"].null_count == 0
     return SourceSplit(
-        name,
+        split,
         location,
         rows.table,
         rows.reader,
         hash_of(manifest.content, manifest.columns, kind, recordings, are_segments),
         node_files=rows.files[:_EXAMPLES],
-        warnings=warnings,
+        warnings=[f"{field}: {line}" for line in warnings],
         recording_fingerprints={path: str(each) for path, each in zip(rows.files, fingerprints, strict=False)},
     )
 

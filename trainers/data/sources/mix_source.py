@@ -1,7 +1,6 @@
 """Data source `mix:`: several data sources, joined. Each split is the rows of all members that have it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -12,11 +11,11 @@ import pyarrow.compute as pc
 
 from trainers.config.parts.data_part import DataPart
 from trainers.config.storage_location import StorageOptions
-from trainers.data.sources.data_source import SPLITS, DataSource, SourceMember, SourceSplit, with_columns
+from trainers.data.sources.data_source import SPLITS, DataSource, SourceMember, SourceSplit, naming, with_columns
 from trainers.data.sources.fingerprint import hash_of
 from trainers.data.sources.manifest_source import ManifestSource
 from trainers.data.sources.recording_readers import RecordingReader, Row
-from trainers.errors import AudioError, RayscribeError
+from trainers.errors import AudioError
 from trainers.storage import Storage
 
 # Column with the number of each row's member.
@@ -51,7 +50,7 @@ class MixSource(DataSource):
     def _sources(self) -> Mapping[str, DataSource]:
         sources = {}
         for member in self.data.mix:
-            with _named(member.name):
+            with naming(f"data.mix: {member.name}"):
                 sources[member.name] = self._source_of(self.data.of_member(member), self.storage_options)
         return sources
 
@@ -74,7 +73,7 @@ class MixSource(DataSource):
         for member in self.data.mix:
             source = self._sources[member.name]
             if split in source.splits:
-                with _named(member.name):
+                with naming(f"data.mix: {member.name}"):
                     opened = source.open(split, fingerprint_cache)
                 # The name under which it is prepared.
                 own = replace(opened, split=f"{split} ({member.name})")
@@ -94,15 +93,6 @@ class MixSource(DataSource):
 
     def _has_own(self, split: str) -> bool:
         return getattr(self.data, split) is not None
-
-
-@contextmanager
-def _named(member: str) -> Iterator[None]:
-    """Adds the member's name to its errors."""
-    try:
-        yield
-    except RayscribeError as error:
-        raise type(error)(f"data.mix: {member}: {error}") from None
 
 
 def _joined(split: str, members: Sequence[SourceMember]) -> SourceSplit:

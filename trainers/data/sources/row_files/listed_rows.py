@@ -57,11 +57,11 @@ def read_listed(builder: Any, split: str, rules: TableRules, files: SourceFiles)
     separator = getattr(builder.config, "sep", ",")
     if separator is not None and len(separator) != 1:
         raise DataError(
-            f"{FIELD}: the README of {builder.base_path} gives sep: {separator!r} for its tables, which is more than a "
+            f"the README of {builder.base_path} gives sep: {separator!r} for its tables, which is more than a "
             "character: separate their columns by a comma or a tab"
         )
     contents = [_readable(table, files) for table in tables]
-    return manifest_of_tables(FIELD, contents, rules, files.quoting, None if separator == "," else separator)
+    return manifest_of_tables(contents, rules, files.quoting, None if separator == "," else separator)
 
 
 def _refuse_options(builder: Any) -> None:
@@ -69,7 +69,7 @@ def _refuse_options(builder: Any) -> None:
     changed = (name for name in _DECISIVE if getattr(builder.config, name, None) != getattr(plain, name, None))
     if (name := next(changed, None)) is not None:
         raise DataError(
-            f"{FIELD}: the README of {builder.base_path} gives {name}: {getattr(builder.config, name)!r} for its "
+            f"the README of {builder.base_path} gives {name}: {getattr(builder.config, name)!r} for its "
             "tables, which is not followed: write a manifest of its recordings, and name it as data.train"
         )
 
@@ -79,14 +79,14 @@ def _metadata_of(builder: Any, files: Sequence[str]) -> list[str]:
     found = [name for name in files if posixpath.basename(name) in builder.METADATA_FILENAMES]
     if not found:
         raise DataError(
-            f"{FIELD}: {builder.base_path}: no transcripts: write a metadata.csv or metadata.jsonl with the columns "
+            f"{builder.base_path}: no transcripts: write a metadata.csv or metadata.jsonl with the columns "
             f"{_FILE_NAME} and text into the folder of each split, next to its recordings, or name another table as "
             "data.train"
         )
     of_folders: dict[str, str] = {}
     for name in found:
         if (other := of_folders.setdefault(posixpath.dirname(name), name)) != name:
-            raise DataError(f"{FIELD}: {other} and {name} are tables of one folder: take one of them out")
+            raise DataError(f"{other} and {name} are tables of one folder: take one of them out")
     return found
 
 
@@ -95,17 +95,17 @@ def _readable(location: str, files: SourceFiles) -> tuple[str, bytes]:
     stem, ending = posixpath.splitext(location)
     if ending == ".parquet":
         table = pq.ParquetFile(io.BytesIO(read_location(location, files.storage_options))).read()
-        refuse_repeated(f"{FIELD}: {location}", table.column_names, table.column_names)
+        refuse_repeated(f"{location}", table.column_names, table.column_names)
         return f"{location}.jsonl", "\n".join(json.dumps(row, default=_as_text) for row in table.to_pylist()).encode()
     if ending == ".gz":
         packed = read_location(location, files.storage_options)
         try:
             content = gzip.decompress(packed)
         except (EOFError, OSError, zlib.error) as error:
-            raise DataError(f"{FIELD}: {location}: it is damaged ({error}): fetch it again") from None
+            raise DataError(f"{location}: it is damaged ({error}): fetch it again") from None
         return stem, in_utf_8(location, content, files.encoding)
     if (text := files.read(location)) is None:
-        raise DataError(f"{FIELD}: {location}: no such file")
+        raise DataError(f"{location}: no such file")
     return location, text
 
 
