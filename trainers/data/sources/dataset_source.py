@@ -36,6 +36,8 @@ from trainers.errors import DataError
 from trainers.storage import Storage
 from trainers.storage.hub_errors import read_from_hub
 
+# Formats of files that nodes read by row, by the builder of `datasets`.
+_ROW_FORMATS: Mapping[str, RowFormat] = {"parquet": ParquetRows(), "arrow": ArrowRows()}
 # Archives from which `datasets` extracts recordings, to decode them.
 _PACKED = (".zip", ".tar.gz", ".tgz")
 
@@ -83,7 +85,7 @@ class DatasetSource(DataSource):
         part = self._part
         config_name = _config_name(part)
         builder = datasets.load_dataset_builder(part.name, config_name, revision=part.revision)
-        row_format = _row_format(builder)
+        row_format = _ROW_FORMATS.get(builder.name)
         if row_format is None and (problem := _unread(builder, split)):
             raise ValueError(problem)
         listed = _files_of(builder, part.name, self.data.audio_column_name)
@@ -100,7 +102,8 @@ class DatasetSource(DataSource):
         if row_format is None:
             source = self._split_of_tables(split, spec, builder, files)
         else:
-            source = self._split_of_files(split, _parts_of(spec, listed, row_format), builder, identity, files)
+            parts = _parts_of(spec, listed, row_format)
+            source = self._split_of_files(split, parts, row_format, builder, identity, files)
         if is_hub_url(builder.base_path or "") and builder.name != "audiofolder":
             for each in dict.fromkeys(_named_in(spec)):
                 # Many hold the same table twice on purpose.
@@ -133,12 +136,17 @@ class DatasetSource(DataSource):
         return source_of_rows(manifest, split, FIELD, self.data, kind, files)
 
     def _split_of_files(
-        self, split: str, parts: Sequence[row_file.RowRange], builder: Any, identity: str, files: SourceFiles
+        self,
+        split: str,
+        parts: Sequence[row_file.RowRange],
+        row_format: RowFormat,
+        builder: Any,
+        identity: str,
+        files: SourceFiles,
     ) -> SourceSplit:
         """Returns a split of rows in files that nodes read by row, and that contain recordings or only name them."""
-        row_format, audio = _row_format(builder), self.data.audio_column_name
-        assert row_format is not None
-        rules, files_read = TableRules.of(self.data, split), [file for file, _, _ in parts]
+        audio, rules = self.data.audio_column_name, TableRules.of(self.data, split)
+        files_read = [file for file, _, _ in parts]
         _refuse_schemas(files_read, rules)
         only_names = row_file.only_names(row_format, parts, audio)
         table, warnings = self._rows(split, parts, row_format, rules, only_names=only_names)
@@ -222,26 +230,13 @@ def _refuse_schemas(files_read: Sequence[row_file.RowFile], rules: TableRules) -
         )
 
 
-def _row_format(builder: Any) -> RowFormat | None:
-    """Returns the row format of files that nodes read by row; None for others."""
-    from datasets.packaged_modules.arrow.arrow import Arrow  # noqa: PLC0415
-    from datasets.packaged_modules.parquet.parquet import Parquet  # noqa: PLC0415
-
-    return ParquetRows() if isinstance(builder, Parquet) else ArrowRows() if isinstance(builder, Arrow) else None
-
-
 def _unread(builder: Any, split: str) -> str:
     """Returns why files with more than the paths of recordings are not read, and the fix; "" for others."""
-    from datasets.packaged_modules.audiofolder.audiofolder import AudioFolder  # noqa: PLC0415
-    from datasets.packaged_modules.csv.csv import Csv  # noqa: PLC0415
-    from datasets.packaged_modules.json.json import Json  # noqa: PLC0415
-    from datasets.packaged_modules.webdataset.webdataset import WebDataset  # noqa: PLC0415
-
     files = [str(file) for files in (builder.config.data_files or {}).values() for file in files]
-    if isinstance(builder, WebDataset):
+    if builder.name == "webdataset":
         shards = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0]
         return f"it holds shards of WebDataset ({shards}): name them as data.{split}: webdataset:…/{{000..127}}.tar"
-    if not isinstance(builder, AudioFolder | Csv | Json):
+    if builder.name not in ("audiofolder", "csv", "json"):
         return (
             f"its files are read by the builder {builder.name!r} of `datasets` alone: save it with save_to_disk, or "
             f"write a manifest of its recordings, and name it as data.{split}"

@@ -86,7 +86,7 @@ def _size_and_time(path: str) -> tuple[int, float] | None:
 def marks_of_files(paths: Sequence[str], storage_options: StorageOptions) -> list[Any]:
     """Returns what changes when a file does, without reading the file: its size, with its times or its ETag.
 
-    None if it does not exist, or is not examined for `listing`.
+    None if it does not exist, or is not examined, see `_listed`.
     """
     here = (path for path in paths if not is_remote(path))
     found = _asked(here, lambda path: _mark(path, storage_options) if Path(path).is_file() else None)

@@ -285,7 +285,7 @@ def _chunk_table(table: ParsedTable, chunk: list[Row], rules: TableRules, *, has
     )
 
 
-def _seconds(table: ParsedTable, numbers: Sequence[int], name: str, values: Sequence[str]) -> list[float | None]:
+def _seconds(table: ParsedTable, numbers: Sequence[int | str], name: str, values: Sequence[str]) -> list[float | None]:
     seconds: list[float | None] = []
     for number, value in zip(numbers, values, strict=True):
         try:

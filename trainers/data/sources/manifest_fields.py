@@ -60,8 +60,8 @@ _QUERY = re.compile(r"[?#].*", re.DOTALL)
 _RECORDING = "a recording"
 _UNQUOTED = "if the file has no quotes around fields, set data.quoting to none"
 
-# One row: the line on which it ends, and its values in the requested columns, "" for missing ones.
-Row = tuple[int, Sequence[str]]
+# One row: the line on which it ends, or its name, and its values in the requested columns, "" for missing ones.
+Row = tuple[int | str, Sequence[str]]
 
 # A cell may be as long as in JSON: Python's limit of 131,072 characters is meant for streaming readers.
 csv.field_size_limit(2**31 - 1)

@@ -2,24 +2,21 @@
 
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from trainers.config.parts.data_part import Quoting
 from trainers.config.strict_loading import load_json
-from trainers.data.sources.data_source import table_of
+from trainers.data.sources.manifest import ParsedTable, TableRules, join_tables
 from trainers.data.sources.manifest_fields import (
     DATA_ROOT,
-    absolute,
-    base_of,
-    checked_ids,
+    Row,
     decode,
     delimited_rows,
     refuse_unread,
     text_values,
-    to_seconds,
 )
 from trainers.errors import DataError
 
@@ -31,12 +28,8 @@ _OTHER_ROOT = re.compile(r"(\$\{\w+\}|\$\w+|\{\w+\})/")
 _PART = re.compile(r"\b(start|stop|channel)\s*:")
 
 
-class _Record(NamedTuple):
-    """One utterance: its place in the manifest, its id, and its values by _FIELDS, "" for missing ones."""
-
-    place: str
-    id: str
-    values: Mapping[str, str]
+# An utterance: its line or its quoted id, its id, and its values by _FIELDS, "" for missing ones.
+_Record = tuple[int | str, str, Mapping[str, str]]
 
 
 def read_speechbrain(location: str, content: bytes, *, data_root: str | None, quoting: Quoting = "csv") -> pa.Table:
@@ -54,20 +47,18 @@ def read_speechbrain(location: str, content: bytes, *, data_root: str | None, qu
     text, suffix = decode(location, content), posixpath.splitext(location)[1].lower()
     if suffix not in (".json", ".csv"):
         raise DataError(f"{location}: the extension {suffix!r} is not a SpeechBrain manifest's: name it .json or .csv")
+    unit = "utterance" if suffix == ".json" else "line"
     fields, records = _json_records(location, text) if suffix == ".json" else _csv_records(location, text, quoting)
     refuse_unread(location, fields, _FIELDS)
-    base = base_of(location)
-    rows = []
-    for place, name, values in records:
-        try:
-            rows.append(_row(name, values) | {"audio": absolute(base, _path(location, values["wav"], data_root))})
-        except ValueError as error:
-            raise DataError(f"{location}: {place}: {error}") from None
-    if not rows:
-        raise DataError(f"{location}: no rows: add one for each recording")
-    table = table_of(rows)
-    checked_ids(location, table["id"])
-    return table
+
+    def rows() -> Iterator[Row]:
+        for number, name, values in records:
+            try:
+                yield number, _row(location, name, values, data_root)
+            except ValueError as error:
+                raise DataError(f"{location}: {unit} {number}: {error}") from None
+
+    return join_tables([ParsedTable(location, ("wav", "text", "id"), rows(), unit)], TableRules("wav"))
 
 
 def _csv_records(location: str, text: str, quoting: Quoting) -> tuple[Collection[str], Iterable[_Record]]:
@@ -75,9 +66,7 @@ def _csv_records(location: str, text: str, quoting: Quoting) -> tuple[Collection
     if "ID" not in header:
         raise DataError(f"{location}: no column 'ID' among {', '.join(header)}: name the column of ids so")
     _require_fields(f"{location}: the header", header)
-    return header, (
-        _Record(f"line {line}", name, dict(zip(_FIELDS, values, strict=True))) for line, (name, *values) in rows
-    )
+    return header, ((line, name, dict(zip(_FIELDS, values, strict=True))) for line, (name, *values) in rows)
 
 
 def _json_records(location: str, text: str) -> tuple[Collection[str], Iterable[_Record]]:
@@ -88,7 +77,7 @@ def _json_records(location: str, text: str) -> tuple[Collection[str], Iterable[_
     if not isinstance(content, dict):
         raise DataError(f"{location}: it is not a JSON object: write an object by each id, no list")
     fields: dict[str, None] = {}
-    records = []
+    records: list[_Record] = []
     for name, written in content.items():
         place = f"utterance {name!r}"
         if not isinstance(written, dict):
@@ -100,7 +89,7 @@ def _json_records(location: str, text: str) -> tuple[Collection[str], Iterable[_
             _, *values = text_values(given, ("id", *_FIELDS), ("wav", *_TRANSCRIPTS))
         except ValueError as error:
             raise DataError(f"{location}: {place}: {error}") from None
-        records.append(_Record(place, name, dict(zip(_FIELDS, values, strict=True))))
+        records.append((repr(name), name, dict(zip(_FIELDS, values, strict=True))))
     return fields, records
 
 
@@ -125,23 +114,15 @@ def _file_of(wav: Any) -> Any:
     return wav["file"]
 
 
-def _row(name: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a row without its recording. Raises ValueError, which names value and fix, if a value is wrong."""
-    if not name.strip():
-        raise ValueError("the id is empty: fill it in, or take the row out")
+def _row(location: str, name: str, values: Mapping[str, str], data_root: str | None) -> Sequence[str]:
+    """Returns values in the order of `TableRules.wanted`. Raises ValueError, which names the fix, for a wrong one."""
     if _PART.search(values["wav_opts"]):
         raise ValueError(
             f"'wav_opts' is {values['wav_opts']!r}, which says which part of the recording is meant, and is not read: "
             "take that out, give segments as 'offset' and 'duration', in seconds, and channels as recordings"
         )
-    duration, offset = _one_of(values, _DURATIONS), values["offset"]
-    return {
-        "id": name,
-        "text": _one_of(values, _TRANSCRIPTS),
-        "speaker": values["spk_id"] or None,
-        "duration_s": to_seconds(duration) if duration else None,
-        "offset_s": to_seconds(offset) if offset else None,
-    }
+    path, text = _path(location, values["wav"], data_root), _one_of(values, _TRANSCRIPTS)
+    return path, text, name, values["spk_id"], _one_of(values, _DURATIONS), "", values["offset"]
 
 
 def _one_of(values: Mapping[str, str], names: Iterable[str]) -> str:
@@ -152,9 +133,7 @@ def _one_of(values: Mapping[str, str], names: Iterable[str]) -> str:
 
 
 def _path(location: str, path: str, data_root: str | None) -> str:
-    """Returns a path without placeholders. Raises ValueError if it is empty, or a placeholder is unknown."""
-    if not path.strip():
-        raise ValueError("'wav' is empty: fill it in, or take the row out")
+    """Returns a path without placeholders. Raises ValueError if a placeholder is unknown."""
     if DATA_ROOT.search(path):
         if not data_root:
             fix = f"give the corpus's folder with the manifest, as speechbrain:{location}?data_root=/path/of/the/corpus"
