@@ -19,9 +19,6 @@ _BLOCK_BYTES = 4 * 2**20
 _MOST_POINTS, _LEAST_SPACING_BYTES = 2048, 4 * 2**20
 # Typical gzip ratio for tables and WAV; a wrong guess only changes the number of points.
 _USUAL_RATIO = 2
-_PIECE_BYTES = 2**20
-# Kept before the furthest byte read: a tar reader seeks back this far at most, after reading ahead for a header.
-_KEPT_BYTES = 4 * 2**20
 
 
 def open_archive(location: str, size_bytes: int, storage_options: StorageOptions) -> "tuple[ReadAt, SeekPoints | None]":
@@ -40,11 +37,20 @@ def list_members(location: str, read_at: ReadAt, points: "SeekPoints | None") ->
     """Returns the members of an opened archive, see `read_members`; reads a compressed one to its end to check it."""
     if points is None:
         return list(read_members(without_password(location), read_at))
-    with points.opened() as file:
-        content = SequentialGzip(without_password(location), file)
-        members = list(read_members(without_password(location), content.read_at, with_content=True))
-        content.check_rest()
-    return members
+    # Unlike indexed_gzip, Python's reader compares the checksum and length of each stream, and refuses other data.
+    with points.opened() as file, gzip.GzipFile(fileobj=file) as content:
+
+        def read_next(start: int, length: int) -> bytes:
+            try:
+                content.seek(start)
+                return content.read(length)
+            # zlib.error has no common base class, and errors of the disk have an errno.
+            except (OSError, EOFError, zlib.error) as error:
+                if getattr(error, "errno", None) is not None:
+                    raise
+                raise damaged(without_password(location), error) from None
+
+        return list(read_members(without_password(location), read_next, with_content=True))
 
 
 class SeekPoints:
@@ -106,42 +112,3 @@ class SeekPoints:
                 raise
 
         return read
-
-
-class SequentialGzip:
-    """The decompressed content of a gzip file of one or more streams; any other data after a stream is damage.
-
-    Python's reader compares the CRC-32 and length of each stream at its end; indexed_gzip skips junk, takes a truncated
-    file for a shorter one, and checks only streams that it reads in one pass.
-    """
-
-    def __init__(self, name: str, file: BinaryIO):
-        self._name, self._file = name, gzip.GzipFile(fileobj=file, mode="rb")
-        self._window, self._start = bytearray(), 0
-
-    def read_at(self, start: int, length: int) -> bytes:
-        """Returns decompressed bytes at an offset not far before the last one; fewer only at the end."""
-        while self._start + len(self._window) < start + length and (piece := self._next_piece()):
-            self._window += piece
-            surplus = min(start - self._start, len(self._window)) - _KEPT_BYTES
-            if surplus > 0:
-                del self._window[:surplus]
-                self._start += surplus
-        first = start - self._start
-        assert first >= 0, "a tar is read forwards"
-        return bytes(self._window[first : first + length])
-
-    def check_rest(self) -> None:
-        """Reads to the end. Raises DataError, as `read_at`, if the file is damaged or was cut short."""
-        while self._next_piece():
-            pass
-
-    def _next_piece(self) -> bytes:
-        try:
-            return self._file.read(_PIECE_BYTES)
-        # zlib.error has no common base class.
-        except (OSError, EOFError, zlib.error) as error:
-            # Errors of the disk have an errno.
-            if getattr(error, "errno", None) is not None:
-                raise
-            raise damaged(self._name, error) from None

@@ -97,10 +97,11 @@ class RangeFile(io.RawIOBase):
 def read_members(location: str, read_at: ReadAt, *, with_content: bool = False) -> Iterator[Member]:
     """Yields an archive's members without reading recordings, except `with_content`, for their checksums.
 
-    Folders are left out; `read_at` reads a range of the uncompressed archive. Raises DataError if the archive is
-    damaged, was cut short, or has data after its end.
+    Folders are left out; `read_at` reads a range of the uncompressed archive: `with_content` in order, to its end.
+    Raises DataError if the archive is damaged, was cut short, or has data after its end.
     """
-    file = RangeFile(location, read_at, block_bytes=_BLOCK_BYTES, most_bytes=_MOST_HEADER_BYTES)
+    block_bytes = 1 if with_content else _BLOCK_BYTES
+    file = RangeFile(location, read_at, block_bytes=block_bytes, most_bytes=_MOST_HEADER_BYTES)
     try:
         with tarfile.open(fileobj=file, mode="r:", errors="backslashreplace") as archive:
             end, texts_bytes = 0, 0
@@ -141,12 +142,13 @@ def read_content(member: Member, read_at: ReadAt, *, with_content: bool) -> byte
 
 def _member(info: tarfile.TarInfo, file: RangeFile, *, with_content: bool) -> Member:
     problem, text = _problem(info), None
-    if not problem and info.size <= _MOST_TEXT_BYTES and info.name.lower().endswith(_TEXTS):
-        file.seek(info.offset_data)
-        text = file.read(info.size)
+    # The last block that was read.
     file.seek(info.offset_data - HEADER_BYTES)
     checksum = zlib.crc32(file.read(HEADER_BYTES))
-    if with_content and not problem:
+    if not problem and info.size <= _MOST_TEXT_BYTES and info.name.lower().endswith(_TEXTS):
+        text = file.read(info.size)
+        checksum = zlib.crc32(text, checksum) if with_content else checksum
+    elif with_content and not problem:
         left = info.size
         while left and (piece := file.read(min(left, _MOST_HEADER_BYTES))):
             checksum, left = zlib.crc32(piece, checksum), left - len(piece)
