@@ -30,7 +30,7 @@ def samples() -> list[tuple[str, bytes]]:
     return [(f"u{number}.{end}", text) for number in range(3) for end, text in (("wav", b"\1" * 700), ("txt", b"text"))]
 
 
-def common_voice(folder: Path, mode: str) -> bytes:
+def common_voice(folder: Path) -> bytes:
     """An archive of three tables with clips whose bytes any decoder would take."""
     members, names = [], iter(range(9))
     for table in ("train", "dev", "test"):
@@ -39,14 +39,11 @@ def common_voice(folder: Path, mode: str) -> bytes:
             lines.append(f"{table}\tclip_{number}.mp3\tRečenica broj {number}.")
             members.append((f"cv/sr/clips/clip_{number}.mp3", bytes([number]) * 900))
         members.append((f"cv/sr/{table}.tsv", "\n".join(lines).encode()))
-    return write_tar(folder / "made.tar", members, mode).read_bytes()
+    return write_tar(folder / "made.tar", members, "w").read_bytes()
 
 
-@pytest.mark.parametrize("suffix", [".tar.gz", ".tar"])
-def test_common_voice_s_archive_gives_the_clips_and_texts_that_it_was_made_of_or_none(
-    tmp_path: Path, suffix: str
-) -> None:
-    archive = tmp_path / f"cv{suffix}"
+def test_a_plain_tar_gives_the_clips_and_texts_that_it_was_made_of_or_none(tmp_path: Path) -> None:
+    archive = tmp_path / "cv.tar"
 
     def read(data: bytes) -> object:
         archive.write_bytes(data)
@@ -56,10 +53,8 @@ def test_common_voice_s_archive_gives_the_clips_and_texts_that_it_was_made_of_or
             assert str(archive) in str(error)
             raise
 
-    is_compressed = suffix != ".tar"
-    data = common_voice(tmp_path, "w:gz" if is_compressed else "w")
-    places = None if is_compressed else headers_of_tar(data)
-    require_same_or_refused(data, read, (DataError,), places=places)
+    data = common_voice(tmp_path)
+    require_same_or_refused(data, read, (DataError,), places=headers_of_tar(data))
 
 
 @pytest.mark.parametrize("kind", ["manifest", "webdataset"])
@@ -98,7 +93,7 @@ def test_compressed_cuts_are_those_that_were_written(tmp_path: Path) -> None:
         return rows_of(f"lhotse:{cuts}")
 
     data = gzip.compress("".join(json.dumps(cut(number)) + "\n" for number in range(20)).encode())
-    require_same_or_refused(data, read, (DataError,), flips=100)
+    require_same_or_refused(data, read, (DataError,), flips=30)
 
 
 def test_a_joined_gzip_file_is_one_archive_where_its_parts_are_parts_of_one(tmp_path: Path) -> None:
