@@ -302,10 +302,8 @@ def prepare(
     """
     if source.members:
         how: dict[str, Any] = {"cache_url": cache_url, "storage_options": storage_options, "run": run}
-        sets = [prepare(each.source, data, **how, runner=runner, log=log) for each in source.members]
-        return JoinedSet.of(
-            [JoinedMember(each.name, each.language, made) for each, made in zip(source.members, sets, strict=True)]
-        )
+        of_one = partial(prepare, data=data, **how, runner=runner, log=log)
+        return JoinedSet.of([JoinedMember(each.name, each.language, of_one(each.source)) for each in source.members])
     cache = open_storage(cache_url, storage_options)
     options = PrepareOptions.of(data)
     key = prepared_key(source, data)

@@ -10,7 +10,8 @@ from trainers.config.storage_location import is_remote
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 COMPRESSED = (".gz", ".tgz")
-_INTO_ARCHIVE = re.compile(r"[^/]\.(?:tar|tar\.gz|tgz)/(?=.)", re.DOTALL | re.IGNORECASE)
+SUFFIX = r"\.(?:tar|tar\.gz|tgz)"
+_INTO_ARCHIVE = re.compile(rf"[^/]{SUFFIX}/(?=.)", re.DOTALL | re.IGNORECASE)
 # NeMo's own notation for braces, which some schedulers expand: shard__OP_0..127_CL_.tar.
 _NEMO_BRACES = {"_OP_": "{", "_CL_": "}"}
 _BRACES = re.compile(r"\{([^{}]*)\}")

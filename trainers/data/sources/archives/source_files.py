@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from trainers.config.parts.data_part import Quoting
 from trainers.config.storage_location import StorageOptions, is_hub_url, is_remote, is_web_url, without_password
 from trainers.data.sources.archives.archive_index import COLUMNS, ArchiveIndex, ArchiveReader, open_index
-from trainers.data.sources.archives.archive_path import SUFFIXES, archives_in, is_archive, is_compressed
+from trainers.data.sources.archives.archive_path import SUFFIX, SUFFIXES, archives_in, is_archive, is_compressed
 from trainers.data.sources.data_source import with_columns
 from trainers.data.sources.located_files import hub_files, is_file, read_location, reason_of
 from trainers.data.sources.manifest_fields import UTF_8, in_utf_8
@@ -26,7 +26,7 @@ from trainers.storage.hub_errors import read_from_hub
 _PARALLEL_ARCHIVES = 8
 # Maximum size of a corpus's table, which is read at once.
 _MOST_TABLE_BYTES = 2 * 2**30
-_LIKE_ARCHIVES = r"(?i)\.(tar|tar\.gz|tgz)/"
+_LIKE_ARCHIVES = f"(?i){SUFFIX}/"
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trainers.data.sources.archives.archive_index import ArchiveIndex
+from trainers.data.sources.archives.archive_path import SUFFIX
 from trainers.data.sources.manifest_fields import json_rows, refuse_unread, to_seconds
 from trainers.errors import DataError
 
 FIELDS = ("audio_filepath", "text", "duration", "offset", "shard_id", "speaker", "lang", "language")
 # The number in a tar's name, which rows have as their shard_id: audio_7.tar.
-_NUMBER = re.compile(r".*_(\d+)\D*\.(?:tar|tar\.gz|tgz)", re.IGNORECASE)
+_NUMBER = re.compile(rf".*_(\d+)\D*{SUFFIX}", re.IGNORECASE)
 # Suffix of the names in further rows of a recording.
 _SUB = re.compile(r"-sub\d+(?=\.\w+$|$)")
 

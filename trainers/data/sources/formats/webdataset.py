@@ -7,6 +7,7 @@ from typing import Any
 
 from trainers.config.strict_loading import load_json
 from trainers.data.sources.archives.archive_index import ArchiveIndex
+from trainers.data.sources.archives.archive_path import SUFFIX
 from trainers.data.sources.archives.tar_members import Member
 from trainers.data.sources.manifest_fields import (
     AUDIO_ENDINGS,
@@ -18,7 +19,7 @@ from trainers.data.sources.manifest_fields import (
 from trainers.errors import DataError
 
 TEXT, JSON = ("txt", "text"), "json"
-_SUFFIX = re.compile(r"\.(tar|tar\.gz|tgz)$", re.IGNORECASE)
+_SUFFIX = re.compile(f"{SUFFIX}$", re.IGNORECASE)
 # Keys of a sample's JSON, of which the first that exists is used.
 KEYS = {
     "text": ("text", "sentence", "transcript", "transcription", "normalized_text"),
