@@ -153,8 +153,8 @@ class DatasetSource(DataSource):
         names = [name for file in files_read for name in file.schema.names]
         marks = sorted(rules.ignored_of_wanted.intersection(names))
         here = [url for url in dict.fromkeys(file.url for file in files_read) if not is_remote(url)]
-        access = (files.storage_options, files.cache)
-        marks += fingerprint_recordings(self.data.fingerprint, here, self._part.name, *access)
+        cached = (f"{self._part.name} {split}", files.storage_options, files.cache)
+        marks += fingerprint_recordings(self.data.fingerprint, here, *cached)
         if only_names:
             columns = (audio, self.data.text_column_name)
             manifest = Manifest(parts[0][0].url, hash_of(identity, *marks).encode(), table, columns, warnings)
