@@ -54,7 +54,9 @@ def fingerprint_recordings(
     if kind == "manifest":
         return []
     here = [path for path in paths if not is_remote(path)]
-    known = _asked(here, _size_and_time) if kind == "metadata" else _contents(here, manifest, fingerprint_cache)
+    known: Mapping[str, Any] = (
+        _asked(here, _size_and_time) if kind == "metadata" else _contents(here, manifest, fingerprint_cache)
+    )
     return [known.get(path, each) for path, each in zip(paths, _listed(paths, storage_options), strict=True)]
 
 
