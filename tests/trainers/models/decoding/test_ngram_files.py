@@ -48,7 +48,7 @@ def test_an_arpa_file_says_its_order_and_its_words(arpa: Path) -> None:
 def test_a_binary_says_its_order_and_its_kind_and_needs_a_list_of_its_words(tmp_path: Path, kind: str) -> None:
     path = binary(kind)
     found = recognize(read_start(str(path), DEFAULT_STORAGE_OPTIONS), str(path))
-    assert (found.kind, found.order, found.is_arpa) == (f"KenLM binary ({kind})", 2, False)
+    assert (found.kind, found.order, found.is_arpa) == ("KenLM binary", 2, False)
     with pytest.raises(ConfigError, match=r"is a KenLM binary, and decode\.lexicon is null: name a file"):
         check_files(beam(lm=str(path)), DEFAULT_STORAGE_OPTIONS)
     words = tmp_path / "words.txt"
@@ -66,11 +66,10 @@ def test_a_binary_says_its_order_and_its_kind_and_needs_a_list_of_its_words(tmp_
         (b"\\data\\\nngram 1=2\n", "ends before its 1-grams"),
         (b"\\data\\\n\n\\1-grams:\n", "of order 0"),
         (b"\\data\\\n" + b"".join(b"ngram %d=1\n" % each for each in range(1, 8)) + b"\\1-grams:\n", "of order 7, and"),
-        (gzip.compress(b"\\data\\\n", mtime=0), r"is compressed \(gzip\): unpack it"),
-        (MAGIC + b"incomplete\n" + bytes(200), "did not finish this binary"),
-        (MAGIC + b"format version 4\n" + bytes(200), "binary of version 4"),
-        (MAGIC + b"format version 5\n", "cut off"),
-        (MAGIC + b"format version 5\n" + b"\x07" * 200, "a kind that KenLM does not know"),
+        (gzip.compress(b"\\data\\\n", mtime=0), "its first line is .*an ARPA file, unpacked"),
+        (MAGIC + b"incomplete\n" + bytes(200), "its first line is '.*incomplete', .* a complete KenLM binary"),
+        (MAGIC + b"format version 4\n" + bytes(200), "its first line is '.*format version 4', .* of version 5"),
+        (MAGIC + b"format version 5\n", "of order 0"),
     ],
 )
 def test_what_kenlm_does_not_read_is_refused_by_its_start(tmp_path: Path, content: bytes, wanted: str) -> None:

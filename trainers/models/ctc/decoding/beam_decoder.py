@@ -45,17 +45,14 @@ class BeamDecoder:
         if not BEAM_SEARCH.is_installed:
             yield unread(BEAM_SEARCH.problem)
         try:
-            lm = check_files(part, storage_options)
-        except (ConfigError, StorageError) as error:
-            yield _unread(error)
-        else:
-            yield from _words(part, processor, lm, storage_options)
-        if part.rescoring_model is not None:
-            try:
+            yield from _words(part, processor, check_files(part, storage_options), storage_options)
+            if part.rescoring_model is not None:
                 open_tokenizer(part.rescoring_model)
                 yield ok(f"decode.rescoring_model: {part.rescoring_model} is a causal language model")
-            except (ConfigError, StorageError) as error:
-                yield _unread(error)
+        except (ConfigError, StorageError) as error:
+            # A file that cannot be read here may be there on the nodes.
+            is_unread = isinstance(error, StorageError) or error.__cause__ is not None
+            yield unread(str(error)) if is_unread else problem(str(error))
         count = len(part.settings)
         yield ok(f"decode: {count} weights are tried on validation" if count > 1 else "decode: the weights are given")
 
@@ -72,12 +69,6 @@ class BeamDecoder:
             f"The score on test is of a beam search, whose files are not part of this folder: {', '.join(parts)}. "
             "`pipeline` takes the best path, as do the scores on validation."
         )
-
-
-def _unread(error: ConfigError | StorageError) -> Finding:
-    """Returns a problem for an error that nodes would have, too, or an unread finding for a file they may have."""
-    is_unread = isinstance(error, StorageError) or error.__cause__ is not None
-    return unread(str(error)) if is_unread else problem(str(error))
 
 
 def _words(

@@ -1,7 +1,6 @@
 """The files of a beam search: words, an n-gram language model, a causal model's description. Loads no torch."""
 
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,34 +125,27 @@ def delimiter_of(tokenizer: Any) -> int | None:
 
 # Limit of KenLM as built by flashlight-text.
 MAX_ORDER = 6
-BINARY_VERSION = 5
-_BINARY = b"mmap lm http://kheafield.com/code "
-_VERSION = re.compile(rb"format version (\d+)\n")
-# Order and kind follow the sanity values in the header (lm/binary_format.cc), which are aligned to 8 bytes.
-_ORDER_AT, _KIND_AT = 88, 96
-_KINDS = ("probing", "rest costs", "trie", "quantized trie", "array trie", "quantized array trie")
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-_COUNT = re.compile(r"ngram\s+(\d+)\s*=\s*(\d+)")
+# The beginning of a finished binary, and where its header has the order (lm/binary_format.cc).
+_BINARY, _ORDER_AT = b"mmap lm http://kheafield.com/code format version 5\n", 88
 
 
 @dataclass(frozen=True)
 class NgramFile:
     """Description of a language model in a file: its kind, and the order of its n-grams of words or tokens."""
 
-    kind: str
+    is_arpa: bool
     order: int
 
     @property
-    def is_arpa(self) -> bool:
-        return self.kind == "ARPA"
+    def kind(self) -> str:
+        return "ARPA" if self.is_arpa else "KenLM binary"
 
 
 def recognize(start: bytes, location: str) -> NgramFile:
     """Returns the kind of language model in a file, from its first bytes; ConfigError if KenLM cannot read it."""
-    packed = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
-    if packed is not None:
-        raise ConfigError(f"decode.lm: {location} is compressed ({packed}): unpack it, and name the ARPA file")
-    found = _binary(start, location) if start.startswith(_BINARY) else _arpa(start, location)
+    is_binary = start.startswith(_BINARY)
+    order = next(iter(start[_ORDER_AT:]), 0) if is_binary else _arpa_order(start, location)
+    found = NgramFile(not is_binary, order)
     if not 1 <= found.order <= MAX_ORDER:
         raise ConfigError(
             f"decode.lm: {location}: an n-gram model of order {found.order}, and KenLM reads up to {MAX_ORDER}: "
@@ -162,38 +154,18 @@ def recognize(start: bytes, location: str) -> NgramFile:
     return found
 
 
-def _binary(start: bytes, location: str) -> NgramFile:
-    version = _VERSION.match(start, len(_BINARY))
-    if version is None:
-        raise ConfigError(f"decode.lm: {location}: KenLM did not finish this binary: build it again from its ARPA file")
-    complete = len(start) >= _KIND_AT + 4
-    kind = struct.unpack_from("<I", start, _KIND_AT)[0] if complete else len(_KINDS)
-    if int(version[1]) != BINARY_VERSION or kind >= len(_KINDS):
-        raise ConfigError(
-            f"decode.lm: {location}: a KenLM binary of version {int(version[1])}, which is not {BINARY_VERSION}, or "
-            "cut off, or of a kind that KenLM does not know: build it again from its ARPA file, or give that"
-        )
-    return NgramFile(f"KenLM binary ({_KINDS[kind]})", start[_ORDER_AT])
-
-
-def _arpa(start: bytes, location: str) -> NgramFile:
-    fix = "give an ARPA file or a KenLM binary"
-    lines = iter(start.decode("utf-8", errors="replace").splitlines())
-    first = next((line.strip() for line in lines if line.strip()), "")
+def _arpa_order(start: bytes, location: str) -> int:
+    fix = "give an ARPA file, unpacked, or a complete KenLM binary of version 5"
+    head, grams, _ = start.decode("utf-8", errors="replace").partition("\\1-grams:")
+    first, *counts = [line.strip() for line in head.splitlines() if line.strip()] or [""]
     if first != "\\data\\":
-        raise ConfigError(f"decode.lm: {location}: its first line is {first[:40]!r}, not \\data\\ as of ARPA: {fix}")
-    orders: list[int] = []
-    for line in lines:
-        if line.startswith("\\1-grams:"):
-            break
-        if line.strip():
-            count = _COUNT.fullmatch(line.strip())
-            if count is None or int(count[1]) != len(orders) + 1:
-                raise ConfigError(f"decode.lm: {location}: {line.strip()[:40]!r} is not a count of n-grams: {fix}")
-            orders.append(int(count[2]))
-    else:
+        raise ConfigError(f"decode.lm: {location}: its first line is {first[:60]!r}, not \\data\\ as of ARPA: {fix}")
+    for order, count in enumerate(counts, start=1):
+        if re.fullmatch(rf"ngram\s+{order}\s*=\s*\d+", count) is None:
+            raise ConfigError(f"decode.lm: {location}: {count[:40]!r} is not a count of n-grams: {fix}")
+    if not grams:
         raise ConfigError(f"decode.lm: {location} ends before its 1-grams: {fix}")
-    return NgramFile("ARPA", len(orders))
+    return len(counts)
 
 
 def words_of(arpa: Path) -> Iterator[str]:
