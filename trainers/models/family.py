@@ -23,7 +23,7 @@ from trainers.findings import Finding
 from trainers.models.adaptation.network_parts import Parts
 from trainers.models.label_codec import LabelCodec, Limits
 from trainers.models.language_names import code_or_name
-from trainers.models.pretrained import from_pretrained, refuse_other_architecture
+from trainers.models.pretrained import from_pretrained, refuse_other_sizes
 
 if TYPE_CHECKING:
     # Loads torch.
@@ -86,12 +86,15 @@ class Family(LabelCodec, Generic[Model]):
         recognizer: Module and class of its recognizers, which load torch. The class's `load` takes the family, the
             model part, the processor, and the other arguments of `load_recognizer`.
         checks: Checks of its models that a preflight runs before a run.
+        sizes: Names in a config.json whose values a checkpoint must share with the config's model to start from. None:
+            all of the architecture.
     """
 
     model_types: tuple[str, ...]
     context_s: float
     recognizer: ClassVar[str]
     checks: ClassVar[Sequence[FamilyCheck]] = ()
+    sizes: ClassVar[Sequence[str] | None] = None
 
     @abstractmethod
     def auto_class(self, config: Any) -> Any:
@@ -144,10 +147,14 @@ class Family(LabelCodec, Generic[Model]):
         Raises:
             ConfigError: the checkpoint's model differs in size from the config's, or does not know the language.
         """
-        config = AutoConfig.from_pretrained(source)
-        refuse_other_architecture(config, model)
-        self.open_processor(model, source).save_pretrained(folder)
-        config.save_pretrained(folder)
+        for part in self.open_checkpoint(source, model):
+            part.save_pretrained(folder)
+
+    def open_checkpoint(self, source: Path, model: Model) -> tuple[Any, Any]:
+        """Returns config and processor of the checkpoint in `source`; raises as `adopt_description`."""
+        config, processor = AutoConfig.from_pretrained(source), self.open_processor(model, source)
+        refuse_other_sizes(config, self.model_config(model, processor), self.sizes)
+        return config, processor
 
     @abstractmethod
     def open_processor(self, model: Model, description: Path | None) -> Any:

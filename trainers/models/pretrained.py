@@ -5,10 +5,11 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, TypeVar
 
-from transformers import AutoConfig
+from transformers.utils.generic import flatten_dict
 
 from trainers.config.parts.model_part import ModelPart
 from trainers.errors import ConfigError, RayscribeError, StorageError
+from trainers.findings import named
 from trainers.models.sources.model_files import EXTRACTOR, EXTRACTOR_FILES, TOKENIZER, TOKENIZER_FILES
 from trainers.storage.hub_errors import read_from_hub
 
@@ -69,32 +70,17 @@ def from_pretrained(model: ModelPart, kind: Any, **options: Any) -> Any:
     return open_pretrained(model, lambda: kind.from_pretrained(name, revision=revision, **options))
 
 
-def refuse_other_architecture(config: Any, model: ModelPart) -> None:
-    """Raises ConfigError if a checkpoint's config.json is that of another model than the config's weights."""
-    if _architecture(config.to_dict()) != _architecture(from_pretrained(model, AutoConfig).to_dict()):
+def refuse_other_sizes(found: Any, wanted: Any, names: Sequence[str] | None) -> None:
+    """Raises ConfigError if a checkpoint's config.json has other values than wanted for some names; None: for any."""
+    sizes, asked = flatten_dict(found.to_dict()), flatten_dict(wanted.to_dict())
+    if names is None:
+        names = [name for name in sizes | asked if name.rpartition(".")[2] not in _NOT_ARCHITECTURE]
+    other = [f"{name} {sizes.get(name)}, not {asked.get(name)}" for name in names if sizes.get(name) != asked.get(name)]
+    if other:
         raise ConfigError(
-            f"run.resume: the checkpoint's model is of another architecture or size than {model.name_or_path}: "
+            f"run.resume: the checkpoint's model differs from the config's: {named(other)}: "
             "set model to what the checkpoint was trained with"
         )
-
-
-def refuse_other_sizes(found: Any, wanted: Any, names: Sequence[str], problem: str) -> None:
-    """Raises ConfigError if a checkpoint's config.json has other values than wanted for some names."""
-    sizes = {name: (getattr(found, name, None), getattr(wanted, name, None)) for name in names}
-    if other := ", ".join(f"{name} {size}, not {asked}" for name, (size, asked) in sizes.items() if size != asked):
-        raise ConfigError(
-            f"run.resume: the checkpoint's model {problem} the config's: {other}: "
-            "set model to what the checkpoint was trained with"
-        )
-
-
-def _architecture(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns a config, with nested ones, without `_NOT_ARCHITECTURE`."""
-    return {
-        name: _architecture(value) if isinstance(value, dict) else value
-        for name, value in content.items()
-        if name not in _NOT_ARCHITECTURE
-    }
 
 
 def refuse_without_processor(model: ModelPart, *, tokenizer: bool = True) -> None:

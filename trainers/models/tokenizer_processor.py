@@ -11,9 +11,7 @@ from transformers import AutoFeatureExtractor
 
 from trainers.data.audio import SAMPLING_RATE_HZ
 from trainers.errors import ConfigError
-
-# Maximum number of tokens named in a message.
-NAMED = 10
+from trainers.findings import named
 
 
 def tokenizer_fingerprint(tokenizer: Any, surroundings: str) -> str:
@@ -61,7 +59,7 @@ def refuse_other_rate(extractor: Any, origin: str) -> None:
 def refuse_tokens_beyond(
     tokenizer: Any, outputs: int, always: Iterable[int | None], origin: str, *, ignored: str | None = None
 ) -> None:
-    """Raises ConfigError for a tokenizer that may produce labels for which a model has no output.
+    """Raises ConfigError, which names them, for tokens of labels for which a model has no output.
 
     For such a label, a CTC loss reads beyond the outputs, and a cross-entropy ends the process.
 
@@ -71,9 +69,6 @@ def refuse_tokens_beyond(
         always: Ids that labels or their padding have for any text; other special tokens are not in labels.
         origin: Source of both, for the message.
         ignored: Prefix of tokens that no text produces, although they are not special.
-
-    Raises:
-        ConfigError: there are such tokens; the message names them.
     """
     used = {number for number in always if number is not None}
     special = set(tokenizer.all_special_ids) - used
@@ -86,9 +81,8 @@ def refuse_tokens_beyond(
     }
     beyond |= {number: "" for number in used if number not in beyond and not 0 <= number < outputs}
     if beyond:
-        some = sorted(beyond.items())
-        names = ", ".join(f"{token} ({number})".strip() for number, token in some[:NAMED]) + ", …" * (len(some) > NAMED)
+        names = named([f"{token} ({number})".strip() for number, token in sorted(beyond.items())])
         raise ConfigError(
-            f"{origin}: the model has {outputs} outputs, and its tokenizer {len(some)} tokens beyond them: {names}; "
+            f"{origin}: the model has {outputs} outputs, and its tokenizer {len(beyond)} tokens beyond them: {names}; "
             "take a tokenizer that belongs to the weights, or weights with an output for each of its tokens"
         )

@@ -27,7 +27,7 @@ from trainers.models.ctc.ctc_scratch import (
 )
 from trainers.models.family import Family
 from trainers.models.label_codec import Limits
-from trainers.models.pretrained import from_pretrained, refuse_other_sizes, refuse_without_processor
+from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import (
     refuse_other_rate,
     refuse_tokens_beyond,
@@ -43,7 +43,6 @@ MEL_INPUT = Convolution(kernel=2, stride=2)
 MEL_LEAST_SAMPLES = MEL_WINDOW.kernel - MEL_WINDOW.stride
 # Maximum number of characters named in a message.
 NAMED = 10
-SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "conv_dim")
 
 
 class CtcFamily(Family[CtcPart]):
@@ -57,6 +56,10 @@ class CtcFamily(Family[CtcPart]):
 
     context_s = CONTEXT_S
     recognizer: ClassVar[str] = f"{__package__}.ctc_recognizer:CtcRecognizer"
+    sizes: ClassVar[Sequence[str] | None] = (
+        *("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        *("intermediate_size", "conv_dim"),
+    )
 
     def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForCTC
@@ -90,9 +93,7 @@ class CtcFamily(Family[CtcPart]):
         config.save_pretrained(folder)
 
     def adopt_description(self, source: Path, folder: Path, model: CtcPart) -> None:
-        processor, config = _open_processor_of(source), AutoConfig.from_pretrained(source)
-        wanted = new_config(model, processor.tokenizer) if model.init == "scratch" else _read_config(model)
-        refuse_other_sizes(config, wanted, SIZES, "is another than")
+        config, processor = self.open_checkpoint(source, model)
         refuse_other_vocabulary(processor.tokenizer, model)
         config.update(regularization(model))
         processor.save_pretrained(folder)

@@ -25,7 +25,6 @@ from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import (
     from_pretrained,
     open_pretrained,
-    refuse_other_architecture,
     refuse_without_processor,
 )
 from trainers.models.seq2seq.seq2seq_part import Seq2SeqPart
@@ -162,15 +161,9 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         parts = encoder_decoder_parts(network)
         return {**parts, PROJECTOR: ["enc_to_dec_proj"]} if hasattr(network, "enc_to_dec_proj") else parts
 
-    def adopt_description(self, source: Path, folder: Path, model: Seq2SeqPart) -> None:
-        config = AutoConfig.from_pretrained(source)
-        refuse_other_architecture(config, model)
-        processor_of(source, "main", config, model.language).save_pretrained(folder)
-        config.save_pretrained(folder)
-
     def open_processor(self, model: Seq2SeqPart, description: Path | None) -> Seq2SeqProcessor:
         if description is not None:
-            return processor_of(description, "main", AutoConfig.from_pretrained(description))
+            return processor_of(description, "main", AutoConfig.from_pretrained(description), model.language)
         refuse_without_processor(model)
         name, revision = str(model.name_or_path), model.revision or "main"
         config = from_pretrained(model, AutoConfig)

@@ -3,7 +3,7 @@
 transformers initializes missing weights randomly, drops unknown ones, and only logs it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,6 +16,7 @@ from transformers.utils import logging
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
+from trainers.findings import named
 from trainers.models.adaptation.trained_weights import CROSS_ATTENTION, heads
 from trainers.models.family import Family
 from trainers.models.pretrained import from_pretrained, open_named, reason_of
@@ -26,8 +27,6 @@ from trainers.models.sources.opened_model import OpenedModel
 from trainers.models.sources.source_reader import SourceReader, tensors_in
 
 _FIX = "copy the complete files of the weights again, or name others"
-_TOO_COARSE = "holds whole numbers, or floating-point ones of fewer than 16 bits, and weights have more"
-_NAMED = 3
 # The embedding of masked frames in SpecAugment: no hypothesis depends on it, and released wav2vec2 models lack it.
 _MASK = "masked_spec_embed"
 # Computed tensors that older versions of transformers saved, or that are in a saved state of the complete network.
@@ -45,7 +44,7 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
     Raises:
         ConfigError: the weights cannot be opened, or a tensor is missing, unexpected, of another shape, or not a
             weight.
-        StorageError: the Hub, the network or the disk does not respond.
+        StorageError: see `open_named`.
     """
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     origin, folder = f"model.name_or_path: {model.name_or_path}", Path(str(model.name_or_path))
@@ -55,13 +54,7 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
         tensors = found if found is not None else _pickled_tensors(folder, origin) or {}
     # With None, transformers loads any format.
     network, info = from_pretrained(model, kind, use_safetensors=None if model.allow_pickle else True, **options)
-    _refuse_other_tensors(network, info, origin, new_head=new_head)
-    # transformers has loaded them without conversion.
-    no_weights = {*info["unexpected_keys"], *(name for name, _ in network.named_buffers())}
-    if new_head:
-        no_weights |= {name for name in tensors if name.startswith(_prefixes(network))}
-    if quantized := [f"{name} ({tensors[name].dtype})" for name in sorted(_whole(tensors) - no_weights)]:
-        raise ConfigError(f"{origin}: {_some(quantized)} {_TOO_COARSE}: {_FIX}")
+    _refuse_other_tensors(network, info, origin, tensors, new_head=new_head)
     for name, weight in network.named_parameters():
         if not torch.isfinite(weight).all():
             raise ConfigError(f"{origin}: {name} holds values that are no finite numbers: {_FIX}")
@@ -112,28 +105,20 @@ def _refuse_other_weights(
         config.is_decoder = config.add_cross_attention = True
         options["key_mapping"] = SHARED_EMBEDDINGS
 
-    whole = _whole(tensors)
-    buffers = set[str]()
-
     def load() -> Any:
         with torch.device("meta"):
             made: Any = auto_class.from_config(config)
-            state = {name: torch.empty(each.shape) for name, each in tensors.items() if name not in whole}
-        # transformers would load quantized weights without conversion; masks and positions are not weights.
-        buffers.update({name for name, _ in made.named_buffers()} & whole)
-        for name in buffers:
-            state[name] = torch.empty(tensors[name].shape, dtype=torch.uint8, device="meta")
+            state = {name: torch.empty(each.shape) for name, each in tensors.items()}
         return type(made).from_pretrained(None, config=config, state_dict=state, **options)
 
     with _quiet():
         network, info = open_named(f"model.{pin.field}", pin.text, load)
-    info["unexpected_keys"] = [*info["unexpected_keys"], *sorted(whole - buffers)]
     if pin.field != WEIGHTS:
         # For another model's encoder or decoder: its other parts are dropped, and the attention between the two is new.
+        tensors = {name: each for name, each in tensors.items() if name not in info["unexpected_keys"]}
         new = [name for name in info["missing_keys"] if pin.field == DECODER and CROSS_ATTENTION.search(name)]
         info |= {"unexpected_keys": [], "missing_keys": [*set(info["missing_keys"]) - {*new}]}
-    quantized = [f"{name} ({tensors[name].dtype})" for name in whole]
-    _refuse_other_tensors(network, info, pin.name, new_head=new_head, quantized=quantized)
+    _refuse_other_tensors(network, info, pin.name, tensors, new_head=new_head)
 
 
 @contextmanager
@@ -151,23 +136,32 @@ def _quiet() -> Iterator[None]:
 
 
 def _refuse_other_tensors(
-    network: Any, info: Mapping[str, Any], origin: str, *, new_head: bool, quantized: Sequence[str] = ()
+    network: Any, info: Mapping[str, Any], origin: str, tensors: Mapping[str, StoredTensor], *, new_head: bool
 ) -> None:
     """Raises ConfigError for the mismatches that transformers reports, except in a `new_head` or a dropped head.
 
-    `quantized` tensors were not passed to transformers, and may be the missing ones.
+    Also for quantized weights among the `tensors` of the files, which transformers would load without conversion.
     """
     other_heads = new_head or type(network).__name__ not in (network.config.architectures or ())
-    head = _prefixes(network) if new_head else ()
+    head = tuple(f"{name}." for name in heads(network)) if new_head else ()
+    # Masks and positions are no weights.
+    others = {*info["unexpected_keys"], *(name for name, _ in network.named_buffers())}
+    if coarse := [
+        f"{name} ({each.dtype})"
+        for name, each in tensors.items()
+        if each.shape and each.dtype not in _FLOATS.values() and name not in others and not name.startswith(head)
+    ]:
+        raise ConfigError(
+            f"{origin}: {named(sorted(coarse))} holds whole numbers, or floating-point ones of fewer than 16 bits, and weights "
+            f"have more: {_FIX}"
+        )
     missing = [name for name in info["missing_keys"] if not name.startswith(head) and not name.endswith(_MASK)]
-    if missing and quantized:
-        raise ConfigError(f"{origin}: {_some(quantized)} {_TOO_COARSE}; without it they lack {_some(missing)}: {_FIX}")
     wrong = [f"{name} {[*found]}, not {[*wanted]}" for name, found, wanted in info["mismatched_keys"]]
     wrong = [text for text in wrong if not text.startswith(head)]
     unknown = [name for name in info["unexpected_keys"] if not name.endswith((_MASK, *_COMPUTED))]
     unknown = [name for name in unknown if not (other_heads and _is_of_another_head(network, name))]
     problems = [
-        f"{what} {_some(names)}"
+        f"{what} {named(sorted(names))}"
         for what, names in (("lack", missing), ("have, in another shape,", wrong), ("have, beyond it,", unknown))
         if names
     ]
@@ -185,22 +179,6 @@ def _is_of_another_head(network: Any, name: str) -> bool:
     base = network.base_model_prefix
     inner = {child for child, _ in getattr(network, base).named_children()}
     return name.partition(".")[0] not in {base, *inner}
-
-
-def _some(names: Iterable[str]) -> str:
-    found = sorted(names)
-    more = len(found) - _NAMED
-    return ", ".join(found[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _prefixes(network: Any) -> tuple[str, ...]:
-    """Returns prefixes of the names of tensors in the output layers."""
-    return tuple(f"{name}." for name in heads(network))
-
-
-def _whole(tensors: Mapping[str, StoredTensor]) -> set[str]:
-    """Returns the names of tensors, other than scalars, whose type is not one of weights."""
-    return {name for name, each in tensors.items() if each.shape and each.dtype not in _FLOATS.values()}
 
 
 def _pickled_tensors(folder: Path, origin: str) -> dict[str, StoredTensor] | None:

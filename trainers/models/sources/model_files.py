@@ -14,6 +14,7 @@ from typing import Any
 from trainers.config.parts.model_source import SourceKind
 from trainers.config.storage_location import StorageOptions
 from trainers.errors import ConfigError, StorageError
+from trainers.findings import named
 from trainers.storage import Entry, open_storage, sha256_of
 
 CONFIG = "config.json"
@@ -32,7 +33,6 @@ _ADAPTERS = ("adapter_config.json", "adapter_model.*")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".pkl", ".pickle", ".joblib")
 _FIX = "convert them (model.save_pretrained writes safetensors), or, if you trust who made them, "
 ALLOW = "set model.allow_pickle: true"
-_NAMED = 3
 
 
 def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
@@ -80,10 +80,9 @@ def refuse_unopened(names: Iterable[str], origin: str, *, allow_pickle: bool) ->
     pickled = sorted(name for name in found if PurePosixPath(name).suffix in PICKLES)
     if allow_pickle or not pickled or _matching(found, SAFE_WEIGHTS):
         return
-    some = ", ".join(pickled[:_NAMED]) + ", …" * (len(pickled) > _NAMED)
     raise ConfigError(
-        f"{origin}: its weights are not in safetensors, and other files ({some}) can run code when they are opened: "
-        f"{_FIX}{ALLOW}"
+        f"{origin}: its weights are not in safetensors, and other files ({named(pickled)}) can run code when they are "
+        f"opened: {_FIX}{ALLOW}"
     )
 
 

@@ -22,7 +22,7 @@ from trainers.models.adaptation.network_parts import Parts, encoder_decoder_part
 from trainers.models.family import Family, OpenModel
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import LANGUAGES, no_token, whisper_code
-from trainers.models.pretrained import from_pretrained, refuse_other_sizes, refuse_without_processor
+from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import refuse_tokens_beyond, split_processor
 from trainers.models.whisper.whisper_generation import PROMPT_TOKENS, is_multilingual, language_of, resolve_generation
 from trainers.models.whisper.whisper_part import CONTEXT_S, WhisperPart, language_code
@@ -35,11 +35,6 @@ from trainers.models.whisper.whisper_scratch import (
     regularization,
 )
 
-SIZES = (
-    *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
-    *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
-    *("num_mel_bins", "max_source_positions", "max_target_positions", "vocab_size"),
-)
 # Increased when `encode_labels` returns other ids for the same tokenizer, so that stored labels are not reused.
 LABELS_VERSION = 1
 
@@ -114,9 +109,6 @@ def _configs(part: WhisperPart) -> dict[str, Any]:
     return {file: from_pretrained(part, kind) for file, kind in files.items()}
 
 
-CHECKS = (check_tokens, check_start_token, check_generation)
-
-
 class WhisperFamily(Family[WhisperPart]):
     """Whisper's released models and new ones; their processor is a WhisperProcessor."""
 
@@ -125,7 +117,12 @@ class WhisperFamily(Family[WhisperPart]):
 
     context_s = float(CONTEXT_S)
     recognizer: ClassVar[str] = f"{__package__}.whisper_recognizer:WhisperRecognizer"
-    checks = CHECKS
+    checks = (check_tokens, check_start_token, check_generation)
+    sizes: ClassVar[Sequence[str] | None] = (
+        *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+        *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+        *("num_mel_bins", "max_source_positions", "max_target_positions", "vocab_size"),
+    )
 
     def auto_class(self, config: Any) -> Any:
         return transformers.AutoModelForSpeechSeq2Seq
@@ -143,10 +140,7 @@ class WhisperFamily(Family[WhisperPart]):
         new_generation_config(model, processor.tokenizer).save_pretrained(folder)
 
     def adopt_description(self, source: Path, folder: Path, model: WhisperPart) -> None:
-        config, processor = WhisperConfig.from_pretrained(source), WhisperProcessor.from_pretrained(source)
-        scratch = model.init == "scratch"
-        wanted = new_config(model, processor.tokenizer) if scratch else _read_config(model)
-        refuse_other_sizes(config, wanted, SIZES, "has other sizes than")
+        config, processor = self.open_checkpoint(source, model)
         generation = GenerationConfig.from_pretrained(source)
         language = language_of(generation, model)
         resolve_generation(generation, processor.tokenizer, language)

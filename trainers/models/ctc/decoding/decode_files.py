@@ -13,6 +13,7 @@ from trainers.config.storage_location import StorageOptions, is_url
 from trainers.data.node_cache import NodeCache
 from trainers.data.sources.located_files import describe, read_location, read_start, reason_of
 from trainers.errors import ConfigError
+from trainers.findings import named
 from trainers.models.ctc.ctc_decode_part import CtcDecodePart
 from trainers.models.pretrained import open_named
 from trainers.storage import open_storage, sha256_of
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     # Loads torch, which the checks before a run do not need.
     from trainers.distributed.session import Session
 
-# Maximum number of words named in a message.
-NAMED = 10
 # Entries in the vocabularies of language models that are not words.
 SENTENCE_MARKS = ("<s>", "</s>", "<unk>", "<UNK>")
 
@@ -45,9 +44,8 @@ class Lexicon:
     def problem(self) -> str | None:
         if not self.left_out:
             return None
-        names = ", ".join(self.left_out[:NAMED]) + (", …" if len(self.left_out) > NAMED else "")
-        total = len(self.left_out) + len(self.spellings)
-        return f"{len(self.left_out)} of {total} words cannot be spelled in the model's vocabulary ({names})"
+        left_out, total = len(self.left_out), len(self.left_out) + len(self.spellings)
+        return f"{left_out} of {total} words cannot be spelled in the model's vocabulary ({named(self.left_out)})"
 
 
 def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
