@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, wraps
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from trainers.data.selection import LONG_LABELS_FIX, BoolArray, Bounds, long_lab
 from trainers.errors import ConfigError, StorageError
 from trainers.findings import (
     NODE,
-    Check,
     Finding,
     Moment,
     Need,
@@ -31,8 +30,8 @@ from trainers.findings import (
     warning,
 )
 from trainers.inspection.subject import OPENING, SPLITS, Split, Subject
-from trainers.models.families import FAMILIES, decoder_of, refuse_unsupported, resolve_model
-from trainers.models.family import Family, FamilyCheck, OpenModel
+from trainers.models.families import decoder_of, refuse_unsupported, resolve_model
+from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.labels import language_prefixes, languages_in
 from trainers.models.sources.source_reader import SourceReader
@@ -63,8 +62,6 @@ def open_model(subject: Subject) -> InspectedModel | Finding:
             config, family = resolve_model(subject.config, opened)
             part = opened.applied_to(config.model)
             refuse_unsupported(config, family)
-            if part.token_language is not None:
-                family.language_code(part.token_language)
             if not family.learns_processor(part):
                 return InspectedModel(family, part, config.decode, family.open_processor(part, None))
             train = subject.split("train")
@@ -116,6 +113,8 @@ def check_model(subject: Subject) -> Iterator[Finding]:
         yield ok(f"model.init: scratch; the vocabulary of {len(opened.processor.tokenizer)} tokens can be learned")
         return
     _refuse_other_weights(subject, opened)
+    notes = opened.family.notes(opened.part, opened.processor)
+    yield from (warning(f"{part.name_or_path or 'the weights'}: {note}") for note in notes)
     yield from (ok(f"{pin.name} opens") for pin in subject.model.pins.values())
 
 
@@ -237,8 +236,7 @@ def check_decoding(subject: Subject) -> Iterator[Finding]:
 @check(NODE, JOB)
 def check_metrics(subject: Subject) -> Iterator[Finding]:
     """Computes each metric of the recipe once."""
-    if (metrics := RecipeMetrics.of(subject.config.scoring)) is not None:
-        metrics.check()
+    RecipeMetrics(subject.config.scoring.metrics).check()
     yield ok(f"scoring.metrics: {', '.join(subject.config.scoring.metrics) or 'none'}")
 
 
@@ -287,26 +285,9 @@ def check_adaptation(subject: Subject) -> Iterator[Finding]:
     yield ok(f"adapt.method: {part.method}; {describe_trained(part, opened.part, opened.family)}")
 
 
-def _of_family(family: Family[Any], own: FamilyCheck) -> Check[Subject]:
-    """Returns a check of a family's own, which is skipped for models of other families."""
-
-    def lacking(subject: Subject) -> str | None:
-        found = _model(subject).family.name
-        return None if found == family.name else f"does not apply to a {found} model"
-
-    @check(MODEL, Need(Moment.INSPECTION, lacking))
-    @wraps(own)
-    def check_of_family(subject: Subject) -> Iterator[Finding]:
-        opened = _model(subject)
-        yield from own(OpenModel(opened.part, opened.processor))
-
-    return check_of_family
-
-
 CHECKS = (
     check_arguments,
     check_model,
-    *(_of_family(family, own) for family in FAMILIES.values() for own in family.checks),
     check_adaptation,
     check_decoding,
     check_metrics,

@@ -58,8 +58,7 @@ def resolve_model(config: TrainConfig, opened: OpenedModel | None = None) -> tup
 def decoded_by(config: TrainConfig, family: LabelCodec) -> TrainConfig:
     """Returns the config with its decode part read by the family of weights that are only scored.
 
-    Raises:
-        ConfigError: the config has fields of another family.
+    Raises ConfigError if the config has fields of another family.
     """
     part = family_parts()[family.name]
     if type(config.decode) is part.decode_part:
@@ -78,15 +77,13 @@ def _read(config: TrainConfig, model: Any, origin: str) -> _Parts:
     return read
 
 
-def model_config_for_scoring(model: ModelPart, name_or_path: str, revision: str | None) -> ModelPart:
-    """Returns a model part for other weights, which are only scored, with the fields that their family has.
+def model_config_for_scoring(model: ModelPart, folder: str) -> ModelPart:
+    """Returns a model part for the weights in a folder, which are only scored, with the fields that their family has.
 
-    Raises:
-        ConfigError: see `resolve_model`.
-        StorageError: the Hub does not respond.
+    Raises as `family_of`.
     """
     unset = {name: None for name in (*FIELDS, *_LEARNED) if name in type(model).model_fields}
-    changes = {**unset, "init": "pretrained", "name_or_path": name_or_path, "revision": revision}
+    changes = {**unset, "init": "pretrained", "name_or_path": folder, "revision": None}
     named = model.model_copy(update=changes)
     part = family_parts()[family_of(named).name]
     return part(**named.model_dump(include=set(part.model_fields)))
@@ -95,9 +92,8 @@ def model_config_for_scoring(model: ModelPart, name_or_path: str, revision: str 
 def family_of(model: ModelPart) -> Family[Any]:
     """Returns the family of the config's model: that of new weights, or by the config.json of pretrained ones.
 
-    Raises:
-        ConfigError: config.json cannot be opened, or its family is unknown or differs from `model.family`.
-        StorageError: the Hub does not respond.
+    Raises ConfigError if config.json cannot be opened, or its family is unknown or differs from `model.family`, and
+    StorageError if the Hub does not respond.
     """
     if model.init == "scratch":
         return FAMILIES[model.family or next(iter(FAMILIES))]
@@ -135,7 +131,7 @@ def decoder_of(part: DecodePart) -> Decoder | None:
 
 
 def check_decoder(part: DecodePart, storage_options: StorageOptions) -> None:
-    """Raises as `Decoder.check`, if the part asks for a search."""
+    """Checks the search that a part asks for; raises as `Decoder.check`."""
     if (decoder := decoder_of(part)) is not None:
         decoder.check(part, storage_options)
 
@@ -143,8 +139,7 @@ def check_decoder(part: DecodePart, storage_options: StorageOptions) -> None:
 def family_of_folder(folder: Path, origin: str | None = None) -> Family[Any]:
     """Returns the family of an exported model or checkpoint, which may have been copied here from `origin`.
 
-    Raises:
-        ConfigError: the folder cannot be opened, or its family is unknown.
+    Raises ConfigError if the folder cannot be opened, or its family is unknown.
     """
     try:
         return family_of_type(_config_of(str(folder), "main").get("model_type"), origin or str(folder))

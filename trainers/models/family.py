@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from transformers import AutoConfig
 
@@ -22,31 +22,13 @@ from trainers.errors import ConfigError
 from trainers.findings import Finding
 from trainers.models.adaptation.network_parts import Parts
 from trainers.models.label_codec import LabelCodec, Limits
-from trainers.models.language_names import code_or_name
 from trainers.models.pretrained import from_pretrained, refuse_other_sizes
 
 if TYPE_CHECKING:
     # Loads torch.
     from trainers.models.recognizer import Recognizer
 
-# A family's model part.
 Model = TypeVar("Model", bound=ModelPart)
-
-
-class OpenModel(NamedTuple):
-    """A model, as far as it is opened without its weights.
-
-    Attributes:
-        part: Its model part.
-        processor: Its processor; that of a new model was learned from the training text.
-    """
-
-    part: Any
-    processor: Any
-
-
-# A `check_<name>` function, which a preflight runs, too.
-FamilyCheck = Callable[[OpenModel], Iterable[Finding]]
 
 
 class Decoder(Protocol):
@@ -58,9 +40,8 @@ class Decoder(Protocol):
     def check(self, part: Any, storage_options: StorageOptions) -> None:
         """Finds in seconds what would stop the search at the end of a training.
 
-        Raises:
-            ConfigError: a library is not installed, or a file or a model cannot be used.
-            StorageError: a bucket cannot be read, or the Hub does not respond.
+        Raises ConfigError if a library is not installed, or a file or a model cannot be used, and StorageError if a
+        bucket cannot be read, or the Hub does not respond.
         """
 
     def inspect(self, part: Any, processor: Any, storage_options: StorageOptions) -> Iterable[Finding]:
@@ -72,20 +53,20 @@ class Decoder(Protocol):
     def content_hashes(self, part: Any, storage_options: StorageOptions) -> dict[str, str]:
         """Returns the SHA-256 of the files that can be read quickly, by the name of their field.
 
-        Raises:
-            StorageError: a bucket or disk cannot be read.
+        Raises StorageError if a bucket or disk cannot be read.
         """
 
 
 class Family(LabelCodec, Generic[Model]):
     """A family of recognizers: models that are described, loaded and labeled in the same way.
 
+    Methods that read pretrained weights raise as `pretrained.open_named`.
+
     Attributes:
         model_types: Each `model_type` in the config.json of its models.
         context_s: Longest input of a model that is not opened, if the config names none. Seconds.
         recognizer: Module and class of its recognizers, which load torch. The class's `load` takes the family, the
             model part, the processor, and the other arguments of `load_recognizer`.
-        checks: Checks of its models that a preflight runs before a run.
         sizes: Names in a config.json whose values a checkpoint must share with the config's model to start from. None:
             all of the architecture.
     """
@@ -93,7 +74,6 @@ class Family(LabelCodec, Generic[Model]):
     model_types: tuple[str, ...]
     context_s: float
     recognizer: ClassVar[str]
-    checks: ClassVar[Sequence[FamilyCheck]] = ()
     sizes: ClassVar[Sequence[str] | None] = None
 
     @abstractmethod
@@ -108,44 +88,29 @@ class Family(LabelCodec, Generic[Model]):
         """
 
     def learns_processor(self, model: Model) -> bool:
-        """Returns True if the vocabulary is learned from the training text, so that the run folder has the processor.
-
-        Raises:
-            ConfigError: pretrained weights, on which this depends, cannot be opened.
-        """
+        """Returns True if the vocabulary is learned from the training text; the run folder then has the processor."""
         return model.init == "scratch"
 
     def makes_new_head(self, model: Model) -> bool:
-        """Returns True if pretrained weights get a new output layer intentionally, so that they may lack one.
-
-        Raises:
-            ConfigError: pretrained weights, on which this depends, cannot be opened.
-        """
+        """Returns True if pretrained weights get a new output layer intentionally, so that they may lack one."""
         return False
 
     def new_processor(self, texts: Sequence[str], model: Model) -> Any:
         """Returns the processor of a new model, whose vocabulary is learned from `texts`.
 
-        Raises:
-            ConfigError: the family has no new models, as by default.
+        Raises ConfigError if the family has no new models, as by default.
         """
         raise ConfigError(f"model.family is {self.name}: its models begin with weights; set model.init: pretrained")
 
     def write_description(self, folder: Path, texts: Sequence[str], model: Model) -> None:
-        """Writes config and processor of a new model, everything except weights, so that all ranks build the same.
-
-        Raises:
-            ConfigError: as for `new_processor`.
-        """
+        """Writes config and processor of a new model, everything except weights, so that all ranks build the same."""
         self.new_processor(texts, model)
 
     def adopt_description(self, source: Path, folder: Path, model: Model) -> None:
         """Writes the description of a model that starts from a checkpoint's weights, whose files are in `source`.
 
-        Dropout, language and task are taken from the config, if the family has such fields.
-
-        Raises:
-            ConfigError: the checkpoint's model differs in size from the config's, or does not know the language.
+        Dropout, language and task are taken from the config, if the family has such fields. Raises ConfigError if the
+        checkpoint's model differs in size from the config's, or does not know the language.
         """
         for part in self.open_checkpoint(source, model):
             part.save_pretrained(folder)
@@ -158,23 +123,22 @@ class Family(LabelCodec, Generic[Model]):
 
     @abstractmethod
     def open_processor(self, model: Model, description: Path | None) -> Any:
-        """Opens the processor in a description's folder; None: that of pretrained weights.
+        """Opens the processor in a description's folder, or with None that of pretrained weights.
 
-        Raises:
-            ConfigError: the processor cannot be opened, or does not match the config.
+        Raises ConfigError if the processor cannot be opened, or does not match the config.
         """
 
     def model_config(self, model: Model, processor: Any) -> Any:
-        """Returns the config.json of a model that is not loaded; for a new model without a processor, for the text `a`.
-
-        Raises:
-            ConfigError: the config.json of pretrained weights cannot be opened.
-        """
+        """Returns the config.json of a model that is not loaded; of a new one without a processor, for the text `a`."""
         if model.init == "pretrained":
             return from_pretrained(model, AutoConfig)
         with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
             self.write_description(Path(folder), ["a"], model)
             return AutoConfig.from_pretrained(folder)
+
+    def notes(self, model: Model, processor: Any) -> Sequence[str]:
+        """Returns a line for each setting of pretrained weights that is ignored or replaced, for a preflight."""
+        return ()
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
         """Returns a line for each setting with which a model of these limits cannot be trained."""
@@ -188,18 +152,9 @@ class Family(LabelCodec, Generic[Model]):
     def check_texts(self, processor: Any, texts: Iterable[str]) -> str | None:
         """Returns a warning about a split's transcripts; None if there is nothing to report.
 
-        Raises:
-            ConfigError: the transcripts obviously do not match the processor.
+        Raises ConfigError if the transcripts obviously do not match the processor.
         """
         return None
-
-    def language_code(self, language: str) -> str:
-        """Returns the code of a language given by name or code, e.g. `Serbian` → `sr`.
-
-        Raises:
-            ConfigError: the language is unknown to the family.
-        """
-        return code_or_name(language)
 
     def load_recognizer(
         self, model: Model, description: Path | None, seed: int, *, weights: Path | None = None
@@ -211,9 +166,6 @@ class Family(LabelCodec, Generic[Model]):
             description: Folder of `write_description` or `adopt_description`, or None for pretrained weights.
             seed: Seed of new weights.
             weights: A checkpoint's files, with the weights of a described model. None: new weights.
-
-        Raises:
-            ConfigError: the weights cannot be opened.
         """
         processor = self.open_processor(model, description)
         loaded: Recognizer = resolve_name(self.recognizer).load(self, model, processor, description, seed, weights)

@@ -41,12 +41,9 @@ class Limits:
 
 
 class LabelCodec(ABC):
-    """The label encoding and the limits of the models of a family.
+    """The label encoding and the limits of the models of a family."""
 
-    Attributes:
-        name: `model.family` in a config.
-    """
-
+    # `model.family` in a config.
     name: str
 
     @abstractmethod
@@ -65,9 +62,7 @@ class LabelCodec(ABC):
         """Returns the label ids before each text in a language (name or code; None: the processor's own).
 
         There are as many for each language; none, as by default, if this model's labels have no language token. Also
-        none for a new model that is not made yet (`processor` is None), whose ids are not known.
-
-        Raises:
-            ConfigError: the language is unknown to the model.
+        none for a new model that is not made yet (`processor` is None), whose ids are not known. Raises ConfigError if
+        the language is unknown to the model.
         """
         return []

@@ -96,8 +96,7 @@ class JoinedLabels(Labels):
 def labels_of(prepared: PreparedSet, codec: LabelCodec, processor: Any, language: str | None = None) -> Labels:
     """Returns the labels of a set's transcripts in the config's language, encoded by the first process that needs them.
 
-    Raises:
-        ConfigError: the model has no token for the language of some clips.
+    Raises as `language_prefixes`.
     """
     if not isinstance(prepared, JoinedSet):
         return _labels_of(prepared, codec, processor, language, languages_in(prepared.index))
@@ -134,11 +133,7 @@ def _labels_of(
 
 
 def _check(path: Path, prepared: PreparedSet, clips: int) -> None:
-    """Checks the checksum of a file.
-
-    Raises:
-        DataError: the file is damaged; the message names the files to delete.
-    """
+    """Raises DataError for a file with another checksum."""
     size = path.stat().st_size
     if size >= 8 * (clips + 1) + 4 and size % 4 == 0:
         with path.open("rb") as file:
@@ -212,8 +207,7 @@ def language_prefixes(
 ) -> dict[str, list[int]]:
     """Returns the label ids before texts in each of the clips' languages (`languages_in`) that is not the config's.
 
-    Raises:
-        ConfigError: some are unknown to the model; the message has their names and numbers of clips.
+    Raises ConfigError, with names and numbers of clips, if some are unknown to the model.
     """
     counts = {item["values"]: item["counts"] for item in pc.value_counts(languages.drop_null()).to_pylist()}
     own = code_or_name(language) if language is not None else None
@@ -245,8 +239,7 @@ def empty_labels(
 ) -> list[list[int]]:
     """Returns the label ids of an empty text in the language of each clip, or in the config's if that is None.
 
-    Raises:
-        ConfigError: the model has no token for the language of some clips.
+    Raises as `language_prefixes`.
     """
     column = pa.chunked_array([pa.array(languages, pa.string())])
     prefixes = language_prefixes(codec, processor, column, language)

@@ -95,11 +95,8 @@ def no_token(language: str) -> str:
     # Deutch is more similar to Deutsch than to Dutch.
     known = {**{name: name for name in LANGUAGES.values()}, **{own: LANGUAGES[to] for own, to in _own_names().items()}}
     near = difflib.get_close_matches(language.lower(), known, n=1, cutoff=0.8)
-    if near:
-        return f"{problem}; did you mean {known[near[0]].title()}?"
-    return (
-        f"{problem}, which is no code or name of a language that is known here: write its code (sr) or name (Serbian)."
-    )
+    hint = f"; did you mean {known[near[0]].title()}?" if near else ": write a code (sr) or a name (Serbian)."
+    return f"{problem}{hint}"
 
 
 def _by_code(text: str) -> langcodes.Language | None:

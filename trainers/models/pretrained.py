@@ -27,9 +27,8 @@ _NOT_ARCHITECTURE = (
 def open_named(field: str, name: str | None, call: Callable[[], T], what: str = "a model") -> T:
     """Calls a function that reads files of the weights that a field names.
 
-    Raises:
-        ConfigError: the files cannot be opened.
-        StorageError: the Hub, the network or the disk does not respond.
+    Raises ConfigError if the files cannot be opened, and StorageError if the Hub, the network or the disk does not
+    respond.
     """
     try:
         return read_from_hub(call, f"{field}: {name}")

@@ -14,7 +14,6 @@ from trainers.run_folder.journal import Checkpoint
 from trainers.run_folder.layout import PROCESSOR, RunFolder
 from trainers.storage import Storage, sha256_of
 
-# SHA-256 of each file.
 _SUMS = "SHA256.json"
 
 
@@ -42,7 +41,11 @@ def resolve_processor(
                 family.adopt_description(Path(temporary) / "origin", local, model)
             else:
                 family.write_description(local, texts, model)
-            _store(local, folder.storage)
+            files = [path for path in sorted(local.rglob("*")) if path.is_file()]
+            sums = {path.relative_to(local).as_posix(): sha256_of(path) for path in files}
+            (local / _SUMS).write_text(json.dumps(sums, indent=1))
+            folder.storage.upload_folder(local, PROCESSOR, last="config.json")
+            (local / _SUMS).unlink()
         return family.open_processor(model, local)
 
 
@@ -60,10 +63,3 @@ def fetch_processor(storage: Storage, prefix: str, local: Path) -> None:
                 "another name"
             )
     (local / _SUMS).unlink(missing_ok=True)
-
-
-def _store(local: Path, storage: Storage) -> None:
-    sums = {path.relative_to(local).as_posix(): sha256_of(path) for path in sorted(local.rglob("*")) if path.is_file()}
-    (local / _SUMS).write_text(json.dumps(sums, indent=1))
-    storage.upload_folder(local, PROCESSOR, last="config.json")
-    (local / _SUMS).unlink()

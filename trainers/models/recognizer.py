@@ -24,12 +24,9 @@ LabelCollator = Callable[[Sequence[Sequence[int]], Sequence[int]], dict[str, tor
 
 
 class Searcher(Protocol):
-    """Searches a model's outputs, with the files that it has loaded; only its family calls other methods.
+    """Searches a model's outputs, with the files that it has loaded; only its family calls other methods."""
 
-    Attributes:
-        warning: What it cannot find; None if there is no limit.
-    """
-
+    # What it cannot find; None if there is no limit.
     warning: str | None
 
     def describe(self) -> dict[str, Any]:
@@ -38,12 +35,9 @@ class Searcher(Protocol):
 
 @dataclass(frozen=True)
 class Search:
-    """A search of a model's outputs.
+    """A search of a model's outputs; the first setting makes the hypothesis, each of the others a further one.
 
-    Attributes:
-        searcher: The loaded `Searcher`.
-        settings: The first makes the hypothesis, each of the others a further one.
-        chosen_on: Key of the prepared set on which the first setting was chosen. None: it was given.
+    `chosen_on` is the key of the prepared set on which the first setting was chosen; None if it was given.
     """
 
     searcher: Any
@@ -53,10 +47,9 @@ class Search:
 
 @dataclass(frozen=True)
 class Decoding:
-    """The way in which hypotheses are generated.
+    """The way in which hypotheses are generated, by the config's decode part.
 
     Attributes:
-        part: The config's decode part, of the recognizer's family.
         nbest: Number of hypotheses for each utterance, at most the beams of `part`. None: only the best.
         autocast: Lower precision of the computation, or None for float32.
         as_written: True if hypotheses are compared as written, so that no text may be suppressed.
@@ -90,12 +83,7 @@ def computing_in(autocast: torch.dtype | None, device: torch.device) -> Abstract
 
 @dataclass(frozen=True)
 class Alternative:
-    """One of several hypotheses.
-
-    Attributes:
-        text: The hypothesis.
-        avg_logprob: See `Recognition`.
-    """
+    """One of several hypotheses, with its `avg_logprob` as in `Recognition`."""
 
     text: str
     avg_logprob: float
@@ -114,7 +102,6 @@ class Recognition:
     """A model's result for one utterance.
 
     Attributes:
-        text: The hypothesis.
         loss: Cross-entropy summed over the utterance's labels, in nats. None: see `Recognizer.scores_loss`.
         avg_logprob: Mean over the hypothesis's generated tokens, including its end token unless it was cut off at the
             maximal length, of ln p(token | utterance, the tokens before it). p is the model's softmax over all tokens,
@@ -141,7 +128,6 @@ class Target(NamedTuple):
     Attributes:
         labels: int64 (B, L), -100 is ignored; a row of -100 only is a filler, whose loss is 0.
         lengths: See `features.LENGTHS`. None: the model's inputs have the same length.
-        smoothing: Label smoothing, 0 for none.
     """
 
     labels: torch.Tensor
@@ -251,7 +237,6 @@ class Recognizer(ABC):
 
     Attributes:
         model: A transformers model, not wrapped.
-        processor: Its processor.
         codec: The encoding of transcripts: its family.
         notes: Changes to the weights' own settings that affect the result, one line each.
         adapter: The adapter that is trained in place of the model's weights. None: the weights are trained.
@@ -312,16 +297,10 @@ class Recognizer(ABC):
         return np.full(len(label_tokens), padded_s)
 
     def open_search(self, part: Any, storage_options: StorageOptions, session: Session) -> Searcher:
-        """Returns a loaded search of the model's outputs. Every rank must call it.
+        """Returns the loaded search of the model's outputs that a decode part requires. Every rank must call it.
 
-        Args:
-            part: The config's decode part, whose settings require a search.
-            storage_options: Options of access to the files' buckets.
-            session: This rank's session.
-
-        Raises:
-            ConfigError: a file cannot be used.
-            StorageError: a bucket cannot be read, or the Hub does not respond.
+        Raises ConfigError if a file cannot be used, and StorageError if a bucket cannot be read, or the Hub does not
+        respond.
         """
         raise NotImplementedError(f"{type(self).__name__}: its family has no search of outputs")
 
@@ -343,10 +322,7 @@ class Recognizer(ABC):
     def loss(self, outputs: Any, target: Target, count: torch.Tensor | int | None) -> torch.Tensor:
         """Returns the loss summed over utterances, divided by the global batch's count; by default `label_loss`.
 
-        Args:
-            outputs: The model's outputs.
-            target: The target of the forward pass.
-            count: Number of `counted_labels`, over all ranks and forward passes. None: in this batch.
+        `count` is the number of `counted_labels`, over all ranks and forward passes; None: in this batch.
         """
         return label_loss(outputs.logits, target.labels, count, target.smoothing)
 
@@ -356,8 +332,5 @@ class Recognizer(ABC):
     ) -> list[Recognition]:
         """Generates a hypothesis for each utterance, without gradients.
 
-        Args:
-            inputs: Result of `Features.inputs`, on the model's device.
-            labels: Label ids of each utterance.
-            decoding: The kind of decoding.
+        `inputs` are those of `Features.inputs`, on the model's device; `labels` the label ids of each utterance.
         """

@@ -224,8 +224,7 @@ def _check_recipe(config: TrainConfig, request: AttemptRequest, problems: Proble
     with problems:
         check_decoder(config.decode, config.run.storage_options)
     with problems:
-        if (metrics := RecipeMetrics.of(config.scoring)) is not None:
-            metrics.check()
+        RecipeMetrics(config.scoring.metrics).check()
     if config.hub.push:
         with problems:
             _check_hub(config.hub, request.folder.name, make=not problems.found)

@@ -90,12 +90,10 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
         ConfigError: there is no such model, the config has no such split, or `nbest` exceeds the beams.
     """
     _check_search(config)
-    metrics = RecipeMetrics.of(config.scoring)
     name = model.rstrip("/").rpartition("/")[2]
 
     def stage() -> ScoreTask:
-        if metrics is not None:
-            metrics.check()
+        RecipeMetrics(config.scoring.metrics).check()
         stamp = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
         url = f"{storage_path_of(config)}/{EVALUATIONS}/{name}-{split}-{stamp}"
         address = find_model(model, config.run.storage_options)
@@ -137,7 +135,7 @@ def _check_model(config: TrainConfig, model: str, sources: Sequence[SourceSplit]
             # Workers open the model again, and may have files that this node does not have.
             return config.decode
         try:
-            part = model_config_for_scoring(config.model, str(opened.folder), None)
+            part = model_config_for_scoring(config.model, str(opened.folder))
             family = family_of(part)
             if adapter is None:
                 refuse_other_weights(source, part, family, opened, scored=True)

@@ -13,7 +13,7 @@ from trainers.distributed.session import Session
 from trainers.errors import ConfigError, DamagedError
 from trainers.models.adaptation.lora import merge_folder
 from trainers.models.families import decoded_by, family_of, model_config_for_scoring
-from trainers.models.recognizer import Recognizer, Search, Searcher
+from trainers.models.recognizer import Recognizer, Search
 from trainers.models.sources.damaged_files import refuse_damaged_description
 from trainers.models.sources.opened_model import open_once_a_node, pin_sources, with_model
 from trainers.run_folder import layout
@@ -52,17 +52,15 @@ def score_task(task: ScoreTask, session: Session) -> None:
 def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
     """Opens a finished model, with the config's language and task if it has them. Every rank calls this.
 
-    Args:
-        config: The config; the weights that it names are not opened.
-        model: A folder or URL of the run's storage with a model, or another source, such as a Hub id.
-        session: Session of this rank.
-
-    Raises:
-        ConfigError: the model cannot be opened.
-        StorageError: the model cannot be read.
+    `model` is a folder or URL of the run's storage with a model, or another source, such as a Hub id. Raises
+    ConfigError if the model cannot be opened, and StorageError if the model cannot be read.
     """
     if not is_absolute(model):
-        return _open_source(config, model, session)
+        source = with_model(config, model)
+        pins = session.broadcast(lambda: pin_sources(source), "resolving the model")
+        opened = open_once_a_node(source, pins, session)
+        with opened.named_in_errors():
+            return _load(config, str(opened.folder))
     parent, _, name = model.rpartition("/")
     with tempfile.TemporaryDirectory(prefix="rayscribe-model-") as folder:
         storage, local = open_storage(parent, config.run.storage_options), f"{folder}/model"
@@ -76,18 +74,9 @@ def open_model(config: TrainConfig, model: str, session: Session) -> Recognizer:
             raise type(error)(f"the model {model}: {str(error).replace(local, 'it')}") from error
 
 
-def _open_source(config: TrainConfig, model: str, session: Session) -> Recognizer:
-    """Opens a model that is not a folder or URL of the run's storage, such as a Hub id."""
-    source = with_model(config, model)
-    pins = session.broadcast(lambda: pin_sources(source), "resolving the model")
-    opened = open_once_a_node(source, pins, session)
-    with opened.named_in_errors():
-        return _load(config, str(opened.folder))
-
-
 def _load(config: TrainConfig, folder: str) -> Recognizer:
     """Loads a model with the config's language and task or, without them, the weights' own."""
-    part = model_config_for_scoring(config.model, folder, None)
+    part = model_config_for_scoring(config.model, folder)
     return family_of(part).load_recognizer(part, None, config.run.seed)
 
 
@@ -107,17 +96,6 @@ def open_search(
     if not part.is_tuned:
         return Search(searcher, (part.settings[0],))
     assert validation is not None
-    return Search(searcher, (_tuned(config, validation, session, folder, recognizer, searcher),), validation.key)
-
-
-def _tuned(
-    config: TrainConfig,
-    validation: PreparedSet,
-    session: Session,
-    folder: RunFolder,
-    recognizer: Recognizer,
-    searcher: Searcher,
-) -> Setting:
     clips = scored_clips(config, validation, recognizer, VALIDATION)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config))
 
@@ -128,12 +106,12 @@ def _tuned(
     ranks = config.checkpoint.score_attribute.removeprefix("eval_")
     # A metric of the recipe is computed for one hypothesis each, not for one by each setting.
     rate = ranking_rate(config.model.language) if ranks in config.scoring.metrics else ranks
-    tuning = tune(config.decode, rate, score)
+    tuning = tune(part, rate, score)
     if session.is_main_process:
         content = {"data": validation.key, "rate": rate, **searcher.describe(), **tuning.to_json_dict()}
         folder.write_json(f"{layout.EVALUATION}/{layout.DECODING}", content)
     session.show_from_main(f"decode: {tuning.line(rate)}")
-    return tuning.best.setting
+    return Search(searcher, (tuning.best.setting,), validation.key)
 
 
 def score_split(
@@ -146,10 +124,7 @@ def score_split(
     search: Search | None,
     nbest: int | None = None,
 ) -> dict[str, Any]:
-    """Scores a split and writes its two files; for a bucketed model with the score at the full context.
-
-    Without a `search`, hypotheses are the model's own.
-    """
+    """Scores a split and writes its two files; for a bucketed model with the score at the full context."""
     clips = scored_clips(config, prepared, recognizer, split)
     limits = recognizer.limits
     cut = cut_references(config, limits, clips.labels.lengths[clips.rows])
@@ -159,7 +134,7 @@ def score_split(
     marks = hidden_marks(normalizer_named(config.data.normalizer_name), references, config.model.language)
     if marks is not None:
         session.show_from_main(f"warning: {split}: {marks} (--set data.normalizer=basic)")
-    metrics = RecipeMetrics.of(config.scoring)
+    metrics = RecipeMetrics(config.scoring.metrics)
     scorer = Scorer(clips, recognizer, session, cache_bytes=cache_bytes(config), metrics=metrics)
     options = scoring_options(config, limits, full_context=has_full_context(config, limits), nbest=nbest, search=search)
     result = scorer.score(options, what=f"score {split}")

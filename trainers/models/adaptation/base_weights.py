@@ -58,8 +58,7 @@ class BaseWeightsReference:
     def of_checkpoint(cls, folder: Path, file: str = BASE) -> "BaseWeightsReference":
         """Reads the base weights of a checkpoint's adapter (`BASE`), or the initial weights of its run (`ORIGINAL`).
 
-        Raises:
-            DamagedError: the checkpoint does not have the file.
+        Raises DamagedError if the checkpoint does not have the file.
         """
         if not (folder / file).is_file():
             raise DamagedError(
@@ -80,11 +79,9 @@ class BaseWeightsReference:
             )
 
     def open(self, config: PretrainedConfig, network_class: Any, checkpoint: Path) -> Any:
-        """Opens the weights as a network with a checkpoint's config. A run's own weights are next to the checkpoint.
+        """Opens the weights as a network with a checkpoint's config; raises as `from_pretrained` and `check`.
 
-        Raises:
-            ConfigError: the weights cannot be opened.
-            DamagedError: the weights have changed.
+        A run's own weights are next to the checkpoint.
         """
         name = self.name_or_path or str(checkpoint.parent / str(self.folder))
         part = ModelPart(name_or_path=name, revision=self.revision)

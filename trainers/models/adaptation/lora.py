@@ -33,10 +33,8 @@ class Adapter:
     def added(cls, network: Any, part: AdaptPart, seed: int, base: BaseWeightsReference) -> "Adapter":
         """Adds a new adapter to a network and freezes everything else, except for a separate output layer.
 
-        Trained weights are float32, whatever the type of the network's other weights.
-
-        Raises:
-            ConfigError: `target_modules` does not fit the network.
+        Trained weights are float32, whatever the type of the network's other weights. Raises ConfigError if
+        `target_modules` does not fit the network.
         """
         config = LoraConfig(
             r=part.r,
@@ -57,12 +55,7 @@ class Adapter:
 
     @classmethod
     def opened(cls, folder: Path) -> "Adapter":
-        """Opens a checkpoint: the base weights with its adapter.
-
-        Raises:
-            ConfigError: the base weights cannot be opened.
-            DamagedError: the base weights have changed, or the adapter's weights do not match its config.
-        """
+        """Opens a checkpoint: the base weights with its adapter; raises as `BaseWeightsReference.open` and `load`."""
         base = BaseWeightsReference.of_checkpoint(folder)
         config = AutoConfig.from_pretrained(folder)
         network = base.open(config, family_of_folder(folder).auto_class(config), folder)
@@ -88,10 +81,7 @@ class Adapter:
         set_peft_model_state_dict(self._peft, weights)
 
     def merged(self) -> Any:
-        """Returns the network with the adapter merged into its weights, and removed.
-
-        Merged in float32 and rounded to the type of the base, so that the model has the size of the base.
-        """
+        """Returns the network with the adapter merged into its weights, in float32, rounded to the type of the base."""
         return self._peft.merge_and_unload()
 
     def _weights(self) -> dict[str, Any]:
@@ -108,9 +98,7 @@ def holds_adapter(folder: Path) -> bool:
 def merge_folder(folder: Path) -> Path:
     """Returns a folder that `from_pretrained` opens: the checkpoint, or for an adapter's, a merged one next to it.
 
-    Raises:
-        ConfigError: the base weights cannot be opened.
-        DamagedError: the base weights have changed.
+    Raises as `Adapter.opened`.
     """
     if not holds_adapter(folder):
         return folder

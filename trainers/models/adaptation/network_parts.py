@@ -14,11 +14,7 @@ Parts = Mapping[str, Sequence[str]]
 
 
 def check_parts(network: Any, parts: Parts) -> None:
-    """Raises ConfigError if parts are not a partition of a network's weights.
-
-    Raises:
-        ConfigError: names an unknown part, a module without weights, or a weight in no part or in two.
-    """
+    """Raises ConfigError if parts are not a partition of a network's weights."""
     kind = f"the network {type(network).__name__} ({network.config.model_type})"
     if unknown := [name for name in parts if name not in NAMES]:
         raise ConfigError(f"{kind}: its family names the part {unknown[0]}, which is none of {', '.join(NAMES)}")

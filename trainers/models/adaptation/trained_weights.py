@@ -10,16 +10,8 @@ from transformers import PretrainedConfig
 from trainers.config.parts.model_part import ModelPart
 from trainers.config.parts.training_part import AdaptPart
 from trainers.errors import ConfigError
-from trainers.models.adaptation.network_parts import (
-    DECODER,
-    ENCODER,
-    HEAD,
-    JOINT,
-    LANGUAGE_MODEL,
-    Parts,
-    check_parts,
-    is_below,
-)
+from trainers.models.adaptation import network_parts
+from trainers.models.adaptation.network_parts import DECODER, ENCODER, HEAD, Parts, is_below
 from trainers.models.families import family_of_type
 from trainers.models.family import Family
 
@@ -48,8 +40,7 @@ def train_only(network: Any, part: AdaptPart) -> None:
 def trained_names(network: Any, part: AdaptPart) -> frozenset[str]:
     """Returns the names of the weights that a method trains, as in `network.named_parameters()`; empty for lora.
 
-    Raises:
-        ConfigError: the network has no such weights.
+    Raises ConfigError if the network has no such weights.
     """
     weights = [name for name, _ in network.named_parameters()]
     if part.method == "full":
@@ -62,7 +53,7 @@ def trained_names(network: Any, part: AdaptPart) -> frozenset[str]:
     elif part.method == "decoder_only":
         chosen = _decoder_without_cross_attention(network, parts)
     else:
-        chosen = [*_last_layers(network, parts, part.n or 0), *parts.get(JOINT, ()), *parts.get(HEAD, ())]
+        chosen = [*_last_layers(network, parts, part.n or 0), *parts.get(network_parts.JOINT, ()), *parts.get(HEAD, ())]
     names = frozenset(name for name in weights if any(is_below(name, module) for module in chosen))
     if not 0 < len(names) < len(weights):
         found = "all" if names else "none"
@@ -74,13 +65,9 @@ def trained_names(network: Any, part: AdaptPart) -> frozenset[str]:
 
 
 def parts_of(network: Any) -> Parts:
-    """Returns the parts of a network, by its family.
-
-    Raises:
-        ConfigError: the parts are not a partition of its weights.
-    """
+    """Returns the parts of a network, by its family; raises as `check_parts`."""
     parts = family_of_type(network.config.model_type).parts(network)
-    check_parts(network, parts)
+    network_parts.check_parts(network, parts)
     return parts
 
 
@@ -114,7 +101,7 @@ def _decoder_without_cross_attention(network: Any, parts: Parts) -> list[str]:
 
 def _last_layers(network: Any, parts: Parts, n: int) -> list[str]:
     # The first module of a part has the layers.
-    sides = [module for name in (ENCODER, DECODER, LANGUAGE_MODEL) for module in parts.get(name, ())[:1]]
+    sides = [module for name in (ENCODER, DECODER, network_parts.LANGUAGE_MODEL) for module in parts.get(name, ())[:1]]
     found = [_layers(network, side) for side in sides]
     if too_short := [f"{name} has {length}" for name, length in found if length < n]:
         raise ConfigError(f"adapt.n is {n}, but {' and '.join(too_short)} layers: lower it")
@@ -193,12 +180,7 @@ def skeleton(config: PretrainedConfig, family: Family[Any]) -> Any:
 
 
 def describe_trained(part: AdaptPart, model: ModelPart, family: Family[Any]) -> str:
-    """Returns a description of what a method trains of the config's model.
-
-    Raises:
-        ConfigError: the model has no such weights, or cannot be opened.
-        StorageError: the Hub does not respond.
-    """
+    """Returns a description of what a method trains of the config's model; raises as `trained_names`."""
     network = skeleton(family.model_config(model, None), family)
     if part.method == "lora":
         parts = [f"adapters next to {', '.join(target_modules(network, part.target_modules))}", *heads(network)]

@@ -13,13 +13,7 @@ _FIELDS_OF = {"lm": ("lm_weight", "lm_unit"), "rescoring_model": ("rescoring_wei
 
 
 class Weights(NamedTuple):
-    """Weights of the parts of a hypothesis's score, relative to the acoustic score; scores are natural logarithms.
-
-    Attributes:
-        lm: Weight of the n-gram language model.
-        word: Added for each word.
-        rescoring: Weight of the model that rescores the hypotheses of the beam.
-    """
+    """Weights of a hypothesis's scores, natural logarithms, relative to the acoustic one; `word` is added for each."""
 
     lm: float = 0.0
     word: float = 0.0

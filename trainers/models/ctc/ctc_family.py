@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoTokenizer
 
 from trainers.data.frame_count import MEL_WINDOW, Convolution, FrameCount
 from trainers.errors import ConfigError
+from trainers.findings import named
 from trainers.models.adaptation.network_parts import ENCODER, HEAD, Parts
 from trainers.models.ctc.ctc_part import CtcPart
 from trainers.models.ctc.ctc_scratch import (
@@ -41,8 +42,6 @@ CONTEXT_S = 120.0
 MEL_INPUT = Convolution(kernel=2, stride=2)
 # With this many samples the extractor has no frame; with fewer it fails.
 MEL_LEAST_SAMPLES = MEL_WINDOW.kernel - MEL_WINDOW.stride
-# Maximum number of characters named in a message.
-NAMED = 10
 
 
 class CtcFamily(Family[CtcPart]):
@@ -101,7 +100,8 @@ class CtcFamily(Family[CtcPart]):
 
     def open_processor(self, model: CtcPart, description: Path | None) -> Any:
         if description is not None:
-            return _open_processor_of(description)
+            opened = [kind.from_pretrained(description) for kind in (AutoFeatureExtractor, AutoTokenizer)]
+            return processor_of(*opened)
         refuse_without_processor(model)
         tokenizer, config = from_pretrained(model, AutoTokenizer), _read_config(model)
         origin = f"model.name_or_path: {model.name_or_path}"
@@ -142,10 +142,8 @@ class CtcFamily(Family[CtcPart]):
         unknown, count, total = unknown_characters(processor.tokenizer, texts)
         if not unknown:
             return None
-        names = " ".join(unknown[:NAMED])
-        problem = (
-            f"{count} of {total} characters are not in the vocabulary ({names}), so they cannot appear in a hypothesis"
-        )
+        what = f"{count} of {total} characters are not in the vocabulary ({named(unknown)})"
+        problem = f"{what}, so they cannot appear in a hypothesis"
         if 2 * count > total:
             raise ConfigError(
                 f"{problem}: give model.vocabulary_file, or data.do_lower_case, as the weights were trained"
@@ -184,10 +182,6 @@ def _open_extractor(model: CtcPart) -> Any:
     extractor = from_pretrained(model, AutoFeatureExtractor)
     refuse_other_rate(extractor, f"model.name_or_path: {model.name_or_path}")
     return extractor
-
-
-def _open_processor_of(folder: Path) -> Any:
-    return processor_of(AutoFeatureExtractor.from_pretrained(folder), AutoTokenizer.from_pretrained(folder))
 
 
 def frame_count(config: Any) -> FrameCount:

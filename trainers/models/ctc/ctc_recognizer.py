@@ -260,11 +260,9 @@ def align(logprobs: npt.NDArray[np.float32], labels: Sequence[int], blank: int) 
 class SampleConvolution(torch.nn.Conv1d):
     """A Conv1d without padding, groups and dilation; the plain implementation except in float32 on a CPU.
 
-    Between two convolutions, a model that normalizes each frame transposes twice for its layer norm, and oneDNN
-    requires channels first: a fifth of a training step of wav2vec2 is copies between the layouts, and a tenth a GELU
-    whose gradient has another layout than its input. This class keeps the layout of the layer norm, with channels last:
-    a convolution is the sum of one matrix product for each `stride` of its taps, whose left side is a view of the
-    input. Nothing is copied, and results are those of `torch.nn.Conv1d` up to rounding.
+    oneDNN requires channels first, and the layer norms between two convolutions channels last, so that a third of a
+    training step of wav2vec2 goes into other layouts. Here channels are last: a convolution is the sum of one matrix
+    product for each `stride` of its taps, whose left side is a view of the input. Results are equal up to rounding.
     """
 
     @classmethod

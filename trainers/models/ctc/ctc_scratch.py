@@ -27,6 +27,7 @@ from trainers.models.tokenizer_processor import learned_bpe
 CONV_KERNELS, CONV_STRIDES = (10, 3, 3, 3, 3, 2, 2), (5, 2, 2, 2, 2, 2, 2)
 # Kernel of positional convolutions, frames: smaller than the released models' 128, since utterances are short.
 POSITION_KERNEL, POSITION_GROUPS = 32, 4
+SPECIAL = ("word_delimiter_token", "unk_token", "pad_token")
 # data2vec-audio has several such layers.
 POSITION_LAYERS = 5
 
@@ -37,7 +38,7 @@ def new_tokenizer(texts: Sequence[str], model: CtcPart) -> Any:
     Raises:
         ConfigError: a given vocabulary cannot be read, or lacks a special token; or a special token is in the text.
     """
-    for name in ("word_delimiter_token", "unk_token", "pad_token"):
+    for name in SPECIAL:
         token = getattr(model, name)
         if any(token in text for text in texts):
             raise ConfigError(
@@ -46,7 +47,12 @@ def new_tokenizer(texts: Sequence[str], model: CtcPart) -> Any:
             )
     if model.vocabulary == "bpe":
         return _learn_bpe(texts, model)
-    vocabulary = _given(model) if model.vocabulary_file is not None else _characters(texts, model)
+    if model.vocabulary_file is not None:
+        vocabulary = _given(model)
+    else:
+        characters = sorted(set().union(*texts) - {" "})
+        tokens = [model.word_delimiter_token, *characters, model.unk_token, model.pad_token]
+        vocabulary = {token: number for number, token in enumerate(tokens)}
     with tempfile.TemporaryDirectory(prefix="rayscribe-") as folder:
         file = Path(folder) / "vocab.json"
         file.write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
@@ -60,12 +66,6 @@ def new_tokenizer(texts: Sequence[str], model: CtcPart) -> Any:
         )
 
 
-def _characters(texts: Iterable[str], model: CtcPart) -> dict[str, int]:
-    found = set().union(*texts)
-    tokens = [model.word_delimiter_token, *sorted(found - {" "}), model.unk_token, model.pad_token]
-    return {token: number for number, token in enumerate(tokens)}
-
-
 def _given(model: CtcPart) -> dict[str, int]:
     where = f"model.vocabulary_file: {model.vocabulary_file}"
     try:
@@ -74,9 +74,9 @@ def _given(model: CtcPart) -> dict[str, int]:
         raise ConfigError(f"{where} cannot be read: {error}; give a JSON object of tokens and their ids") from error
     if not isinstance(vocabulary, dict) or sorted(vocabulary.values()) != list(range(len(vocabulary))):
         raise ConfigError(f"{where}: not a JSON object of tokens and their ids, which are 0, 1, 2, …")
-    special = {name: getattr(model, name) for name in ("word_delimiter_token", "unk_token", "pad_token")}
-    missing = [f"model.{name} {token}" for name, token in special.items() if token not in vocabulary]
-    if missing:
+    if missing := [
+        f"model.{name} {getattr(model, name)}" for name in SPECIAL if getattr(model, name) not in vocabulary
+    ]:
         raise ConfigError(f"{where} has no {', '.join(missing)}: add it there, or name the file's own token")
     return vocabulary
 

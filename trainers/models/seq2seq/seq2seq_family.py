@@ -69,8 +69,7 @@ class Seq2SeqProcessor:
 def processor_of(name_or_path: str | Path, revision: str, config: Any, language: str | None = None) -> Seq2SeqProcessor:
     """Opens a processor with labels in a language, by default that with which the tokenizer was saved.
 
-    Raises:
-        ConfigError: the processor does not match the model, or has no token for the language.
+    Raises ConfigError if it does not match the model, or has no token for the language.
     """
     extractor = AutoFeatureExtractor.from_pretrained(name_or_path, revision=revision)
     refuse_other_rate(extractor, str(name_or_path))
@@ -84,9 +83,9 @@ def processor_of(name_or_path: str | Path, revision: str, config: Any, language:
 
 
 def _set_language(tokenizer: Any, language: str | None, origin: str | Path) -> int | None:
-    """Makes a tokenizer with language tokens (multilingual Speech2Text) begin labels with the language's token.
+    """Makes a tokenizer with language tokens (multilingual Speech2Text) begin labels with one, and returns its id.
 
-    Returns the token's id; None for a tokenizer without such tokens, which can write any language.
+    None for a tokenizer without such tokens, which can write any language.
     """
     if getattr(tokenizer, "lang_codes", None) is None:
         return None
@@ -108,29 +107,10 @@ def token_of(tokenizer: Any, language: str) -> str | None:
 
 def _id_of(config: Any, name: str, origin: str) -> int:
     """Returns a token id of the decoder, which a composed model's config has at the top or in its decoder part."""
-    found = getattr(config, name, None)
-    if found is None:
-        found = getattr(getattr(config, "decoder", None), name, None)
-    if found is None:
+    found = [getattr(part, name, None) for part in (config, getattr(config, "decoder", None))]
+    if (number := next((each for each in found if each is not None), None)) is None:
         raise ConfigError(f"{origin}: config.json has no {name}: write there which token it is")
-    return int(found)
-
-
-def limits_of(config: Any, processor: Any) -> Limits:
-    """Returns the limits of a model with this config; padding is assumed to change outputs, as in some models."""
-    decoder = getattr(config, "decoder", config)
-    found = (getattr(decoder, name, None) for name in POSITIONS)
-    tokens = next((int(size) for size in found if size), LABEL_TOKENS)
-    return Limits(
-        context_s=CONTEXT_S,
-        label_tokens=tokens,
-        prefix_tokens=0,
-        new_tokens=tokens - 1,
-        full_context=False,
-        padding_affects_output=True,
-        has_bins=processor.feature_extractor.model_input_names[0] == "input_features",
-        least_samples=_least_samples(config, processor.feature_extractor),
-    )
+    return int(number)
 
 
 def _least_samples(config: Any, extractor: Any) -> int:
@@ -170,7 +150,20 @@ class Seq2SeqFamily(Family[Seq2SeqPart]):
         return open_pretrained(model, lambda: processor_of(name, revision, config, model.language))
 
     def limits(self, config: Any, processor: Any) -> Limits:
-        return limits_of(config, processor)
+        """Returns the limits of a model; padding is assumed to change outputs, as in some models."""
+        decoder = getattr(config, "decoder", config)
+        found = (getattr(decoder, name, None) for name in POSITIONS)
+        tokens = next((int(size) for size in found if size), LABEL_TOKENS)
+        return Limits(
+            context_s=CONTEXT_S,
+            label_tokens=tokens,
+            prefix_tokens=0,
+            new_tokens=tokens - 1,
+            full_context=False,
+            padding_affects_output=True,
+            has_bins=processor.feature_extractor.model_input_names[0] == "input_features",
+            least_samples=_least_samples(config, processor.feature_extractor),
+        )
 
     def encode_labels(self, processor: Any, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokenizer's label ids of each text, without the decoder's start token, and with one end token."""
@@ -199,11 +192,8 @@ def join(encoder: Path, decoder: Path, tokenizer: Any, folder: Path, *, weights:
     """Writes the model joined from two folders into a third folder, with or without its weights.
 
     The decoder's attention to the encoder, and layers that match their widths, are new and initialized from the seed,
-    so that they are the same on every node.
-
-    Raises:
-        ConfigError: the decoder is not a causal language model that can attend to an encoder, or its tokenizer has
-            neither start nor end token.
+    so that they are the same on every node. Raises ConfigError if the decoder is not a causal language model that can
+    attend to an encoder, or its tokenizer has neither start nor end token.
     """
     wanted = AutoConfig.from_pretrained(decoder, trust_remote_code=False)
     if wanted.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoModelForSpeechSeq2Seq, LogitsProcessor
@@ -58,7 +57,12 @@ class Seq2SeqRecognizer(Recognizer):
         if weights is not None:
             network = AutoModelForSpeechSeq2Seq.from_pretrained(weights, **options)
         else:
-            network = _released(model, options)
+            network = weights_from_pretrained(model, AutoModelForSpeechSeq2Seq, **options)
+            for config in (network.config, getattr(network.config, "encoder", None)):
+                # Settings of a wav2vec2 encoder that no field of the config has.
+                for name, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):
+                    if hasattr(config, name):
+                        setattr(config, name, off)
         if processor.language_id is not None:
             # The exported model then begins with the language by itself, in a pipeline, too.
             network.generation_config.forced_bos_token_id = processor.language_id
@@ -78,6 +82,11 @@ class Seq2SeqRecognizer(Recognizer):
         given = {name: value for name, value in inputs.items() if name != LENGTHS}
         device, size = self.model.device, len(labels)
         most = min(decoding.part.max_length, self.limits.new_tokens or decoding.part.max_length)
+        languages: list[LogitsProcessor] = []
+        if self.processor.language_id is not None:
+            # Each hypothesis begins with its labels' language.
+            firsts = torch.tensor([ids[0] for ids in labels])
+            languages.append(FirstTokens(firsts.repeat_interleave(decoding.part.num_beams)))
         with decoding.precision(device):
             losses = row_losses(self.model, given, self.collate_labels(labels, ()))
             tokens = self.model.generate(
@@ -89,7 +98,7 @@ class Seq2SeqRecognizer(Recognizer):
                 decoder_start_token_id=self.processor.start_id,
                 eos_token_id=self.processor.end_id,
                 pad_token_id=self.processor.pad_id,
-                logits_processor=self._languages(labels, decoding.part.num_beams),
+                logits_processor=languages,
             )
             each = len(tokens) // size
             repeated = {name: value.repeat_interleave(each, dim=0) for name, value in given.items()}
@@ -99,12 +108,6 @@ class Seq2SeqRecognizer(Recognizer):
             Recognition(group[0].text, loss, group[0].avg_logprob, group if decoding.nbest is not None else None)
             for group, loss in zip(grouped, losses, strict=True)
         ]
-
-    def _languages(self, labels: Sequence[Sequence[int]], num_beams: int) -> list[LogitsProcessor]:
-        """Returns processors with which `generate` begins each hypothesis with its labels' language."""
-        if self.processor.language_id is None:
-            return []
-        return [FirstTokens(torch.tensor([ids[0] for ids in labels]).repeat_interleave(num_beams))]
 
     def _alternatives(self, given: Mapping[str, torch.Tensor], tokens: torch.Tensor, most: int) -> list[Alternative]:
         """Returns the hypotheses of padded tokens, (R, T)."""
@@ -118,13 +121,3 @@ class Seq2SeqRecognizer(Recognizer):
             Alternative(text.strip(), -total / max(1, len(row) - first))
             for text, total, row in zip(texts, sums, ended, strict=True)
         ]
-
-
-def _released(model: Seq2SeqPart, options: Mapping[str, Any]) -> Any:
-    network = weights_from_pretrained(model, AutoModelForSpeechSeq2Seq, **options)
-    for config in (network.config, getattr(network.config, "encoder", None)):
-        # Settings of a wav2vec2 encoder that no field of the config has.
-        for name_of, off in (("layerdrop", 0.0), ("apply_spec_augment", False)):
-            if hasattr(config, name_of):
-                setattr(config, name_of, off)
-    return network

@@ -21,12 +21,7 @@ _OPENED = (*DESCRIPTION, "*.safetensors", *PICKLED_WEIGHTS)
 
 
 def contents_of(config: TrainConfig, model: str) -> dict[str, str]:
-    """Returns the present content of the model and of the files for its decoding, see `content_of`, by name.
-
-    Raises:
-        ConfigError: the model or a file is missing.
-        StorageError: the model or a file cannot be read.
-    """
+    """Returns the present content of the model and of the files for its decoding, by name; see `content_of`."""
     part, options = config.decode, config.run.storage_options
     named = {name: getattr(part, name) for name in (*part.files, *part.models)}
     of_decoding = {

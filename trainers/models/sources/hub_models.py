@@ -30,13 +30,9 @@ class HubVersion(NamedTuple):
 
 
 def version_of(field: str, name: str, revision: str | None) -> HubVersion:
-    """Returns the present commit of a revision, and downloads its description to the node.
+    """Returns the present commit of a revision, and downloads its description to the node; raises as `open_named`.
 
     If the Hub does not respond, returns the commit in the node's cache, with the files there.
-
-    Raises:
-        ConfigError: the repository or the revision does not exist.
-        StorageError: the Hub does not respond, and the commit is not in the cache.
     """
     # Imported lazily: takes a fifth of a second, and most configs have no Hub id.
     from huggingface_hub import HfApi, snapshot_download  # noqa: PLC0415
@@ -58,26 +54,32 @@ def folder_of(pin: SourcePin, *, weights: bool, allow_pickle: bool, cached: bool
     """Returns the folder of a commit's files in the node's cache, after downloading missing ones.
 
     huggingface_hub locks a file during its download, compares its size, and renames it when complete. If the files are
-    `cached`, no request is sent.
-
-    Raises:
-        ConfigError: the commit has no weights, or only pickled ones, which are not allowed.
-        StorageError: the commit is incomplete, or the Hub does not respond, and the commit is not in the cache.
+    `cached`, no request is sent. Raises ConfigError if the commit has no weights, or only pickled ones, which are not
+    allowed, and StorageError if the commit is incomplete, or the Hub does not respond, and the commit is not in the
+    cache.
     """
-    folder = cached_folder(pin, weights=weights) if cached else None
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    field, name, commit = f"model.{pin.field}", pin.address, pin.revision
     # A rank may have another cache than the first rank of its node.
-    if folder is None:
-        folder = _downloaded(pin, weights=weights, allow_pickle=allow_pickle)
-    return folder
+    if cached and (folder := cached_folder(pin, weights=weights)) is not None:
+        return folder
+
+    def get(*patterns: str) -> Path:
+        wanted = [*_DESCRIPTION, *patterns]
+        return open_named(field, name, lambda: Path(snapshot_download(name, revision=commit, allow_patterns=wanted)))
+
+    if not weights:
+        return get()
+    folder = get(*SAFE_WEIGHTS)
+    if any((folder / each).exists() for each in (SAFE_WEIGHTS[0], SAFE_INDEX)):
+        return folder
+    refuse_unopened(version_of(field, name, commit).names, pin.name, allow_pickle=allow_pickle)
+    return get(*PICKLED_WEIGHTS)
 
 
 def tensors_on_hub(pin: SourcePin, file: str) -> dict[str, StoredTensor]:
-    """Returns the tensors of a commit's file, by name, from its header, which is downloaded.
-
-    Raises:
-        ConfigError: the file is damaged.
-        StorageError: the Hub does not respond.
-    """
+    """Returns the tensors of a commit's file, by name, from its header; raises ConfigError if the file is damaged."""
     from huggingface_hub import constants, get_hf_file_metadata, get_session, hf_hub_url  # noqa: PLC0415
     from huggingface_hub.utils._headers import build_hf_headers  # noqa: PLC0415
     from huggingface_hub.utils._http import hf_raise_for_status  # noqa: PLC0415
@@ -103,24 +105,6 @@ def tensors_on_hub(pin: SourcePin, file: str) -> dict[str, StoredTensor]:
         return tensors_of_remote(file, get_hf_file_metadata(url).size or 0, read, pin.name)
 
     return open_named(f"model.{pin.field}", pin.address, ask)
-
-
-def _downloaded(pin: SourcePin, *, weights: bool, allow_pickle: bool) -> Path:
-    from huggingface_hub import snapshot_download  # noqa: PLC0415
-
-    field, name, commit = f"model.{pin.field}", pin.address, pin.revision
-
-    def get(*patterns: str) -> Path:
-        wanted = [*_DESCRIPTION, *patterns]
-        return open_named(field, name, lambda: Path(snapshot_download(name, revision=commit, allow_patterns=wanted)))
-
-    if not weights:
-        return get()
-    folder = get(*SAFE_WEIGHTS)
-    if any((folder / each).exists() for each in (SAFE_WEIGHTS[0], SAFE_INDEX)):
-        return folder
-    refuse_unopened(version_of(field, name, commit).names, pin.name, allow_pickle=allow_pickle)
-    return get(*PICKLED_WEIGHTS)
 
 
 def cached_folder(pin: SourcePin, *, weights: bool = False) -> Path | None:

@@ -39,12 +39,8 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
     """Returns the network that a class of transformers makes of the config's pretrained weights.
 
     Loads safetensors, unless the config allows pickles. A CTC model's head may be missing, or of another size, if it is
-    a `new_head`.
-
-    Raises:
-        ConfigError: the weights cannot be opened, or a tensor is missing, unexpected, of another shape, or not a
-            weight.
-        StorageError: see `open_named`.
+    a `new_head`. Raises as `open_named`, and ConfigError if a tensor is missing, unexpected, of another shape, or not a
+    weight.
     """
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     origin, folder = f"model.name_or_path: {model.name_or_path}", Path(str(model.name_or_path))
@@ -67,15 +63,10 @@ def weights_from_pretrained(model: ModelPart, kind: Any, *, new_head: bool = Fal
 def refuse_other_weights(
     config: TrainConfig, model: ModelPart, family: Family[Any], opened: OpenedModel, *, scored: bool = False
 ) -> None:
-    """Refuses pretrained weights that do not match the network of their config.
+    """Refuses pretrained weights that do not match the network of their config; raises as `weights_from_pretrained`.
 
     If they are `scored` only, no part of them is new. Reads only the headers of their files, wherever they are; of
     pickled files, only those on this node.
-
-    Raises:
-        ConfigError: a tensor, which is named, is missing, unexpected, or of another shape or type; or a file is
-            damaged.
-        StorageError: a source is incomplete, or cannot be read.
     """
     reader = SourceReader.of(config)
     for pin in opened.pins.values():
@@ -152,8 +143,8 @@ def _refuse_other_tensors(
         if each.shape and each.dtype not in _FLOATS.values() and name not in others and not name.startswith(head)
     ]:
         raise ConfigError(
-            f"{origin}: {named(sorted(coarse))} holds whole numbers, or floating-point ones of fewer than 16 bits, and weights "
-            f"have more: {_FIX}"
+            f"{origin}: {named(sorted(coarse))} holds whole numbers, or floating-point ones of fewer than 16 bits, and "
+            f"weights have more: {_FIX}"
         )
     missing = [name for name in info["missing_keys"] if not name.startswith(head) and not name.endswith(_MASK)]
     wrong = [f"{name} {[*found]}, not {[*wanted]}" for name, found, wanted in info["mismatched_keys"]]

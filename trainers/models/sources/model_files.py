@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import struct
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -48,8 +46,7 @@ def weight_files(names: Iterable[str], origin: str, *, allow_pickle: bool) -> li
     """Returns the names of the weights among a folder's files, as transformers opens them: one file before several.
 
     Raises:
-        ConfigError: there are none, or only pickled ones, which are not allowed; there are several without an index;
-            or they are an adapter's.
+        ConfigError: as `refuse_unopened`, or there are none, or several without an index.
     """
     found = list(names)
     refuse_unopened(found, origin, allow_pickle=allow_pickle)
@@ -70,12 +67,10 @@ def refuse_unopened(names: Iterable[str], origin: str, *, allow_pickle: bool) ->
     """Raises ConfigError if files include an adapter, or weights only as pickles that are not allowed."""
     found = list(names)
     if adapters := _matching(found, _ADAPTERS):
-        other = _matching(found, (*SAFE_WEIGHTS, *PICKLED_WEIGHTS))
-        which = f"next to weights ({other[0]})" if other else "without the weights that it was trained on"
-        instead = ", or remove the adapter's files to begin with the weights alone" if other else ""
         raise ConfigError(
-            f"{origin}: holds a LoRA adapter ({', '.join(adapters)}) {which}, and Rayscribe begins with complete "
-            f"weights: merge it once (docs/models.md, Adapters), and name the folder of the merged model{instead}"
+            f"{origin}: holds a LoRA adapter ({', '.join(adapters)}), and Rayscribe begins with complete weights: "
+            "merge it once (docs/models.md, Adapters), and name the folder of the merged model; or remove its files to "
+            "begin with the weights next to it"
         )
     pickled = sorted(name for name in found if PurePosixPath(name).suffix in PICKLES)
     if allow_pickle or not pickled or _matching(found, SAFE_WEIGHTS):
@@ -89,11 +84,8 @@ def refuse_unopened(names: Iterable[str], origin: str, *, allow_pickle: bool) ->
 def refuse_incomplete(folder: Path, names: Iterable[str], origin: str) -> None:
     """Refuses files among which one is missing that an index of weights names, and an index of files elsewhere.
 
-    The index is in `folder`. Also checks pickled weights, if they are in the folder, see `refuse_damaged_zip`.
-
-    Raises:
-        StorageError: the model is incomplete or damaged.
-        ConfigError: the index cannot be read.
+    The index is in `folder`. Also checks pickled weights, if they are in the folder, see `refuse_damaged_zip`. Raises
+    StorageError if the model is incomplete or damaged, and ConfigError if the index cannot be read.
     """
     present = [*names]
     for index, patterns in ((SAFE_INDEX, SAFE_WEIGHTS), (PICKLED_INDEX, PICKLED_WEIGHTS)):
@@ -146,7 +138,7 @@ def refuse_damaged_zip(file: Path, origin: str) -> None:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
     # torch's zip files are not compressed, so any other exception means damage, too.
-    except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, struct.error, zlib.error) as error:
+    except Exception as error:
         raise StorageError(f"{origin}: is cut or damaged ({error}): copy it again") from error
     if damaged is not None:
         raise StorageError(f"{origin}: is damaged (Bad CRC-32 or name of {damaged}): copy it again")
@@ -182,17 +174,14 @@ def _hash(lines: Iterable[str]) -> str:
 WEIGHTS = "name_or_path"
 TOKENIZER, EXTRACTOR, ENCODER, DECODER = "tokenizer_name", "feature_extractor_name", "encoder", "decoder"
 FIELDS = (WEIGHTS, TOKENIZER, EXTRACTOR, ENCODER, DECODER)
-# Fields whose source has weights.
 WITH_WEIGHTS = (WEIGHTS, ENCODER, DECODER)
 
 
 @dataclass(frozen=True)
 class SourcePin:
-    """A resolved source.
+    """A resolved source: the config's field that names it, and its text in messages and records.
 
     Attributes:
-        field: The config's field that names it.
-        text: Its text in messages and records.
         kind: HUB, PATH, STORAGE or HTTPS; a run is resolved to the location of its model.
         is_file: True for a file, such as an archive; False for a folder.
         revision: The commit on the Hub. None: not on the Hub.

@@ -46,11 +46,7 @@ _TOKENIZERS = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """The local files that a config's model part names.
-
-    Attributes:
-        folder: The folder with all of the files. None: the model has new weights.
-    """
+    """The local `folder` with the files that a config's model part names; None for new weights."""
 
     folder: Path | None = None
     pins: Pins = field(default_factory=dict)
@@ -58,10 +54,11 @@ class OpenedModel:
     @property
     def is_own(self) -> bool:
         """True if the weights cannot be named to others: they are neither a folder nor a repository on the Hub."""
-        weights = self.pins.get(WEIGHTS)
         if self.folder is None:
             return False
-        return len(self.pins) > 1 or weights is None or weights.is_file or weights.kind not in _NAMED
+        weights = self.pins.get(WEIGHTS)
+        is_named = weights is not None and not weights.is_file and weights.kind in (SourceKind.PATH, SourceKind.HUB)
+        return len(self.pins) > 1 or not is_named
 
     def applied_to(self, model: Model) -> Model:
         """Returns the model part with the folder in place of the sources."""
@@ -89,9 +86,6 @@ class OpenedModel:
             raise type(error)(text.replace(folder, names)) from error.__cause__
 
 
-_NAMED = (SourceKind.PATH, SourceKind.HUB)
-
-
 def with_model(config: TrainConfig, name_or_path: str) -> TrainConfig:
     """Returns the config with other weights, without any other fields of the model part."""
     part = config.model
@@ -106,11 +100,7 @@ def pin_sources(
     """Returns the present state of each source of a config's model, by field; empty for new weights.
 
     `known` is the record of the sources at the start of the run, by the same fields. With `hashed`, local folders are
-    hashed, too.
-
-    Raises:
-        ConfigError: a source does not exist, or its weights are pickled, which is not allowed.
-        StorageError: the Hub, a server, the network or a disk does not respond.
+    hashed, too. Raises as `SourceReader.pin`.
     """
     model, reader = config.model, SourceReader.of(config)
     pins: dict[str, SourcePin] = {}
@@ -132,16 +122,20 @@ def open_sources(config: TrainConfig, pins: Pins, *, weights: bool, cached: bool
 
     With `cached`, another process of the node has done this already.
 
-    Raises:
-        ConfigError: a source is not a model, or has changed since it was pinned; or the parts do not match.
-        StorageError: a source is incomplete; or the Hub, a server, the network or a disk does not respond.
+    Raises as `SourceReader.folder`, and ConfigError if the parts do not match.
     """
     reader = SourceReader.of(config)
     folders = {name: reader.folder(pin, weights=weights, cached=cached) for name, pin in pins.items()}
     if not folders:
         return OpenedModel()
     if WEIGHTS in folders and TOKENIZER not in folders and _is_converted(folders[WEIGHTS], pins[WEIGHTS]):
-        _refuse_without_tokenizer(folders[WEIGHTS], pins[WEIGHTS])
+        # Imported lazily: loads torch, which the conversion has loaded already.
+        from trainers.models.whisper.openai_checkpoint import tokenizer_for  # noqa: PLC0415
+
+        raise ConfigError(
+            f"{pins[WEIGHTS].name}: holds no tokenizer, as checkpoints of OpenAI's do not: set model.tokenizer_name: "
+            f"{tokenizer_for(folders[WEIGHTS])}"
+        )
     if len(folders) == 1:
         return OpenedModel(next(iter(folders.values())), pins)
     key = json.dumps(
@@ -170,16 +164,6 @@ def _is_converted(folder: Path, pin: SourcePin) -> bool:
     if not pin.is_file or any((folder / name).exists() for name in (_GENERATION, *_TOKENIZERS)):
         return False
     return bool(json.loads((folder / CONFIG).read_bytes()).get("model_type") == "whisper")
-
-
-def _refuse_without_tokenizer(folder: Path, pin: SourcePin) -> None:
-    # Imported lazily: loads torch, which the conversion has loaded already.
-    from trainers.models.whisper.openai_checkpoint import tokenizer_for  # noqa: PLC0415
-
-    raise ConfigError(
-        f"{pin.name}: holds no tokenizer, as checkpoints of OpenAI's do not: set model.tokenizer_name: "
-        f"{tokenizer_for(folder)}"
-    )
 
 
 def _compose(folders: Mapping[str, Path], pins: Pins, target: Path, *, weights: bool, seed: int) -> None:
@@ -236,6 +220,4 @@ def _open(kind: Any, fields: tuple[str, ...], folders: Mapping[str, Path], pins:
     name = next(each for each in fields if each in folders)
     folder = folders[name]
     refuse_without_files(folder, fields[0], pins[name].name)
-    return open_named(
-        f"model.{name}", pins[name].text, lambda: kind.from_pretrained(folder, trust_remote_code=False), "a model"
-    )
+    return open_named(f"model.{name}", pins[name].text, lambda: kind.from_pretrained(folder, trust_remote_code=False))

@@ -24,13 +24,7 @@ _ID = re.compile(r"\w[\w.-]*/(?!checkpoint)\w[\w.-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Origin:
-    """Public facts about a source of weights.
-
-    Attributes:
-        name: Its name for people.
-        base_model: Its id on the Hub, or that of its base model. None: not known.
-        license: The license in its card. None: not known.
-    """
+    """Public facts about a source of weights; `base_model` is its id on the Hub, or that of its base model."""
 
     name: str
     base_model: str | None = None

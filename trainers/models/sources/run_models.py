@@ -23,12 +23,9 @@ def model_in(address: str, storage_options: StorageOptions) -> str | None:
 
 
 def find_model(model: str, storage_options: StorageOptions, argument: str = "--model") -> str:
-    """Returns the folder or URL of a run's model, or the text itself if it is a model's folder or URL, or a Hub id.
+    """Returns the folder or URL of a run's model (`model_in`), or the text if it names a model itself, or a Hub id.
 
-    A run's model is the one that its journal names, not the copy at its root. Messages begin with `argument`.
-
-    Raises:
-        ConfigError: the folder or URL has no model.
+    Raises ConfigError, whose message begins with `argument`, if the folder or URL has no model.
     """
     if problem := unsupported_url(model):
         raise ConfigError(f"{argument} {model}: {problem}")
@@ -60,9 +57,7 @@ def _why_none(address: str, storage_options: StorageOptions) -> str:
 def model_of_run(field: str, name: str, storage_path: str, storage_options: StorageOptions) -> str:
     """Returns the folder or URL of the model of another run in the same storage.
 
-    Raises:
-        ConfigError: the run does not exist, or has no model yet.
-        StorageError: the storage is not available.
+    Raises ConfigError if the run does not exist, or has no model yet.
     """
     url = f"{storage_path}/{name}"
     state = Journal(RunFolder(open_storage(url, storage_options))).read()

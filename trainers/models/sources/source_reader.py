@@ -42,22 +42,17 @@ from trainers.storage import Entry, Storage, open_storage, sha256_of
 from trainers.storage.full_disk import naming_full_disk, refuse_full
 from trainers.storage.web_files import WebVersion, download_web_file
 
-# Name of a download in its target folder, until it is unpacked.
-_DOWNLOAD = ".download"
-_KNOWN = "known.json"
+# A download in its target folder, until it is unpacked, and the file that describes it.
+_DOWNLOAD, _KNOWN = ".download", "known.json"
 # Functions that read the tensors of files, by file name.
 _TensorFiles = Mapping[str, Callable[[], dict[str, StoredTensor]]]
 
 
 @dataclass(frozen=True)
 class SourceReader:
-    """Reads the sources of one config.
+    """Reads the sources of one config."""
 
-    Attributes:
-        storage_path: Storage of other runs.
-        storage_options: Options of access to all buckets.
-    """
-
+    # Storage of other runs.
     storage_path: str
     storage_options: StorageOptions
     allow_pickle: bool
@@ -70,11 +65,8 @@ class SourceReader:
         """Returns the present state of a source; a revision on the Hub is resolved to the commit in `known`, if given.
 
         A file at an https:// URL without a hash is downloaded to compute it. The content of a local folder is not read,
-        see `hashed`.
-
-        Raises:
-            ConfigError: the source does not exist, or its weights are pickled, which is not allowed.
-            StorageError: the Hub, the server, the network or the disk does not respond.
+        see `hashed`. Raises ConfigError if the source does not exist, or its weights are pickled, which is not allowed,
+        and StorageError if the Hub, the server, the network or the disk does not respond.
         """
         pin = SourcePin(field, source.text, source.kind, source.address, source.revision, source.sha256)
         if source.kind is SourceKind.RUN:
@@ -84,9 +76,14 @@ class SourceReader:
         elif source.kind is SourceKind.HUB and Path(source.text).exists():
             pin = replace(pin, kind=SourceKind.PATH, address=source.text, revision=None)
         if pin.kind is SourceKind.HUB:
-            return self._pinned_commit(pin, (known or {}).get("revision"))
+            found = version_of(f"model.{field}", pin.address, (known or {}).get("revision") or pin.revision)
+            if pin.has_weights:
+                refuse_unopened(found.names, pin.name, allow_pickle=self.allow_pickle)
+            return replace(pin, revision=found.commit)
         if pin.kind is SourceKind.STORAGE:
-            return self._pinned_objects(pin)
+            if (entry := file_at(pin.address, self.storage_options)) is not None:
+                return replace(pin, is_file=True, sha256=hash_of_listing([entry]))
+            return replace(pin, sha256=hash_of_listing(self._objects(pin, weights=True)))
         if pin.kind is SourceKind.HTTPS:
             return replace(pin, is_file=True, sha256=pin.sha256 or self._downloaded(pin))
         path = Path(pin.address)
@@ -110,12 +107,9 @@ class SourceReader:
         """Returns the local folder with the files of a source; other processes of the node wait for the download.
 
         Without `weights`, large files may be left out. With `cached`, the node has the files already. A missing local
-        folder is reported when it is opened.
-
-        Raises:
-            ConfigError: the source is not a model, one of its files is damaged, its weights are pickled, which is not
-                allowed, or it has changed since it was pinned.
-            StorageError: the source is incomplete; or the Hub, the server, the network or the disk does not respond.
+        folder is reported when it is opened. Raises ConfigError if the source is not a model, one of its files is
+        damaged, its weights are pickled, which is not allowed, or it has changed since it was pinned, and StorageError
+        if the source is incomplete, or cannot be read.
         """
         weights = weights and pin.has_weights
         folder = self._fetched(pin, weights=weights, cached=cached)
@@ -156,29 +150,16 @@ class SourceReader:
             return self._made(pin, "model" if weights else "description", fetch)
         return Path(pin.address)
 
-    def _pinned_commit(self, pin: SourcePin, known: str | None) -> SourcePin:
-        found = version_of(f"model.{pin.field}", pin.address, known or pin.revision)
-        if pin.has_weights:
-            refuse_unopened(found.names, pin.name, allow_pickle=self.allow_pickle)
-        return replace(pin, revision=found.commit)
-
-    def _pinned_objects(self, pin: SourcePin) -> SourcePin:
-        if (entry := file_at(pin.address, self.storage_options)) is not None:
-            return replace(pin, is_file=True, sha256=hash_of_listing([entry]))
-        return replace(pin, sha256=hash_of_listing(self._objects(pin, weights=True)))
-
     def _objects(self, pin: SourcePin, *, weights: bool) -> list[Entry]:
         """Returns the files to open in a bucket's folder."""
         entries = {entry.key: entry for entry in self._storage(pin).list_files() if "/" not in entry.key}
-        if pin.has_weights:
-            refuse_unopened(entries, pin.name, allow_pickle=self.allow_pickle)
-        if CONFIG not in entries and pin.has_weights:
-            raise ConfigError(f"{pin.name}: holds no {CONFIG}: name the URL of a folder with a complete model")
         if not entries:
             raise ConfigError(f"{pin.name}: no file is there; check the URL")
         names = description_files(entries)
         if pin.has_weights:
             found = weight_files(entries, pin.name, allow_pickle=self.allow_pickle)
+            if CONFIG not in entries:
+                raise ConfigError(f"{pin.name}: holds no {CONFIG}: name the URL of a folder with a complete model")
             names += found if weights else []
         return [entries[name] for name in names]
 
@@ -314,21 +295,11 @@ class KnownDownload:
 def download(
     url: str, target: Path, origin: str, *, sha256: str | None, known: KnownDownload | None = None
 ) -> KnownDownload | None:
-    """Downloads a file, see `download_web_file`.
+    """Downloads a file as `download_web_file` does; returns None if it is that of the `known` earlier download.
 
-    Args:
-        url: An https URL.
-        target: Path of the new file, in an existing folder.
-        origin: Name of the file in messages, since the URL may contain a secret.
-        sha256: Expected SHA-256 of the file. None: only its length, from the server, is checked.
-        known: An earlier download: if the server's file is unchanged, nothing is downloaded.
-
-    Returns:
-        The download; None if the file is that of `known`.
-
-    Raises:
-        ConfigError: the file does not exist, is not served over TLS, or has another SHA-256.
-        StorageError: the server or the network does not respond, or the disk has no room for the file.
+    Messages begin with `origin`, since the URL may contain a secret. Without a `sha256`, only the length is checked.
+    Raises ConfigError if the file does not exist, is not served over TLS, or has another SHA-256, and StorageError if
+    the server or the network does not respond, or the disk has no room for the file.
     """
     before = known.version if known is not None else None
     try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,15 +15,14 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainers.config.schema import TrainConfig
 from trainers.errors import ConfigError
-from trainers.findings import Finding, ok, problem, warning
 from trainers.models.adaptation.network_parts import Parts, encoder_decoder_parts
-from trainers.models.family import Family, OpenModel
+from trainers.models.family import Family
 from trainers.models.label_codec import Limits
 from trainers.models.language_names import LANGUAGES, no_token, whisper_code
 from trainers.models.pretrained import from_pretrained, refuse_without_processor
 from trainers.models.tokenizer_processor import refuse_tokens_beyond, split_processor
-from trainers.models.whisper.whisper_generation import PROMPT_TOKENS, is_multilingual, language_of, resolve_generation
-from trainers.models.whisper.whisper_part import CONTEXT_S, WhisperPart, language_code
+from trainers.models.whisper.whisper_generation import PROMPT_TOKENS, language_of, resolve_generation
+from trainers.models.whisper.whisper_part import CONTEXT_S, WhisperPart
 from trainers.models.whisper.whisper_scratch import (
     NO_TIMESTAMPS,
     START,
@@ -39,71 +36,6 @@ from trainers.models.whisper.whisper_scratch import (
 LABELS_VERSION = 1
 
 
-# Tokenizer and generation config must agree on these, and often do not in published weights.
-def check_tokens(opened: OpenModel) -> Iterator[Finding]:
-    """Checks the special tokens at the beginning of every label."""
-    part: WhisperPart = opened.part
-    wanted = [START, NO_TIMESTAMPS]
-    if part.token_language is not None and (
-        part.init == "scratch" or is_multilingual(from_pretrained(part, GenerationConfig))
-    ):
-        wanted += [f"<|{language_code(part.token_language)}|>", f"<|{part.task}|>"]
-    vocabulary = opened.processor.tokenizer.get_vocab()
-    missing = [token for token in wanted if token not in vocabulary]
-    if missing:
-        yield problem(
-            f"the tokenizer of {part.name_or_path or 'the new model'} has no token {', '.join(missing)}: take a model "
-            f"that knows model.language {part.language} and model.task {part.task}, or name a language that it knows"
-        )
-    else:
-        yield ok(f"the tokenizer has {' '.join(wanted)}")
-
-
-def check_start_token(opened: OpenModel) -> Iterator[Finding]:
-    """Compares the decoder's start token in training, in generation and in the tokenizer."""
-    part: WhisperPart = opened.part
-    if part.init == "scratch":
-        yield ok("a new model starts with the tokenizer's own token")
-        return
-    start = opened.processor.tokenizer.convert_tokens_to_ids(START)
-    wrong = {
-        file: found
-        for file, content in _configs(part).items()
-        if (found := getattr(content, "decoder_start_token_id", None)) != start
-    }
-    for file, found in wrong.items():
-        yield problem(
-            f"{part.name_or_path}: decoder_start_token_id is {found} in {file}, but the tokenizer's {START} is "
-            f"{start}: write {start} there, or the model is trained from one token and generates from another"
-        )
-    if not wrong:
-        yield ok(f"decoder_start_token_id is {start}, the tokenizer's {START}")
-
-
-def check_generation(opened: OpenModel) -> Iterator[Finding]:
-    """Checks what generation needs for the language and task of the config, and reports ignored settings."""
-    part: WhisperPart = opened.part
-    if part.init == "scratch":
-        yield ok("a new model's generation config is made of the recipe")
-        return
-    configs = _configs(part)
-    generation = copy.deepcopy(configs["generation_config.json"])
-    notes = resolve_generation(generation, opened.processor.tokenizer, language_of(generation, part))
-    yield from (warning(f"{part.name_or_path}: {note}") for note in notes)
-    for file, content in configs.items():
-        if ids := getattr(content, "forced_decoder_ids", None):
-            # Present in every released model.
-            yield ok(f"{file} has outdated forced_decoder_ids {ids}, which are ignored: model.language and task count")
-    if getattr(configs["config.json"], "suppress_tokens", None) == []:
-        yield warning(
-            f"{part.name_or_path}: config.json has suppress_tokens [], which is ignored and goes into the exported "
-            "model: remove it there (transformers#36341)"
-        )
-    if not notes:
-        yield ok("the generation config knows language, task and timestamps")
-
-
-@lru_cache(maxsize=1)
 def _configs(part: WhisperPart) -> dict[str, Any]:
     files = {"config.json": WhisperConfig, "generation_config.json": GenerationConfig}
     return {file: from_pretrained(part, kind) for file, kind in files.items()}
@@ -117,7 +49,6 @@ class WhisperFamily(Family[WhisperPart]):
 
     context_s = float(CONTEXT_S)
     recognizer: ClassVar[str] = f"{__package__}.whisper_recognizer:WhisperRecognizer"
-    checks = (check_tokens, check_start_token, check_generation)
     sizes: ClassVar[Sequence[str] | None] = (
         *("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
         *("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
@@ -163,15 +94,15 @@ class WhisperFamily(Family[WhisperPart]):
                 "copy the complete folder, or that file of the weights that these were made of, such as "
                 "openai/whisper-small"
             )
-        language = language_of(from_pretrained(model, GenerationConfig), model)
+        configs, origin = _configs(model), f"model.name_or_path: {model.name_or_path}"
+        language = language_of(configs["generation_config.json"], model)
         processor: WhisperProcessor = from_pretrained(model, WhisperProcessor)
-        _refuse_other_tokenizer(processor.tokenizer, str(model.name_or_path))
+        _refuse_other_tokens(processor.tokenizer, configs, language, origin)
         if language is not None:
             _set_prefix(processor.tokenizer, language, str(model.name_or_path))
         used = self.encode_labels(processor, [""])[0]
         # No text contains the tokens of timestamps and tasks.
-        outputs = _read_config(model).vocab_size
-        origin = f"model.name_or_path: {model.name_or_path}"
+        outputs = configs["config.json"].vocab_size
         refuse_tokens_beyond(processor.tokenizer, outputs, used, origin, ignored="<|")
         return processor
 
@@ -185,6 +116,17 @@ class WhisperFamily(Family[WhisperPart]):
         prefix_tokens = len(self.encode_labels(processor, [""])[0]) - 1
         context_s, positions = float(processor.feature_extractor.chunk_length), int(config.max_target_positions)
         return Limits(context_s, positions, prefix_tokens, new_tokens=max(1, positions - PROMPT_TOKENS))
+
+    def notes(self, model: WhisperPart, processor: Any) -> list[str]:
+        configs = _configs(model)
+        generation = configs["generation_config.json"]
+        found = resolve_generation(generation, processor.tokenizer, language_of(generation, model))
+        if getattr(configs["config.json"], "suppress_tokens", None) == []:
+            found.append(
+                "config.json has suppress_tokens [], which is ignored and goes into the exported model: remove it "
+                "there (transformers#36341)"
+            )
+        return found
 
     def misfits(self, config: TrainConfig, limits: Limits) -> list[str]:
         part, found = config.model, super().misfits(config, limits)
@@ -217,9 +159,6 @@ class WhisperFamily(Family[WhisperPart]):
         tokenizer |= {"truncation": None, "padding": None}
         content = json.dumps([LABELS_VERSION, version("tokenizers"), tokenizer], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
-
-    def language_code(self, language: str) -> str:
-        return language_code(language)
 
     def language_prefix(self, processor: Any, language: str | None) -> list[int]:
         """Returns the language, task and no-timestamps tokens; a new model has tokens for all languages of Whisper."""
@@ -259,19 +198,23 @@ class WhisperFamily(Family[WhisperPart]):
             (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
 
 
-def _read_config(model: WhisperPart) -> Any:
-    return from_pretrained(model, WhisperConfig)
-
-
-def _refuse_other_tokenizer(tokenizer: Any, origin: str) -> None:
-    """Raises ConfigError for a tokenizer without the tokens around each text, which are also in separate files."""
-    known = tokenizer.get_vocab()
-    if lacked := [token for token in (START, NO_TIMESTAMPS) if token not in known]:
+def _refuse_other_tokens(
+    tokenizer: Any, configs: Mapping[str, Any], language: tuple[str, str] | None, origin: str
+) -> None:
+    """Raises ConfigError for a tokenizer without the tokens around each text, or whose start is not the configs'."""
+    known, task = tokenizer.get_vocab(), [f"<|{language[1]}|>"] if language is not None else []
+    if lacked := [token for token in (START, NO_TIMESTAMPS, *task) if token not in known]:
         raise ConfigError(
-            f"model.name_or_path: {origin}: its tokenizer has no {' and no '.join(lacked)}: copy the complete folder "
+            f"{origin}: its tokenizer has no {' and no '.join(lacked)}: copy the complete folder "
             "(tokenizer.json; or vocab.json with merges.txt, added_tokens.json and tokenizer_config.json), or name a "
             "Whisper's tokenizer (model.tokenizer_name)"
         )
+    for file, content in configs.items():
+        if (found := getattr(content, "decoder_start_token_id", None)) != known[START]:
+            raise ConfigError(
+                f"{origin}: decoder_start_token_id is {found} in {file}, but the tokenizer's {START} is "
+                f"{known[START]}: write {known[START]} there, or the model begins with one and generates from another"
+            )
 
 
 def _set_prefix(tokenizer: Any, language: tuple[str, str], origin: str) -> None:

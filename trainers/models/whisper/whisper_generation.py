@@ -11,7 +11,7 @@ from typing import Any
 from trainers.errors import ConfigError
 from trainers.models.language_names import LANGUAGES
 from trainers.models.whisper.whisper_part import WhisperPart, language_code
-from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, TASKS
+from trainers.models.whisper.whisper_scratch import NO_TIMESTAMPS, token_tables
 
 # Start, language, task and no-timestamps tokens precede the first generated token.
 PROMPT_TOKENS = 4
@@ -101,13 +101,8 @@ def suppressed_tokens(model: Any, tokenizer: Any, *, as_written: bool) -> list[i
 
 
 def _wanted(generation: Any, tokenizer: Any) -> dict[str, Any]:
-    vocabulary = tokenizer.get_vocab()
-    wanted: dict[str, Any] = {"no_timestamps_token_id": vocabulary.get(NO_TIMESTAMPS)}
-    if is_multilingual(generation):
-        languages = {token: vocabulary[token] for code in LANGUAGES if (token := f"<|{code}|>") in vocabulary}
-        tasks = {task: vocabulary[token] for task in TASKS if (token := f"<|{task}|>") in vocabulary}
-        wanted |= {"is_multilingual": True, "lang_to_id": languages, "task_to_id": tasks}
-    return wanted
+    wanted: dict[str, Any] = {"no_timestamps_token_id": tokenizer.get_vocab().get(NO_TIMESTAMPS)}
+    return wanted | ({"is_multilingual": True, **token_tables(tokenizer)} if is_multilingual(generation) else {})
 
 
 def _agrees(found: Any, wanted: Any, used: set[str]) -> bool:

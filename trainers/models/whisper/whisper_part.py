@@ -147,8 +147,7 @@ class WhisperPart(NewModelPart):
 def language_code(language: str) -> str:
     """Returns Whisper's code of a language given by name or code, see `code_or_name`: `Serbian`, `sr-RS` → `sr`.
 
-    Raises:
-        ConfigError: Whisper has no token for the language.
+    Raises ConfigError if Whisper has no token for the language.
     """
     if (code := whisper_code(language)) is None:
         raise ConfigError(

@@ -161,8 +161,7 @@ class WhisperRecognizer(Recognizer):
     ) -> list[tuple[Alternative, ...]]:
         """Returns the best hypotheses of each utterance by a further beam search, equal to that of `recognize`.
 
-        Whisper's own `generate` repeats the utterances instead of returning several beams, so that all hypotheses would
-        be equal; this calls the inherited one, with the prompt that it would get.
+        By the inherited `generate`: Whisper's own repeats the utterances instead of returning several beams.
         """
         sequences = GenerationMixin.generate(
             self.model,
@@ -206,10 +205,9 @@ def cache_options(device: torch.device) -> dict[str, Any]:
 
 
 class NoTimestamps(LogitsProcessor):
-    """Suppresses timestamps: after a timestamp, generation would return to the audio.
+    """Suppresses timestamps, the last tokens of the vocabulary: after one, generation would return to the audio.
 
-    They are the last tokens of the vocabulary. SuppressTokensLogitsProcessor searches each token in a list at every
-    step, which takes a tenth of the time of a generated token on a CPU.
+    SuppressTokensLogitsProcessor searches each token in a list, which takes a tenth of the time of a token on a CPU.
     """
 
     def __init__(self, first: int):
@@ -227,11 +225,9 @@ class GenerationRecorder(LogitsProcessor):
 
     The probabilities are by the model's own logits, before any token is suppressed. A further pass of the decoder
     over the hypotheses has the same result, and takes a fifth of the time of scoring short clips.
-
-    Attributes:
-        prompts: The start, language and task tokens, (B × beams, P).
     """
 
+    # The start, language and task tokens, (B × beams, P).
     prompts: torch.Tensor
 
     def __init__(self) -> None:
@@ -280,8 +276,7 @@ class GenerationRecorder(LogitsProcessor):
 def input_frames(network: Any, frames: int) -> Iterator[None]:
     """Returns a context in which a Whisper takes inputs of exactly `frames` frames, also in generation.
 
-    The encoder reads the length from its config and the number of rows from its position table; both are changed
-    temporarily, and no weight is, so that the change cannot be saved.
+    The encoder reads the length from its config and the number of rows from its position table; both are changed.
     """
     config, positions = network.config, network.get_encoder().embed_positions
     full = config.max_source_positions

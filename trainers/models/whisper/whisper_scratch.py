@@ -66,9 +66,7 @@ def new_tokenizer(texts: Iterable[str], model: WhisperPart) -> WhisperTokenizer:
 def new_processor(texts: Iterable[str], model: WhisperPart) -> WhisperProcessor:
     """Returns a processor with a tokenizer learned from `texts`, and the feature extractor for the model's context."""
     extractor = WhisperFeatureExtractor(
-        feature_size=model.num_mel_bins,
-        sampling_rate=SAMPLING_RATE_HZ,
-        chunk_length=model.max_context_s or CONTEXT_S,
+        feature_size=model.num_mel_bins, sampling_rate=SAMPLING_RATE_HZ, chunk_length=model.max_context_s or CONTEXT_S
     )
     return WhisperProcessor(extractor, new_tokenizer(texts, model))
 
@@ -111,21 +109,36 @@ def regularization(model: WhisperPart) -> dict[str, Any]:
 
 def new_generation_config(model: WhisperPart, tokenizer: Any) -> GenerationConfig:
     """Returns the config with which the model transcribes, also in a pipeline: start, language, task, no timestamps."""
-    token_id = tokenizer.convert_tokens_to_ids
     assert model.token_language is not None
+    return generation_config_of(
+        tokenizer,
+        max_length=model.max_label_tokens,
+        is_multilingual=True,
+        **token_tables(tokenizer),
+        language=LANGUAGES[language_code(model.token_language)],
+        task=model.task,
+        transformers_version=transformers.__version__,
+    )
+
+
+def generation_config_of(tokenizer: Any, **options: Any) -> GenerationConfig:
+    """Returns a generation config with a tokenizer's tokens around a text, without timestamps."""
+    token_id, end = tokenizer.convert_tokens_to_ids, tokenizer.eos_token_id
     return GenerationConfig(
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=end,
         decoder_start_token_id=token_id(START),
         no_timestamps_token_id=token_id(NO_TIMESTAMPS),
         prev_sot_token_id=token_id("<|startofprev|>"),
-        max_length=model.max_label_tokens,
-        is_multilingual=True,
-        lang_to_id={f"<|{code}|>": token_id(f"<|{code}|>") for code in LANGUAGES},
-        task_to_id={task: token_id(f"<|{task}|>") for task in TASKS},
-        language=LANGUAGES[language_code(model.token_language)],
-        task=model.task,
         return_timestamps=False,
-        transformers_version=transformers.__version__,
+        **options,
     )
+
+
+def token_tables(tokenizer: Any) -> dict[str, dict[str, int]]:
+    """Returns the token ids of Whisper's languages and tasks, as far as a tokenizer has them."""
+    known = tokenizer.get_vocab()
+    languages = {token: known[token] for code in LANGUAGES if (token := f"<|{code}|>") in known}
+    tasks = {task: known[token] for task in TASKS if (token := f"<|{task}|>") in known}
+    return {"lang_to_id": languages, "task_to_id": tasks}

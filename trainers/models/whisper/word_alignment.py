@@ -31,12 +31,7 @@ def word_times(
 ) -> list[tuple[Word, ...]]:
     """Returns the words of each hypothesis with their times, by a further pass of the decoder.
 
-    Args:
-        network: The model, which has alignment heads.
-        tokenizer: Its tokenizer.
-        encoded: The encoder's output of each utterance.
-        prompts: The prompts of generation, (B, P).
-        hypotheses: The generated tokens of each, without the end token.
+    `encoded` is the encoder's output of each, `prompts` those of generation, (B, P); hypotheses are without end token.
     """
     end_id = network.generation_config.eos_token_id
     # Special tokens are not text, either.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rayscribe.trainers.config.parts.model_part import ModelPart
 from rayscribe.trainers.models.family import Family
+from rayscribe.trainers.models.language_names import code_or_name
 from rayscribe.trainers.models.pretrained import from_pretrained, network_options
 from rayscribe.trainers.models.tokenizer_processor import tokenizer_fingerprint
 from transformers import AutoProcessor
@@ -41,7 +42,7 @@ class PretrainedFamily(Family[Model]):
             return AutoProcessor.from_pretrained(description)
         processor = from_pretrained(model, AutoProcessor)
         if model.language is not None:
-            processor.tokenizer.init_kwargs[LANGUAGE] = self.language_code(model.language)
+            processor.tokenizer.init_kwargs[LANGUAGE] = code_or_name(model.language)
         self.language_prefix(processor, None)
         return processor
 
@@ -54,7 +55,7 @@ class PretrainedFamily(Family[Model]):
 
     def language_of(self, processor: Any, language: str | None) -> str:
         """The code of a language; None: that of the processor's labels."""
-        return self.language_code(language or processor.tokenizer.init_kwargs.get(LANGUAGE, "en"))
+        return code_or_name(language or processor.tokenizer.init_kwargs.get(LANGUAGE, "en"))
 
     def labels_fingerprint(self, processor: Any) -> str:
         return tokenizer_fingerprint(processor.tokenizer, "")

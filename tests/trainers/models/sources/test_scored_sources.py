@@ -36,7 +36,7 @@ def test_one_of_the_hub_is_scored_by_its_safetensors(hub: WebServer, on_hub: str
 def test_where_the_recipe_took_parts_from_is_not_asked(hub: WebServer, on_hub: str, ctc_folder: Path) -> None:
     assert fingerprint(opened(HUB_ID, tokenizer_name="nobody/nothing")) == weights_of(ctc_folder)
     joined = config({"model": {"encoder": "nobody/a", "decoder": "nobody/b"}})
-    assert model_config_for_scoring(joined.model, str(ctc_folder), None).name_or_path == str(ctc_folder)
+    assert model_config_for_scoring(joined.model, str(ctc_folder)).name_or_path == str(ctc_folder)
 
 
 def test_one_that_is_pickled_is_not(hub: WebServer, ctc_folder: Path, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_one_without_an_output_layer_is_refused_whatever_the_recipe_makes_anew(
     Wav2Vec2ForPreTraining(wanted).save_pretrained(folder)
     lacks = r"they lack lm_head\.bias, lm_head\.weight: copy"
     model = {"init": "pretrained", "name_or_path": str(ctc_folder), "family": "ctc", "vocabulary": vocabulary}
-    part = model_config_for_scoring(config({"model": model}).model, str(folder), None)
+    part = model_config_for_scoring(config({"model": model}).model, str(folder))
     with pytest.raises(ConfigError, match=lacks):
         family_of(part).load_recognizer(part, None, 1)
     with pytest.raises(ConfigError, match=lacks):

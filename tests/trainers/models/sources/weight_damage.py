@@ -230,7 +230,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "there are no tokens around a text": (
         both(legacy_tokenizer, without("added_tokens.json", "tokenizer_config.json")),
-        r"its tokenizer has no <\|startoftranscript\|> and no <\|notimestamps\|>: copy .*added_tokens\.json",
+        r"its tokenizer has no <\|startoftranscript\|> and no <\|notimestamps\|>.*: copy .*added_tokens\.json",
     ),
     "there is no generation config": (
         without("generation_config.json"),
@@ -251,10 +251,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         content("generation_config.json", b"[]"),
         r"generation_config\.json holds \[\]",
     ),
-    "an adapter is next to it": (adapter, rf"LoRA adapter \({ADAPTER}, adapter_model\.safetensors\) next to weights"),
+    "an adapter is next to it": (adapter, rf"LoRA adapter \({ADAPTER}, adapter_model\.safetensors\).*merge it"),
     "it is an adapter alone": (
         both(adapter, without(SAFE, "config.json")),
-        rf"LoRA adapter \({ADAPTER}, .*\) without the weights .*merge it",
+        rf"LoRA adapter \({ADAPTER}, .*\).*merge it",
     ),
 }
 PICKLES: dict[str, tuple[Damage, str]] = {

@@ -41,7 +41,6 @@ class BeamDecoder:
         return found
 
     def inspect(self, part: CtcDecodePart, processor: Any, storage_options: StorageOptions) -> Iterator[Finding]:
-        """Checks word list, start of the language model, and config and tokenizer of the rescoring model."""
         if not BEAM_SEARCH.is_installed:
             yield unread(BEAM_SEARCH.problem)
         try:

@@ -46,17 +46,15 @@ from trainers.models.ctc.decoding.decode_files import (
 LN_10 = math.log(10)
 # Score of tokens that must not be emitted; far below any threshold, and finite, so that scores remain numbers.
 NEVER = -1e9
-# Maximum number of texts in one forward pass.
 TEXTS_AT_ONCE = 32
 # Logits of one forward pass, 256 MiB in float32; 20 texts of 25 tokens with a vocabulary of 128,000 have as many.
 LOGITS_AT_ONCE = 2**26
 
 
 class Hypothesis(NamedTuple):
-    """A text and its scores, natural logarithms; scores of language models that are not configured are 0.
+    """A text and its scores, natural logarithms, 0 for language models that are not configured.
 
-    Attributes:
-        acoustic: Score of the labels, summed over the alignments that the beam has kept.
+    The acoustic score is that of the labels, summed over the alignments that the beam has kept.
     """
 
     text: str
@@ -82,9 +80,7 @@ class CausalScorer:
     def open(cls, name: str, session: Session, device: torch.device) -> "CausalScorer":
         """Opens a model on every rank; the first rank of each node downloads it. Every rank must call it.
 
-        Raises:
-            ConfigError: the model cannot be opened, is not a causal language model, or differs between ranks.
-            StorageError: the Hub does not respond.
+        Raises as `open_tokenizer`, and ConfigError if the model differs between ranks.
         """
         revision = session.broadcast(lambda: revision_of(name), "resolving the model of decode.rescoring_model")
 
@@ -167,15 +163,14 @@ class BeamSearch:
         # After the outputs and the silence between words: a token for the beginning only, see `_emissions`.
         begins = self.words is not None and any(self.words.at_first.values())
         self._first = self._size + 1 if begins else None
+        self._tokens = self._size + 1 + begins
         self._lm = _load(files, part, self._names)
         self._trie = self._new_trie(self.words) if self.words is not None else None
 
     def search(self, logprobs: npt.NDArray[np.float32], choices: Sequence[Weights]) -> list[list[Hypothesis]]:
         """Returns the hypotheses of one utterance for each of several weights, the best first; at least one each.
 
-        Args:
-            logprobs: Log-softmax of the utterance's outputs without padding, (T, V), T at least 1.
-            choices: The weights.
+        `logprobs` are the log-softmax of the utterance's outputs without padding, (T, V), T at least 1.
         """
         pairs = dict.fromkeys((weights.lm, weights.word) for weights in choices)
         emissions = self._emissions(logprobs)
@@ -205,11 +200,6 @@ class BeamSearch:
         if self._rescorer is not None:
             described["rescoring_model"] = self._rescorer.describe()
         return described
-
-    @property
-    def _tokens(self) -> int:
-        """The decoder's number of tokens: the model's, silence, and that of the beginning."""
-        return self._size + 1 + (self._first is not None)
 
     def _new_trie(self, lexicon: Lexicon) -> Trie:
         """Returns the words by their spellings, each ended by the delimiter if there is one.

@@ -28,11 +28,10 @@ SENTENCE_MARKS = ("<s>", "</s>", "<unk>", "<UNK>")
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The words that the vocabulary can spell.
+    """The words that the vocabulary can spell, and those that it cannot (`left_out`).
 
     Attributes:
         spellings: Label ids of each word, without a delimiter; one or more spellings.
-        left_out: Words that the vocabulary cannot spell.
         at_first: Further spellings of a word at the beginning of a text.
     """
 
@@ -52,10 +51,7 @@ def read_entries(content: bytes, location: str) -> list[tuple[str, list[str]]]:
     """Returns each word of a word list with its spelling in tokens, [] if the tokenizer must spell it.
 
     The content is UTF-8, one word per line, optionally followed by the tokens that spell it, separated by whitespace.
-    Marks of sentence ends and unknown words are left out.
-
-    Raises:
-        ConfigError: the list has no words, or is not UTF-8.
+    Marks of sentence ends and unknown words are left out. Raises ConfigError for other content.
     """
     try:
         lines = content.decode("utf-8-sig").split("\n")
@@ -193,8 +189,7 @@ class DecodeFiles:
     def words(self, part: CtcDecodePart, tokenizer: Any) -> Lexicon | None:
         """Returns the words that hypotheses may have: of the word list, else of a model of words; None: any text.
 
-        Raises:
-            ConfigError: a file cannot be used, or none of its words can be spelled.
+        Raises as `read_entries` and `spell`.
         """
         if self.lexicon is not None:
             return _listed(part, tokenizer, self.lexicon.read_bytes())
@@ -218,9 +213,7 @@ def local_words(part: CtcDecodePart, tokenizer: Any, storage_options: StorageOpt
 def check_files(part: CtcDecodePart, storage_options: StorageOptions) -> NgramFile | None:
     """Finds in seconds what would stop the search; returns the kind of language model, or None if there is none.
 
-    Raises:
-        ConfigError: a file is missing, or of another format.
-        StorageError: a bucket cannot be read.
+    Raises ConfigError if a file is missing, or of another format, and StorageError if a bucket cannot be read.
     """
     if part.lexicon is not None:
         read_entries(_read("lexicon", part.lexicon, storage_options, read_location), part.lexicon)
@@ -250,9 +243,7 @@ def _read(
 def local_files(part: CtcDecodePart, storage_options: StorageOptions, session: "Session") -> DecodeFiles:
     """Returns the files; those in a bucket are copied once per node. Every rank calls it; one computes their hashes.
 
-    Raises:
-        ConfigError: see `check_files`.
-        StorageError: a bucket or disk cannot be read.
+    Raises as `check_files`.
     """
     locations = {name: location for name in part.files if (location := getattr(part, name)) is not None}
     with session.failing_together("opening the files of decode"):
@@ -301,9 +292,8 @@ def revision_of(name: str) -> str:
 def open_tokenizer(name: str, revision: str = MAIN) -> CausalTokenizer:
     """Opens the tokenizer of `decode.rescoring_model`, whose config must be that of a causal language model.
 
-    Raises:
-        ConfigError: the tokenizer cannot be opened, is that of another kind of model, or has no start token.
-        StorageError: the Hub does not respond.
+    Raises ConfigError if the tokenizer cannot be opened, is that of another kind of model, or has no start token, and
+    StorageError if the Hub does not respond.
     """
     config = reading(name, lambda: AutoConfig.from_pretrained(name, revision=revision, **_NO_CODE))
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
