@@ -8,15 +8,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class EditCounts:
-    """The edits that turn a reference into a hypothesis, and the length of the reference.
+    """The edits that turn a reference into a hypothesis, and the length of the reference, in units of a metric.
 
     Counts add up with `+`; start a sum from `EditCounts()`.
-
-    Attributes:
-        insertions: Units of the hypothesis that are not in the reference.
-        deletions: Units of the reference that are not in the hypothesis.
-        substitutions: Units of the reference that the hypothesis replaces by others.
-        reference_length: Units in the reference.
     """
 
     insertions: int = 0

@@ -16,12 +16,7 @@ def batches_of(
 ) -> list[tuple[np.ndarray, float | None]]:
     """Returns batches of clips, each of one bucket, with the length it is padded to; the costliest first.
 
-    Args:
-        durations_s: Durations of all clips.
-        rows: The clips to recognize.
-        edges_s: See `ScoringOptions`, also for the following.
-        to_longest: See `ScoringOptions`.
-        batch_size: See `ScoringOptions`.
+    `durations_s` are of all clips, `rows` those to recognize; for the others see `ScoringOptions`.
     """
     known_edges_s = edges_s or tuple(np.unique(durations_s[rows]).tolist())
     buckets = bucket_of(durations_s[rows], known_edges_s)

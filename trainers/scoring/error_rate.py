@@ -13,19 +13,15 @@ from typing import Any
 import jiwer
 
 from trainers.errors import ScoringError
+from trainers.findings import named
 from trainers.metrics.known_metrics import WER, known_metrics
 from trainers.metrics.metric import EditCounts, Metric
 
-IDS_SHOWN = 5
 NOT_ALWAYS_KNOWN = ("avg_logprob", "nbest", "language")
 
 
 def count_edits(metric: Metric, reference: str, hypothesis: str) -> EditCounts:
-    """Returns the edits of a shortest alignment of two texts, in units of a metric.
-
-    With an empty reference every unit of the hypothesis is an insertion; with an empty hypothesis every unit of the
-    reference is a deletion.
-    """
+    """Returns the edits of a shortest alignment of two texts, in units of a metric."""
 
     def cut(texts: list[str]) -> list[list[str]]:
         return [[*metric.cut(text)] for text in texts]
@@ -41,9 +37,6 @@ class UtteranceScore:
     """One utterance, its hypothesis, and the edits between the two normalized texts.
 
     Attributes:
-        id: The utterance's id in the manifest.
-        reference: The transcript in the manifest.
-        hypothesis: The text from the model.
         counts: The edits by metric name.
         duration_s: Length of the recording in seconds; None if not known.
         avg_logprob: See `trainers.models.recognizer`; None if not known.
@@ -124,9 +117,9 @@ def score_texts(
     Args:
         predictions: Recognized texts.
         references: Transcripts, one for each prediction.
-        normalize: Applied to both texts before the comparison. None: no normalization.
-        ids: Id of each utterance. None: no ids.
-        durations_s: Length of each recording in seconds. None: not known.
+        normalize: Applied to both texts before the comparison.
+        ids: Id of each utterance.
+        durations_s: Length of each recording in seconds.
         utterances: Number of requested utterances. None: the number of predictions.
 
     Raises:
@@ -141,11 +134,7 @@ def score_texts(
 
 
 def total(scores: Iterable[UtteranceScore], *, utterances: int) -> Score:
-    """Adds up utterances into one score, in any order; ids are compared by `check_ids`.
-
-    Raises:
-        ScoringError: there are no utterances, or more than requested.
-    """
+    """Adds up utterances into one score, in any order; raises ScoringError for none, or more than requested."""
     counts = {name: EditCounts() for name in known_metrics()}
     scored = empty_references = 0
     for score in scores:
@@ -175,11 +164,7 @@ def total_by(scores: Iterable[tuple[str | None, UtteranceScore]]) -> dict[str, S
 
 
 def check_ids(asked: Sequence[str], scored: Sequence[str]) -> None:
-    """Checks that each requested id was scored exactly once, and no other, in any order.
-
-    Raises:
-        ScoringError: an id is missing, duplicated, or unknown; names the first few.
-    """
+    """Raises ScoringError unless each requested id was scored exactly once, and no other, in any order."""
     if found := differences(asked, scored):
         raise ScoringError(
             f"the ids that were scored are not the {len(asked)} that were asked for: {found}. "
@@ -196,9 +181,4 @@ def differences(asked: Sequence[str], scored: Sequence[str]) -> str:
         "scored more than once": [id for id, count in scored_counts.items() if count > 1],
         "scored but not asked for": [id for id in scored_counts if id not in asked_counts],
     }
-    shown = {problem: ", ".join(map(repr, ids[:IDS_SHOWN])) for problem, ids in problems.items()}
-    return "; ".join(
-        f"{len(ids)} {problem} ({shown[problem]}{', ...' * (len(ids) > IDS_SHOWN)})"
-        for problem, ids in problems.items()
-        if ids
-    )
+    return "; ".join(f"{len(ids)} {problem} ({named([*map(repr, ids)])})" for problem, ids in problems.items() if ids)

@@ -24,8 +24,6 @@ from trainers.metrics.known_metrics import known_metrics
 from trainers.scoring.error_rate import score_texts
 from trainers.storage.own_folder import own_temporary_folder
 
-_CITATION = "Levenshtein alignment by jiwer and RapidFuzz: https://github.com/jitsi/jiwer"
-
 
 class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
     """Error rates in percent with the underlying counts; a rate is None if the references are empty.
@@ -37,31 +35,22 @@ class ErrorRates(evaluate.Metric):  # type: ignore[misc]  # evaluate has no type
     characters), `ser` (sentence_errors, utterances).
     """
 
-    def __init__(
-        self,
-        config_name: str | None = None,
-        *,
-        experiment_id: str | None = None,
-        num_process: int = 1,
-        **options: Any,
-    ) -> None:
+    def __init__(self, config_name: str | None = None, **options: Any) -> None:
         """Keeps its two columns in memory, instead of a file in a folder that all processes of a machine share.
 
         evaluate's distributed mode (`num_process` above 1) does not work in memory, and uses the files.
-
-        Raises:
-            ConfigError: there is no metric `config_name`.
         """
         if config_name is not None and config_name not in known_metrics():
             raise ConfigError(f"metric {config_name!r} is not known: use one of {', '.join(known_metrics())}")
-        given = {"experiment_id": experiment_id} if experiment_id else {}
-        defaults = in_memory() if num_process == 1 else {}
-        super().__init__(config_name, num_process=num_process, **{**defaults, **given, **options})
+        defaults = in_memory() if options.get("num_process", 1) == 1 else {}
+        super().__init__(
+            config_name, **{**defaults, **{name: value for name, value in options.items() if value is not None}}
+        )
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
             description=type(self).__doc__ or "",
-            citation=_CITATION,
+            citation="Levenshtein alignment by jiwer and RapidFuzz: https://github.com/jitsi/jiwer",
             inputs_description=score_texts.__doc__ or "",
             features=Features({"predictions": Value("string"), "references": Value("string")}),
             reference_urls=["https://en.wikipedia.org/wiki/Word_error_rate"],
@@ -97,7 +86,12 @@ def load_metric(source: str) -> evaluate.EvaluationModule:
             sys.path.append(here)
         found = getattr(importlib.import_module(name), attribute)
     else:
-        found = _only_metric_of(_script(Path(source)) if source.startswith("/") else _cached(source))
+        if source.startswith("/"):
+            module = _script(Path(source))
+        else:
+            cached = source.replace("/", "--") if "/" in source else f"evaluate-metric--{source}"
+            module = importlib.import_module(CachedEvaluationModuleFactory(cached).get_module().module_path)
+        found = _only_metric_of(module)
     if not (isinstance(found, type) and issubclass(found, evaluate.EvaluationModule)):
         raise TypeError("it is no subclass of evaluate.Metric")
     # Otherwise its seed would come from the state of training's random numbers.
@@ -121,11 +115,6 @@ def _script(path: Path) -> ModuleType:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _cached(name: str) -> ModuleType:
-    cached = name.replace("/", "--") if "/" in name else f"evaluate-metric--{name}"
-    return importlib.import_module(CachedEvaluationModuleFactory(cached).get_module().module_path)
 
 
 def _only_metric_of(module: ModuleType) -> type:

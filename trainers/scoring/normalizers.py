@@ -154,9 +154,8 @@ def normalize_whisper_english(text: str) -> str:
 def hidden_marks(normalizer: Normalizer, references: Iterable[str], language: str | None = None) -> str | None:
     """Returns a warning if a normalizer removes marks with which the references are written, else None.
 
-    Marks are the parts of a decomposed letter besides the base: vowel signs of Hindi and Thai, harakat, tones of
-    Vietnamese, accents of French. `basic` keeps all of them. A few marks, as in foreign words and names, are not
-    reported, nor are those of English, which is written without.
+    Marks are the parts of a decomposed letter besides the base, such as vowel signs, tones and accents. A few, as in
+    foreign words and names, are not reported, nor are those of English, which is written without.
     """
     if normalizer.name in ("none", DEFAULT) or (language is not None and code_or_name(language) == "en"):
         return None

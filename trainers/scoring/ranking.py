@@ -34,8 +34,7 @@ def ranking_rate(language: str | None) -> str:
 def score_line(totals: Mapping[str, Any], what: str, language: str | None) -> str:
     """Returns `WER 4.2% on test (200 utterances) · normalizer basic 1`; if CER ranks, it comes first, with a note.
 
-    For several languages, the rates of each follow: `en: WER 3.0%; th: CER 1.3%, WER 80.0%`. `totals` is a score as in
-    evaluation/<split>.json.
+    `totals` is a score as in evaluation/<split>.json; if it has several languages, the rates of each follow.
     """
     remarks = [f"normalizer {totals['normalizer']} {totals['normalizer_version']}"] if "normalizer" in totals else []
     name, greedy = greedy_score(totals)

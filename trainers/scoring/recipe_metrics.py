@@ -7,9 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Self
+from typing import Any
 
-from trainers.config.parts.scoring_part import ScoringPart
 from trainers.errors import ConfigError, ScoringError
 
 # Texts on which each metric is tried before anything is prepared. A model often recognizes nothing at first.
@@ -24,10 +23,6 @@ class RecipeMetrics:
     sources: Mapping[str, str]
     _loaded: dict[str, Any] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, part: ScoringPart) -> Self | None:
-        return cls(part.metrics) if part.metrics else None
-
     def check(self) -> None:
         """Computes each metric once; raises ConfigError for a metric that cannot be loaded or returns no number."""
         try:
@@ -38,9 +33,8 @@ class RecipeMetrics:
     def compute(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """Computes each metric on normalized texts; returns the numbers by name.
 
-        Raises:
-            ConfigError: a metric cannot be loaded.
-            ScoringError: a metric fails, or does not return a finite number.
+        Raises ConfigError if a metric cannot be loaded, and ScoringError if a metric fails, or does not return a finite
+        number.
         """
         return {name: self._number(name, hypotheses, references) for name in self.sources}
 

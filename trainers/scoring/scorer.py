@@ -52,7 +52,6 @@ class SplitScore:
     """A split's score and its components.
 
     Attributes:
-        utterances: One record each, in the manifest's order.
         loss: Cross-entropy per label in nats. None: not computed for this model, see `Recognizer.scores_loss`.
         skipped: Number of utterances that are too long for the model, and were left out as configured.
         greedy: For a search of outputs, the score without it.
@@ -105,10 +104,9 @@ class SplitScore:
 
 @dataclass(frozen=True)
 class ScoredClips:
-    """The scored clips of a prepared set.
+    """The scored clips of a prepared set, whose `labels` are those of all of its clips.
 
     Attributes:
-        labels: Label ids of each clip of the set.
         rows: Positions of the scored clips, ascending.
         languages: Language of each scored clip. None: the set has no language column.
         members: For a mix, the member of each scored clip.
@@ -149,7 +147,7 @@ class Scorer:
         metrics: RecipeMetrics | None = None,
     ):
         """Stores what scores have in common; `cache_bytes` limits the node's copy of shards from a bucket."""
-        self._metrics = metrics
+        self._metrics = metrics or RecipeMetrics({})
         self._prepared, self._labels, self._rows = clips.prepared, clips.labels, clips.rows
         self._languages: Sequence[str | None] = clips.languages or [None] * len(clips.rows)
         self._members: Sequence[str | None] = clips.members or [None] * len(clips.rows)
@@ -176,7 +174,15 @@ class Scorer:
         model = self._recognizer.model
         was_training = model.training
         model.eval()
-        batches = self._own_batches(options)
+        batches = batches_of(
+            self._durations_s,
+            self._rows,
+            options.edges_s,
+            to_longest=options.to_longest,
+            batch_size=options.batch_size,
+        )
+        # Assigned in turn, since the costliest are first.
+        batches = batches[self._session.rank :: self._session.world_size]
         total_clips = sum(len(positions) for positions, _ in batches)
         counter = ProgressCounter(
             what, total=total_clips, unit="clips", show=self._session.show_from_main, every_s=10.0
@@ -189,7 +195,10 @@ class Scorer:
                 gave_up = cut_short()
                 if gave_up:
                     break
-                hypotheses += self._recognize(positions, edge_s, options)
+                clips = [self._reader.read(position) for position in positions]
+                labels = [self._labels[position] for position in positions]
+                recognized = self._batches.recognize(clips, labels, edge_s, options.decoding)
+                hypotheses += map(_Hypothesis, positions.tolist(), recognized, map(len, labels))
                 if what:
                     counter.advance(len(positions))
         finally:
@@ -204,26 +213,6 @@ class Scorer:
         full = self.score(options.of_full_context, further, cut_short=cut_short)
         return replace(result, full_context=full, full_context_s=options.full_context_s)
 
-    def _own_batches(self, options: ScoringOptions) -> list[tuple[np.ndarray, float | None]]:
-        """Returns this rank's batches: each of one bucket, the costliest first, assigned in turn."""
-        batches = batches_of(
-            self._durations_s,
-            self._rows,
-            options.edges_s,
-            to_longest=options.to_longest,
-            batch_size=options.batch_size,
-        )
-        return batches[self._session.rank :: self._session.world_size]
-
-    def _recognize(self, positions: np.ndarray, edge_s: float | None, options: ScoringOptions) -> list[_Hypothesis]:
-        clips = [self._reader.read(position) for position in positions]
-        labels = [self._labels[position] for position in positions]
-        recognized = self._batches.recognize(clips, labels, edge_s, options.decoding)
-        return [
-            _Hypothesis(int(position), recognition, len(self._labels[position]))
-            for position, recognition in zip(positions, recognized, strict=True)
-        ]
-
     def _sum(self, hypotheses: Sequence[_Hypothesis], options: ScoringOptions) -> SplitScore:
         gathered = sorted(hypotheses, key=lambda item: item.position)
         normalizer = normalizer_named(options.normalizer)
@@ -232,7 +221,6 @@ class Scorer:
         check_ids(ids, [all_ids[item.position] for item in gathered])
         # Checked after gathering, so that every rank raises.
         _refuse_not_finite(ids, gathered)
-        # One recognition of each, in the order of the index.
         found, references = [item.recognition for item in gathered], scored["text"].to_pylist()
         score, scores = score_texts(
             [item.text for item in found],
@@ -274,7 +262,7 @@ class Scorer:
 
     def _with_metrics(self, result: SplitScore) -> SplitScore:
         """Computes the recipe's metrics on the main process, on normalized texts."""
-        if self._metrics is None:
+        if not self._metrics.sources:
             return result
         metrics, normalize, utterances = self._metrics, result.normalizer, result.utterances
 

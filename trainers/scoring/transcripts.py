@@ -40,9 +40,7 @@ class Transcripts:
 def read_hypotheses(path: Path) -> Transcripts:
     """Reads the hypotheses of a system; see the module for formats.
 
-    Raises:
-        ConfigError: there is no such file, or its extension is not known.
-        DataError: a line is not valid; the text names it.
+    Raises ConfigError if there is no such file, or its extension is not known, and DataError if a line is not valid.
     """
     return _read(path, HYPOTHESIS_KEYS)
 

@@ -218,5 +218,5 @@ def test_missing_doubled_and_foreign_ids_are_named() -> None:
 
 
 def test_only_the_first_ids_are_named() -> None:
-    with pytest.raises(ScoringError, match=r"9 not scored \('0', '1', '2', '3', '4', \.\.\.\)"):
+    with pytest.raises(ScoringError, match=r"9 not scored \('0', '1', '2', '3', '4', …\)"):
         check_ids([str(i) for i in range(9)], [])

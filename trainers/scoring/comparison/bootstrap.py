@@ -27,13 +27,10 @@ class Interval(NamedTuple):
 def resampled_rates(
     errors: npt.ArrayLike, lengths: npt.ArrayLike, *, resamples: int = RESAMPLES, seed: int = SEED
 ) -> npt.NDArray[np.float64]:
-    """Returns resampled error rates in percent, shape (systems, resamples).
+    """Returns resampled error rates in percent, shape (systems, resamples), each of N items that are drawn.
 
-    Args:
-        errors: Integers of shape (systems, N), for N utterances, or sums for N speakers.
-        lengths: Number of units in their references, shape (N,).
-        resamples: Number of draws of N items.
-        seed: Seed of the random numbers.
+    `errors` are integers of shape (systems, N), for N utterances, or sums for N speakers; `lengths` are the numbers of
+    units in their references, shape (N,).
     """
     columns = np.vstack([np.asarray(errors), np.asarray(lengths)])
     count = columns.shape[1]
@@ -50,12 +47,7 @@ def resampled_rates(
 
 
 def rate_interval(errors: npt.ArrayLike, lengths: npt.ArrayLike) -> Interval | None:
-    """Returns the interval of one error rate in percent, independent of the order of the utterances.
-
-    Args:
-        errors: Integers of shape (N,), for N utterances, or sums for N speakers.
-        lengths: Number of units in their references, shape (N,).
-    """
+    """Returns the interval of one error rate, independent of the order; arguments as above, for one system."""
     columns = np.array([errors, lengths])
     ordered = columns[:, np.lexsort(columns)]
     return interval(resampled_rates(ordered[:1], ordered[1])[0])

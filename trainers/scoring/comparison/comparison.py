@@ -10,15 +10,8 @@ from trainers.config.wording import counted
 from trainers.errors import ConfigError
 from trainers.metrics.known_metrics import CER, WER
 from trainers.metrics.metric import EditCounts, Metric
-from trainers.scoring.comparison.bootstrap import (
-    LEVEL,
-    RESAMPLES,
-    SEED,
-    Interval,
-    interval,
-    rate_interval,
-    resampled_rates,
-)
+from trainers.scoring.comparison import bootstrap
+from trainers.scoring.comparison.bootstrap import Interval
 from trainers.scoring.comparison.matched_pairs import LEAST_P, MatchedPairs, matched_pairs
 from trainers.scoring.comparison.systems import System, common_normalizer, common_references, language_of
 from trainers.scoring.error_rate import count_edits
@@ -51,8 +44,6 @@ class Paired:
         difference: Its rate minus that of the first, percentage points.
         interval: Bootstrap interval of the difference; both systems share each draw.
         wins: Number of utterances with fewer errors than the first system.
-        losses: Number of utterances with more errors.
-        ties: Number of other utterances.
         test: Test of whether the difference may be chance.
     """
 
@@ -82,7 +73,6 @@ class Comparison:
     """Comparison of systems on one set, by one metric.
 
     Attributes:
-        ids: Ids of the utterances.
         errors: Errors of each system in each utterance.
         paired: Comparisons of each system but the first.
     """
@@ -119,10 +109,17 @@ class Comparison:
             **self.normalizer.to_json_dict(),
             "utterances": len(self.ids),
             self.units: self.systems[0].counts.reference_length,
-            "bootstrap": {"level": LEVEL, "resamples": RESAMPLES, "seed": SEED, "over": "utterances"},
+            "bootstrap": {
+                "level": bootstrap.LEVEL,
+                "resamples": bootstrap.RESAMPLES,
+                "seed": bootstrap.SEED,
+                "over": "utterances",
+            },
             "systems": scores,
             "against": self.systems[0].name,
-            "paired": {pair.name: _without_name(pair) for pair in self.paired},
+            "paired": {
+                pair.name: {key: value for key, value in asdict(pair).items() if key != "name"} for pair in self.paired
+            },
         }
 
     def utterances(self) -> Iterator[dict[str, Any]]:
@@ -140,9 +137,8 @@ class Comparison:
 def compare_named(systems: Sequence[System], normalizer: str | None = None, metric: str | None = None) -> Comparison:
     """Compares systems by names; by default with the normalizer of their scores and their language's metric.
 
-    Raises:
-        ConfigError: the metric is not known, or the scores have no normalizer in common.
-        DataError: the systems were not scored on the same utterances and references.
+    Raises ConfigError if the metric is not known, or the scores have no normalizer in common, and DataError if the
+    systems were not scored on the same utterances and references.
     """
     name = metric or ranking_rate(language_of(systems))
     chosen = {known.name: known for known in (WER, CER)}.get(name)
@@ -161,13 +157,13 @@ def compare(
     counts = [[count_edits(metric, references[id], text) for id, text in zip(ids, own, strict=True)] for own in texts]
     errors = np.array([[item.errors for item in own] for own in counts])
     lengths = [item.reference_length for item in counts[0]]
-    rates = resampled_rates(errors, lengths)
+    rates = bootstrap.resampled_rates(errors, lengths)
     scores = [
         SystemScore(
             system.name,
             total,
             metric.rate(total),
-            rate_interval(of_each, lengths),
+            bootstrap.rate_interval(of_each, lengths),
             (system.full_context or {}).get(metric.name) if system.normalizer == str(normalize) else None,
         )
         for system, total, of_each in zip(systems, (sum(own, EditCounts()) for own in counts), errors, strict=True)
@@ -181,13 +177,7 @@ def compare(
         test = matched_pairs(zip(units, cut[0], cut[number], strict=True))
         wins, losses = int((fewer < 0).sum()), int((fewer > 0).sum())
         ties = len(ids) - wins - losses
-        of_both = interval(rates[number] - rates[0])
+        of_both = bootstrap.interval(rates[number] - rates[0])
         paired.append(Paired(score.name, difference, of_both, wins, losses, ties, test))
     lines = [references[id] for id in ids]
     return Comparison(metric.name, metric.units, normalize, ids, lines, texts, errors.tolist(), scores, paired)
-
-
-def _without_name(pair: Paired) -> dict[str, Any]:
-    content = asdict(pair)
-    del content["name"]
-    return {**content, "interval": pair.interval}

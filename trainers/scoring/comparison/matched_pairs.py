@@ -27,8 +27,7 @@ class MatchedPairs:
 
     Attributes:
         segments: Number of segments in which at least one system has an error.
-        mean: Mean difference of the errors, first system minus second.
-        deviation: Standard deviation of the differences (n - 1).
+        mean: Mean difference of the errors, first system minus second; `deviation` is their standard deviation (n - 1).
         z: The statistic. None: all segments have the same difference, so the deviation is 0.
         p: Probability, under H0, of a statistic at least as far from 0; two-sided.
     """

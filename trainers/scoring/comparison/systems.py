@@ -23,7 +23,6 @@ class System:
 
     Attributes:
         name: Name given by the user.
-        hypotheses: Hypotheses by id.
         references: References by id. None: those of another system apply.
         normalizer: Name and version of the normalizer of its score; "" if not known. None: the system has no score yet.
         language: Language of the speech, if known.
@@ -44,9 +43,7 @@ class System:
     def of_folder(cls, name: str, folder: RunFolder, split: str) -> "System":
         """Reads the system of a run's folder, or of a folder that `rayscribe evaluate` wrote.
 
-        Raises:
-            ConfigError: the split has not been scored.
-            DataError: the file of the split is damaged.
+        Raises ConfigError if the split has not been scored, and DataError if the file of the split is damaged.
         """
         key = f"{EVALUATION}/{split}.jsonl"
         if not folder.storage.exists(key):
@@ -122,8 +119,7 @@ def language_of(systems: Iterable[System]) -> str | None:
 def common_normalizer(systems: Iterable[System], requested: str | None) -> Normalizer:
     """Returns the normalizer for all texts: the requested one, or that of the scores.
 
-    Raises:
-        ConfigError: the scores have different normalizers, or one that this version does not have.
+    Raises ConfigError if the scores have different normalizers, or one that this version does not have.
     """
     scored = {system.name: system.normalizer or "unknown" for system in systems if system.normalizer is not None}
     if requested is not None or not scored:
@@ -142,9 +138,7 @@ def common_normalizer(systems: Iterable[System], requested: str | None) -> Norma
 def common_references(systems: Sequence[System], normalize: Normalizer) -> dict[str, str]:
     """Returns the normalized references by id, which all systems have in common.
 
-    Raises:
-        ConfigError: no system has references.
-        DataError: the ids or the texts of two systems differ.
+    Raises ConfigError if no system has references, and DataError if the ids or the texts of two systems differ.
     """
     first = next((system for system in systems if system.references is not None), None)
     if first is None or first.references is None:

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from pygal.etree import etree
 from pygal.style import Style
 
-# Maximum number of points in a line.
 POINTS = 400
 BINS = 12
 # Lines differ in more than their color.
@@ -65,14 +64,11 @@ def curves(metrics: Sequence[Row]) -> list[Chart]:
 
 def series_of(metrics: Sequence[Row]) -> Iterator[tuple[str, Mapping[str, Points]]]:
     """Yields title and series of loss, error rates, learning rate, speed and padding by step, if known."""
+    full_context = {name.upper(): f"eval_full_context_{name}" for name in ("wer", "cer", "ser")}
     wanted: tuple[tuple[str, Mapping[str, str], Callable[[float], float]], ...] = (
         ("Loss, nats per label", {"training": "loss", "validation": "eval_loss"}, float),
         ("Error rates on validation, percent", {"WER": "eval_wer", "CER": "eval_cer", "SER": "eval_ser"}, float),
-        (
-            "Error rates on validation at the full context, percent",
-            {name.upper(): f"eval_full_context_{name}" for name in ("wer", "cer", "ser")},
-            float,
-        ),
+        ("Error rates on validation at the full context, percent", full_context, float),
         ("Learning rate", {"learning rate": "learning_rate"}, float),
         ("Clips per second", {"clips/s": "clips_per_s"}, float),
         ("Padding, percent of the input", {"padding": "padding"}, lambda part: 100 * part),

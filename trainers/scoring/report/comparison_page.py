@@ -20,15 +20,8 @@ def comparison_html(found: Comparison, settings: Mapping[str, Sequence[Any]], sp
 
 
 def comparison_values(found: Comparison, settings: Mapping[str, Sequence[Any]], split: str) -> dict[str, Any]:
-    """Returns the values of the template COMPARISON.
-
-    Args:
-        found: The comparison.
-        settings: Fields that differ, with the value of each system, see `systems.differing_settings`.
-        split: The split that the runs were scored on.
-    """
+    """Returns the values of the template COMPARISON; `settings` are those of `systems.differing_settings`."""
     names = [system.name for system in found.systems]
-    contests = [_contest(found, number) for number in range(1, len(names))]
     length = found.systems[0].counts.reference_length
     return {
         "title": " and ".join(names),
@@ -41,7 +34,7 @@ def comparison_values(found: Comparison, settings: Mapping[str, Sequence[Any]], 
         ],
         "found": found,
         "first": names[0],
-        "contests": contests,
+        "contests": [_contest(found, number) for number in range(1, len(names))],
         "settings": settings,
     }
 

@@ -24,12 +24,7 @@ PREPARED = "prepared"
 
 @dataclass(frozen=True)
 class ClipSet:
-    """A prepared split.
-
-    Attributes:
-        durations_s: Duration of each clip.
-        characters: Counts of characters in the texts.
-    """
+    """A prepared split, with the duration of each clip, and the counts of characters in the texts."""
 
     split: str
     durations_s: Sequence[float]
@@ -94,10 +89,8 @@ def _clip_set(folder: RunFolder, config: Mapping[str, Any], split: str, key: str
     for url in dict.fromkeys(((config.get("data") or {}).get("cache_dir") or beside, beside)):
         try:
             options = StorageOptions.of(config["run"])
-            prepared = find(open_storage(url, options), key, options)
-            if prepared is None:
-                continue
-            return ClipSet.of(split, prepared)
+            if (prepared := find(open_storage(url, options), key, options)) is not None:
+                return ClipSet.of(split, prepared)
         # A report has what can be read; the set may be on another machine, or deleted.
         except (RayscribeError, OSError, pa.ArrowException, LookupError, ValueError):
             continue
@@ -149,11 +142,7 @@ def _reasons(quarantine: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def prepared_html(prepared: PreparedSet) -> str:
-    """Returns the page of one prepared set.
-
-    Raises:
-        RayscribeError: a file of the set is missing or damaged.
-    """
+    """Returns the page of one prepared set; raises RayscribeError if a file of the set is missing or damaged."""
     clips = ClipSet.of(NAME, prepared)
     return rendered(
         "prepared.html.j2",

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -26,11 +25,10 @@ LAST_WAIT_S = 5.0
 class LivePage:
     """Writes a run's page some seconds after it is requested, one at a time; a failure is only reported, once.
 
-    The end of the block cancels a page that is being written; the caller writes the final page.
+    The first request starts it, and the end of the block cancels a page; the caller writes the final page.
     """
 
     def __init__(self, folder: RunFolder, log: Callable[[str], None]):
-        """Starts nothing before the first request."""
         self._folder, self._log = folder, log
         self._wanted, self._ends, self._lock = Event(), Event(), Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -83,15 +81,15 @@ class LivePage:
             with self._lock:
                 if self._ends.is_set():
                     return ""
-                # Spawned (close_fds), and without pipes: a data loader that is forked meanwhile would keep pipes open,
-                # so that this thread would wait for it to end.
+                # Without pipes, which a data loader that is forked meanwhile would keep open.
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", call],
                     stdin=folder,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     env={**os.environ, **variables},
-                    close_fds=False,
+                    # Ctrl-C in a terminal is meant for the training.
+                    start_new_session=True,
                 )
             code = self._process.wait()
             errors.seek(0)
@@ -103,8 +101,6 @@ class LivePage:
 
 def write_page(niceness: int) -> None:
     """Runs in the separate process: writes the page of the run folder that is read from standard input."""
-    # Ctrl-C in a terminal is meant for the training.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(niceness)
     # If memory runs out, Linux should kill this process, not the training.
     with suppress(OSError):

@@ -57,7 +57,6 @@ class Measured:
     Attributes:
         totals: Scores of validation and test set, as in evaluation/<split>.json.
         rows: The utterances of each, as in evaluation/<split>.jsonl.
-        sets: The prepared set of each split.
         left_out: Number of clips of each split that were prepared, but neither trained on nor scored.
     """
 

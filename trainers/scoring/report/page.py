@@ -11,23 +11,10 @@ import yaml
 
 from trainers.config.wording import counted, format_duration
 from trainers.errors import ConfigError
+from trainers.run_folder import layout
 from trainers.run_folder.attempt_status import read_status
 from trainers.run_folder.journal import Journal, State, accepted_metrics, deduplicate
-from trainers.run_folder.layout import (
-    ATTEMPT,
-    ATTEMPTS,
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    EVALUATION,
-    OVERRIDES,
-    QUARANTINE,
-    REPORT,
-    SLICES,
-    RunFolder,
-    now,
-    seconds_of,
-)
+from trainers.run_folder.layout import RunFolder, now, seconds_of
 from trainers.scoring.comparison.systems import rows_of
 from trainers.scoring.report.charts import curves
 from trainers.scoring.report.data_section import ClipSet, clip_sets, data_section
@@ -39,14 +26,12 @@ VALIDATION = "validation"
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """An attempt of the run.
+    """An attempt of the run, as of its last status.
 
     Attributes:
         started: ISO 8601 time.
-        took_s: Seconds until its last status.
         workers: Number of workers in its last worker group. None: there was none.
         worker_s: Total seconds of all workers, whose number changes in elastic runs. None: not known.
-        phase: Its last phase.
         reason: What it was doing, or how it ended, in one line.
     """
 
@@ -86,11 +71,7 @@ class RunRecord:
 
     @classmethod
     def of(cls, folder: RunFolder) -> "RunRecord":
-        """Reads a run folder.
-
-        Raises:
-            RayscribeError: there is no run in the folder, or a file is damaged.
-        """
+        """Reads a run folder; raises RayscribeError if there is no run in it, or a file is damaged."""
         journal = Journal(folder)
         state = journal.read()
         if state.number == 0:
@@ -99,11 +80,11 @@ class RunRecord:
             folder,
             now(),
             state,
-            folder.read_yaml(CONFIG) or {},
-            folder.read_yaml(OVERRIDES) or [],
-            folder.read_json(ENVIRONMENT) or {},
+            folder.read_yaml(layout.CONFIG) or {},
+            folder.read_yaml(layout.OVERRIDES) or [],
+            folder.read_json(layout.ENVIRONMENT) or {},
             _lines(deduplicate(accepted_metrics(folder, state))),
-            _lines(folder.storage.read_bytes(QUARANTINE) if folder.storage.exists(QUARANTINE) else b""),
+            _lines(folder.storage.read_bytes(layout.QUARANTINE) if folder.storage.exists(layout.QUARANTINE) else b""),
             _attempts(folder, state, _groups(journal)),
             _slices(folder, state),
         )
@@ -120,7 +101,7 @@ def _lines(content: bytes) -> list[Any]:
 
 
 def _slices(folder: RunFolder, state: State) -> dict[str, dict[str, dict[str, str]]]:
-    key = f"{ATTEMPTS}/{state.prepared}/{SLICES}"
+    key = f"{layout.ATTEMPTS}/{state.prepared}/{layout.SLICES}"
     found: dict[str, dict[str, dict[str, str]]] = {}
     for row in _lines(folder.storage.read_bytes(key)) if folder.storage.exists(key) else ():
         found.setdefault(row["split"], {})[row["id"]] = row["values"]
@@ -151,7 +132,7 @@ def _attempts(
 ) -> list[AttemptRecord]:
     found = []
     for number in range(1, state.attempt + 1):
-        began = folder.read_json(f"{ATTEMPTS}/{number}/{ATTEMPT}") or {}
+        began = folder.read_json(f"{layout.ATTEMPTS}/{number}/{layout.ATTEMPT}") or {}
         status = read_status(folder, number) or {}
         started, at_s = str(began.get("started") or ""), status.get("at_s")
         own = groups.get(number, ())
@@ -181,10 +162,10 @@ def _scores(record: RunRecord, sets: Sequence[ClipSet]) -> list[ScoreSection]:
     """Returns the scores of the run's result; during training, that of its newest checkpoint on the validation set."""
     if (finished := record.state.finished) is not None:
         best = str(finished.result.get("best_checkpoint") or "the result")
-        folder = f"{finished.outputs}/{EVALUATION}"
+        folder = f"{finished.outputs}/{layout.EVALUATION}"
         return [found for split in ("test", VALIDATION) if (found := _score(record, sets, folder, split, best))]
     of_checkpoints = (
-        _score(record, sets, f"{CHECKPOINTS}/{checkpoint.name}", VALIDATION, checkpoint.name)
+        _score(record, sets, f"{layout.CHECKPOINTS}/{checkpoint.name}", VALIDATION, checkpoint.name)
         for checkpoint in reversed(record.state.checkpoints)
     )
     return [*islice(filter(None, of_checkpoints), 1)]
@@ -195,12 +176,8 @@ MAX_AUDIO_BYTES = 4_000_000
 
 
 def write_report(folder: RunFolder) -> None:
-    """Writes the page into the run folder.
-
-    Raises:
-        RayscribeError: there is no run in the folder, a file is damaged, or the page cannot be written.
-    """
-    folder.storage.write_bytes(REPORT, report_html(folder).encode())
+    """Writes the page into the run folder; raises as `RunRecord.of`, and StorageError."""
+    folder.storage.write_bytes(layout.REPORT, report_html(folder).encode())
 
 
 def report_html(folder: RunFolder, price_per_hour: float | None = None) -> str:
@@ -276,8 +253,7 @@ def _with_audio(utterances: Sequence[Utterance], recordings: Mapping[str, bytes]
 
 def _standing(record: RunRecord) -> str:
     """Returns the state of the run in one line."""
-    result = record.state.finished
-    if result is not None:
+    if (result := record.state.finished) is not None:
         return f"finished {clock(str(result.result.get('finished', '')))}, by attempt {result.attempt}"
     last = record.attempts[-1]
     reason = f": {last.reason}" if last.reason else ""
@@ -299,8 +275,7 @@ def _numbers(
             continue
         yield f"{name}, short context", rate, bounds
         yield f"{name}, full context", percent(full.get(best.metric)), f"padded to {full['context_s']:g} s"
-    steps = [row["step"] for row in record.metrics]
-    if steps:
+    if steps := [row["step"] for row in record.metrics]:
         best_step = record.state.finished.result.get("best_step") if record.state.finished is not None else None
         yield "Steps", f"{max(steps):,}", "" if best_step is None else f"the best checkpoint is of step {best_step:,}"
     trained = next((found for found in sets if found.split == "train"), None)
@@ -316,8 +291,7 @@ def _spent(
     record: RunRecord, hours: Sequence[float | None], price_per_hour: float | None
 ) -> Iterator[tuple[str, str, str]]:
     """Yields the resources that the run has used so far, if known."""
-    known = [value for value in hours if value is not None]
-    if known:
+    if known := [value for value in hours if value is not None]:
         device = _device(record.config)
         yield f"{device}-hours", f"{sum(known):,.2f}", counted(len(record.attempts), "attempt")
         if price_per_hour is not None:
@@ -334,10 +308,8 @@ def _device_hours(record: RunRecord) -> list[float | None]:
 def _device(config: Mapping[str, Any]) -> str:
     """Returns the kind of device that is counted for workers."""
     scaling = config.get("scaling") or {}
-    accelerator = scaling.get("accelerator")
-    if accelerator == "hpu":
-        return "HPU"
-    return "GPU" if scaling.get("use_gpu") or accelerator not in (None, "cpu") else "Worker"
+    accelerator = scaling.get("accelerator") or ("gpu" if scaling.get("use_gpu") else "cpu")
+    return {"hpu": "HPU", "cpu": "Worker"}.get(accelerator, "GPU")
 
 
 def _as_yaml(content: Any) -> str:

@@ -81,7 +81,7 @@ class ScoreSection:
         ranking: Name of the metric that ranks recognizers of the language.
         speakers: Number of known speakers.
         words: Pairs of a word and what was recognized instead, None for nothing, with counts.
-        characters: Pairs of characters within substituted words, with counts.
+        characters: Those of characters within substituted words.
     """
 
     split: str
@@ -198,12 +198,9 @@ def _length_class(duration_s: float | None) -> str | None:
 
 def _worst(rows: Sequence[Row], metric: Metric) -> list[Row]:
     """Returns the rows with the most errors; of equal ones, the shorter reference first."""
-
-    def badness(row: Row) -> tuple[int, int]:
-        counts = _counts(row, metric)
-        return counts.errors, -counts.reference_length
-
-    return [row for row in sorted(rows, key=badness, reverse=True)[:WORST] if badness(row)[0]]
+    counted = [(counts, row) for row in rows if (counts := _counts(row, metric)).errors]
+    counted.sort(key=lambda item: (-item[0].errors, item[0].reference_length))
+    return [row for _, row in counted[:WORST]]
 
 
 def _utterance(row: Row, normalize: Normalizer, speakers: Mapping[str, str]) -> Utterance:
