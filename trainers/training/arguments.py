@@ -45,7 +45,6 @@ _OWNED = (
 )
 # Text for each: what to use instead.
 OWNED = {name: f"use {BY_KEY[name].field}" if BY_KEY[name].field else BY_KEY[name].reason for name in _OWNED}
-# Arguments that are passed on unchanged.
 PASSED_ON = (
     "per_device_train_batch_size", "per_device_eval_batch_size", "learning_rate", "warmup_steps", "lr_scheduler_type",
     "weight_decay", "max_grad_norm", "save_steps", "logging_steps", "fp16", "bf16", "gradient_checkpointing",
@@ -53,11 +52,7 @@ PASSED_ON = (
 
 
 def check_training_args(extra: dict[str, Any]) -> None:
-    """Refuses unknown and owned names in `training.training_args`, all of them in one message.
-
-    Raises:
-        ConfigError: names each and what to use instead.
-    """
+    """Raises ConfigError for unknown and owned names in `training.training_args`, which says what to use instead."""
     problems = []
     for name in extra:
         if name in OWNED:
@@ -93,11 +88,7 @@ LOADERS = 4
 def training_arguments(
     config: TrainConfig, *, output_dir: Path, accumulation: int, on_gpu: bool
 ) -> Seq2SeqTrainingArguments:
-    """Returns the arguments of one rank.
-
-    Raises:
-        ConfigError: transformers refuses a value.
-    """
+    """Returns the arguments of one rank; raises ConfigError if transformers refuses a value."""
     part = config.training
     check_training_args(part.training_args)
     chosen = {**FIXED, **_chosen(config), "output_dir": str(output_dir), "gradient_accumulation_steps": accumulation}
@@ -126,11 +117,7 @@ def strategy_arguments(part: StrategyPart) -> dict[str, Any]:
 
 
 def check_arguments(config: TrainConfig) -> None:
-    """Builds the arguments as far as possible on this machine, which need not have the workers' GPUs.
-
-    Raises:
-        ConfigError: transformers refuses a value, or a name is unknown or set by Rayscribe itself.
-    """
+    """Builds the arguments as far as a machine without the workers' GPUs can; raises as `training_arguments`."""
     extra = {name: value for name, value in config.training.training_args.items() if name != "tf32"}
     part = config.training.model_copy(update={"fp16": False, "bf16": False, "training_args": extra})
     # Sharding needs the workers' process group.
@@ -142,8 +129,7 @@ def check_arguments(config: TrainConfig) -> None:
 def check_trackers(config: TrainConfig) -> None:
     """Checks the requirements of each tracker; creates each of transformers' own once, as the Trainer will.
 
-    Raises:
-        ConfigError: a package is missing or too old, a variable is not set, or there is no such tracker.
+    Raises ConfigError if a package is missing or too old, a variable is not set, or there is no such tracker.
     """
     refuse_missing_packages(config)
     names = reported_to(config)
@@ -166,16 +152,14 @@ def check_trackers(config: TrainConfig) -> None:
 
 def on_one_device(arguments: Seq2SeqTrainingArguments) -> Seq2SeqTrainingArguments:
     """Prevents the Trainer from using nn.DataParallel on several visible GPUs, which multiplies the gradients."""
-    if arguments.n_gpu > 1:
-        arguments._n_gpu = 1
+    arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
 def _by_new_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Renames arguments that transformers has deprecated to their new names, if it has them."""
-    renamed = {old: new for old, new in NEW_NAMES.items() if new in ARGUMENTS}
-    kept = {name: value for name, value in arguments.items() if name not in renamed}
-    return {**{renamed[name]: value for name, value in arguments.items() if name in renamed}, **kept}
+    """Renames arguments that transformers has deprecated to their new names, if it has them; new names take effect."""
+    renamed = {new: arguments[old] for old, new in NEW_NAMES.items() if new in ARGUMENTS and old in arguments}
+    return renamed | {name: value for name, value in arguments.items() if NEW_NAMES.get(name) not in renamed}
 
 
 def _chosen(config: TrainConfig) -> dict[str, Any]:
@@ -205,9 +189,5 @@ def silence_libraries() -> None:
     transformers.logging.disable_progress_bar()
     logging.getLogger("accelerate").setLevel(logging.ERROR)
     # If DeepSpeed is installed, accelerate imports it in every training, and it warns if there is no GPU.
-    logging.getLogger("DeepSpeed").addFilter(_is_other)
+    logging.getLogger("DeepSpeed").addFilter(lambda record: not record.getMessage().startswith("Setting accelerator"))
     warnings.filterwarnings("ignore")
-
-
-def _is_other(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("Setting accelerator to CPU.")

@@ -44,8 +44,7 @@ class MetricsLog:
     """Writes a worker group's metrics in a thread: a slow or unavailable storage delays no step, and is reported once.
 
     A line that could not be written is retried with the next one; until then, it is stored with checkpoints (`keep`)
-    for a group that continues from them. After each line the log checks whether the group still holds the run, so that
-    a stale group ends soon.
+    for a group that continues from them. After each line the log checks whether the group is stale, so that it ends.
     """
 
     def __init__(
@@ -62,48 +61,34 @@ class MetricsLog:
         self._fenced: FencedError | None = None
 
     def write(self, line: dict[str, Any]) -> None:
-        """Adds a line after the previous ones.
-
-        Raises:
-            FencedError: another attempt has taken over, as found after an earlier line.
-        """
+        """Adds a line after the previous ones; raises FencedError if another attempt has taken over."""
         self._refuse_if_fenced()
         # A loss or a norm may be infinite for a step, for instance before fp16 scales it down.
         content = {name: finite(value) for name, value in line.items()}
         self._pool.submit(self._append, to_json(content, METRICS))
 
     def flush(self) -> None:
-        """Waits until all lines are written, if the storage accepts them.
-
-        Raises:
-            FencedError: another attempt has taken over.
-        """
+        """Waits until all lines are written, if the storage accepts them; raises as `write`."""
         self._pool.submit(self._append).result()
         self._refuse_if_fenced()
 
     def keep(self, checkpoint: Path) -> None:
-        """Writes all lines, those that the storage does not accept into a checkpoint's folder. Raises as `flush`."""
+        """Writes all lines, those that the storage does not accept into a checkpoint's folder; raises as `write`."""
         self.flush()
         if self._unwritten:
             (checkpoint / UNWRITTEN_METRICS).write_text("".join(f"{line}\n" for line in self._unwritten))
 
     def take_over(self, checkpoint: Path) -> None:
-        """Writes the lines that an earlier group has stored with the checkpoint that this group continues from.
-
-        Raises:
-            FencedError: another attempt has taken over.
-        """
+        """Writes the lines that an earlier group has stored with the checkpoint to continue from; raises as `write`."""
         kept = checkpoint / UNWRITTEN_METRICS
         if kept.is_file():
             self._pool.submit(self._append, *kept.read_text().splitlines())
             self.flush()
 
     def complete(self) -> None:
-        """Writes all lines of a group that has reached the last step.
+        """Writes all lines of a group that has reached the last step; raises as `write`, and StorageError.
 
-        Raises:
-            FencedError: another attempt has taken over.
-            StorageError: the storage does not accept the lines; they are stored with the last checkpoint.
+        Lines that the storage does not accept are stored with the last checkpoint.
         """
         self.flush()
         if self._failed is not None:
@@ -282,16 +267,12 @@ class KeepCheckpoints(TrainerCallback):
         self._scored = (step, result)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Stages the checkpoint of this step; only a checkpoint that is saved on a stop request has no score."""
-        scored = self._scored is not None and self._scored[0] == state.global_step
-        assert scored or control.should_training_stop, "a checkpoint without its score"
+        """Stages the checkpoint of this step; one that is saved on a stop request has no score."""
         if self._sharded:
             self._session.barrier("writing the checkpoint")
-        folder = None
+        folder, step = None, state.global_step
         if self._part is not None:
-            folder = self._stage(
-                Path(args.output_dir) / f"checkpoint-{state.global_step}", state.global_step, self._part
-            )
+            folder = self._stage(Path(args.output_dir) / f"checkpoint-{step}", step, self._part)
         self._wait_for_parts()
         if folder is not None and self._session.is_main_process:
             self._uploader.submit(folder)
@@ -303,19 +284,14 @@ class KeepCheckpoints(TrainerCallback):
             self._stored = folder
 
     def restage_with_score(self, checkpoint: Path, step: int) -> None:
-        """Stages a checkpoint on this node again, with the score that it lacked."""
+        """Uploads a checkpoint again, with the score that it lacked."""
         if self._session.is_main_process:
             written = checkpoint.with_name(f"checkpoint-{step}")
             shutil.copytree(checkpoint, written)
             self._uploader.submit(self._stage(written, step, ONLY_PART))
 
     def finish(self) -> None:
-        """Waits until the last checkpoint is uploaded. Every rank calls this.
-
-        Raises:
-            FencedError: another attempt has taken over.
-            StorageError: the checkpoint could not be uploaded.
-        """
+        """Waits until the last checkpoint is uploaded; raises as `Uploader.wait`. Every rank calls this."""
         self._wait_for_parts()
         self._session.broadcast(self._uploader.wait, "uploading the last checkpoint")
         self._delete_uploaded_part()
@@ -348,10 +324,7 @@ class KeepCheckpoints(TrainerCallback):
 
     @staticmethod
     def _write_validation(folder: Path, result: SplitScore) -> None:
-        """Writes the validation score into its checkpoint; raises ScoringError if the score is not finite.
-
-        The score of the best checkpoint becomes part of the run's result.
-        """
+        """Writes the validation score into its checkpoint; that of the best one becomes part of the run's result."""
         totals, lines = f"{VALIDATION}.json", f"{VALIDATION}.jsonl"
         (folder / totals).write_text(to_json(result.to_json_dict(), totals, indent=2), encoding="utf-8")
         rows = (item.to_json_dict() for item in result.utterances)
@@ -362,14 +335,11 @@ class CheckpointReports(TrainerCallback):
     """Reports each complete checkpoint once to Ray Train, without which it does nothing.
 
     A report is a barrier, so the main process decides and all ranks follow. Ray's Result and dashboard show checkpoints
-    that were reported from inside Ray's own folder, and of one attempt only. The files are elsewhere, in
-    `checkpoints/`, where the run's journal decides over all attempts which of them are kept. So a pointer is reported,
-    Ray's own pattern for such files: <checkpoint>/pointer.json in Ray's folder, with the URL. Ray keeps the same
+    in Ray's own folder, of one attempt, but the files are in `checkpoints/`, where the run's journal decides which are
+    kept. So a pointer is reported: <checkpoint>/pointer.json in Ray's folder, with the URL. Ray keeps the same
     checkpoints as the journal, by the same config, and deletes pointers only.
 
-    A checkpoint without a score, which a stop leaves, is not reported: Ray would rank it, as the best or for ever as
-    the worst. A report cannot be withdrawn, so a quarantined checkpoint stays in the list of the attempt that reported
-    it.
+    A checkpoint without a score, which a stop leaves, is not reported: Ray would rank it as the best or the worst.
     """
 
     def __init__(self, session: Session, writer: GroupWriter, score_attribute: str):
@@ -399,7 +369,10 @@ class CheckpointReports(TrainerCallback):
     def report_new(self) -> None:
         """Reports checkpoints added since the last call; every rank calls this, at the same step."""
         if self._known is not None:
-            self._report(self._session.broadcast(self._added, "reporting checkpoints to Ray"))
+            added = self._session.broadcast(
+                lambda: [self._uploaded.get() for _ in range(self._uploaded.qsize())], "reporting checkpoints to Ray"
+            )
+            self._report(added)
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Reports checkpoints uploaded since the last line of the log, which all ranks reach at the same step."""
@@ -415,9 +388,6 @@ class CheckpointReports(TrainerCallback):
 
     def _is_scored(self, checkpoint: Checkpoint) -> bool:
         return self._score_attribute in checkpoint.metrics
-
-    def _added(self) -> list[Checkpoint]:
-        return [self._uploaded.get() for _ in range(self._uploaded.qsize())]
 
     def _write_pointer(self, checkpoint: Checkpoint) -> None:
         folder, attempt = self._writer.folder, self._writer.attempt
@@ -436,8 +406,7 @@ class Reseed(TrainerCallback):
         self._seed, self._rank = seed, rank
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        words = np.random.SeedSequence([self._seed, state.global_step, self._rank]).generate_state(1, np.uint32)
-        seed = int(words[0])
+        seed = int(np.random.SeedSequence([self._seed, state.global_step, self._rank]).generate_state(1)[0])
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)

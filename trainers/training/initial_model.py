@@ -30,25 +30,21 @@ def load_model(context: WorkerContext, start: ResumePoint | None, weights: Resum
         start: The checkpoint to continue from; the Trainer loads the trained weights from it later.
         weights: The checkpoint with the initial weights. None: the model's own, or training continues.
     """
-    recognizer = _load_trained(context, start, weights)
-    if context.config.strategy.shards_weights:
-        return replace(recognizer, notes=(*recognizer.notes, *run_every_layer(recognizer.model)))
-    return recognizer
-
-
-def _load_trained(context: WorkerContext, start: ResumePoint | None, weights: ResumePoint | None) -> Recognizer:
     part, model = context.config.adapt, context.config.model
     adapts = part.method == "lora"
-    if not adapts and not model.is_regularized:
+    if adapts or model.is_regularized:
+        recognizer, base = _load_base(context, start, weights, BASE if adapts else ORIGINAL)
+        regularizer = recognizer.new_regularizer(model, autocast_dtype(context.config))
+        recognizer = replace(recognizer, base=base, regularizer=regularizer)
+        if adapts:
+            adapter = Adapter.added(recognizer.model, part, context.config.run.seed, base)
+            recognizer = replace(recognizer, adapter=adapter)
+    else:
         recognizer = _load_weights(context, _open_model(context), weights.local if weights is not None else None)
+    if not adapts:
         train_only(recognizer.model, part)
-        return recognizer
-    recognizer, base = _load_base(context, start, weights, BASE if adapts else ORIGINAL)
-    regularizer = recognizer.new_regularizer(model, autocast_dtype(context.config))
-    recognizer = replace(recognizer, base=base, regularizer=regularizer)
-    if adapts:
-        return replace(recognizer, adapter=Adapter.added(recognizer.model, part, context.config.run.seed, base))
-    train_only(recognizer.model, part)
+    if context.config.strategy.shards_weights:
+        return replace(recognizer, notes=(*recognizer.notes, *run_every_layer(recognizer.model)))
     return recognizer
 
 

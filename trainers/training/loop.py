@@ -47,11 +47,7 @@ from trainers.training.worker_context import ResumePoint, WorkerContext
 
 @dataclass(frozen=True)
 class Loop:
-    """The components of training.
-
-    Attributes:
-        start: The checkpoint to continue from; None: at step 0.
-    """
+    """The components of training, which continues from the checkpoint `start`, if any."""
 
     context: WorkerContext
     start: ResumePoint | None
@@ -87,7 +83,9 @@ def build(
     uploader = Uploader(context.writer, context.retention, also=after_upload)
     keeper = KeepCheckpoints(session, uploader, task.attempt, context.staging.group, sharded=config.strategy.is_sharded)
     durations_s = task.sets["train"].index["duration_s"].to_numpy()
-    log = _metrics_log(context, start)
+    log = MetricsLog(context.writer, session.show_from_main, context.show_metrics)
+    if start is not None and session.is_main_process:
+        log.take_over(start.local)
     first_step = start.checkpoint.step if start is not None else 0
     progress = ProgressReport(
         session,
@@ -127,7 +125,7 @@ def build(
 def _validation_scorer(context: WorkerContext, recognizer: Recognizer) -> tuple[Scorer, ScoringOptions]:
     config = context.config
     clips = scored_clips(config, context.task.sets[VALIDATION], recognizer, VALIDATION)
-    metrics = RecipeMetrics.of(config.scoring)
+    metrics = RecipeMetrics(config.scoring.metrics)
     scorer = Scorer(clips, recognizer, context.session, cache_bytes=cache_bytes(config), metrics=metrics)
     return scorer, validation_options(config, recognizer.limits)
 
@@ -152,14 +150,6 @@ def _score_validation(
     return publish_validation(result, step, session, keeper)
 
 
-def _metrics_log(context: WorkerContext, start: ResumePoint | None) -> MetricsLog:
-    """Returns the log of this group, with the lines that the previous group stored with the checkpoint."""
-    log = MetricsLog(context.writer, context.session.show_from_main, context.show_metrics)
-    if start is not None and context.session.is_main_process:
-        log.take_over(start.local)
-    return log
-
-
 def _earlier_wers(context: WorkerContext, first_step: int) -> list[Wers]:
     """Returns the WERs of the run's validations before this start, on the process that shows them."""
     if first_step == 0 or not context.session.is_main_process:
@@ -170,10 +160,7 @@ def _earlier_wers(context: WorkerContext, first_step: int) -> list[Wers]:
 def train(loop: Loop) -> str | None:
     """Trains to the last step, or until a stop request, and uploads all checkpoints. Every rank calls this.
 
-    Returns a message with the place of a stopped run; None at the last step.
-
-    Raises:
-        DivergedError: a loss or a weight is no longer finite.
+    Returns a message with the place of a stopped run; None at the last step. Raises DivergedError.
     """
     _log_start(loop)
     _check_disks(loop)

@@ -58,11 +58,7 @@ def plan_training(
 
 
 def mixture_of(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> Mixture:
-    """Returns the draws per epoch from the members of a mix.
-
-    Raises:
-        DataError: a member has no clips left to train on.
-    """
+    """Returns the draws per epoch from the members of a mix; raises DataError if one has no clips left to train on."""
     chosen = rows.selection.rows
     members = joined.index["member"].to_numpy()[chosen].astype(np.int64)
     for number, member in enumerate(joined.members):
@@ -88,8 +84,7 @@ def speeds_of(config: TrainConfig, prepared: PreparedSet, bounds: Bounds) -> Spe
     """Returns the speed factors of the training set; None if speed is not changed."""
     if not config.augment.changes_speed:
         return None
-    durations_s = prepared.index["duration_s"].to_numpy()
-    return Speeds(config.augment, config.run.seed, durations_s, bounds.context_s)
+    return Speeds(config.augment, config.run.seed, prepared.index["duration_s"].to_numpy(), bounds.context_s)
 
 
 def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Callable[[int, IntArray], FloatArray]:
@@ -103,28 +98,21 @@ def _planned_durations(speeds: Speeds, rows: IntArray, shape: BatchShape) -> Cal
 def augmenter_of(config: TrainConfig, speeds: Speeds | None) -> Augmenter | None:
     """Returns the augmentation of training clips; None if there is none.
 
-    Raises:
-        DataError: a manifest of noise or of impulse responses is missing or wrong.
-        StorageError: the manifest's bucket cannot be read.
+    Raises DataError if a manifest of noise or of impulse responses is missing or wrong, and StorageError if the
+    manifest's bucket cannot be read.
     """
     part = config.augment
     if not part.is_on:
         return None
 
-    def pool(field: str, location: str | None) -> RecordingPool | None:
-        if location is None:
+    def pool(name: str) -> RecordingPool | None:
+        field, options = f"augment.{name}", config.run.storage_options
+        if (location := getattr(part, name)) is None:
             return None
-        options = config.run.storage_options
         cache = open_storage(cache_url_of(config), options)
         return RecordingPool(field, locate_mixed(field, location, config.data, options, cache))
 
-    return Augmenter(
-        part,
-        config.run.seed,
-        speeds=speeds,
-        noise=pool("augment.noise_manifest", part.noise_manifest),
-        rirs=pool("augment.rir_manifest", part.rir_manifest),
-    )
+    return Augmenter(part, config.run.seed, speeds=speeds, noise=pool("noise_manifest"), rirs=pool("rir_manifest"))
 
 
 def batch_shape(config: TrainConfig, workers: int) -> BatchShape:
@@ -250,11 +238,7 @@ def validation_options(config: TrainConfig, limits: Limits) -> ScoringOptions:
 
 
 def describe_mix(config: TrainConfig, joined: JoinedSet, rows: TrainingRows) -> dict[str, Any]:
-    """Returns the journal's entry on a mix: counts of clips that are trained on, and their hours as stored.
-
-    Raises:
-        DataError: a member has no clips left to train on.
-    """
+    """Returns the journal's entry on a mix: counts of clips that are trained on, and their hours as stored."""
     groups, durations_s = mixture_of(config, joined, rows).groups, rows.selection.durations_s
     members = [
         {

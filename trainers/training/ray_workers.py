@@ -39,15 +39,10 @@ REPEAT_S = 5.0
 
 
 def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
-    """Trains or scores, see `_run`."""
-    return _run(run_on_rank, loop_config)
+    """Trains or scores, see `run_on_rank`, and keeps the output of its process in the run folder.
 
-
-def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
-    """Runs a rank, and keeps the output of its process in the run folder.
-
-    `loop_config` has `task`, the argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, for the log.
-    Returns the driver's message for a run that was stopped; None for a run that ended by itself.
+    `loop_config` has `task`; `coordinator`, see RaySession; `folder` and `attempt`, for the log. Returns the driver's
+    message for a run that was stopped; None for a run that ended by itself.
     """
     resolve_secrets(os.environ)
     # Ray Train logs each report, whose numbers the driver has shown.
@@ -59,7 +54,7 @@ def _run(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> st
         finish_logs(folder)
     try:
         with worker_log(folder, attempt, rank=session.rank, group=session.group), naming_full_disk():
-            run(loop_config["task"], session)
+            run_on_rank(loop_config["task"], session)
     except StoppedError as stopped:
         return str(stopped)
     return None
@@ -124,10 +119,8 @@ class RaySession(Session):
 
     @classmethod
     def of_this_worker(cls, coordinator: Any, run: str, attempt: int) -> "RaySession":
-        """Returns the session of the calling worker; every worker calls this.
-
-        Ray Train counts local ranks by IP address, which nodes of one host share; here they are counted by node.
-        """
+        """Returns the session of the calling worker; every worker calls this."""
+        # Not Ray Train's local rank, which is counted by IP address: nodes of one host share it.
         context = ray.train.get_context()
         rank, node = context.get_world_rank(), ray.get_runtime_context().get_node_id()
         nodes = cls(rank, context.get_world_size(), 0, coordinator).gather(node, "starting the workers")

@@ -24,12 +24,7 @@ Factor = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Schedule:
-    """The lengths of a run in optimizer steps.
-
-    Attributes:
-        lengths: The first length, and one more for each `restart` or `constant`.
-        steps_per_epoch: Optimizer steps of a pass over the data.
-    """
+    """The lengths of a run: the first one, and one more for each `restart` or `constant`."""
 
     lengths: Sequence[Length]
     steps_per_epoch: int
@@ -39,11 +34,7 @@ class Schedule:
         return self.lengths[-1].steps(self.steps_per_epoch)
 
     def factor(self, shape: Callable[[int], Factor]) -> Factor:
-        """Returns the factor of the peak learning rate as a function of the step.
-
-        Raises:
-            ConfigError: `constant` after a schedule that ends at 0.
-        """
+        """Returns the factor of the peak learning rate as a function of the step."""
         ends = [length.steps(self.steps_per_epoch) for length in self.lengths]
         stretches: list[tuple[int, Factor]] = []
         for start, end, length in zip([0, *ends], ends, self.lengths, strict=False):

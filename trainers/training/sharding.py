@@ -1,9 +1,8 @@
 """Sharding by ZeRO and FSDP2: prepares a rank's process, and gathers full weights for scores and checkpoints.
 
-New and loaded weights are created in full on every rank, as for DDP, and sharded when training begins; so the same seed
-gives the same weights, and a model must fit into a rank's memory once. ZeRO-3 is disabled in transformers itself
-(`unset_hf_deepspeed_config`): it would load every model sharded, and generate in lockstep on all ranks. Its models
-would also run the layers that they skip at random, which `run_every_layer` does instead.
+Weights are created in full on every rank, as for DDP, and sharded when training begins; so the same seed gives the same
+weights, and a model must fit into a rank's memory once. ZeRO-3 is disabled in transformers itself
+(`unset_hf_deepspeed_config`): it would load every model sharded, and generate in lockstep on all ranks.
 """
 
 import fcntl
@@ -52,8 +51,7 @@ class CompileLock:
 def operators_compiled_here() -> Iterator[None]:
     """Makes DeepSpeed compile and load its operators in a folder of this node and these versions while the block runs.
 
-    The folder is in TORCH_EXTENSIONS_DIR if set, else in a temporary folder: home folders, torch's default for compiled
-    code, are shared by nodes with different CPUs.
+    In TORCH_EXTENSIONS_DIR, else in a temporary folder: home folders, torch's default, are shared by different nodes.
     """
     # Looks for compilers at import, which only DeepSpeed needs.
     from torch.utils import cpp_extension  # noqa: PLC0415
@@ -127,22 +125,18 @@ def nvme_optimizer(
 
 
 def run_every_layer(network: nn.Module) -> tuple[str, ...]:
-    """Stops a network from skipping layers at random during training (LayerDrop, https://arxiv.org/abs/1909.11556).
+    """Stops a network from skipping layers at random (LayerDrop); returns descriptions of changes, for the log.
 
     Whisper's and Speech2Text's encoders and decoders store the probability as an attribute, wav2vec2's in their config;
     ranks draw with different seeds.
-
-    Returns:
-        Descriptions of the changes, for the log.
     """
     highest = 0.0
-    for module in network.modules():
-        holders: tuple[Any, ...] = (module, getattr(module, "config", None))
-        for holder in holders:
-            probability = getattr(holder, "layerdrop", None)
-            if isinstance(probability, float) and probability > 0:
-                highest = max(highest, probability)
-                holder.layerdrop = 0.0
+    holders: Any = [holder for module in network.modules() for holder in (module, getattr(module, "config", None))]
+    for holder in holders:
+        probability = getattr(holder, "layerdrop", None)
+        if isinstance(probability, float) and probability > 0:
+            highest = max(highest, probability)
+            holder.layerdrop = 0.0
     if not highest:
         return ()
     return (f"no layer is skipped at random (layerdrop was {highest:g}): ranks that shard weights run the same layers",)

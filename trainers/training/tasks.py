@@ -14,10 +14,7 @@ from trainers.models.sources.model_files import SourcePin
 class Length:
     """A length of a run as in the config: in optimizer steps or in passes over the data.
 
-    Attributes:
-        max_steps: Optimizer steps. None: by `num_train_epochs`.
-        num_train_epochs: Passes over the data. None: by `max_steps`.
-        extend: How the learning rate continues at the end of the previous length. None: this is the first length.
+    `extend` is how the learning rate continues at the end of the previous length; None for the first length.
     """
 
     max_steps: int | None
@@ -44,10 +41,8 @@ class TrainTask:
     """Everything that the driver passes to a training worker.
 
     Attributes:
-        run_id: Unique id of the run.
         processor: Folder of a new model's description in the run folder. None: a pretrained model's own.
         weights: The checkpoint with the initial weights of a run. None: the model's own.
-        lengths: The lengths of the run, see `schedule`.
         managed_by_service: True if a service counts the attempts, see `staging.Staging.wait_for_earlier_groups`.
         sources: The pinned sources of the model, by field; empty for new weights.
     """

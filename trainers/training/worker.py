@@ -45,7 +45,7 @@ NOT_EXPORTED = TRAINING_STATE | {"validation.json", "validation.jsonl"}
 
 
 def run_on_rank(task: TrainTask | ScoreTask, session: Session) -> None:
-    """Does the work of a rank: trains or scores, see `run_training_worker` and `score_task`. Every rank calls this."""
+    """Does the work of a rank: trains or scores. Every rank calls this."""
     if isinstance(task, ScoreTask):
         score_task(task, session)
     else:
@@ -53,7 +53,7 @@ def run_on_rank(task: TrainTask | ScoreTask, session: Session) -> None:
 
 
 def run_training_worker(task: TrainTask, session: Session, watch: Callable[[Loop], None] = lambda _: None) -> None:
-    """Trains, scores and exports one run. Every rank calls this.
+    """Trains, scores and exports one run. Every rank calls this; `watch` is called before training.
 
     Raises:
         DivergedError: a loss or a weight is no longer finite; earlier checkpoints are stored.

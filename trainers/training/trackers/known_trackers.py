@@ -17,10 +17,8 @@ from trainers.run_folder.journal import KINDS
 from trainers.run_folder.layout import TENSORBOARD, WANDB
 from trainers.training.trackers.tracker_feed import LAST_WAIT_S, TrackedLine, TrackedRun, Tracker
 
-# MLflow: tag with the run's id.
-RUN = "rayscribe.run"
-# MLflow: tag with the number of the last line that the run has.
-LAST = "rayscribe.last_line"
+# MLflow: tags with the run's id, and with the number of the last line that the run has.
+RUN, LAST = "rayscribe.run", "rayscribe.last_line"
 # MLflow: limits of the number and length of parameters in one request that any store accepts.
 BATCH, LONGEST = 100, 500
 # Weights & Biases: the metric that is the x axis of the others.
@@ -39,7 +37,6 @@ class MLflow:
     _run_id: str
 
     def open(self, run: TrackedRun) -> int:
-        # Suppress MLflow's own lines.
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
         from mlflow import MlflowClient, set_experiment  # noqa: PLC0415
@@ -93,8 +90,8 @@ class TensorBoard:
 class Trackio:
     """A run in TRACKIO_PROJECT: in TRACKIO_DIR, on a server (TRACKIO_SERVER_URL) or on a Space (TRACKIO_SPACE_ID).
 
-    It has a row for each step, which is sent once the next step has a line; so its last row identifies the last line
-    that it has. If the run has not finished, the next attempt sends the row of its last step, and may add the score.
+    The row of a step is sent once the next step has a line, so that the last row identifies the last line that it has.
+    If the run has not finished, the next attempt sends the row of its last step, and may add the score.
     """
 
     _run: Any

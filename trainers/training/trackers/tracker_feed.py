@@ -41,24 +41,15 @@ class TrackerFiles:
     staging: Path
     _replaced: set[str] = field(default_factory=set)
 
-    @property
-    def root(self) -> Path:
-        """Folder in which the trackers' folders are made."""
-        return self.staging if is_url(self.folder.url) else Path(self.folder.url)
-
     def renew(self, name: str) -> Path:
         """Returns an empty folder, in place of that of earlier groups."""
-        made = self.root / name
+        made = (self.staging if is_url(self.folder.url) else Path(self.folder.url)) / name
         rmtree(made, ignore_errors=True)
         made.mkdir(parents=True)
         return made
 
     def upload(self) -> None:
-        """Copies the folders to a bucket, the first time in place of those of earlier groups.
-
-        Raises:
-            StorageError: the storage does not accept a file.
-        """
+        """Copies the folders to a bucket, the first time in place of those of earlier groups."""
         for name in (TENSORBOARD, WANDB):
             local = self.staging / name
             if local.is_dir():
@@ -70,14 +61,7 @@ class TrackerFiles:
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as shown by trackers.
-
-    Attributes:
-        id: Unique id; the same in all attempts.
-        name: Name for people.
-        config: Its config, and its folder.
-        files: Folders for trackers without a server.
-    """
+    """A run as shown by trackers, with an id that is the same in all attempts."""
 
     id: str
     name: str
@@ -91,7 +75,6 @@ class TrackedLine:
 
     Attributes:
         number: Orders the lines of the run: of later steps, and of later kinds of a step (`journal.KINDS`).
-        step: Its step.
         at_s: Time of logging, in seconds since 1970.
         values: Numbers under the names that transformers' own trackers use: train/loss, eval/wer, test/wer.
     """
@@ -127,7 +110,7 @@ class Tracker(Protocol):
 
 
 class TrackerFeed:
-    """Sends lines to one tracker in a thread; a failure is reported once.
+    """Sends lines to one tracker in a thread, which starts with the first line; a failure is reported once.
 
     A tracker returns the last line that it has, and `history` has all lines so far. So nothing is sent twice, and lines
     that it missed, because it was unavailable or added later, are sent once it is available.
@@ -141,7 +124,6 @@ class TrackerFeed:
         history: Callable[[], Iterable[str | bytes]],
         log: Callable[[str], None],
     ):
-        """Starts with the first line."""
         self._name, self._tracker, self._run, self._history, self._log = name, tracker, run, history, log
         self._lines: SimpleQueue[str | None] = SimpleQueue()
         # A daemon, so that the process can end while a tracker does not respond.
@@ -202,8 +184,6 @@ class Trackers:
     """The trackers of a run, in its main process; other ranks have none."""
 
     def __init__(self, trackers: dict[str, Tracker], run: TrackedRun, writer: GroupWriter, log: Callable[[str], None]):
-        """Opens nothing before the first line."""
-
         def history() -> list[bytes]:
             return deduplicate(accepted_metrics(writer.folder, writer.check())).splitlines()
 

@@ -1,15 +1,12 @@
 """torch.compile of a model's layers, for one shape at a time; a model that cannot be compiled trains uncompiled.
 
-Each layer is compiled separately: all layers have the same code, so it is compiled once, gradients of a layer are
-reduced while those before it are computed, and values outside of the layers that change with a bucket (the encoder's
-length) do not cause recompilation. Layers are compiled in place, so that names of weights stay unchanged.
+Each layer is compiled separately: all have the same code, gradients of a layer are reduced while those before it are
+computed, and what changes with a bucket outside of layers does not cause recompilation. Layers are compiled in place,
+so that names of weights stay unchanged.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -24,8 +21,6 @@ from trainers.training.trainer.speech_trainer import SpeechTrainer
 LABEL_MULTIPLE = 32
 # Maximum number of shapes per layer: a decoder's are pairs of a bucket and a label length. Other shapes run uncompiled.
 MOST_SHAPES = 64
-# The oldest GPUs supported by Triton: https://github.com/triton-lang/triton#compatibility
-OLDEST_GPU = (7, 0)
 BACKEND = "inductor"
 
 
@@ -34,7 +29,7 @@ def compile_model(
 ) -> None:
     """Compiles the model on every rank, or on none, and prints which. Every rank calls this before training."""
     model: Any = trainer.model
-    problem = obstacle(config, trainer.args.device)
+    problem = obstacle(config)
     if problem is None:
         layers = compile_layers(model, backend)
         trainer.pad_labels(LABEL_MULTIPLE)
@@ -57,23 +52,12 @@ def compile_model(
     session.show_from_main(f"warning: training.torch_compile: training continues without compilation: {found}")
 
 
-def obstacle(config: TrainConfig, device: torch.device) -> str | None:
-    """Returns why a model cannot be compiled here; None if there is no known obstacle."""
+def obstacle(config: TrainConfig) -> str | None:
+    """Returns why a recipe's model cannot be compiled; what this machine lacks for it is found in the first step."""
     if config.strategy.is_sharded:
         return f"strategy.name {config.strategy.name} gathers weights in hooks, which no layer is compiled with"
     if config.training.checkpoints_reentrantly:
         return "gradient_checkpointing_kwargs.use_reentrant runs layers in a way that is not compiled: remove it"
-    compiler = os.environ.get("CXX", "g++")
-    if device.type == "cuda":
-        capability = torch.cuda.get_device_capability(device)
-        if capability < OLDEST_GPU:
-            name = torch.cuda.get_device_name(device)
-            return f"{name} has compute capability {capability[0]}.{capability[1]}, and Triton needs 7.0"
-        if find_spec("triton") is None:
-            return "the package triton is not installed"
-        compiler = os.environ.get("CC", "gcc")
-    if shutil.which(compiler) is None:
-        return f"there is no compiler {compiler}: install it"
     return None
 
 

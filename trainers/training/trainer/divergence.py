@@ -42,10 +42,7 @@ class Divergence:
         return loss
 
     def loss_to_log(self, loss: float, accelerator: Any) -> float:
-        """Returns the loss for a line of the log; for fp16 nan if no pass since the previous line was finite.
-
-        All ranks call this.
-        """
+        """Returns the loss to log; for fp16 nan if no pass since the last line was finite. All ranks call this."""
         if not self._fp16:
             return loss
         finite_passes = float(accelerator.gather(self._finite_passes).sum())
@@ -53,11 +50,7 @@ class Divergence:
         return loss if finite_passes else math.nan
 
     def raise_if_logged_loss_diverged(self, loss: float, step: int, accelerator: Any) -> None:
-        """Ends training if the loss of a line of the log, equal on all ranks, is not finite.
-
-        Raises:
-            DivergedError: names the step and the learning rate.
-        """
+        """Ends training if the loss of a line of the log, equal on all ranks, is not finite."""
         scaler = accelerator.scaler
         # DeepSpeed has its own scale, and raises an error at the minimum.
         may_recover = self._fp16 and (scaler is None or scaler.get_scale() >= MIN_LOSS_SCALE)
@@ -69,9 +62,6 @@ class Divergence:
         """Ends training if any rank has recorded a loss or holds a weight that is not finite. All ranks call this.
 
         `weights` are the trained ones, or this rank's shards of them; `step` counts completed steps.
-
-        Raises:
-            DivergedError: names the step and the learning rate.
         """
         broken = torch.where(_all_finite(weights, self._first_step.device), math.inf, float(step))
         seen = accelerator.gather(torch.stack([self._first_step, broken]))
@@ -84,11 +74,7 @@ class Divergence:
 
     @contextmanager
     def watch_deepspeed(self, step: int) -> Iterator[None]:
-        """Converts DeepSpeed's error at its minimum loss scale, which all ranks raise at one step, in a block.
-
-        Raises:
-            DivergedError: names the step.
-        """
+        """Converts DeepSpeed's error at its minimum loss scale, which all ranks raise at one step, in a block."""
         try:
             yield
         except Exception as error:
@@ -97,11 +83,7 @@ class Divergence:
             self.raise_diverged(step, "at the lowest loss scale a gradient")
 
     def raise_diverged(self, step: float, what: str) -> NoReturn:
-        """Ends training; every rank calls this.
-
-        Raises:
-            DivergedError: names the step and the learning rate.
-        """
+        """Ends training by DivergedError, which names the step and the learning rate; every rank calls this."""
         rate = self._rates.get(int(step))
         at = f", at the learning rate {rate:g}" if rate is not None else ""
         raise DivergedError(

@@ -26,10 +26,9 @@ PREFETCH_STEPS, PREFETCH_STEPS_WITHIN_WINDOWS = 4, 32
 
 @dataclass(frozen=True)
 class SampleReference:
-    """One utterance of one forward pass.
+    """One utterance of one forward pass, by its position in the index.
 
     Attributes:
-        position: Position in the index.
         edge_s: Seconds to which it is padded.
         filler: True if it only keeps a rank in step with the others; its labels are all ignored.
         epoch: Number of earlier passes over its source; augmentation draws anew in each.
@@ -73,19 +72,15 @@ class PlannedBatches(Sampler[list[SampleReference]]):
             for soon in range(fetched, min(step + ahead + 1, end)):
                 self._prefetch(np.concatenate([rows for rows, _ in self._plan.micro_batches(soon, self._rank)]))
                 fetched = soon + 1
-            sample = self._plan.sampled(step, self._sampled_fraction)
-            occurrences = Counter(self._plan.batch(step).rows.tolist())
+            sample, batch = self._plan.sampled(step, self._sampled_fraction), self._plan.batch(step)
+            occurrences = Counter(batch.rows.tolist())
             shares = {row: 1 / len(sample) / occurrences[row] for row in sample.tolist()}
             passes = self._plan.micro_batch_passes(step, self._rank)
             for (rows, edge_s), epochs in zip(self._plan.micro_batches(step, self._rank), passes, strict=True):
                 yield [
                     SampleReference(row, edge_s, epoch=epoch, share=shares.get(row, 0.0))
                     for row, epoch in zip(rows.tolist(), epochs.tolist(), strict=True)
-                ] or [self._filler(step, edge_s)]
-
-    def _filler(self, step: int, edge_s: float) -> SampleReference:
-        batch = self._plan.batch(step)
-        return SampleReference(int(batch.rows[0]), edge_s, filler=True, epoch=int(batch.passes[0]))
+                ] or [SampleReference(int(batch.rows[0]), edge_s, filler=True, epoch=int(batch.passes[0]))]
 
 
 class PlannedLoader(DataLoader[Any]):
@@ -139,11 +134,7 @@ class Clips(Dataset[dict[str, Any]]):
 class Collator:
     """Stacks clips and labels; features are computed later, on the device.
 
-    Attributes:
-        collate_labels: Makes model inputs of labels.
-        label_multiple: Labels are padded to a multiple of this many tokens, so that there are few lengths.
-        label_tokens: Maximum length of that padding.
-        on_cpu: True if features are computed on the CPU, see `Features`.
+    Labels are padded to a multiple of `label_multiple`, so that there are few lengths, but to at most `label_tokens`.
     """
 
     collate_labels: LabelCollator
@@ -167,13 +158,12 @@ class Collator:
 
 
 class BatchesAhead(Iterator[dict[str, Any]]):
-    """Batches of a loader, in its order, on the device.
+    """Batches of a loader, in its order, on the device; on a CPU they are only read ahead.
 
     The device, not this process, waits for copies from pinned memory, which use their own stream.
     """
 
     def __init__(self, batches: Iterator[dict[str, Any]], device: torch.device):
-        """`batches` are in pinned memory; for a CPU they are not copied, only read ahead."""
         self.batches = batches
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None

@@ -57,8 +57,8 @@ class SpeechTrainer(Seq2SeqTrainer):
     ):
         """Connects the Trainer to the plan.
 
-        `evaluate` scores the validation set after a step on all ranks together, and returns None if a stop request
-        interrupts it. Without `optimizer` (class and settings), AdamW with the arguments' settings is used.
+        `evaluate` scores the validation set after a step on all ranks together; None if a stop request interrupts it.
+        Without `optimizer` (class and settings), AdamW with the arguments' settings is used.
         """
         self.objective: Objective = Objective(recognizer, arguments)
         super().__init__(
@@ -160,8 +160,7 @@ class SpeechTrainer(Seq2SeqTrainer):
     def _keep_statistics(self) -> None:
         """Makes batch norms use the statistics of their weights, also during training.
 
-        With statistics of a forward pass, the loss would depend on how a step is distributed, and weights that are
-        frozen, or below an adapter, would change with every clip.
+        With those of a forward pass, the loss would depend on how a step is distributed, and frozen weights change.
         """
         for norm in self._batch_norms:
             norm.eval()

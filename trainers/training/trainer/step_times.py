@@ -33,16 +33,13 @@ class StepPart(StrEnum):
 
 
 class Spent(NamedTuple):
-    """Seconds between two calls of `StepTimes.take`.
+    """Seconds between two calls of `StepTimes.take`."""
 
-    Attributes:
-        steps: Training, without scores and checkpoints.
-        data: Time without computing, because the batch had not been read.
-        communication: Time waiting for other ranks, to agree on the number of labels that the loss is divided by.
-    """
-
+    # Training, without scores and checkpoints.
     steps: float
+    # Without computing, because the batch had not been read.
     data: float
+    # Waiting for other ranks, to agree on the number of labels that the loss is divided by.
     communication: float
 
 
@@ -52,21 +49,16 @@ class StepTimes:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._since = clock, clock()
         self._seconds: Counter[StepPart] = Counter()
-        # Open parts: start, and time spent on nested parts.
-        self._open: list[tuple[StepPart, float, float]] = []
         self._reads: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self, part: StepPart) -> None:
-        self._open.append((part, self._clock(), 0.0))
+        """Begins a part, which ends before another begins."""
+        self._part, self._began = part, self._clock()
 
     def end(self) -> float:
-        """Ends the part that was begun last; returns its seconds, including nested parts."""
-        part, since, within = self._open.pop()
-        seconds = self._clock() - since
-        self._seconds[part] += seconds - within  # type: ignore[assignment]
-        if self._open:
-            outer, began, inner = self._open[-1]
-            self._open[-1] = outer, began, inner + seconds
+        """Ends the part; returns its seconds."""
+        seconds = self._clock() - self._began
+        self._seconds[self._part] += seconds  # type: ignore[assignment]
         return seconds
 
     @contextmanager
@@ -118,10 +110,7 @@ class GradientExchange:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds in the last timed step, beyond computing the gradients.
-
-        None: not known; 0.0 on one rank, which exchanges nothing.
-        """
+        """Seconds in the last timed step, beyond computing the gradients; None if not known."""
         if self._trainer.args.world_size == 1:
             return 0.0
         if not isinstance(self._trainer.model_wrapped, DistributedDataParallel):

@@ -1,4 +1,4 @@
-"""Where the time of a step went: parts within parts, what is left out of steps, and what only a GPU knows."""
+"""Where the time of a step went: its parts, what is left out of steps, and what only a GPU knows."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -29,12 +29,11 @@ def times(clock: Clock) -> StepTimes:
     return StepTimes(clock)
 
 
-def test_a_part_within_a_part_counts_once(times: StepTimes, clock: Clock) -> None:
+def test_each_second_counts_once(times: StepTimes, clock: Clock) -> None:
     with times.spent_on(StepPart.DATA):
-        clock.now_s += 1.0
-        with times.spent_on(StepPart.COMMUNICATION):
-            clock.now_s += 0.25
-        clock.now_s += 2.0
+        clock.now_s += 3.0
+    with times.spent_on(StepPart.COMMUNICATION):
+        clock.now_s += 0.25
     clock.now_s += 4.0
     assert times.take() == (7.25, 3.0, 0.25)
     assert times.take() == (0.0, 0.0, 0.0), "each second is taken once"
