@@ -75,7 +75,7 @@ def record(folder: Path, loop: Loop) -> None:
 
 def recording_loop(loop_config: dict[str, Any], folder: Path) -> str | None:
     """What every training worker runs."""
-    return ray_workers._run(partial(run_training_worker, watch=partial(record, folder)), loop_config)
+    return ray_workers.run_worker(partial(run_training_worker, watch=partial(record, folder)), loop_config)
 
 
 def main(arguments: Sequence[str]) -> int:

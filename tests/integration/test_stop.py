@@ -32,7 +32,7 @@ from trainers.pipeline.on_machine import worker_group
 from trainers.run_folder.attempt_status import Phase, read_status, worker_logs
 from trainers.run_folder.journal import Checkpoint, Journal
 from trainers.run_folder.layout import RunFolder
-from trainers.scoring.scorer import Scorer
+from trainers.scoring.batches import batches_of
 from trainers.storage import open_storage
 from trainers.training.callbacks import ProgressReport
 
@@ -140,17 +140,17 @@ def at_step(patch: pytest.MonkeyPatch, step: int, do: Callable[[], None]) -> Non
 
 def in_score(patch: pytest.MonkeyPatch, number: int, do: Callable[[], None]) -> None:
     """Has something happen in the middle of a score, counted from 1."""
-    original, begun = Scorer._own_batches, []
+    begun = []
 
-    def own_batches(self: Scorer, *args: Any) -> Any:
-        begun.append(self)
-        batches = original(self, *args)
+    def counted_batches(*args: Any, **options: Any) -> Any:
+        begun.append(args)
+        batches = batches_of(*args, **options)
         assert len(batches) > 1
         if len(begun) == number:
             do()
         return batches
 
-    patch.setattr(Scorer, "_own_batches", own_batches)
+    patch.setattr("trainers.scoring.scorer.batches_of", counted_batches)
 
 
 @pytest.mark.parametrize(

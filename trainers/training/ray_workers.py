@@ -39,10 +39,15 @@ REPEAT_S = 5.0
 
 
 def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
-    """Trains or scores, see `run_on_rank`, and keeps the output of its process in the run folder.
+    """Trains or scores, see `run_worker`."""
+    return run_worker(run_on_rank, loop_config)
 
-    `loop_config` has `task`; `coordinator`, see RaySession; `folder` and `attempt`, for the log. Returns the driver's
-    message for a run that was stopped; None for a run that ended by itself.
+
+def run_worker(run: Callable[[Any, Session], None], loop_config: dict[str, Any]) -> str | None:
+    """Runs a rank, and keeps the output of its process in the run folder.
+
+    `loop_config` has `task`, the argument of `run`; `coordinator`, see RaySession; `folder` and `attempt`, for the log.
+    Returns the driver's message for a run that was stopped; None for a run that ended by itself.
     """
     resolve_secrets(os.environ)
     # Ray Train logs each report, whose numbers the driver has shown.
@@ -54,7 +59,7 @@ def train_loop_per_worker(loop_config: dict[str, Any]) -> str | None:
         finish_logs(folder)
     try:
         with worker_log(folder, attempt, rank=session.rank, group=session.group), naming_full_disk():
-            run_on_rank(loop_config["task"], session)
+            run(loop_config["task"], session)
     except StoppedError as stopped:
         return str(stopped)
     return None
