@@ -150,9 +150,10 @@ class Interruption(KeyboardInterrupt):
         left: How the command can be continued, for the person who requested the stop.
     """
 
-    def __init__(self) -> None:
-        super().__init__("stopped")
-        self.left = "the same command continues from what is there"
+    left = "the same command continues from what is there"
+
+    def __str__(self) -> str:
+        return f"stopped; {self.left}"
 
 
 def refused_by_disk(error: OSError) -> str | None:

@@ -39,8 +39,8 @@ def test_a_host_that_the_cloud_takes_away_stores_a_checkpoint_first(
     runs.until_step("taken-away", DURING)
     with metadata_server("aws", hosts.network.gateway) as cloud:
         cloud.announce((datetime.now(UTC) + timedelta(minutes=2)).isoformat())
-        agent = f"cd {REPOSITORY} && RAYSCRIBE_METADATA_URL={cloud.url} exec {sys.executable}"
-        agent += " -m trainers.distributed.preemption_agent --provider aws"
+        agent = f"cd {REPOSITORY} && exec {sys.executable}"
+        agent += f" -m trainers.distributed.preemption_agent --provider aws --metadata-url {cloud.url}"
         with hosts.workers[0].spawn("sh", "-c", agent, log=tmp_path / "agent.log") as process:
             runs.drive.until(lambda: process.poll() is not None, "end of the drained node")
     assert (tmp_path / "agent.log").read_text().endswith("is drained\n")

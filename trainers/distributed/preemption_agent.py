@@ -25,8 +25,6 @@ POLL_S = 2.0
 START_TIMEOUT_S = 120.0
 # Timeout of Ray's command; repeated if the cluster's head does not respond.
 DRAIN_TIMEOUT_S = 30.0
-# For tests: URL of the metadata service.
-METADATA_VARIABLE = "RAYSCRIBE_METADATA_URL"
 EXAMPLES = """\
 examples:
   python -m rayscribe.trainers.distributed.preemption_agent                  finds out which cloud this is
@@ -190,11 +188,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--provider", choices=sorted(CLOUDS), help="the cloud; by default the one that responds")
     parser.add_argument("--poll-s", type=float, default=POLL_S, help="seconds between two looks (default: %(default)g)")
     parser.add_argument("--node-id", help="drain only this Ray node; by default all of this machine")
-    parser.add_argument(
-        "--metadata-url",
-        default=os.environ.get(METADATA_VARIABLE, METADATA_URL),
-        help=f"the metadata service (default: {METADATA_VARIABLE}, or {METADATA_URL})",
-    )
+    parser.add_argument("--metadata-url", default=METADATA_URL, help="the metadata service (default: %(default)s)")
     given = parser.parse_args(arguments)
     if not given.poll_s > 0:
         parser.error(f"--poll-s {given.poll_s:g}: give seconds above 0")

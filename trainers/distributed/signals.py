@@ -88,24 +88,26 @@ class StopSignal:
 STOP_SIGNAL = StopSignal()
 
 
+def ending_of(error: BaseException) -> tuple[int, str] | None:
+    """Returns exit code and message of a command that ends with an error; None if the error is not an expected one."""
+    if isinstance(error, KeyboardInterrupt):
+        return STOP_SIGNAL.exit_code, str(error if isinstance(error, Interruption) else Interruption())
+    if isinstance(error, RayscribeError):
+        return STOP_SIGNAL.exit_code if isinstance(error, StoppedError) else error.exit_code, str(error)
+    text = refused_by_disk(error) if isinstance(error, OSError) else None
+    return (StorageError.exit_code, text) if text is not None else None
+
+
 def exit_code_of(work: Callable[[], int]) -> int:
     """Runs a command; prints one message for an expected error, and returns the exit code."""
     STOP_SIGNAL.reset()
     with STOP_SIGNAL.on_signals():
         try:
             return work()
-        except StoppedError as stopped:
-            print_line(str(stopped), sys.stderr)
-            return STOP_SIGNAL.exit_code
-        except KeyboardInterrupt as stopped:
-            left = (stopped if isinstance(stopped, Interruption) else Interruption()).left
-            print_line(f"stopped; {left}", sys.stderr)
-            return STOP_SIGNAL.exit_code
-        except RayscribeError as error:
-            print_line(f"error: {error}", sys.stderr)
-            return error.exit_code
-        except OSError as error:
-            if (text := refused_by_disk(error)) is None:
+        except (KeyboardInterrupt, RayscribeError, OSError) as error:
+            if (ending := ending_of(error)) is None:
                 raise
-            print_line(f"error: {text}", sys.stderr)
-            return StorageError.exit_code
+            code, text = ending
+            is_stop = isinstance(error, KeyboardInterrupt | StoppedError)
+            print_line(text if is_stop else f"error: {text}", sys.stderr)
+            return code

@@ -234,8 +234,6 @@ class FinalStatus:
         if isinstance(error, FencedError) or not is_main_process():
             return
         detail = self.headline if error is None else str(error) or type(error).__name__
-        if isinstance(error, Interruption):
-            detail = f"stopped; {error.left}"
         with StatusWriter(self._folder, self.attempt, after_workers=True) as status:
             status.update(Phase.ENDED, detail=detail, eta_s=None, **self._scores())
 

@@ -112,6 +112,7 @@ class Repository:
             StorageError: the Hub cannot be reached.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi  # noqa: PLC0415
+        from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
 
         def push() -> str:
             api = HfApi(token=_token())
@@ -124,8 +125,9 @@ class Repository:
             ]
             return str(api.create_commit(self.id, operations, commit_message=message).oid)
 
-        with _without_bars():
-            return _ask(push, f"pushing to {self.url}")
+        # A log shows its bars as hundreds of lines.
+        disable_progress_bars()
+        return _ask(push, f"pushing to {self.url}")
 
 
 def repository_of(part: HubPart, run_name: str, *, make: bool) -> Repository:
@@ -182,7 +184,7 @@ def _can_be_written(api: Any, identifier: str) -> bool:
     try:
         api.auth_check(identifier, write=True)
     except Exception as error:
-        if _status_of(error) != 404:
+        if hub_errors.status_of(error) != 404:
             raise
         return False
     return True
@@ -200,7 +202,7 @@ def _ask(call: Callable[[], T], what: str, account: Mapping[str, Any] | None = N
 
 
 def _refusal(error: Exception, what: str, account: Mapping[str, Any] | None) -> RayscribeError:
-    status = _status_of(error)
+    status = hub_errors.status_of(error)
     if hub_errors.is_offline(error):
         return ConfigError(f"{what}: HF_HUB_OFFLINE forbids to ask the Hub: unset it, or set hub.push: false")
     # For a private repository of others, the Hub responds with 401, too.
@@ -227,20 +229,8 @@ def _explain(error: BaseException) -> Explanation | None:
     if found is not None:
         return Explanation(found.cause, _LATER, transient=True)
     # huggingface_hub parses some responses before it checks their status.
-    if isinstance(error, json.JSONDecodeError):
-        return Explanation("the Hub does not respond as a Hub", _LATER, transient=True)
-    return None
-
-
-def _status_of(error: BaseException) -> int | None:
-    """Returns the HTTP status of an error or of its causes."""
-    item: BaseException | None = error
-    while item is not None:
-        status = getattr(getattr(item, "response", None), "status_code", None)
-        if status is not None:
-            return int(status)
-        item = item.__cause__
-    return None
+    is_no_json = isinstance(error, json.JSONDecodeError)
+    return Explanation("the Hub does not respond as a Hub", _LATER, transient=True) if is_no_json else None
 
 
 def _without_token(text: str) -> str:
@@ -248,21 +238,3 @@ def _without_token(text: str) -> str:
 
     token = get_token()
     return text.replace(token, "…") if token else text
-
-
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    """Disables huggingface_hub's progress bars, which a log shows as hundreds of lines."""
-    from huggingface_hub.utils.tqdm import (  # noqa: PLC0415
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    was_off = are_progress_bars_disabled()
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        if not was_off:
-            enable_progress_bars()

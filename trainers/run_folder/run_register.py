@@ -26,8 +26,8 @@ from trainers.distributed.machine import (
     sees_processes_of,
     was_restarted,
 )
-from trainers.distributed.signals import STOP_SIGNAL
-from trainers.errors import Interruption, RayscribeError, ResumeError, StoppedError
+from trainers.distributed.signals import ending_of
+from trainers.errors import RayscribeError, ResumeError
 from trainers.run_folder.journal import Journal
 from trainers.run_folder.layout import RunFolder
 
@@ -52,7 +52,6 @@ class Registered:
         no_ray: True if it ran in its driver, without Ray.
         attempt: The newest attempt when it ended; 0 if it ended before it had one, or is running.
         exit_code: None: it is running, or was killed.
-        reason: Why it was stopped.
         reason: Why it ended.
     """
 
@@ -78,7 +77,7 @@ class Registered:
         """True if its driver is alive; None if this machine cannot see that."""
         if self.ended_s is not None or process_has_ended(self.process) or self.went_with_restart:
             return False
-        return True if self.process and sees_processes_of(self._machine) else None
+        return bool(self.process and sees_processes_of(self._machine)) or None
 
     @property
     def went_with_restart(self) -> bool:
@@ -101,10 +100,7 @@ class Registered:
         return home() / FOLDER / f"{_key(self.url)}-{self.started_s:.6f}.json"
 
     def write(self) -> None:
-        """Replaces the file of this start; does nothing if the state folder cannot be written.
-
-        A training is worth more than its line in a list.
-        """
+        """Replaces the file of this start; does nothing if the state folder cannot be written."""
         with suppress(OSError, RayscribeError):
             file = self._file()
             make_private_folder(file.parent)
@@ -148,7 +144,7 @@ def registered(config: AnyConfig, *, address: str | None, no_ray: bool) -> Itera
     try:
         yield
     except BaseException as error:
-        code, reason = _end_of(error)
+        code, reason = ending_of(error) or (1, f"{type(error).__name__}: {error}")
         raise
     finally:
         attempt = _attempts(config)
@@ -172,18 +168,6 @@ def _refuse_second(start: Registered) -> None:
                 f"{start.url}: process {other.process_id} of this machine runs it: wait for its end, or stop it "
                 f"(rayscribe stop {start.name})"
             )
-
-
-def _end_of(error: BaseException) -> tuple[int, str]:
-    """Returns the exit code of an error, and its text."""
-    if isinstance(error, StoppedError):
-        return STOP_SIGNAL.exit_code, str(error)
-    if isinstance(error, RayscribeError):
-        return error.exit_code, str(error)
-    if isinstance(error, KeyboardInterrupt):
-        left = error.left if isinstance(error, Interruption) else "the same command continues"
-        return STOP_SIGNAL.exit_code, f"stopped; {left}"
-    return 1, f"{type(error).__name__}: {error}"
 
 
 def _attempts(config: AnyConfig) -> int:

@@ -64,7 +64,7 @@ def one_line_of_retries(what: str) -> Iterator[None]:
 def explain_hub_error(error: BaseException) -> Explanation | None:
     """Returns the transient cause of an error; None for a permanent error, such as a name unknown to the Hub."""
     for item in _chain(error):
-        status = getattr(getattr(item, "response", None), "status_code", None)
+        status = _own_status(item)
         names = {kind.__name__ for kind in type(item).__mro__}
         if OFFLINE in names or (status is not None and status not in TRANSIENT_STATUSES):
             return None
@@ -75,6 +75,16 @@ def explain_hub_error(error: BaseException) -> Explanation | None:
         if isinstance(item, OSError) and item.errno in TRANSIENT_ERRNOS:
             return Explanation(str(item.strerror), _FIX, transient=True)
     return None
+
+
+def status_of(error: BaseException) -> int | None:
+    """Returns the HTTP status of an error or of its causes."""
+    return next((status for item in _chain(error) if (status := _own_status(item)) is not None), None)
+
+
+def _own_status(error: BaseException) -> int | None:
+    status: int | None = getattr(getattr(error, "response", None), "status_code", None)
+    return status
 
 
 def is_offline(error: BaseException) -> bool:
