@@ -1,10 +1,8 @@
 """Detects the accelerators of this machine, and whether a build of torch fits them. Does not import torch."""
 
-import os
-import re
-import shutil
+import contextlib
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +23,8 @@ HABANA_VENDOR = "0x1da3"
 SMI_TIMEOUT_S = 20.0
 # Packages that are built for the same hardware as torch, and are installed with it.
 BUILT_WITH_TORCH = ("torch", "torchaudio", "torchvision")
-# The newest ROCm for which torch was released, by torch's minor version up to 2.10 (https://pytorch.org/get-started/
-# previous-versions); for later versions the ROCm of cluster_configs/Dockerfile. PyPI has the builds for CUDA.
-ROCM_OF = {4: "6.1", 5: "6.2", 6: "6.2.4", 7: "6.3", 8: "6.4", 9: "6.4", 10: "7.1"}
-NEWEST_ROCM = "7.2"
+# For the ROCm of cluster_configs/Dockerfile; PyPI has the builds for CUDA.
+ROCM_INDEX = "https://download.pytorch.org/whl/rocm7.2"
 GAUDI_FIX = (
     "torch for Gaudi comes with its vendor's image alone: start Ray in it, and let script.python be its interpreter "
     "(docs/accelerators.md)"
@@ -103,19 +99,16 @@ def judge(build: Build, devices: Mapping[str, str], *, wanted: AcceleratorName, 
     # Gaudi's plugin is more reliable than the files of its driver.
     if build.sees_devices and (build.kind in fitting or (wanted == "hpu" and build.kind == HPU)):
         return ok(found)
-    return problem(found + _misfit(build, devices, wanted, fitting))
-
-
-def _misfit(build: Build, devices: Mapping[str, str], wanted: AcceleratorName, fitting: Sequence[str]) -> str:
-    """Returns why a build cannot use the requested accelerator, with the fix."""
     words = f' ("{build.error}")' if build.error else ""
     if wanted == "hpu" and build.kind != HPU:
-        return f"{words}, but scaling.accelerator is hpu: {GAUDI_FIX}"
-    if not fitting and wanted != "hpu":
-        return f"{words}: {_other_hardware(wanted, devices)}"
-    if wanted != "hpu" and (build.kind not in fitting or build.is_broken):
-        return f", a build for {build.kind}{words}: {_reinstall(build, fitting[0])}"
-    return f", which sees none of them{words}: {DRIVERS[build.kind]}"
+        why = f"{words}, but scaling.accelerator is hpu: {GAUDI_FIX}"
+    elif not fitting and wanted != "hpu":
+        why = f"{words}: {_other_hardware(wanted, devices)}"
+    elif wanted != "hpu" and (build.kind not in fitting or build.is_broken):
+        why = f", a build for {build.kind}{words}: {_reinstall(build, fitting[0])}"
+    else:
+        why = f", which sees none of them{words}: {DRIVERS[build.kind]}"
+    return problem(f"{found}{why}")
 
 
 def _other_hardware(wanted: AcceleratorName, devices: Mapping[str, str]) -> str:
@@ -131,26 +124,17 @@ def _other_hardware(wanted: AcceleratorName, devices: Mapping[str, str]) -> str:
 
 def _reinstall(build: Build, kind: str) -> str:
     """Returns the command that installs the same versions for other hardware."""
-    command = f"{build.python} -m pip install --force-reinstall {' '.join(build.packages)}"
-    if kind == ROCM:
-        minor = re.search(r"torch==2\.(\d+)\.", command)
-        rocm = ROCM_OF.get(int(minor[1]), NEWEST_ROCM) if minor else NEWEST_ROCM
-        command += f" --index-url https://download.pytorch.org/whl/rocm{rocm}"
-    return f"install the build for {kind}: {command}"
+    index = f" --index-url {ROCM_INDEX}" if kind == ROCM else ""
+    packages = " ".join(build.packages)
+    return f"install the build for {kind}: {build.python} -m pip install --force-reinstall {packages}{index}"
 
 
 def _nvidia(root: Path) -> str:
     """Returns the GPUs that nvidia-smi lists or, without nvidia-smi, the number of devices in /dev."""
-    tool = shutil.which("nvidia-smi", path=os.environ.get("PATH"))
-    if tool is not None:
-        try:
-            result = subprocess.run(
-                [tool, "--list-gpus"], capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            result = None
-        lines = [line for line in (result.stdout if result else "").splitlines() if line.startswith("GPU ")]
-        if lines:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        command = ["nvidia-smi", "--list-gpus"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False)
+        if lines := [line for line in result.stdout.splitlines() if line.startswith("GPU ")]:
             return f"{len(lines)} × {lines[0].partition(': ')[2].partition(' (')[0]}"
     nodes = sorted((root / "dev").glob("nvidia[0-9]*"))
     return f"{len(nodes)} × /dev/nvidia" if nodes else ""

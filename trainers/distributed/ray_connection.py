@@ -15,12 +15,10 @@ from urllib.parse import urlsplit
 import grpc
 import ray
 from ray import cloudpickle
-from ray._private.accelerators import get_all_accelerator_managers
 from ray._private.authentication.authentication_token_setup import (
     enable_token_auth_by_default,
     maybe_enable_token_auth_if_token_available,
 )
-from ray._private.ray_constants import RESOURCES_ENVIRONMENT_VARIABLE
 from ray._private.state import state
 from ray.core.generated.gcs_service_pb2 import CheckAliveRequest  # type: ignore[attr-defined]
 from ray.core.generated.gcs_service_pb2_grpc import NodeInfoGcsServiceStub
@@ -59,7 +57,9 @@ NODE_PROBE_S, NODE_PROBES = 1.0, 3
 # The cluster may notice a lost node later than Ray Train, after five failed health checks 3 s apart (Ray's
 # health_check_failure_threshold and _period_ms); if the node is silent, each check takes 10 s more.
 LOST_NODE_TIMEOUT_S, SILENT_NODE_TIMEOUT_S = 20.0, 60.0
-# For `start_timeout_s`; the elastic value is a little longer than Ray Train takes to plan anew. Ray's default is 60.
+# How long Ray Train waits for capacity for the workers, each time that it starts a worker group. A fixed number of
+# workers waits as often as failures are allowed, and a node that an autoscaler adds takes minutes. An elastic one waits
+# for planned nodes, which may be lost, a little longer than Ray Train takes to plan anew. Ray's default is 60.
 FIXED_START_TIMEOUT_S, ELASTIC_START_TIMEOUT_S = "600", "25"
 TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 
@@ -159,11 +159,7 @@ def _init(*, run_name: str, **arguments: Any) -> None:
 
 
 def start_timeout_s(config: AnyConfig) -> str:
-    """Returns how long Ray Train waits for capacity for the workers, each time that it starts a worker group.
-
-    A fixed number of workers waits as often as failures are allowed, and a node that an autoscaler adds takes minutes.
-    An elastic one waits for planned nodes, which may be lost, and plans anew as often as necessary.
-    """
+    """Returns the value of RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S."""
     return ELASTIC_START_TIMEOUT_S if config.scaling.is_elastic else FIXED_START_TIMEOUT_S
 
 
@@ -195,8 +191,7 @@ def _gcs_address(address: str | None) -> str | None:
 def set_own_token() -> None:
     """Sets a token for the Ray that is about to start here, unless the user has one.
 
-    Otherwise `ray.init` writes a token to ~/.ray/auth_token, and every later `ray start` requires it of all its
-    clients. The token is kept for the life of this process, since Ray's libraries read it once.
+    Otherwise `ray.init` writes one to ~/.ray/auth_token, and every later `ray start` requires it of all its clients.
     """
     chosen = any(name in os.environ for name in ("RAY_AUTH_TOKEN", TOKEN_PATH))
     if not chosen and not in_home("~/.ray/auth_token").exists():
@@ -249,9 +244,7 @@ def package_of_job() -> str | None:
 
 
 def check_capacity(config: AnyConfig) -> None:
-    """Refuses a worker group that the cluster can never hold, for elastic ones the smallest, and shows the arithmetic.
-
-    Prints a warning if GPUs of the cluster are not requested.
+    """Refuses a worker group that the cluster can never hold; warns if GPUs of the cluster are not requested.
 
     Raises:
         ResourceError: names the resource, the requested amount, and what the cluster can grow to.
@@ -275,28 +268,6 @@ def check_capacity(config: AnyConfig) -> None:
         show(f"warning: {idle}")
 
 
-def refuse_missing_accelerators(config: AnyConfig, address: str | None = None) -> None:
-    """Refuses accelerators that a Ray started here by `connected` would not detect on this machine.
-
-    `check_capacity` would refuse them too, but only after everything is loaded and Ray has started.
-
-    Raises:
-        ResourceError: names the resource and the fix.
-    """
-    joins = ray.is_initialized() or address or os.environ.get("RAY_ADDRESS")
-    if joins or RESOURCES_ENVIRONMENT_VARIABLE in os.environ:
-        return
-    part, growth = config.scaling, _growth()
-    for name, each in part.worker_resources.items():
-        managers = [manager for manager in get_all_accelerator_managers() if manager.get_resource_name() == name]
-        found = any(manager.get_current_node_num_accelerators() for manager in managers)
-        if each and managers and not found and not growth.get(name):
-            raise ResourceError(
-                f"each worker asks for {each:g} {name}, and this machine has none: {_less_of(name, part, {})}, or name "
-                "a cluster that has them (--address HOST:PORT)"
-            )
-
-
 def _less_of(name: str, part: ScalingPart, most: Mapping[str, float]) -> str:
     """Returns how to change a recipe so that it needs less of a resource."""
     if name.startswith(TYPE_PREFIX):
@@ -315,11 +286,8 @@ def largest_cluster(selects: Callable[[Mapping[str, str]], bool]) -> dict[str, f
     for node in node_resources(selects).values():
         for name, held in node.items():
             now[name] = now.get(name, 0.0) + held
-    return {name: max(now.get(name, 0.0), limit) for name, limit in {**now, **_growth()}.items()}
-
-
-def _growth() -> dict[str, float]:
-    return read_growth(os.environ.get(GROWTH_VARIABLE, ""))
+    limits = read_growth(os.environ.get(GROWTH_VARIABLE, ""))
+    return {name: max(now.get(name, 0.0), limit) for name, limit in {**now, **limits}.items()}
 
 
 @contextlib.contextmanager
@@ -427,7 +395,7 @@ def request_resource_reports(nodes: Iterable[str]) -> None:
 def lasting_resources(every: Mapping[str, dict[str, float]], leaving: Set[str]) -> list[dict[str, float]]:
     """Returns the resources of each node that is not leaving, and as one more entry what an autoscaler can add."""
     nodes = [each for node, each in every.items() if node not in leaving]
-    limits = _growth().items()
+    limits = read_growth(os.environ.get(GROWTH_VARIABLE, "")).items()
     return [*nodes, {name: limit - sum(node.get(name, 0.0) for node in nodes) for name, limit in limits}]
 
 
@@ -445,19 +413,13 @@ def lost_nodes(before: set[str], *, wait_s: float) -> int:
     end, responses = time.monotonic() + (wait_s if before else 0.0), 0
     # A node that is about to end may still respond.
     while before <= living_nodes() and responses < NODE_PROBES and time.monotonic() < end:
-        responses = responses + 1 if all(map(_responds, _raylets(before))) else 0
+        try:
+            for node in ray.nodes():
+                if node["NodeID"] in before:
+                    raylet = node["NodeManagerAddress"], node["NodeManagerPort"]
+                    socket.create_connection(raylet, timeout=NODE_PROBE_S).close()
+            responses += 1
+        except OSError:
+            responses = 0
         time.sleep(NODE_PROBE_S)
     return len(before - living_nodes())
-
-
-def _raylets(nodes: set[str]) -> list[tuple[str, int]]:
-    every = ray.nodes()
-    return [(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in every if node["NodeID"] in nodes]
-
-
-def _responds(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, timeout=NODE_PROBE_S).close()
-    except OSError:
-        return False
-    return True

@@ -202,11 +202,10 @@ def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str
 
 @contextmanager
 def _joined_ray(config: AnyConfig, address: str | None, meanwhile: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Joins or starts a Ray that has the config's accelerators, see `ray_connection.connected`."""
+    """Joins or starts a Ray, see `ray_connection.connected`."""
     show(Stage("imports", "loading Ray"))
-    from trainers.distributed.ray_connection import connected, refuse_missing_accelerators  # noqa: PLC0415
+    from trainers.distributed.ray_connection import connected  # noqa: PLC0415
 
-    refuse_missing_accelerators(config, address)
     # Installed again inside, since Ray replaces the handler of SIGTERM when it connects.
     with connected(config, address, meanwhile=meanwhile), STOP_SIGNAL.on_signals():
         yield

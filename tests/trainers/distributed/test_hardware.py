@@ -83,12 +83,6 @@ def test_build_machine_and_config_are_compared(
     assert (note.level, words in note.text) == (level, True), note
 
 
-@pytest.mark.parametrize(("minor", "rocm"), [("8", "6.4"), ("13", "7.2")])
-def test_the_line_names_an_index_that_has_the_version(minor: str, rocm: str) -> None:
-    build = Build("CUDA", "torch", True, packages=(f"torch==2.{minor}.1",))
-    assert judge(build, AMD, wanted="auto", machine="x").text.endswith(f"https://download.pytorch.org/whl/rocm{rocm}")
-
-
 @pytest.mark.parametrize(
     ("constants", "expected"),
     [

@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 import ray
-from ray._private.ray_constants import RESOURCES_ENVIRONMENT_VARIABLE
 
 from tests.trainers.synthetic import config
 from trainers.distributed import ray_connection
-from trainers.distributed.hardware import CUDA, ROCM, devices_here
 from trainers.distributed.local_ray import LocalRay
 from trainers.distributed.ray_connection import (
     connected,
     lost_nodes,
-    refuse_missing_accelerators,
     set_own_token,
     start_timeout_s,
 )
@@ -181,18 +178,3 @@ def test_a_node_that_does_not_respond_is_lost_once_the_cluster_says_so(
     assert lost_nodes({"a", "b"}, wait_s=math.inf) == 1
     assert next(looks) == 51
     assert lost_nodes(set(), wait_s=math.inf) == 0
-
-
-def test_a_ray_of_this_machine_is_not_started_for_accelerators_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RAY_ADDRESS", "RAYSCRIBE_GROWS_TO", RESOURCES_ENVIRONMENT_VARIABLE):
-        monkeypatch.delenv(name, raising=False)
-    gpu = config({"scaling.use_gpu": True})
-    refuse_missing_accelerators(config({"scaling.resources_per_worker": {"GPU": 0, "disk": 1}}))
-    refuse_missing_accelerators(gpu, "10.0.0.1:6379")
-    if {CUDA, ROCM} & devices_here().keys():
-        refuse_missing_accelerators(gpu)
-        return
-    with pytest.raises(ResourceError, match=r"1 GPU, and this machine has none: set scaling.use_gpu: .*--address"):
-        refuse_missing_accelerators(gpu)
-    monkeypatch.setenv("RAYSCRIBE_GROWS_TO", "GPU=1")
-    refuse_missing_accelerators(gpu)

@@ -72,9 +72,9 @@ def run_config(config: AnyConfig, *, name: str, storage_path: str, filesystem: A
     """Returns Ray's run config, whose folder has pointers to the checkpoints in the run's journal.
 
     Ray restarts a worker group within an attempt as often as `failure_watch.FailureWatch` allows. Errors of its
-    controller are waits for capacity that were too long, see `ray_connection.start_timeout_s`, and workers that do not
-    start. An elastic group may be planned with a node that is lost by then, which is a wait like others; so Ray gets no
-    limit for elastic runs, and the watch limits the remaining errors.
+    controller are waits for capacity that were too long, and workers that do not start. An elastic group may be planned
+    with a node that is lost by then, which is a wait like others; so Ray gets no limit for elastic runs, and the watch
+    limits the remaining errors.
 
     Args:
         config: The config.
