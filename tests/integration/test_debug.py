@@ -114,32 +114,6 @@ def test_the_command_that_init_prints_runs_its_recipe(
     assert stages_in(answer.output) == [*STAGES, "all stages work"]
 
 
-@pytest.mark.long
-class TestDeepSpeed:
-    """A training of DeepSpeed's has a process of its own."""
-
-    @pytest.fixture(autouse=True)
-    def needs_deepspeed(self) -> None:
-        pytest.importorskip("deepspeed")
-
-    def test_it_goes_on_from_its_own_checkpoint(
-        self, tones: Path, tmp_path: Path, temporary: Path, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        assert debug(tones, tmp_path, {"strategy": {"name": "deepspeed", "zero_stage": 2}}) == 0
-        output = capfd.readouterr().out
-        assert stages_in(output) == [*STAGES, "all stages work"]
-        assert "1 worker with deepspeed ZeRO-2" in output
-        assert "resuming from checkpoint-1-" in output
-        assert [*temporary.iterdir()] == []
-
-    def test_its_failure_is_that_of_its_stage(
-        self, tones: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        optimizer = {"training.training_args": {"optim": "no_such_optimizer"}}
-        assert debug(tones, tmp_path, {"strategy": {"name": "deepspeed"}, **optimizer}) != 0
-        assert capfd.readouterr().err.splitlines()[-1].startswith("debug: train failed with exit code ")
-
-
 def test_a_stage_that_fails_is_named_with_the_error_and_its_exit_code(
     tones: Path, tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
@@ -41,6 +40,7 @@ from trainers.errors import AudioError, ConfigError, DataError, RayscribeError, 
 from trainers.findings import Check, Finding, Level, Moment, Need, found_in, named, ok, problem, skipped, warning
 from trainers.inspection.machine_checks import build_here
 from trainers.inspection.subject import Subject
+from trainers.run_folder.layout import PACKAGES, version_of
 from trainers.storage import open_storage
 from trainers.storage.factory import tried_out
 
@@ -60,8 +60,6 @@ MODEL_FILES = (".zip", ".tar", ".gz", ".tgz", ".pt")
 SHORT_TIMEOUT_S = 60.0
 # Delay after which a network file system shows a new file.
 FILE_VISIBILITY_TIMEOUT_S, POLL_S = 5.0, 0.25
-PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate")
-
 # Name of the driver's node in reports.
 DRIVER = "the driver's node"
 
@@ -72,13 +70,7 @@ Answer = TypeVar("Answer")
 
 def versions_here() -> dict[str, str | None]:
     """Returns the versions of Python and of the packages that must be the same everywhere."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+    return {"python": platform.python_version(), **{package: version_of(package) for package in PACKAGES}}
 
 
 @dataclass(frozen=True)

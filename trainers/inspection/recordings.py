@@ -56,22 +56,13 @@ class Recordings:
         return ~np.isnan(self.durations_s)
 
 
-def read_recordings(
-    source: SourceSplit,
-    storage_options: StorageOptions,
-    *,
-    deadline: float,
-    progress: Callable[[int], None] = lambda checked: None,
-) -> Recordings:
-    """Reads headers of rows at random until all are read or the monotonic clock reaches `deadline`.
-
-    `progress` is called regularly with the number of recordings read.
-    """
+def read_recordings(source: SourceSplit, storage_options: StorageOptions, *, deadline: float) -> Recordings:
+    """Reads headers of rows at random until all are read or the monotonic clock reaches `deadline`."""
     declared_s = source.table["duration_s"].to_numpy(zero_copy_only=False).astype(np.float64)
     known = Recordings(declared_s)
     try:
         if source.has_file_per_recording:
-            _read_headers(source, known, storage_options, deadline, progress)
+            _read_headers(source, known, storage_options, deadline)
         else:
             _read_sample(source, known, deadline)
     except StorageError as error:
@@ -79,13 +70,7 @@ def read_recordings(
     return known
 
 
-def _read_headers(
-    source: SourceSplit,
-    known: Recordings,
-    storage_options: StorageOptions,
-    deadline: float,
-    progress: Callable[[int], None],
-) -> None:
+def _read_headers(source: SourceSplit, known: Recordings, storage_options: StorageOptions, deadline: float) -> None:
     table = source.table.select(["id", "audio", "offset_s"])
     paths = table["audio"]
     wanted = np.isnan(known.durations_s)
@@ -98,7 +83,6 @@ def _read_headers(
     local = set(order) - set(remote)
     for row, found in _in_time(read, [*remote[:MAX_FETCHED], *(row for row in order if row in local)], deadline):
         known.note(table.slice(row, 1).to_pylist()[0], row, found)
-        progress(known.checked)
 
 
 def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> None:
@@ -121,9 +105,9 @@ def _in_time(
 ) -> Iterator[tuple[int, float | str]]:
     with ThreadPoolExecutor(THREADS) as pool:
         for start in range(0, len(rows), AT_A_TIME):
-            if start and time.monotonic() > deadline:
-                return
             yield from pool.map(read, rows[start : start + AT_A_TIME])
+            if time.monotonic() > deadline:
+                return
 
 
 def _read_header(location: str, storage_options: StorageOptions, header_wanted: bool) -> float | str:

@@ -75,13 +75,11 @@ class Continuation:
         config: The config, with the run's values in fields that are null.
         experiment: Id, description and lengths, for the journal.
         changes: Differences from the previous attempt, a line each; empty if the run begins.
-        exact: True if the weights are equal bit for bit to those without the changes.
     """
 
     config: TrainConfig
     experiment: dict[str, Any]
     changes: tuple[str, ...] = ()
-    exact: bool = True
 
     @property
     def began_from(self) -> str | None:
@@ -222,11 +220,9 @@ def _go_on(
         is_endless = name in ENDLESS
         how = f"; the learning rate ({name}) does not depend on it" if is_endless else f" (training.extend {extend})"
         reported.append(f"the run ends at {lengths[-1].text}, not {known[-1].text}{how}")
-    rounded = bool(ROUNDING & set(changes))
-    if rounded:
+    if ROUNDING & set(changes):
         reported.append("sums are made in another order from here on, so that weights are equal up to rounding only")
-    exact = lengths == known and not rounded
-    return Continuation(config, _experiment(state.experiment["id"], wanted, lengths), tuple(reported), exact)
+    return Continuation(config, _experiment(state.experiment["id"], wanted, lengths), tuple(reported))
 
 
 def _experiment(run_id: str, description: dict[str, Any], lengths: list[Length]) -> dict[str, Any]:

@@ -6,9 +6,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -85,18 +83,12 @@ class Stages:
             self.say(f"{self._name:<9}{time.monotonic() - self._since:5.1f} s · {note or self._note}")
         self._name = ""
 
-    def go_on_from(self, other: "Stages") -> None:
-        """Continues with the current stage of another process."""
-        self._name, self._note, self._since = other._name, other._note, other._since
-
     def succeeded(self) -> int:
-        """Prints that all stages work; returns the exit code."""
         self.end()
         self.say(f"all stages work, in {time.monotonic() - self._first:.1f} s; nothing of them is kept")
         return 0
 
     def failed(self, error: Exception, exit_code: int) -> int:
-        """Prints which stage failed; returns the exit code."""
         text = " ".join(str(error).split()) or type(error).__name__
         print_line(f"debug: {self._name} failed with exit code {exit_code}: {text}", sys.stderr)
         return exit_code
@@ -107,7 +99,7 @@ class Stages:
 
 
 def debug(config: TrainConfig) -> int:
-    """Runs a small version of a recipe, from preparing to scoring the exported model; returns the exit code."""
+    """Runs a small version of a recipe, from preparing to scoring the exported model; returns an exit code."""
     silence_libraries()
     stages = Stages()
     with _isolated() as folder:
@@ -179,18 +171,7 @@ class _StagedEngine(LocalEngine):
         self.stages, self._stop_at, self._resumed_from = stages, stop_at, resumed_from
 
     def run(self, task: TrainTask | ScoreTask, folder: RunFolder) -> None:
-        """Trains as `LocalEngine` does; DeepSpeed allows one training per process, so it gets its own."""
         assert isinstance(task, TrainTask), "only a training has these stages"
-        if not task.config.strategy.is_sharded:
-            self.train_here(task)
-            return
-        with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as pool:
-            stages, error = pool.submit(_train_there, self, task, tempfile.gettempdir()).result()
-        self.stages.go_on_from(stages)
-        if error is not None:
-            raise error
-
-    def train_here(self, task: TrainTask) -> None:
         with converting_errors():
             run_training_worker(task, LocalSession.of_this_process(), self._watch)
 
@@ -198,21 +179,6 @@ class _StagedEngine(LocalEngine):
         if loop.first_step != self._resumed_from:
             raise ResumeError(f"training goes on from step {loop.first_step}, not from step {self._resumed_from}")
         loop.trainer.add_callback(_Watch(self.stages, loop, self._stop_at))
-
-
-def _train_there(engine: _StagedEngine, task: TrainTask, temporary: str) -> tuple[Stages, Exception | None]:
-    """Trains in this process on behalf of another; returns what that process needs to continue."""
-    tempfile.tempdir = temporary
-    torch.set_num_threads(1)
-    try:
-        engine.train_here(task)
-    except RayscribeError as error:
-        return engine.stages, error
-    except Exception as error:
-        traceback.print_exc()
-        # The original error may not be picklable.
-        return engine.stages, RuntimeError(f"{type(error).__name__}: {error}")
-    return engine.stages, None
 
 
 class _Watch(TrainerCallback):
@@ -251,7 +217,7 @@ def small_config(config: TrainConfig, folder: Path) -> TrainConfig:
         "data": {**few.model_dump(), **data},
         "scaling": {},
         "hub": {},
-        "strategy": config.strategy.model_dump() if _tries_strategy(config) else {},
+        "strategy": {},
         "adapt.n": min(config.adapt.n, LAYERS) if config.adapt.n is not None else None,
         "model.attn_implementation": None if _needs_gpu(config) else config.model.attn_implementation,
         "training.max_steps": STEPS,
@@ -280,18 +246,12 @@ def _needs_gpu(config: TrainConfig) -> bool:
     return (config.model.attn_implementation or "").startswith("flash")
 
 
-def _tries_strategy(config: TrainConfig) -> bool:
-    """Returns True if a CPU supports the strategy; a ds_config may be written for another number of workers."""
-    part = config.strategy
-    return part.name == "deepspeed" and part.ds_config is None and part.nvme_path is None
-
-
 def left_out(config: TrainConfig) -> list[str]:
     """Returns the fields that are not tried, since a new run in one process on a CPU cannot support them."""
     asked = {
         "run.resume": config.run.resume.startswith(FROM),
         "scaling": config.scaling != ScalingPart(),
-        "strategy": config.strategy.is_sharded and not _tries_strategy(config),
+        "strategy": config.strategy.is_sharded,
         "training.fp16": config.training.fp16,
         "training.torch_compile": config.training.torch_compile,
         "model.attn_implementation": _needs_gpu(config),

@@ -70,18 +70,8 @@ MODEL = "model"
 TENSORBOARD = "tensorboard"
 WANDB = "wandb"
 
-REPORTED_PACKAGES = (
-    "ray",
-    "torch",
-    "transformers",
-    "datasets",
-    "accelerate",
-    "peft",
-    "soundfile",
-    "soxr",
-    "jiwer",
-    "rayscribe",
-)
+# Packages whose versions determine the result, and should be the same on all nodes.
+PACKAGES = ("ray", "torch", "transformers", "datasets", "accelerate", "peft", "soundfile", "soxr", "jiwer", "rayscribe")
 
 
 @dataclass(frozen=True)
@@ -175,7 +165,7 @@ def describe_environment(data_keys: Mapping[str, str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "machine": platform.machine(),
         "git_revision": _git_revision(),
-        "packages": {name: version_of(name) for name in REPORTED_PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "data": dict(data_keys),
     }
 

@@ -45,6 +45,7 @@ def test_a_recipe_is_cut_to_two_steps_on_one_cpu(tmp_path: Path) -> None:
     [
         ({}, []),
         ({"run.resume": "auto"}, []),
+        ({"strategy.name": "fsdp", "scaling.use_gpu": True}, ["scaling", "strategy"]),
         ({"run.resume": "from:/runs/a/checkpoints/b"}, ["run.resume"]),
         (GPU, ["scaling", "training.fp16", "training.training_args.tf32"]),
     ],
@@ -83,19 +84,6 @@ def test_it_computes_in_one_thread_and_gives_the_others_back(monkeypatch: pytest
         assert (counts, torch.get_num_threads()) == ([1], 2)
     finally:
         torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "name"),
-    [
-        ({"name": "deepspeed", "zero_stage": 3, "offload_optimizer": "cpu"}, "deepspeed"),
-        ({"name": "deepspeed", "zero_stage": 3, "offload_optimizer": "nvme", "nvme_path": "/local"}, "ddp"),
-        ({"name": "fsdp"}, "ddp"),
-    ],
-)
-def test_a_strategy_is_tried_where_a_cpu_has_what_it_needs(strategy: dict[str, Any], name: str, tmp_path: Path) -> None:
-    small = small_config(config({"data": {"demo": {}}, "strategy": strategy, "scaling.use_gpu": True}), tmp_path)
-    assert small.strategy.name == name
 
 
 def test_manifests_are_cut_with_what_they_say_of_each_clip(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver, resource_tracker, util
 from types import ModuleType
@@ -24,10 +23,6 @@ THREADS = "OMP_NUM_THREADS"
 # Workers compute on CPUs: DeepSpeed, if it is imported, need not look for a GPU, nor warn that there is none.
 ACCELERATOR = {"DS_ACCELERATOR": "cpu"}
 PROCESSES = multiprocessing.get_context("forkserver")
-# The exit code that `multiprocessing` reports for a process whose server has ended.
-LOST_CODE = 255
-# Timeout for the server to end after its connections are closed.
-END_S, POLL_S = 5.0, 0.02
 # The environment of the server, also if it is started again after it was killed.
 _VARIABLES: dict[str, str] = {}
 
@@ -67,23 +62,6 @@ def _ensure_server() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def how_server_ended() -> str | None:
-    """Returns how the server ended, such as `killed by SIGKILL`, waiting for a moment; None if it is still running."""
-    server: Any = forkserver._forkserver
-    end_s = time.monotonic() + END_S
-    # Its connections close before it has ended. WNOWAIT: Python waits for it, too, before it starts another.
-    while (end := os.waitid(os.P_PID, server._forkserver_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
-        if time.monotonic() > end_s:
-            return None
-        time.sleep(POLL_S)
-    return describe_end(-end.si_status if end.si_code == os.CLD_KILLED else end.si_status)
-
-
-def describe_end(code: int) -> str:
-    """Describes how a process ended, by its exit code as reported by `multiprocessing`."""
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
 def _kill_server() -> None:
     """Kills the server, which would otherwise keep this process's output open until its imports end."""
     server: Any = forkserver._forkserver
@@ -116,7 +94,7 @@ def starting_processes() -> Iterator[None]:
     try:
         yield
     except (EOFError, ConnectionError) as error:
-        raise WorkerCrashedError(f"the process that starts the others: {how_server_ended() or error}.") from error
+        raise WorkerCrashedError("the process that starts the others was killed.") from error
     finally:
         sys.modules["__main__"] = main
 

@@ -36,13 +36,10 @@ from trainers.distributed.session import LocalSession, Session
 from trainers.distributed.signals import SIGNALS, STOP_SIGNAL, STOPPING
 from trainers.errors import FollowingError, Interruption, RayscribeError, StoppedError
 from trainers.pipeline.on_machine.process_server import (
-    LOST_CODE,
     PROCESSES,
     THREADS,
     WorkerCrashedError,
     become_part_of_driver,
-    describe_end,
-    how_server_ended,
     starting_processes,
     threads_of,
 )
@@ -225,8 +222,8 @@ def _read(worker: _Worker) -> None:
                 show(message)
     if worker.ended is None and not is_alive:
         code = worker.process.exitcode
-        of_server = how_server_ended() if code == LOST_CODE else None
-        how = describe_end(code) if of_server is None else f"the process that started it: {of_server}"
+        # `multiprocessing` reports 255 if the server has ended.
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         worker.ended = Ended(root_cause_of(WorkerCrashedError(f"{worker.process.name}: {how}.")))
 
 

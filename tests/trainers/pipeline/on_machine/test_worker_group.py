@@ -101,7 +101,7 @@ def test_where_the_process_server_is_killed_while_workers_start_they_start_once_
     run_to_end(work(rank_work.meet, tmp_path))
     output = capfd.readouterr().out
     assert output.count("the workers restart from the last checkpoint (1 of at most 3)") == 1
-    assert "the process that starts the others: killed by SIGKILL" in output
+    assert "the process that starts the others was killed" in output
     assert "met [(0, " in output
     assert len(asked) == 4
 
@@ -113,7 +113,6 @@ def test_workers_whose_process_server_is_killed_are_ended_and_start_once_more(
     run_to_end(work(rank_work.lose_server, tmp_path))
     output = capfd.readouterr().out
     assert output.count("the workers restart from the last checkpoint") == 1
-    assert "the process that started it: killed by SIGKILL" in output
     assert output.endswith("met\n")
     ranks = [int(path.name.partition("-")[2]) for path in tmp_path.glob("[01]-*")]
     assert len(ranks) == 4
