@@ -85,17 +85,17 @@ class LastStep(TrainerCallback):
 
     def _poll(self) -> None:
         try:
-            self._agree(self._shared if self._shared is not None else self._open_store())
+            store = self._shared
+            if store is None and self._session.world_size == 1:
+                store = HashStore()
+            elif store is None:
+                first: Any = _get_default_store()
+                # A separate connection, since another thread may block on the first one; training may run twice in one
+                # process group.
+                store = PrefixStore(f"rayscribe-last-step-{self._session.group}", first.clone())
+            self._agree(store)
         except Exception as error:
             self._failure = error
-
-    def _open_store(self) -> Any:
-        if self._session.world_size == 1:
-            return HashStore()
-        # A separate connection, since another thread may block on the first one.
-        first: Any = _get_default_store()
-        # Training may run twice in one process group.
-        return PrefixStore(f"rayscribe-last-step-{self._session.group}", first.clone())
 
     def _agree(self, store: Any) -> None:
         while not self._closed.wait(POLL_S):

@@ -79,10 +79,10 @@ class LocalRay:
     ports: Mapping[str, int] = field(default_factory=dict)
 
     def wait_for_agent(self) -> None:
-        """Waits until the Ray accepts jobs: its dashboard's agent listens. Ray checks this port last.
+        """Waits until the Ray accepts jobs: its dashboard's agent listens, whose port Ray checks last.
 
         Raises:
-            ResourceError: names a port that is taken and its holder, or quotes the last lines of the log.
+            ResourceError: as `start_ray`.
         """
         end = time.monotonic() + START_TIMEOUT_S
         while (ours := processes_of(self.folder)) and time.monotonic() < end:
@@ -120,6 +120,8 @@ def start_ray(
     """
     if dashboard_port is not None and not _is_free(dashboard_port):
         raise ResourceError(f"port {dashboard_port} is taken by {holder_of(dashboard_port)}: choose another port")
+    parent = os.environ.get(MARK) or tempfile.gettempdir()
+    parent = parent if len(os.fsencode(parent)) + len("/rs-12345678") <= MAX_FOLDER_BYTES else "/tmp"
     for left in reversed(range(TRIES)):
         held = held_ports(len(PORTS))
         ports = dict(zip(PORTS, held, strict=True))
@@ -127,7 +129,7 @@ def start_ray(
             ports["dashboard-port"] = dashboard_port
         elif usual_dashboard_port is not None and _is_free(usual_dashboard_port):
             ports["dashboard-port"] = usual_dashboard_port
-        folder = Path(tempfile.mkdtemp(prefix="rs-", dir=_parent_folder()))
+        folder = Path(tempfile.mkdtemp(prefix="rs-", dir=parent))
         try:
             announce(folder)
             process = _launch(folder, ports, num_cpus, environment, outlives_us=outlives_us)
@@ -152,11 +154,6 @@ def start_ray(
         print_line(f"Ray did not start on this machine; trying again with other ports: {reason}", sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
     raise AssertionError("unreachable")
-
-
-def _parent_folder() -> str:
-    parent = os.environ.get(MARK) or tempfile.gettempdir()
-    return parent if len(os.fsencode(parent)) + len("/rs-12345678") <= MAX_FOLDER_BYTES else "/tmp"
 
 
 def ray_command(*arguments: str) -> list[str]:
@@ -276,7 +273,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     """
     found: dict[int, psutil.Process] = {}
     # Oldest first, so that parents come before their children.
-    for process in sorted(psutil.process_iter(), key=_started_s):
+    for process in sorted(psutil.process_iter(["create_time"]), key=lambda each: each.info["create_time"] or math.inf):
         # Processes of other users cannot be read, and are not ours.
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() != psutil.STATUS_ZOMBIE and (
@@ -309,13 +306,6 @@ def gcs_addresses_of(processes: Iterable[psutil.Process]) -> set[str]:
             words = " ".join(process.cmdline()).split()
             found.update(word.removeprefix(GCS_ADDRESS) for word in words if word.startswith(GCS_ADDRESS))
     return found
-
-
-def _started_s(process: psutil.Process) -> float:
-    try:
-        return float(process.create_time())
-    except psutil.Error:
-        return math.inf
 
 
 def held_ports(count: int) -> dict[int, socket.socket]:

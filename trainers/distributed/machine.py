@@ -75,22 +75,18 @@ def end_with_parent() -> None:
 
     For processes of a fork server, the parent process known to the system is the server.
     """
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-
-
-def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    connection.wait([parent.sentinel])
-    os._exit(1)
+
+    def wait() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
 def home() -> Path:
-    """Returns the folder of the command line's state: RAYSCRIBE_HOME, or ~/.rayscribe, which is made private.
-
-    Raises:
-        ConfigError: this user has no home folder.
-    """
+    """Returns the folder of the command line's state: RAYSCRIBE_HOME, or ~/.rayscribe, which is made private."""
     chosen = os.environ.get("RAYSCRIBE_HOME")
     if chosen:
         return in_home(chosen).absolute()
@@ -122,11 +118,7 @@ def _start_of(process_id: int) -> str:
 
 
 def cpus_of_this_machine() -> int:
-    """Returns the number of usable CPUs.
-
-    Raises:
-        ConfigError: RAYSCRIBE_CPUS is not a positive number.
-    """
+    """Returns the number of usable CPUs: those of RAYSCRIBE_CPUS, or all."""
     given = os.environ.get(CPUS)
     if given is None:
         return os.cpu_count() or 1

@@ -25,11 +25,6 @@ POLL_S = 2.0
 START_TIMEOUT_S = 120.0
 # Timeout of Ray's command; repeated if the cluster's head does not respond.
 DRAIN_TIMEOUT_S = 30.0
-EXAMPLES = """\
-examples:
-  python -m rayscribe.trainers.distributed.preemption_agent                  finds out which cloud this is
-  python -m rayscribe.trainers.distributed.preemption_agent --provider gcp   does not ask the others
-"""
 
 
 class Raylet(NamedTuple):
@@ -75,13 +70,13 @@ class Agent:
         """Polls every `poll_s` seconds until the machine has no raylet any more."""
         end = time.monotonic() + START_TIMEOUT_S
         were_there = False
-        while (found := self._raylets()) or (not were_there and time.monotonic() < end):
+        while True:
+            found = [raylet for raylet in raylets_here() if self._node_id in (None, raylet.node_id)]
             were_there = were_there or bool(found)
+            if not found and (were_there or time.monotonic() >= end):
+                return
             self._drain_after_notice(found)
             time.sleep(poll_s)
-
-    def _raylets(self) -> list[Raylet]:
-        return [raylet for raylet in raylets_here() if self._node_id in (None, raylet.node_id)]
 
     def _drain_after_notice(self, raylets: list[Raylet]) -> None:
         # A notice is not withdrawn, so its first deadline counts.
@@ -182,8 +177,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m rayscribe.trainers.distributed.preemption_agent",
         description="Drains this machine's Ray node when its cloud announces the machine's preemption.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--provider", choices=sorted(CLOUDS), help="the cloud; by default the one that responds")
     parser.add_argument("--poll-s", type=float, default=POLL_S, help="seconds between two looks (default: %(default)g)")

@@ -154,19 +154,14 @@ def is_memory_error(error: BaseException) -> bool:
 def _is_lost_node(error: BaseException) -> bool:
     return (
         name(error) in NODE_CLASSES
-        or _is_preempted(error)
+        or getattr(error, "preempted", False) is True
         or (name(error) == "ActorDiedError" and any(word in str(error) for word in NODE_TEXTS))
     )
 
 
 @contextlib.contextmanager
 def converting_errors() -> Iterator[None]:
-    """Converts errors with known advice in a process without Ray; leaves all other errors unchanged.
-
-    Raises:
-        MemoryExhaustedError: instead of the error of torch or Python.
-        PackageError: instead of an ImportError.
-    """
+    """Converts errors of memory and of imports in a process without Ray; leaves all other errors unchanged."""
     try:
         yield
     except (RuntimeError, MemoryError, ImportError) as error:
@@ -177,11 +172,7 @@ def converting_errors() -> Iterator[None]:
 
 def is_preemption(error: BaseException) -> bool:
     """Returns True if a node was preempted; Ray Train counts such failures separately."""
-    return any(_is_preempted(item) for item in cause_chain(error))
-
-
-def _is_preempted(error: BaseException) -> bool:
-    return getattr(error, "preempted", False) is True
+    return any(getattr(item, "preempted", False) is True for item in cause_chain(error))
 
 
 def is_connection_error(error: BaseException) -> bool:

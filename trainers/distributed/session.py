@@ -98,17 +98,7 @@ class LoggedBarrier:
         return number, what
 
 
-def _open_logged_barrier(rank: int, world_size: int, print_line: Callable[[str], None]) -> LoggedBarrier:
-    """Returns the barrier of this process's process group."""
-    global _opened  # noqa: PLW0603 -- one for each process group, like torch's own state
-    first: Any = _get_default_store()
-    if _opened is None or _opened[0] is not first:
-        # A separate connection, since another thread may block on the first one.
-        store = PrefixStore("rayscribe-barriers", first.clone())
-        _opened = first, LoggedBarrier(rank, world_size, print_line, store)
-    return _opened[1]
-
-
+# The barrier of a process group, with the group's store.
 _opened: tuple[Any, LoggedBarrier] | None = None
 
 
@@ -140,10 +130,7 @@ class Session(ABC):
 
     @abstractmethod
     def set_gauge(self, gauge: Gauge, value: float, **labels: str) -> None:
-        """Sets a gauge of this rank, in the gauge's unit, for monitoring.
-
-        Takes microseconds, and does not block. `labels` are those in addition to run, attempt and rank.
-        """
+        """Sets a gauge of this rank, without blocking; `labels` are those in addition to run, attempt and rank."""
 
     def set_gauge_from_main(self, gauge: Gauge, value: float, **labels: str) -> None:
         if self.is_main_process:
@@ -211,10 +198,7 @@ class Session(ABC):
                 raise outcome
 
     def broadcast(self, make: Callable[[], Any], what: str) -> Any:
-        """Returns the result of `make` on rank 0, on every rank; `what` as in `barrier`.
-
-        If `make` raises, every rank raises its error.
-        """
+        """Returns the result of `make` on rank 0, or raises its error, on every rank; `what` as in `barrier`."""
         outcome: list[Any] = [None]
         if self.is_main_process:
             try:
@@ -230,26 +214,24 @@ class Session(ABC):
         return value
 
     def barrier(self, what: str) -> None:
-        """Waits until every rank is here.
-
-        Args:
-            what: Name of the step, for the line that names missing ranks if the wait is long.
-        """
+        """Waits until every rank is here; if that takes long, a line names the step `what` and the missing ranks."""
         if self.world_size > 1:
             self._wait(what)
             # The process that holds the store may end right after this call.
             torch.distributed.barrier()
 
     def _wait(self, what: str) -> None:
-        _open_logged_barrier(self.rank, self.world_size, self.show).wait(what)
+        global _opened  # noqa: PLW0603 -- one for each process group, like torch's own state
+        first: Any = _get_default_store()
+        if _opened is None or _opened[0] is not first:
+            # A separate connection, since another thread may block on the first one.
+            store = PrefixStore("rayscribe-barriers", first.clone())
+            _opened = first, LoggedBarrier(self.rank, self.world_size, self.show, store)
+        _opened[1].wait(what)
 
 
 def refuse_unavailable(backend: str) -> None:
-    """Refuses a process group backend that this machine's torch does not have.
-
-    Raises:
-        ConfigError: names the backend.
-    """
+    """Raises ConfigError for a process group backend that this machine's torch does not have."""
     for name in (part.rpartition(":")[2] for part in backend.split(",")):
         if not torch.distributed.is_backend_available(name):
             raise ConfigError(
@@ -265,11 +247,7 @@ class LocalSession(Session):
     def of_this_process(cls, backend: str = "auto") -> Self:
         """Reads torchrun's variables, and joins the process group; without the variables the process is alone.
 
-        Args:
-            backend: Backend of the process group, see `scaling_part`; only the first call uses it.
-
-        Raises:
-            ConfigError: this torch does not have the backend.
+        Only the first call uses `backend`, see `scaling_part`. Raises ConfigError if this torch does not have it.
         """
         rank, world_size, local_rank = (int(os.environ.get(*item)) for item in TORCHRUN_VARIABLES)
         if world_size > 1 and not torch.distributed.is_initialized():

@@ -151,20 +151,14 @@ class ProgressCounter:
         clock: Callable[[], float] = time.monotonic,
     ):
         self._what, self._total, self._unit, self._show, self._clock = what, total, unit, show, clock
-        self._every_s = every_s
         self._start = self._logged = self._shown = clock()
-        self._count = 0
-        self._note = ""
+        self._every_s, self._count, self._note = every_s, 0, ""
 
     def advance(self, count: int, note: str = "") -> None:
         """Counts further units; `note` is appended to the line."""
-        self._count += count
-        self._note = note
-        now = self._clock()
-        if self._count >= self._total:
-            return
+        self._count, self._note, now = self._count + count, note, self._clock()
         is_logged = now - self._logged >= self._every_s
-        if is_logged or now - self._shown >= SHOWN_EVERY_S:
+        if self._count < self._total and (is_logged or now - self._shown >= SHOWN_EVERY_S):
             self._shown = now
             self._logged = now if is_logged else self._logged
             self._show(self._counted(now, is_logged=is_logged))

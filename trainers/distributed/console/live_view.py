@@ -26,22 +26,13 @@ def lasting_lines(event: Event, before: View, now_s: float) -> list[Text]:
         return _ended(before, now_s)
     if isinstance(event, Logged) or (isinstance(event, Counted) and not event.has_ended):
         return []
+    if isinstance(event, Finished):
+        spent = Text(spent_line(before, now_s), style=PALE)
+        return [*_ended(before, now_s), spent, Text(event.text, style=f"bold {GOOD}")]
+    is_warning = isinstance(event, str) and event.startswith("warning:")
+    style = MAIN if isinstance(event, Validated) else ODD if is_warning else ""
     line = line_of(event)
-    lines = [] if line is None else [Text(line, style=style_of(event))]
-    if isinstance(event, Finished):
-        return [*_ended(before, now_s), Text(spent_line(before, now_s), style=PALE), *lines]
-    return lines
-
-
-def style_of(event: Event) -> str:
-    """Returns the color of an event's line."""
-    if isinstance(event, Finished):
-        return f"bold {GOOD}"
-    if isinstance(event, Validated):
-        return MAIN
-    if isinstance(event, str) and event.startswith("warning:"):
-        return ODD
-    return ""
+    return [] if line is None else [Text(line, style=style)]
 
 
 def live_lines(view: View, now_s: float, width: int) -> list[Text]:

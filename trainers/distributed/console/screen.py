@@ -141,13 +141,6 @@ class LogOutput(Output):
         """Does nothing: standard output was not changed."""
 
 
-def json_line(content: Any, since_start_s: float) -> str:
-    """Returns an event as a line of JSON; numbers that are not finite become null."""
-    event, *fields = content.items()
-    timed = dict([event, ("after_s", round(since_start_s, 3)), *fields])
-    return json.dumps(_finite(timed), ensure_ascii=False, allow_nan=False)
-
-
 class JsonLines(Output):
     """Output for programs: prints each event at once, and redirects other standard output to standard error."""
 
@@ -175,10 +168,13 @@ class JsonLines(Output):
         self._redirect.__exit__(None, None, None)
 
     def _print(self, content: dict[str, Any], since_start_s: float) -> None:
-        print(json_line(content, since_start_s), file=self._file, flush=True)
+        event, *fields = content.items()
+        timed = dict([event, ("after_s", round(since_start_s, 3)), *fields])
+        print(json.dumps(_finite(timed), ensure_ascii=False, allow_nan=False), file=self._file, flush=True)
 
 
 def _finite(value: Any) -> Any:
+    """Returns content of JSON in which numbers that are not finite are null."""
     if isinstance(value, dict):
         return {name: _finite(each) for name, each in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
