@@ -106,7 +106,7 @@ def test_a_drained_node_shrinks_an_elastic_group_and_another_grows_it_at_no_step
     said = run.log.read_text()
     assert "is being drained: saving a checkpoint and restarting the workers" in said
     assert "the workers restart from the last checkpoint (not counted): the node of rank" in said
-    assert f"from step {shrunk.step} on there are 2 workers, before 3" in said
+    assert f"from step {shrunk.step} on, 2 workers train, before 3" in said
     assert (
         "resources for 3 workers are available; running with 2: saving a checkpoint and restarting the workers" in said
     )

@@ -81,7 +81,7 @@ def enter_prepared(driver: Driver, processor: int | None = None, mix: Mapping[st
 
 
 def refuse_another_trainer(state: State, folder: RunFolder, trainer: str) -> None:
-    """Refuses the folder of a run of another kind."""
+    """Raises ResumeError for the folder of a run of another kind."""
     if state.experiment is not None and (known := state.experiment.get(TRAINER, TRAINING)) != trainer:
         raise ResumeError(
             f"{folder.url}: holds a run with trainer: {known}, and this recipe has trainer: {trainer}: name another "

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -78,11 +79,7 @@ def worker_logs(folder: RunFolder, attempt: int) -> list[tuple[int, str, str]]:
 
 
 def read_status(folder: RunFolder, attempt: int) -> dict[str, Any] | None:
-    """Returns an attempt's last status, see `StatusWriter.update`; None if there is no valid one.
-
-    Raises:
-        StorageError: the storage is not available.
-    """
+    """Returns an attempt's last status, see `StatusWriter.update`; None if there is no valid one."""
     key = status_key(attempt)
     if not folder.storage.exists(key):
         return None
@@ -238,13 +235,12 @@ class FinalStatus:
             status.update(Phase.ENDED, detail=detail, eta_s=None, **self._scores())
 
     def _scores(self) -> dict[str, float]:
-        state = self._state()
-        try:
-            # A program's metrics are not in the run's metrics files.
-            is_program = isinstance(self._config, ScriptConfig)
-            return scores_of(state, () if is_program else validated_wers(self._folder, state, sys.maxsize))
-        except RayscribeError:
-            return scores_of(state)
+        state, validated = self._state(), list[Wers]()
+        # A program's metrics are not in the run's metrics files.
+        if not isinstance(self._config, ScriptConfig):
+            with suppress(RayscribeError):
+                validated = validated_wers(self._folder, state, sys.maxsize)
+        return scores_of(state, validated)
 
     def _state(self) -> State:
         try:

@@ -189,22 +189,15 @@ def delete_checkpoint(storage: Storage, name: str) -> None:
 def enter(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> None:
     """Writes the manifest of a checkpoint whose files are stored, and adds the checkpoint to the journal.
 
-    The same entry removes the checkpoints that the retention policy no longer keeps; their files are deleted after it.
+    The same entry removes the checkpoints that the retention policy no longer keeps, whose files are deleted then.
 
     Raises:
         FencedError: another attempt has taken over, so the checkpoint was not added, and its files are deleted.
         StorageError: the storage does not accept it.
     """
-    storage = writer.folder.storage
+    storage, removes = writer.folder.storage, list[str]()
     manifest = json.dumps(asdict(checkpoint), indent=1)
     storage.write_bytes(f"{CHECKPOINTS}/{checkpoint.name}/{MANIFEST}", manifest.encode())
-    for old in _append(checkpoint, writer, retention):
-        delete_checkpoint(storage, old)
-
-
-def _append(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPolicy) -> list[str]:
-    """Adds the entry of a checkpoint; returns the names of the checkpoints that it removes."""
-    removes: list[str] = []
 
     def decide(state: State) -> Entry | None:
         if state.has(checkpoint.name):
@@ -217,17 +210,14 @@ def _append(checkpoint: Checkpoint, writer: GroupWriter, retention: RetentionPol
         writer.append(decide)
     except FencedError:
         if not writer.journal.read().has(checkpoint.name):
-            delete_checkpoint(writer.folder.storage, checkpoint.name)
+            delete_checkpoint(storage, checkpoint.name)
         raise
-    return removes
+    for old in removes:
+        delete_checkpoint(storage, old)
 
 
 def read_manifest(storage: Storage, name: str) -> Checkpoint:
-    """Reads the manifest in the folder of a checkpoint below `storage`, for a checkpoint named by its URL.
-
-    Raises:
-        DamagedError: there is no manifest.
-    """
+    """Reads the manifest in the folder of a checkpoint below `storage`; raises DamagedError if there is none."""
     if not storage.exists(f"{name}/{MANIFEST}"):
         raise DamagedError(f"{storage.url(name)}: no {MANIFEST}, so it is not a complete checkpoint; name another")
     return Checkpoint(**json.loads(storage.read_bytes(f"{name}/{MANIFEST}")))
@@ -261,19 +251,11 @@ def fetch_undamaged(
 ) -> Checkpoint | None:
     """Fetches the chosen checkpoint of a training or a program; if it is damaged, the next choice.
 
-    Args:
-        storage: The folder of the checkpoints.
-        checkpoints: The checkpoints of the run.
-        choose: Chooses among those that are left.
-        fetch_one: Copies one to this node, or raises DamagedError.
-        leave_out: Called with each damaged one.
-
-    Returns:
-        The fetched checkpoint; None if none is chosen.
+    `storage` is the folder of the run's `checkpoints`. `choose` chooses among those that are left; if it returns None,
+    so does this function. `fetch_one` copies one to this node, or raises DamagedError; `leave_out` is then called.
 
     Raises:
         ResumeError: all chosen checkpoints are damaged.
-        StorageError: the storage is not available.
     """
     left = list(checkpoints)
     while (chosen := choose(left)) is not None:
@@ -325,11 +307,8 @@ def is_fetched(storage: Storage, key: str, local: Path, sha256: str) -> bool:
 def fetch_base(storage: Storage, local: Path, *, trains: bool = True) -> None:
     """Copies the run's own weights that a local checkpoint names, if any, to the folder next to it.
 
-    With `trains`, weights that the loss compares the model with are copied, too.
-
-    Raises:
-        DamagedError: the weights are missing. Their content is checked when they are opened.
-        StorageError: the storage is not available.
+    With `trains`, weights that the loss compares the model with are copied, too. Raises DamagedError if weights are
+    missing; their content is checked when they are opened.
     """
     named = (BASE, ORIGINAL) if trains else (BASE,)
     base = next((local / file for file in named if (local / file).is_file()), None)
@@ -379,9 +358,7 @@ class Uploader:
     """
 
     def __init__(self, writer: GroupWriter, retention: RetentionPolicy, also: Callable[[Checkpoint, float], None]):
-        self._writer = writer
-        self._retention = retention
-        self._also = also
+        self._writer, self._retention, self._also = writer, retention, also
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 

@@ -48,8 +48,7 @@ class DiskEstimate:
     ) -> "DiskEstimate":
         """Reads the free space of the disks.
 
-        Existing checkpoints of the run (`existing_bytes`) are replaced by later ones unless all are kept, and the
-        checkpoint on this node (`fetched_bytes`) is deleted once it is loaded.
+        Existing checkpoints of the run are replaced unless all are kept; the fetched one is deleted once it is loaded.
         """
         kept = num_to_keep + 2 if num_to_keep is not None else None
         replaced = existing_bytes if kept is not None else 0

@@ -26,7 +26,6 @@ class DriverLog:
     """
 
     def __init__(self, folder: RunFolder):
-        """Writes nothing yet."""
         self._folder, self._secrets = folder, secret_lines(os.environ)
         self._attempt: int | None = None
         self._lines: list[str] = []

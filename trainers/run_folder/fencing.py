@@ -110,7 +110,7 @@ class Driver(Writer):
 
 @dataclass(frozen=True)
 class GroupWriter(Writer):
-    """The worker group that trains; each rank may have its own writer, once the main process has opened the group."""
+    """The worker group that trains; each rank may have its own writer."""
 
     group: Group
 
@@ -162,30 +162,21 @@ class GroupWriter(Writer):
     def resize(self, step: int, workers: int) -> str | None:
         """Records the step from which the group trains, if it has another number of workers than the previous group.
 
-        Returns:
-            A line about the change; None if the number is the same.
-
-        Raises:
-            FencedError: the journal names another writer.
+        Returns a line about the change; None if the number is the same.
         """
         before = self.check().workers
         if before in (None, workers):
             return None
         change = {"step": step, "from": before, "to": workers}
         self.append(lambda _: {"kind": "resized", "attempt": self.attempt, "group": self.group.id, **change})
-        is_are = "is" if workers == 1 else "are"
-        return f"from step {step} on there {is_are} {counted(workers, 'worker')}, before {before}"
+        return f"from step {step} on, {counted(workers, 'worker', 'trains', 'train')}, before {before}"
 
     def holds(self, state: State) -> bool:
         return state.group == self.group.id
 
 
 def refuse_superseded(folder: RunFolder, state: State, number: int | None) -> None:
-    """Refuses to begin an attempt whose number is not above all others.
-
-    Raises:
-        FencedError: names the attempt that has taken over the run.
-    """
+    """Raises FencedError for an attempt whose number is not above all others."""
     if number is not None and state.attempt >= number:
         raise _fenced(folder, number, state)
 

@@ -36,7 +36,7 @@ _LATER = "try again later"
 
 def is_pushed(state: State, part: HubPart, run_name: str) -> bool:
     """Returns True if the model of the run's result is in the configured repository of the Hub."""
-    wanted = (state.finished.outputs if state.finished is not None else None, _model_id(part, run_name))
+    wanted = (state.finished.outputs if state.finished is not None else None, part.model_id or run_name)
     return any((push.outputs, push.model_id) == wanted for push in state.pushes)
 
 
@@ -61,13 +61,9 @@ def push_run(folder: RunFolder, part: HubPart) -> Push:
         if CARD in files:
             files[CARD] = (model / CARD).read_text(encoding="utf-8").replace(PLACE, repository.id).encode()
         commit = repository.commit(files, f"The best model of {folder.name}")
-    push = Push(finish.outputs, _model_id(part, folder.name), repository.url, commit)
+    push = Push(finish.outputs, part.model_id or folder.name, repository.url, commit)
     journal.append(lambda state: None if push in state.pushes else {"kind": "pushed", **asdict(push)})
     return push
-
-
-def _model_id(part: HubPart, run_name: str) -> str:
-    return part.model_id if part.model_id is not None else run_name
 
 
 @contextmanager
@@ -91,12 +87,7 @@ def _file_in(model: Path, name: str) -> Path:
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository to which the token's account may write.
-
-    Attributes:
-        id: OWNER/NAME.
-        url: Its page.
-    """
+    """A repository, OWNER/NAME, to which the token's account may write, and the URL of its page."""
 
     id: str
     url: str
@@ -104,12 +95,7 @@ class Repository:
     def commit(self, files: Mapping[str, Path | bytes], message: str) -> str:
         """Replaces its model in one commit, so that nobody loads a part of it; returns the commit's id.
 
-        Files that the Hub has already, also from an interrupted upload, are not sent again. Other files stay, except
-        those of another model.
-
-        Raises:
-            ConfigError: the Hub refuses the commit.
-            StorageError: the Hub cannot be reached.
+        Files that the Hub has already are not sent again. Other files stay, except those of another model.
         """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi  # noqa: PLC0415
         from huggingface_hub.utils.tqdm import disable_progress_bars  # noqa: PLC0415
@@ -141,7 +127,10 @@ def repository_of(part: HubPart, run_name: str, *, make: bool) -> Repository:
     """
     from huggingface_hub import HfApi  # noqa: PLC0415
 
-    name = part.model_id if part.model_id is not None else _name_of_run(run_name)
+    try:
+        name = part.model_id or refuse_model_id(run_name)
+    except ValueError as error:
+        raise ConfigError(f"hub.model_id is null, and run.name {run_name} {error}") from None
     token = _token()
     api = HfApi(token=token)
     account = _ask(lambda: api.whoami(token=token), "hub")
@@ -157,13 +146,6 @@ def repository_of(part: HubPart, run_name: str, *, make: bool) -> Repository:
     if not is_there and not make and roles.get(identifier.partition("/")[0]) in (None, "read"):
         raise _foreign(what, account)
     return Repository(identifier, f"{api.endpoint}/{identifier}")
-
-
-def _name_of_run(run_name: str) -> str:
-    try:
-        return refuse_model_id(run_name)
-    except ValueError as error:
-        raise ConfigError(f"hub.model_id is null, and run.name {run_name} {error}") from None
 
 
 def _token() -> str:

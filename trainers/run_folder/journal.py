@@ -64,7 +64,6 @@ class Checkpoint:
     Attributes:
         name: Name of its folder, checkpoint-<step>-a<attempt>-<worker group>.
         step: Completed optimizer steps.
-        attempt: The attempt that wrote it.
         metrics: Scores on the validation set at this step.
         created: ISO 8601 time.
         files: Size in bytes and SHA-256 of each file.
@@ -88,7 +87,6 @@ class Group:
     """A worker group, which writes checkpoints and results until another is opened.
 
     Attributes:
-        attempt: Its attempt.
         id: Distinguishes it from other groups of the attempt, which Ray Train starts after a failure.
         sealed_bytes: How many bytes of its metrics count. None: all complete lines, since it may still write.
         reason: Why it follows another group of its attempt; "" if it is the first, or the reason is not known.
@@ -199,9 +197,7 @@ class State:
 class Journal:
     """Reads and extends a run's journal; threads may share it. Entries are read only once.
 
-    Args:
-        folder: The run folder.
-        most_bytes: A longer journal is not read, for readers with less memory than the writers. None: no limit.
+    A journal longer than `most_bytes` is not read, for readers with less memory than the writers.
     """
 
     def __init__(self, folder: RunFolder, *, most_bytes: int | None = None):
@@ -231,7 +227,9 @@ class Journal:
                 if entry is None:
                     return state
                 number = state.number + 1
-                content = _with_checksum(to_json({"number": number, "at": now(), **entry}, _key(number)).encode())
+                content = to_json({"number": number, "at": now(), **entry}, _key(number)).encode()
+                # Its own SHA-256 is the last key.
+                content = content[:-1] + _CHECKSUM + hashlib.sha256(content).hexdigest().encode() + b'"}'
                 if self._storage.create_exclusive(_key(number), content):
                     self._state = fold(state, json.loads(content))
                     return self._state
@@ -260,11 +258,6 @@ class Journal:
 
     def _read_entry(self, number: int) -> Any:
         return _parsed(number, self._storage.read_small(_key(number), MAX_ENTRY_BYTES))
-
-
-def _with_checksum(entry: bytes) -> bytes:
-    """Returns an entry, a JSON object, with its own SHA-256 as the last key."""
-    return entry[:-1] + _CHECKSUM + hashlib.sha256(entry).hexdigest().encode() + b'"}'
 
 
 def _parsed(number: int, content: bytes) -> Any:
@@ -402,10 +395,7 @@ def _sources(state: State) -> dict[str, str]:
 
 
 def accepted_metrics(folder: RunFolder, state: State, *, most_bytes: int | None = None) -> bytes:
-    """Returns all lines of metrics that count, of all worker groups in their order: bytes, one line of JSON each.
-
-    With `most_bytes`, no more of each group is read.
-    """
+    """Returns all lines of metrics that count, of all worker groups in their order; of each, `most_bytes` are read."""
     return b"".join(
         complete_lines(folder, group.metrics_key, most_bytes=most_bytes)[: group.sealed_bytes]
         for group in state.groups
@@ -416,8 +406,7 @@ def accepted_metrics(folder: RunFolder, state: State, *, most_bytes: int | None 
 def deduplicate(metrics: bytes) -> bytes:
     """Returns lines of metrics by step, each loss and score once: as written by the last worker group that reached it.
 
-    Args:
-        metrics: Lines of all groups in their order; a killed group may have got beyond its last checkpoint.
+    A killed group may have got beyond its last checkpoint.
     """
     kept: dict[Position, bytes] = {}
     for line in metrics.splitlines(keepends=True):

@@ -82,7 +82,6 @@ class RunFolder:
 
     @classmethod
     def of(cls, config: AnyConfig) -> "RunFolder":
-        """Returns the folder of the config's run, which must have a name."""
         assert config.run.name is not None
         url = f"{storage_path_of(config)}/{config.run.name}"
         return cls(open_storage(url, config.run.storage_options))
@@ -105,11 +104,7 @@ class RunFolder:
         return json.loads(self.storage.read_bytes(key)) if self.storage.exists(key) else None
 
     def read_yaml(self, key: str) -> Any | None:
-        """Returns the content of a YAML file, None if it does not exist.
-
-        Raises:
-            DataError: the file is not YAML in UTF-8.
-        """
+        """Returns the content of a YAML file, None if it does not exist; raises DataError if it is not YAML."""
         if not self.storage.exists(key):
             return None
         try:
@@ -118,11 +113,7 @@ class RunFolder:
             raise DataError(f"{self.storage.url(key)}: {error}") from None
 
     def write_json(self, key: str, content: Any) -> None:
-        """Writes a JSON file.
-
-        Raises:
-            ScoringError: a number is not finite.
-        """
+        """Writes a JSON file; raises ScoringError if a number is not finite."""
         self.storage.write_bytes(key, (to_json(content, self.storage.url(key), indent=2) + "\n").encode())
 
     def write_jsonl(self, key: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -143,7 +134,7 @@ class RunFolder:
 
 
 def now() -> str:
-    """Returns the current time as ISO 8601, UTC, to the second."""
+    """Returns the current time as ISO 8601, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -96,12 +96,7 @@ def _upload_left(
 def starting_point(staging: Staging, writer: GroupWriter, session: Session) -> tuple[Checkpoint, Path] | None:
     """Fetches the run's newest checkpoint into the staging folder of every node. Every rank calls this.
 
-    Returns:
-        The checkpoint and its local folder; None if the run has none yet.
-
-    Raises:
-        FencedError: another attempt has taken over.
-        ResumeError: all checkpoints of the run are damaged.
+    Returns the checkpoint and its local folder; None if the run has none yet. Raises ResumeError if all are damaged.
     """
     local = staging.folder / "resume"
     return _on_every_node(lambda: _fetch_undamaged(writer, local, newest, session.show_from_main), local, session)
@@ -123,11 +118,7 @@ def fetch_best(
 def fetch_weights(
     address: str, storage_options: StorageOptions, staging: Staging, session: Session
 ) -> tuple[Checkpoint, Path]:
-    """Fetches the model of a named checkpoint to every node. Every rank calls this.
-
-    Raises:
-        ResumeError: the checkpoint is not complete.
-    """
+    """Fetches the model of a named checkpoint to every node. Every rank calls this."""
     local = staging.folder / "weights"
 
     def fetch_named() -> tuple[Storage, Checkpoint]:

@@ -54,15 +54,12 @@ class Staging:
 
     @classmethod
     def open(cls, run_id: str, session: "Session", group: str | None = None) -> "Staging":
-        """Creates and locks the folder of a worker group, by default a new one; every rank calls this.
-
-        `run_id` is unique, so that a run of the same name in the same folder does not find this run's checkpoints.
-        """
+        """Creates and locks the folder of a worker group, by default a new one; every rank calls this."""
         group = group or session.broadcast(lambda: uuid.uuid4().hex[:8], "naming the worker group")
         root, lock = _root_of(run_id), None
         if session.local_rank == 0:
             # Locked before the folder exists, so that nobody finds the folder of a living group without its lock.
-            folder = root / _folder_name(group, session.node)
+            folder = root / f"{group}-{session.node}"
             lock = _new_lock(_lock_of(folder))
             folder.mkdir(mode=0o700)
         session.barrier("opening the staging folders")
@@ -74,7 +71,7 @@ class Staging:
 
     @property
     def folder(self) -> Path:
-        return self.root / _folder_name(self.group, self.node)
+        return self.root / f"{self.group}-{self.node}"
 
     def wait_for_earlier_groups(self, *, managed_by_service: bool, log: Callable[[str], None]) -> list[Path]:
         """Waits for earlier worker groups that are about to end; returns the folders of those that have ended.
@@ -84,8 +81,8 @@ class Staging:
         Raises:
             ResumeError: an earlier group is alive and no service counts attempts: two would train the same run.
         """
-        own = _folder_name(self.group, "")
-        folders = [path for path in sorted(self.root.iterdir()) if path.is_dir() and not path.name.startswith(own)]
+        others = (path for path in sorted(self.root.iterdir()) if not path.name.startswith(f"{self.group}-"))
+        folders = [path for path in others if path.is_dir()]
         if not managed_by_service:
             _wait_for_ends(folders)
             return folders
@@ -108,11 +105,7 @@ class Staging:
 
 
 def refuse_second_training(run_id: str) -> None:
-    """Waits for worker groups of a run on this node that are about to end.
-
-    Raises:
-        ResumeError: a group is still alive.
-    """
+    """Waits for worker groups of a run on this node that are about to end; raises ResumeError if one does not."""
     _wait_for_ends(path for path in _root_of(run_id).glob("*") if path.is_dir())
 
 
@@ -156,11 +149,9 @@ class StagedPart(NamedTuple):
 
 
 def stage(folder: Path, *, step: int, attempt: int, metrics: dict[str, float], part: NodePart = ONLY_PART) -> None:
-    """Marks a staged checkpoint, or a node's part, as complete, once all its files are written.
-
-    `metrics` are its scores on the validation set; percent.
-    """
-    files = {str(path.relative_to(folder)): {"size_bytes": path.stat().st_size} for path in _files(folder)}
+    """Marks a staged checkpoint, or a node's part, as complete, with its scores, once all its files are written."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != STAGED)
+    files = {str(path.relative_to(folder)): {"size_bytes": path.stat().st_size} for path in paths}
     checkpoint = Checkpoint(folder.name, step, attempt, metrics, now(), files)
     partial = folder / f"{STAGED}.part"
     shared = {} if part == ONLY_PART else {"part": part}
@@ -184,7 +175,8 @@ def list_staged(folders: Iterable[Path]) -> list[StagedPart]:
             checkpoint, part = read_staged(path)
         except (ValueError, TypeError, AttributeError):  # A node that lost power leaves empty or cut files.
             continue
-        if all(_size(path / name) == entry["size_bytes"] for name, entry in checkpoint.files.items()):
+        sizes = {path / name: entry["size_bytes"] for name, entry in checkpoint.files.items()}
+        if all(file.is_file() and file.stat().st_size == size for file, size in sizes.items()):
             found.append(StagedPart(checkpoint.step, checkpoint.name, part, path, bool(checkpoint.metrics)))
     return found
 
@@ -226,18 +218,6 @@ def remove(folder: Path) -> None:
 
 def _root_of(run_id: str) -> Path:
     return own_temporary_folder("staging") / hashlib.sha256(run_id.encode()).hexdigest()[:16]
-
-
-def _folder_name(group: str, node: str) -> str:
-    return f"{group}-{node}"
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != STAGED)
-
-
-def _size(path: Path) -> int | None:
-    return path.stat().st_size if path.is_file() else None
 
 
 def _lock_of(folder: Path) -> Path:

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from trainers.config.secrets import secret_lines
 from trainers.errors import RayscribeError, StoppedError, StorageError
@@ -87,51 +87,46 @@ def _cut_outside_secrets(text: bytes, secrets: Sequence[bytes]) -> int:
     return cut
 
 
-class WorkerLog:
-    """Copies the log of the calling process while the block runs. Its errors do not disturb the worker."""
-
-    def __init__(self, folder: RunFolder, attempt: int, *, rank: int, group: str):
-        self._folder = folder
-        self._key = worker_log_key(attempt, rank, group)
-        self._name = f"{_local_name(folder)}-{attempt}-{rank}-{group}"
-        self._copy: _Copy | None = None
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="worker-log", daemon=True)
-
-    def __enter__(self) -> Self:
-        sources = _sources_of_this_process()
-        if sources:
-            with contextlib.suppress(OSError, StorageError):
-                self._copy = _Copy.begin(own_temporary_folder(PURPOSE) / self._name, self._key, sources)
-                self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._copy is None:
-            return
-        self._closed.set()
-        self._thread.join()
+@contextlib.contextmanager
+def copied_log(folder: RunFolder, attempt: int, *, rank: int, group: str) -> Iterator[None]:
+    """Copies the log of the calling process while the block runs. Errors of copying do not disturb the worker."""
+    copy: _Copy | None = None
+    if sources := _sources_of_this_process():
+        base = own_temporary_folder(PURPOSE) / f"{_local_name(folder)}-{attempt}-{rank}-{group}"
+        with contextlib.suppress(OSError, StorageError):
+            copy = _Copy.begin(base, worker_log_key(attempt, rank, group), sources)
+    if copy is None:
+        yield
+        return
+    closed = threading.Event()
+    thread = threading.Thread(target=_follow, args=(copy, folder, closed), name="worker-log", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closed.set()
+        thread.join()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):
                 stream.flush()
-        _finish(self._copy, self._folder)
+        _finish(copy, folder)
 
-    def _follow(self) -> None:
-        assert self._copy is not None
-        sent_bytes, sent_s = 0, time.monotonic()
-        while not self._closed.wait(POLL_S):
-            with contextlib.suppress(OSError, StorageError):
-                size = self._copy.take_all()
-                due_s = sent_s + max(REFRESH_S, size / REFRESH_BYTES_PER_S)
-                if size > sent_bytes and time.monotonic() >= due_s:
-                    self._folder.storage.upload_file(self._copy.log, self._key)
-                    sent_bytes, sent_s = size, time.monotonic()
+
+def _follow(copy: "_Copy", folder: RunFolder, closed: threading.Event) -> None:
+    sent_bytes, sent_s = 0, time.monotonic()
+    while not closed.wait(POLL_S):
+        with contextlib.suppress(OSError, StorageError):
+            size = copy.take_all()
+            due_s = sent_s + max(REFRESH_S, size / REFRESH_BYTES_PER_S)
+            if size > sent_bytes and time.monotonic() >= due_s:
+                folder.storage.upload_file(copy.log, copy.key)
+                sent_bytes, sent_s = size, time.monotonic()
 
 
 @contextlib.contextmanager
 def worker_log(folder: RunFolder, attempt: int, *, rank: int, group: str) -> Iterator[None]:
     """Keeps a worker's log while the block runs, with the error that ends it, which Ray prints in another process."""
-    with WorkerLog(folder, attempt, rank=rank, group=group):
+    with copied_log(folder, attempt, rank=rank, group=group):
         try:
             yield
         except StoppedError:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from trainers.run_folder.layout import RunFolder
-from trainers.run_folder.worker_logs import WorkerLog
+from trainers.run_folder.worker_logs import copied_log
 from trainers.storage import open_storage
 
 WHAT = {"words", "raises", "nothing", "waits"}
@@ -24,7 +24,7 @@ def main(folder: str, what: str) -> None:
     assert what in WHAT
     Path(folder).mkdir(exist_ok=True)
     print("before the block", flush=True)
-    with WorkerLog(RunFolder(open_storage(folder)), 2, rank=1, group="abc"):
+    with copied_log(RunFolder(open_storage(folder)), 2, rank=1, group="abc"):
         if what == "nothing":
             return
         print("from Python", flush=True)

@@ -222,7 +222,7 @@ def test_a_change_of_the_number_of_workers_is_entered_with_its_step(folder: RunF
     driver = begin(folder)
     for name, workers, step, line in (
         ("x", 3, 0, None),
-        ("y", 2, 40, "from step 40 on there are 2 workers, before 3"),
+        ("y", 2, 40, "from step 40 on, 2 workers train, before 3"),
         ("z", 2, 60, None),
     ):
         writer = GroupWriter.of(driver.folder, driver.attempt, name)
@@ -232,7 +232,7 @@ def test_a_change_of_the_number_of_workers_is_entered_with_its_step(folder: RunF
     GroupWriter.of(driver.folder, driver.attempt, "gone").open(1)
     last = GroupWriter.of(driver.folder, driver.attempt, "last")
     last.open(4)
-    assert last.resize(60, 4) == "from step 60 on there are 4 workers, before 2"
+    assert last.resize(60, 4) == "from step 60 on, 4 workers train, before 2"
     state = Journal(folder).read()
     assert (state.workers, state.resizes) == (4, (Resize(40, 3, 2, 1), Resize(60, 2, 4, 1)))
     with pytest.raises(FencedError):

@@ -14,7 +14,7 @@ import pytest
 from trainers.run_folder import worker_logs
 from trainers.run_folder.attempt_status import worker_log_key
 from trainers.run_folder.layout import RunFolder
-from trainers.run_folder.worker_logs import MASK, TailedFile, WorkerLog, finish_logs
+from trainers.run_folder.worker_logs import MASK, TailedFile, copied_log, finish_logs
 from trainers.storage import open_storage
 
 ROOT = Path(__file__).parents[3]
@@ -122,7 +122,7 @@ def test_a_process_that_prints_to_no_file_keeps_no_log(folder: RunFolder) -> Non
     try:
         os.dup2(writer, 1)
         os.dup2(writer, 2)
-        with WorkerLog(folder, 2, rank=1, group="abc"):
+        with copied_log(folder, 2, rank=1, group="abc"):
             pass
     finally:
         for descriptor, target in zip(saved, (1, 2), strict=True):
