@@ -147,15 +147,10 @@ def found_in(error: RayscribeError, field: str = "") -> Finding:
 
 
 def run_check(check: Check[Checked], checked: Checked) -> Iterator[Finding]:
-    """Runs one check; never raises.
+    """Runs one check, and yields its findings, with name and durations; never raises.
 
-    Args:
-        check: The check.
-        checked: The subject of the check.
-
-    Yields:
-        Its findings, with name and durations. An error of Rayscribe becomes a problem with the error's message; any
-            other exception becomes a warning, so that a bug in a check does not prevent a run.
+    An error of Rayscribe becomes a problem with the error's message; any other exception becomes a warning, so that a
+    bug in a check does not prevent a run.
     """
     began = time.monotonic()
     for finding in _findings(check, checked):

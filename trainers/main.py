@@ -164,11 +164,7 @@ def _recipe_of(path: Path, content: Mapping[str, Any] | None) -> tuple[dict[str,
 
 
 def scope_of(given: TaskArguments) -> ConfigScope:
-    """Returns the part of a config that the verb reads.
-
-    Raises:
-        ConfigError: the arguments do not determine it.
-    """
+    """Returns the part of a config that the verb reads; raises ConfigError if the arguments do not determine it."""
     if given.verb == "evaluate":
         if given.model is None:
             raise ConfigError("--model is missing: name a run folder, a folder with a model, or a Hub id")
@@ -183,11 +179,7 @@ def scope_of(given: TaskArguments) -> ConfigScope:
 
 
 def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) -> int:
-    """Runs a verb with or without Ray.
-
-    Raises:
-        RayscribeError: the error that stopped it.
-    """
+    """Runs a verb with or without Ray; returns an exit code."""
     # Otherwise Python traverses half a million objects of these libraries at exit, for seconds.
     atexit.register(gc.freeze)
     wait_asleep()
@@ -213,11 +205,7 @@ def run_verb(given: TaskArguments, config: TrainConfig, changed: Sequence[str]) 
 
 
 def result_of(call: Call, verb: Verb[Result]) -> Result:
-    """Runs a verb on the engine that its config requires, and returns its result.
-
-    Raises:
-        RayscribeError: the error that stopped it.
-    """
+    """Runs a verb on the engine that its config requires, and returns its result."""
     given, config = call.given, call.config
     if given.verb == "evaluate":
         from trainers.models.sources.run_models import find_model  # noqa: PLC0415
@@ -228,12 +216,7 @@ def result_of(call: Call, verb: Verb[Result]) -> Result:
 
 
 def call_from_python(given: TaskArguments, verb: Verb[Result]) -> Result:
-    """Returns the result of a verb, for a caller in Python; see `result_of`.
-
-    Raises:
-        RayscribeError: the error that stopped it.
-        Interruption: a signal stopped it.
-    """
+    """Returns the result of a verb, for a caller in Python; raises Interruption if a signal stopped it."""
     STOP_SIGNAL.reset()
     with STOP_SIGNAL.on_signals():
         resolve_secrets(os.environ)

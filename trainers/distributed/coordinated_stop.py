@@ -62,11 +62,7 @@ class LastStep(TrainerCallback):
             control.should_evaluate = control.should_evaluate and not self.skips_evaluation(args)
 
     def _is_last(self, step: int) -> bool:
-        """Returns True if training ends after this step; otherwise this rank commits to the next step.
-
-        Raises:
-            LostWorkerError: this rank can no longer vote, so the others would wait forever.
-        """
+        """Returns True if training ends after this step; otherwise this rank commits to the next step."""
         self._check_polling(step)
         with self._lock:
             if not self._requested.is_set():

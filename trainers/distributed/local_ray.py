@@ -273,7 +273,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     """
     found: dict[int, psutil.Process] = {}
     # Oldest first, so that parents come before their children.
-    for process in sorted(psutil.process_iter(["create_time"]), key=lambda each: each.info["create_time"] or math.inf):
+    for process in sorted(psutil.process_iter(), key=_started_s):
         # Processes of other users cannot be read, and are not ours.
         with contextlib.suppress(psutil.Error, OSError):
             if process.status() != psutil.STATUS_ZOMBIE and (
@@ -306,6 +306,13 @@ def gcs_addresses_of(processes: Iterable[psutil.Process]) -> set[str]:
             words = " ".join(process.cmdline()).split()
             found.update(word.removeprefix(GCS_ADDRESS) for word in words if word.startswith(GCS_ADDRESS))
     return found
+
+
+def _started_s(process: psutil.Process) -> float:
+    try:
+        return float(process.create_time())
+    except psutil.Error:
+        return math.inf
 
 
 def held_ports(count: int) -> dict[int, socket.socket]:

@@ -106,11 +106,7 @@ class Agent:
 
 
 def drain(raylet: Raylet, notice: Notice) -> str | None:
-    """Requests the head to drain a node; safe to repeat.
-
-    Returns:
-        The reason of a failure; None if the node is draining.
-    """
+    """Requests the head to drain a node; returns the reason of a failure, None if the node is draining."""
     left_s = max(1, round(notice.at_s - time.time()))
     command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "drain-node", "--address", raylet.head]
     command += ["--node-id", raylet.node_id, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]

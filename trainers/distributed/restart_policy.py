@@ -40,11 +40,7 @@ class RestartPolicy:
         self._losses = 0
 
     def count(self, error: RayscribeError, *, is_preempted: bool = False) -> str | None:
-        """Counts a failure that is not final.
-
-        Args:
-            error: Cause of the failure.
-            is_preempted: True if the node was preempted, which is never counted.
+        """Counts a failure that is not final; a preempted node is never counted.
 
         Returns:
             The message that the workers restart; None if there were too many failures.

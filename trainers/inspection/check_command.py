@@ -38,9 +38,6 @@ def check(subject: Subject, only: str | None) -> int:
     """Runs groups of checks (`only`, joined by commas; by default all without Ray) and prints a line for each finding.
 
     Returns the exit code: 0 without errors, otherwise that of ConfigError.
-
-    Raises:
-        ConfigError: a group does not exist.
     """
     if subject.light and not subject.needs_torch:
         # Makes transformers behave as if torch was not installed: configs and tokenizers load in one second instead of

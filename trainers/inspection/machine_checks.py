@@ -31,12 +31,8 @@ def build_here(*, use_gpu: bool) -> Build:
         import torch  # noqa: PLC0415
 
         sees_devices = torch.cuda.is_available()
-    kind, name = kind_of(
-        constants["__version__"],
-        hip=constants["hip"],
-        cuda=constants["cuda"],
-        has_habana=importlib.util.find_spec("habana_frameworks") is not None,
-    )
+    has_habana = importlib.util.find_spec("habana_frameworks") is not None
+    kind, name = kind_of(constants["__version__"], hip=constants["hip"], cuda=constants["cuda"], has_habana=has_habana)
     return Build(kind, name, sees_devices, python=sys.executable, packages=tuple(_installed(BUILT_WITH_TORCH)))
 
 

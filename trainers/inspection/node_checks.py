@@ -197,15 +197,12 @@ def ask(
 def other_nodes(*wanted: Mapping[str, float]) -> list[dict[str, Any]]:
     """Returns the nodes except the driver's that can ever hold one of these resource demands."""
     own = ray.get_runtime_context().get_node_id()
-    return [
-        node
-        for node in ray.nodes()
-        if node["Alive"] and node["NodeID"] != own and any(_holds(node["Resources"], each) for each in wanted)
-    ]
 
+    def holds(node: Mapping[str, float], each: Mapping[str, float]) -> bool:
+        return all(node.get(name, 0.0) >= amount for name, amount in each.items())
 
-def _holds(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
-    return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
+    others = (node for node in ray.nodes() if node["Alive"] and node["NodeID"] != own)
+    return [node for node in others if any(holds(node["Resources"], each) for each in wanted)]
 
 
 def folders_of(config: TrainConfig) -> dict[str, str]:
@@ -215,12 +212,7 @@ def folders_of(config: TrainConfig) -> dict[str, str]:
 
 
 def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, float]) -> None:
-    """Refuses a folder that is not the same on the driver and on other nodes with workers or preparing tasks.
-
-    Raises:
-        ConfigError: names the folder and the nodes.
-        StorageError: the driver cannot write to a folder.
-    """
+    """Refuses a folder that is not the same on the driver and on other nodes with workers or preparing tasks."""
     nodes = other_nodes(config.scaling.worker_resources, {"CPU": 1.0, **task_resources})
     folders = {name: folder for name, folder in folders_of(config).items() if not is_url(folder)}
     if not nodes or not folders:
@@ -235,11 +227,7 @@ def refuse_unshared_folders(config: TrainConfig, task_resources: Mapping[str, fl
 
 @contextmanager
 def marked(folders: Mapping[str, str], options: StorageOptions) -> Iterator[str]:
-    """Writes a new file into each of these folders and buckets while the block runs; yields its name.
-
-    Raises:
-        StorageError: a folder cannot be written; names its field.
-    """
+    """Writes a new file into each of these folders and buckets while the block runs; yields its name."""
     marker = f".rayscribe-shared-{uuid4().hex}"
     try:
         for name, folder in folders.items():
@@ -279,7 +267,7 @@ def not_shared(name: str, folder: str, where: str) -> str:
 def refuse_unread_recordings(
     blocks: Sequence[pa.Table], reader: RecordingReader, task_resources: Mapping[str, float]
 ) -> None:
-    """Makes each node that may prepare rows read some recordings; those that only that node cannot read would be lost.
+    """Makes each node that may prepare rows read some recordings, since those that it cannot read would be lost.
 
     Raises:
         DataError: a node cannot read recordings that the driver's node reads; names node, recording and reason.
@@ -327,12 +315,7 @@ class WorkerCheck:
         return cls(device, tuple(url for url in prepared if not is_url(url)))
 
     def __call__(self) -> None:
-        """Checks this node.
-
-        Raises:
-            ResourceError: torch is not built for the node's GPUs, or the node has none.
-            DataError: the node does not have the data.
-        """
+        """Raises ResourceError if torch does not use the node's GPUs, DataError if the node lacks the data."""
         node = ray.util.get_node_ip_address()
         if self.device in GPU_ACCELERATORS:
             build = build_here(use_gpu=True)

@@ -86,12 +86,7 @@ class Subject:
 
     @cached_property
     def model(self) -> "OpenedModel":
-        """The files that describe the model, on this machine.
-
-        Raises:
-            ConfigError: a source does not exist, or is not a model.
-            StorageError: a source cannot be read from here, or is too large to be read for a check.
-        """
+        """The files that describe the model, on this machine."""
         from trainers.models.sources.opened_model import open_sources, pin_sources  # noqa: PLC0415
 
         if self.elsewhere and (files := self._model_files):
@@ -121,11 +116,7 @@ class Subject:
 
     @property
     def has_begun(self) -> bool:
-        """True if the run has a checkpoint, so that it keeps the experiment that it began with.
-
-        Raises:
-            StorageError: the storage of the run cannot be read, or is a folder of other machines.
-        """
+        """True if the run has a checkpoint, so that it keeps the experiment that it began with."""
         if self.elsewhere:
             refuse_other_machines(storage_path_of(self.config))
         return Journal(RunFolder.of(self.config)).read().has_begun

@@ -52,7 +52,6 @@ class PlannedModel(NamedTuple):
 
     Attributes:
         config: The config, with model and decode part as parsed by the family.
-        family: Family of the model's weights.
         model: The model's files on this node.
         processor: Processor of pretrained weights. None: the run has its own or learns it, or has ended.
     """
@@ -92,11 +91,7 @@ class AttemptPlan:
 
 
 def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: StatusWriter) -> TrainTask | None:
-    """Begins an attempt; returns None if the run has finished already.
-
-    Raises:
-        RayscribeError: the attempt cannot begin, or cannot succeed.
-    """
+    """Begins an attempt; returns None if the run has finished already."""
     problems = Problems()
     with problems:
         check_storage(config)
@@ -124,11 +119,7 @@ def begin(config: TrainConfig, engine: Engine, request: AttemptRequest, status: 
 def resolve(
     config: TrainConfig, engine: Engine, request: AttemptRequest, state: State, status: StatusWriter
 ) -> AttemptPlan:
-    """Plans an attempt on a state of the journal; finds all problems that would stop it after hours of preparing.
-
-    Raises:
-        RayscribeError: the attempt cannot begin, or cannot succeed.
-    """
+    """Plans an attempt on a state of the journal; finds all problems that would stop it after hours of preparing."""
     request.check(state)
     if not request.is_managed and state.experiment is not None:
         # Workers check this too, but only after readers consider this attempt the run's.
@@ -242,18 +233,12 @@ def _check_hub(part: HubPart, run_name: str, *, make: bool) -> None:
 
 
 def commit(plan: AttemptPlan, journal: Journal) -> Driver | None:
-    """Commits an attempt to the journal; returns None if the journal has changed since the plan was resolved.
+    """Commits an attempt to the journal; returns None if the journal has changed since the plan was resolved."""
 
-    Raises:
-        FencedError: an attempt of the same or a later number has begun.
-    """
-    request, number = plan.request, plan.state.number
-    driver = Driver.open(
-        request.folder,
-        journal,
-        request.number,
-        lambda state: plan.continuation.experiment if state.number == number else None,
-    )
+    def experiment_on(state: State) -> dict[str, Any] | None:
+        return plan.continuation.experiment if state.number == plan.state.number else None
+
+    driver = Driver.open(plan.request.folder, journal, plan.request.number, experiment_on)
     if driver is not None:
         for change in plan.continuation.changes:
             print_line(f"changed since the previous attempt: {change}")

@@ -5,7 +5,7 @@ which changes as `training.extend` says; or free to change, which takes effect a
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -61,6 +61,11 @@ OF_STEPS = (
     "training.max_batch_duration_s",
 )
 LENGTH = ("max_steps", "num_train_epochs")
+# The fix for changes after which workers could not load the checkpoint's shards.
+OTHER_SHARDS = (
+    "; a checkpoint's weights go on under another strategy, or in another number of shards, in a new run with a new "
+    "optimizer (--set run.name=… --set run.resume=from:<checkpoint>)"
+)
 # Key in an experiment: the sources of its model when it began.
 SOURCES = "model_sources"
 # Fields of the run's identity, and fields that other lines report.
@@ -145,7 +150,7 @@ def decide(
             f"{url}: holds another experiment, so it is not continued:\n"
             + "\n".join(f"  - {_difference(name, before.get(name), wanted.get(name), fields)}" for name in changed)
             + "\nname another run (--set run.name=…), or set these back"
-            + _other_shards(changed)
+            + (OTHER_SHARDS if any(name == SHARDS or name.startswith("strategy.") for name in changed) else "")
         )
     return _go_on(url, state, previous, resolved, wanted)
 
@@ -164,16 +169,6 @@ def _difference(name: str, before: object, wanted: object, fields: Mapping[str, 
         keeping = f"; {keep.format(before)}" if before is not None and wanted is not None else ""
         return f"{', '.join(why) or ' × '.join(OF_STEPS[:3])}: {of_step}{keeping}"
     return f"{name}: {before!r} → {wanted!r}"
-
-
-def _other_shards(changed: Sequence[str]) -> str:
-    """Returns the fix for changes after which workers could not load the checkpoint's shards."""
-    if not any(name == SHARDS or name.startswith("strategy.") for name in changed):
-        return ""
-    return (
-        "; a checkpoint's weights go on under another strategy, or in another number of shards, in a new run with a "
-        "new optimizer (--set run.name=… --set run.resume=from:<checkpoint>)"
-    )
 
 
 def known_sources(state: State) -> Mapping[str, Any] | None:
@@ -209,7 +204,12 @@ def _go_on(
     assert state.experiment is not None
     known = [Length(**item) for item in state.experiment["lengths"]]
     lengths = _extended(url, known, config.training)
-    _refuse_fewer_steps(url, state, lengths[-1])
+    most, last = lengths[-1].max_steps, max((item.step for item in state.checkpoints), default=0)
+    if most is not None and most < last:
+        raise ResumeError(
+            f"{url}: training.max_steps is {most}, but the run is at step {last}: raise max_steps, or name another run "
+            "(--set run.name=…)"
+        )
     changes = _free_changes(previous, config)
     reported = [f"{name}: {old!r} → {new!r}" for name, (old, new) in changes.items()]
     before, now = (previous or {}).get("training", {}).get("extend"), config.training.extend
@@ -234,11 +234,7 @@ def _length(part: TrainingPart) -> Length:
 
 
 def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]:
-    """Returns the lengths, with the requested one appended if it is new.
-
-    Raises:
-        ResumeError: the length changes, and `extend` is missing or impossible for the learning rate schedule.
-    """
+    """Returns the lengths, with the requested one appended if it is new."""
     last, asked = known[-1], _length(part)
     if (last.max_steps, last.num_train_epochs) == (asked.max_steps, asked.num_train_epochs):
         return known
@@ -266,15 +262,6 @@ def _extended(url: str, known: list[Length], part: TrainingPart) -> list[Length]
     return [*known, replace(asked, extend=part.extend)]
 
 
-def _refuse_fewer_steps(url: str, state: State, length: Length) -> None:
-    last = max((item.step for item in state.checkpoints), default=0)
-    if length.max_steps is not None and length.max_steps < last:
-        raise ResumeError(
-            f"{url}: training.max_steps is {length.max_steps}, but the run is at step {last}: "
-            "raise max_steps, or name another run (--set run.name=…)"
-        )
-
-
 def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> dict[str, tuple[Any, Any]]:
     """Returns old and new value of each changed field that is not part of the experiment."""
     changes: dict[str, tuple[Any, Any]] = {}
@@ -294,11 +281,7 @@ def _free_changes(previous: Mapping[str, Any] | None, config: TrainConfig) -> di
 
 
 def previous_config(folder: RunFolder, state: State) -> dict[str, Any] | None:
-    """Returns the config of the newest attempt; None if no attempt has written one.
-
-    Raises:
-        ResumeError: both copies of the config are damaged.
-    """
+    """Returns the config of the newest attempt; None if no attempt has written one."""
     damaged = []
     for key in (f"{ATTEMPTS}/{state.prepared}/{CONFIG}", CONFIG):
         if state.prepared is not None and folder.storage.exists(key):
@@ -328,16 +311,12 @@ def finished(state: State, folder: RunFolder, config: TrainConfig, data_keys: Ma
     Raises:
         ResumeError: the run has finished with another test set or other decode settings, so its score is another one.
     """
-    if not has_ended(state, config):
+    if state.finished is None or not has_ended(state, config):
         return False
-    assert state.finished is not None
-    result = state.finished.result
-    if result["test_data"] != data_keys.get("test"):
-        other = "on another test set"
-    elif _decodes_otherwise(result, config):
-        other = "with other decode settings"
-    else:
+    is_other_set = state.finished.result["test_data"] != data_keys.get("test")
+    if not is_other_set and not _decodes_otherwise(state.finished.result, config):
         return True
+    other = "on another test set" if is_other_set else "with other decode settings"
     raise ResumeError(
         f"{folder.url}: this run has finished, and was scored {other}; score its model as the recipe is now with: "
         f"rayscribe evaluate SPEC --model {folder.url}"

@@ -45,7 +45,6 @@ class RunResult:
     Attributes:
         folder: The run folder's path or URL.
         totals: Totals of the split that was scored last: test, or validation without a test split.
-        model: The model part of the config, for the language and a shortened context.
         best_step: Optimizer steps of the scored checkpoint if a later one was worse on the validation set, else None.
     """
 

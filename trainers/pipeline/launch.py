@@ -92,11 +92,7 @@ def launch(
 
 
 def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> Driver | None:
-    """Begins an attempt; returns None if the run has finished already.
-
-    Raises:
-        RayscribeError: the attempt cannot begin.
-    """
+    """Begins an attempt; returns None if the run has finished already."""
     folder, state = request.folder, journal.read()
     request.check(state)
     if config.run.resume == "never" and state.number and not request.is_retry:
@@ -114,7 +110,11 @@ def _begin(config: ScriptConfig, journal: Journal, request: AttemptRequest) -> D
     request.write_start(driver, config, driver.check().experiment or {})
     driver.own.write_jsonl(layout.QUARANTINE, [])
     enter_prepared(driver)
-    _say_what_changes(config, state)
+    if (before := _other_command(config, state)) is not None:
+        print_line(f"changed since this run began: script.command, before: {before}")
+    last = newest(state.checkpoints)
+    if last is not None:
+        print_line(f"the program can continue from {last.name} if it looks for it in its output folder")
     return driver
 
 
@@ -122,14 +122,6 @@ def _other_command(config: ScriptConfig, state: State) -> str | None:
     """Returns the command of the run if the config has another one."""
     before = (state.experiment or {}).get("command")
     return shlex.join(before) if before is not None and before != list(config.script.command) else None
-
-
-def _say_what_changes(config: ScriptConfig, state: State) -> None:
-    if (before := _other_command(config, state)) is not None:
-        print_line(f"changed since this run began: script.command, before: {before}")
-    last = newest(state.checkpoints)
-    if last is not None:
-        print_line(f"the program can continue from {last.name} if it looks for it in its output folder")
 
 
 def _finish(driver: Driver) -> None:

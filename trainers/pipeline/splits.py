@@ -33,12 +33,7 @@ from trainers.storage import Storage, open_storage
 
 
 def prepare_all(config: TrainConfig, engine: Engine, splits: tuple[str, ...] = SPLITS) -> dict[str, PreparedSet]:
-    """Prepares every split of the config that is not prepared yet.
-
-    Raises:
-        DataError: a manifest is wrong, or too many recordings cannot be decoded.
-        StorageError: the storage cannot be written.
-    """
+    """Prepares every split of the config that is not prepared yet."""
     check_storage(config)
     engine.check(config, trains=False)
     return prepare_splits(config, open_config_sources(config, splits), engine)
@@ -185,18 +180,13 @@ def _prepare(config: TrainConfig, source: SourceSplit, engine: Engine, show: Cal
     )
     if is_new:
         for part in prepared.parts:
-            _write_page(part)
+            with writing_page("a prepared set", part.url):
+                if not part.storage.exists(REPORT):
+                    # Imported here: plotting is slow to load, and needed once per set.
+                    from trainers.scoring.report.data_section import prepared_html  # noqa: PLC0415
+
+                    part.storage.write_bytes(REPORT, prepared_html(part).encode())
     return prepared
-
-
-def _write_page(prepared: PreparedSet) -> None:
-    """Writes the page of a set without one, such as a part of a mix."""
-    with writing_page("a prepared set", prepared.url):
-        if not prepared.storage.exists(REPORT):
-            # Imported here: plotting is slow to load, and needed once per set.
-            from trainers.scoring.report.data_section import prepared_html  # noqa: PLC0415
-
-            prepared.storage.write_bytes(REPORT, prepared_html(prepared).encode())
 
 
 @contextmanager

@@ -38,11 +38,7 @@ WORKERS_IMPORT = (f"{__package__}.on_machine.worker_group", "deepspeed")
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a verb.
-
-    Attributes:
-        changed: Overrides of the config, for the record.
-    """
+    """A call of a verb; `changed` has the overrides of the config, for the record."""
 
     given: TaskArguments
     config: TrainConfig
@@ -77,11 +73,7 @@ def evaluate(call: Call, engine: "Engine") -> "RunResult":
 
 
 def prepare(call: Call, engine: "Engine") -> "dict[str, PreparedSet]":
-    """Decodes and stores each split that is not stored yet.
-
-    Raises:
-        ConfigError: the config names no data.
-    """
+    """Decodes and stores each split that is not stored yet; raises ConfigError if the config names no data."""
     from trainers.data.text_report import report_of  # noqa: PLC0415
     from trainers.pipeline.splits import prepare_all  # noqa: PLC0415
 
@@ -110,12 +102,7 @@ def reason_for_ray(
 ) -> str | None:
     """Returns why a command runs on Ray, for a message; None if it runs in processes of this machine.
 
-    Args:
-        scaling: The scaling part of the config.
-        address: Address of a cluster on the command line.
-        variables: The environment.
-        asked: True if the command line has --ray.
-        has_joined: True if this process has joined a Ray before.
+    The command line may have an address, and `asked` with --ray; this process may have joined a Ray before.
     """
     strange = sorted(scaling.worker_resources.keys() - USUAL_RESOURCES)
     reasons = {
@@ -150,11 +137,7 @@ def crowding(workers: int, each: int, cpus: int) -> str | None:
 
 
 def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Result:
-    """Runs a verb on Ray if something needs it (`needs_ray` names it), else in processes of this machine.
-
-    Raises:
-        RayscribeError: the verb failed.
-    """
+    """Runs a verb on Ray if something needs it (`needs_ray` names it), else in processes of this machine."""
     given, config = call.given, call.config
     if given.ray is False:
         _load(call)
@@ -181,11 +164,7 @@ def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Resu
 
 
 def run_script(given: TaskArguments, config: ScriptConfig, changed: Sequence[str]) -> None:
-    """Runs a program on Ray workers.
-
-    Raises:
-        RayscribeError: the program failed.
-    """
+    """Runs a program on Ray workers."""
     if given.verb != "train" or given.debug or given.ray is False:
         wrong = "--debug" if given.debug else "--no-ray" if given.ray is False else f"--verb {given.verb}"
         raise ConfigError(f"{wrong}: a recipe with trainer: script runs a program on Ray, and does nothing else")
@@ -212,11 +191,7 @@ def _joined_ray(config: AnyConfig, address: str | None, meanwhile: Callable[[], 
 
 
 def _load(call: Call) -> None:
-    """Loads torch, transformers and the modules that use them, and lets them check the arguments of a training.
-
-    Raises:
-        ConfigError: an argument is refused.
-    """
+    """Loads torch, transformers and the modules that use them, and lets them check the arguments of a training."""
     show(Stage("imports", LIBRARIES))
     from trainers.training.arguments import check_arguments, check_trackers  # noqa: PLC0415
 

@@ -54,13 +54,6 @@ KNOWN_EXPORTS: Mapping[str, KnownExport] = {
     "onnx": KnownExport(f"{_HERE}.graph_exporters:Onnx", ("onnx", "onnxscript", "onnxruntime"), "onnx"),
     "openvino": KnownExport(f"{_HERE}.graph_exporters:OpenVino", ("openvino",), "openvino"),
 }
-# Requested formats without a converter in any package index.
-LEFT_TO_OTHERS: Mapping[str, str] = {
-    "ggml": (
-        "the converter of whisper.cpp is a script of its repository (models/convert-h5-to-ggml.py), which no package "
-        "has: export to hf, and run that script on the folder"
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -93,8 +86,6 @@ class ExportRequest:
         if not names:
             raise ConfigError(f"--to is empty: name formats, with commas between them: {', '.join(KNOWN_EXPORTS)}")
         for name in names:
-            if name in LEFT_TO_OTHERS:
-                raise ConfigError(f"--to {name}: {LEFT_TO_OTHERS[name]}")
             if name not in KNOWN_EXPORTS:
                 raise ConfigError(f"--to {name}: there is no such format: one of {', '.join(KNOWN_EXPORTS)}")
         if not 0 <= self.tolerance <= 100:

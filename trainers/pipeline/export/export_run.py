@@ -46,7 +46,6 @@ class ScoredRun:
         totals: The run's score that other runtimes can reproduce: at the model's full context, and without a search.
         rows: The scored utterances, as in evaluation/test.jsonl.
         prepared: The prepared set with their recordings.
-        normalizer: The normalizer of the score.
     """
 
     folder: RunFolder
@@ -89,11 +88,7 @@ class ScoredRun:
 
     @contextmanager
     def opened(self) -> Iterator[Source]:
-        """Downloads and opens the run's model while the block runs.
-
-        Raises:
-            ConfigError: the model cannot be opened. StorageError: it cannot be read.
-        """
+        """Downloads and opens the run's model while the block runs."""
         with TemporaryDirectory(prefix="rayscribe-export-") as temporary:
             local = Path(temporary) / MODEL
             self.folder.storage.download_folder(self.model, local)
@@ -114,10 +109,9 @@ def _prepared(folder: RunFolder, config: Mapping[str, Any], key: str) -> Prepare
 
 
 def _normalizer(folder: RunFolder, totals: Mapping[str, Any]) -> Normalizer:
-    name = str(totals.get("normalizer"))
+    name, version = str(totals.get("normalizer")), totals.get("normalizer_version")
     ours = NORMALIZERS.get(name)
-    if ours is None or ours.version != totals["normalizer_version"]:
-        version = totals["normalizer_version"]
+    if ours is None or ours.version != version:
         raise ConfigError(
             f"{folder.url}: its score was made with the normalizer {name} {version}, which this version does not have, "
             "so that no other score compares with it: export it with the version that trained it"
@@ -126,11 +120,7 @@ def _normalizer(folder: RunFolder, totals: Mapping[str, Any]) -> Normalizer:
 
 
 def positions_of(prepared: PreparedSet, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Returns the positions of scored utterances in their prepared set.
-
-    Raises:
-        DataError: an utterance is missing.
-    """
+    """Returns the positions of scored utterances in their prepared set."""
     places = {id_: place for place, id_ in enumerate(prepared.index["id"].to_pylist())}
     missing = [row["id"] for row in rows if row["id"] not in places]
     if missing:
@@ -289,11 +279,7 @@ def _record(folder: Path, name: str, outcome: Outcome, found: FormatScore, run: 
 
 
 def score_format(runtime: Runtime, source: Source, run: ScoredRun, what: str) -> FormatScore:
-    """Recognizes and scores the utterances that the run scored; lines of progress begin with `what`.
-
-    Raises:
-        DataError: an utterance is not in the prepared set, or is damaged there.
-    """
+    """Recognizes and scores the utterances that the run scored; lines of progress begin with `what`."""
     recognizer, limits = source.recognizer, source.recognizer.limits
     features = recognizer.new_features()
     edge_s = limits.context_s if limits.full_context else None

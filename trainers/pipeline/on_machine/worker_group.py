@@ -231,12 +231,7 @@ class MachineEngine:
     """Runs in processes of this machine, see `process_server`, whose server must be started before."""
 
     def run_shard_tasks(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-        """Runs preparing tasks, one on each CPU.
-
-        Raises:
-            LostWorkerError: a process died.
-            RayscribeError: a task failed.
-        """
+        """Runs preparing tasks, one on each CPU."""
         processes = min(cpus_of_this_machine(), len(blocks))
         start: dict[str, Any] = {"initializer": become_part_of_driver, "initargs": (dict(os.environ),)}
         with converting_errors(), ProcessPoolExecutor(processes, mp_context=PROCESSES, **start) as pool:

@@ -45,12 +45,7 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
         self._policy.note_progress()
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """Decides once per group: Ray polls a group that has left a drained node until the node's deadline.
-
-        Raises:
-            RayscribeError: the error would recur, or a stop was requested.
-            TooManyFailuresError: there were more failures than allowed.
-        """
+        """Decides once per group: Ray polls a group that has left a drained node until the node's deadline."""
         if worker_group_status.errors and not self._decided:
             self._decide(worker_group_status.errors)
             self._decided = True

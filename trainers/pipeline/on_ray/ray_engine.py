@@ -53,12 +53,7 @@ class RayEngine:
         self._train_loop = train_loop
 
     def run_shard_tasks(self, blocks: list[pa.Table], task: ShardTask) -> Iterator[pa.Table]:
-        """Runs preparing tasks with Ray Data.
-
-        Raises:
-            DataError: a node cannot read recordings that the driver's node reads.
-            RayscribeError: a task failed.
-        """
+        """Runs preparing tasks with Ray Data; refuses nodes that do not read what the driver's node reads."""
         refuse_unread_recordings(blocks, task.reader, self._task_resources)
         try:
             yield from run_on_ray(blocks, task, self._task_resources)
@@ -98,13 +93,7 @@ class RayEngine:
 def transcribe_on_ray(
     blocks: Sequence[pa.Table], task: TranscribeTask, folder: TranscriptionFolder, num_workers: int | None
 ) -> Iterator[pa.Table]:
-    """Yields OUTCOMES of each block; a block whose process or node is lost is given to another.
-
-    Raises:
-        DataError: a node cannot read recordings that the driver's node reads.
-        ResourceError: the cluster has no capacity for a single process.
-        RayscribeError: a process failed.
-    """
+    """Yields OUTCOMES of each block; a block whose process or node is lost is given to another."""
     part = task.config.scaling
     held = largest_cluster(part.selects)
     if held.get("GPU") and "use_gpu" not in part.model_fields_set:

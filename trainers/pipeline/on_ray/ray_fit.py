@@ -116,7 +116,6 @@ def fit_to_end(
         managed_by_service: True if a queue restarts the run when the cluster has lost a node.
 
     Raises:
-        RayscribeError: the error that stopped the workers.
         StoppedError: a stop was requested.
         Interruption: a stop was requested while there was no checkpoint to wait for.
     """

@@ -34,13 +34,7 @@ def is_manifest(text: str) -> bool:
 
 
 def open_rows(inputs: Sequence[str], data: DataPart, storage_options: StorageOptions) -> LocatedRows:
-    """Opens the rows of recordings, of folders, or of a manifest, with a name for the output of each.
-
-    Raises:
-        ConfigError: the inputs contradict each other, or a folder has no recordings.
-        DataError: a manifest is missing or wrong.
-        StorageError: a bucket cannot be read.
-    """
+    """Opens the rows of recordings, of folders, or of a manifest, with a name for the output of each."""
     files = SourceFiles(storage_options, None, data.encoding, data.quoting)
     if not any(map(is_manifest, inputs)):
         return _named(files.locate(table_of(_recordings(inputs)), {}))

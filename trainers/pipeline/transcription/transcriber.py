@@ -55,7 +55,6 @@ class TranscribeTask:
         config: The resolved config, for model, decoding and precision.
         model: Folder or URL of the model, or a Hub id.
         setting: The setting of the search. None: there is no search.
-        reader: Reads the recordings of rows.
         contents: Hashes of the model and its files when the request began, see `contents_of`. None: not checked.
     """
 
@@ -112,20 +111,15 @@ class Transcriber:
         """Yields a few parts at a time, without the parts in `known`, by row id."""
         waiting = [row for row in rows if row["id"] not in known or not known[row["id"]].is_last]
         begun = {name: len(part.transcript.segments) for name, part in known.items()}
-        on_cpu = self._recognizer.model.device.type == "cpu"
-        at_once_s = GROWS_BY_S if on_cpu else AT_ONCE_S
+        at_once_s = GROWS_BY_S if self._recognizer.model.device.type == "cpu" else AT_ONCE_S
         return self._parts(waiting, begun, at_once_s, at_once_s)
 
     def _parts(
         self, rows: Sequence[Row], begun: Mapping[str, int], at_once_s: float, part_s: float
     ) -> Iterator[list[Part]]:
-        """Yields parts of rows as they are recognized.
+        """Yields parts of rows as they are recognized, without the number of first segments in `begun`.
 
-        Args:
-            rows: The rows to transcribe.
-            begun: Number of first segments that are skipped, by row id.
-            at_once_s: Audio that is read before it is recognized together. Seconds.
-            part_s: Audio of which parts are recognized together. Seconds.
+        `at_once_s` seconds of audio are read together, `part_s` seconds of it are recognized together.
         """
         together: list[tuple[Row, np.ndarray]] = []
         size = 0
@@ -190,7 +184,7 @@ class Transcriber:
 
 
 def _windows(clips: Sequence[_Clip], length_s: float) -> Iterator[list[_Clip]]:
-    """Yields consecutive clips, each time as many as are needed for a total length."""
+    """Yields consecutive clips of a total length."""
     window: list[_Clip] = []
     for clip in clips:
         window.append(clip)
@@ -218,12 +212,7 @@ def _segment(clip: _Clip, found: Recognition) -> Segment:
 
 
 def open_transcriber(task: TranscribeTask, session: Session, show: Show = lambda event: None) -> Transcriber:
-    """Opens the model on this process's GPU or, without one, on its CPU; for `show` see Transcriber.
-
-    Raises:
-        ConfigError: there is no such model, or the config does not fit it.
-        StorageError: the model cannot be read.
-    """
+    """Opens the model on this process's GPU or, without one, on its CPU; for `show` see Transcriber."""
     recognizer = open_model(task.config, task.model, session)
     config = decoded_by(task.config, recognizer.codec)
     # Checked after opening, so that a model that was replaced meanwhile is noticed, too.

@@ -51,11 +51,9 @@ OUTCOMES = pa.schema(
 
 @dataclass(frozen=True)
 class TranscriptionFolder:
-    """The folder; sent to the nodes.
+    """The folder, a path or URL; sent to the nodes.
 
     Attributes:
-        url: Its path or URL.
-        storage_options: Options for access to buckets.
         format: Format of a file for each recording. jsonl: only the shards are written.
     """
 
@@ -113,11 +111,7 @@ class TranscriptionFolder:
         self.storage.create_exclusive(shard_key(shard), lines.encode())
 
     def outcomes(self, shard: int) -> pa.Table:
-        """Returns the outcomes of the rows of an existing shard.
-
-        Raises:
-            DataError: the shard's file is damaged.
-        """
+        """Returns the outcomes of the rows of an existing shard; raises DataError if its file is damaged."""
         try:
             lines = self.storage.read_bytes(shard_key(shard)).decode().removesuffix("\n").split("\n")
             rows = [json.loads(line) for line in lines]
@@ -182,7 +176,6 @@ class GrowingFile:
     """
 
     def __init__(self, path: Path, transcript_format: str):
-        """Reads and writes nothing yet."""
         self._path, self._format = path, transcript_format
         self._progress = progress_of(path)
         self.parts: dict[str, Part] = {}
@@ -193,7 +186,6 @@ class GrowingFile:
         """Reads what an earlier start of the same request has written; writes nothing yet.
 
         Raises:
-            ConfigError: the progress cannot be read.
             ResumeError: the progress is damaged, or of another request; names what differs, and what to delete.
         """
         with _naming(self._path):

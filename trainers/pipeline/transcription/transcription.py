@@ -108,19 +108,13 @@ def transcribe_in_process(
     blocks: Sequence[pa.Table], task: TranscribeTask, folder: TranscriptionFolder
 ) -> Iterator[pa.Table]:
     """Transcribes blocks one after another."""
-    yield from map(BlockTranscriber(task, folder), blocks)
+    return map(BlockTranscriber(task, folder), blocks)
 
 
 def transcribe(
     request: TranscriptionRequest, config: TrainConfig, model: str, rows: LocatedRows, run: Runner
 ) -> TranscriptionResult:
-    """Transcribes the rows of a request with a model found by `find_model`; `run` writes to a folder.
-
-    Raises:
-        ConfigError: the config cannot be used.
-        ResumeError: the folder is of another request.
-        StorageError: something cannot be read or written.
-    """
+    """Transcribes the rows of a request with a model found by `find_model`; `run` writes to a folder."""
     config = resolve_fields(config, cache_url_of(config), None)
     check_decoder(config.decode, config.run.storage_options)
     contents = contents_of(config, model) if request.out is not None else None
@@ -224,11 +218,7 @@ def _tell_words(task: TranscribeTask, *, gives: bool) -> None:
 
 
 def _setting(config: TrainConfig, model: str) -> Setting | None:
-    """Returns the setting of the config's search; of several, the run's choice; None without a search.
-
-    Raises:
-        ConfigError: there are several settings, and none was chosen.
-    """
+    """Returns the setting of the config's search; of several, the run's choice; None without a search."""
     part = config.decode
     if not part.is_tuned:
         return next(iter(part.settings), None)

@@ -60,11 +60,7 @@ def transcribe_request(request: TranscriptionRequest) -> "TranscriptionResult":
 
 
 def transcription_of(request: TranscriptionRequest) -> "TranscriptionResult":
-    """Transcribes with Ray or without.
-
-    Raises:
-        RayscribeError: the request failed; not raised for single recordings that cannot be read.
-    """
+    """Transcribes with Ray or without; single recordings that cannot be read are no error."""
     request.check()
     resolve_secrets(os.environ)
     config = transcription_config(request)

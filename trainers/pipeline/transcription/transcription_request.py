@@ -67,11 +67,7 @@ class TranscriptionRequest:
     json: bool = False
 
     def check(self) -> None:
-        """Refuses arguments that contradict each other.
-
-        Raises:
-            ConfigError: names the arguments.
-        """
+        """Raises ConfigError for arguments that contradict each other."""
         if not self.inputs:
             raise ConfigError("FILES is missing: name recordings, folders of them, or a manifest")
         if self.format is not None and self.format not in FORMATS:
@@ -141,12 +137,7 @@ def progress_of(path: Path) -> Path:
 
 
 def transcription_config(request: TranscriptionRequest) -> TrainConfig:
-    """Returns the config of the model's run, or else the defaults, with the overrides.
-
-    Raises:
-        ConfigError: lists every problem.
-        StorageError: the run's folder cannot be read.
-    """
+    """Returns the config of the model's run, or else the defaults, with the overrides."""
     sets = [parse_override(text) for text in request.sets]
     options = StorageOptions.of(apply_overrides({}, sets).get("run", {}))
     content = _of_run(request.model, options)

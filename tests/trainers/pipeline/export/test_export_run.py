@@ -163,7 +163,6 @@ def test_a_format_that_is_there_is_replaced_only_when_asked(
     ("changes", "message"),
     [
         ({"--to": "tflite"}, "--to tflite: there is no such format: one of hf, ctranslate2, onnx, openvino"),
-        ({"--to": "hf,ggml"}, "--to ggml: the converter of whisper.cpp is a script of its repository"),
         ({"--to": ","}, "--to is empty"),
         (
             {"--to": "absent"},
