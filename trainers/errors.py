@@ -17,7 +17,6 @@ class RayscribeError(Exception):
     """Base class of all errors that Rayscribe raises itself.
 
     Attributes:
-        exit_code: Exit code of a command that ends with this error.
         final: True if a retry would fail in the same way, so that workers are not restarted.
     """
 

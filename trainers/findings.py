@@ -38,7 +38,6 @@ class Finding(BaseModel):
 
     Attributes:
         check: Name of the check; `run_check` fills it in.
-        level: Its severity.
         text: The thing, the value and the fix; for a skipped check, the reason.
         seconds: Time that the check took for this finding; `run_check` fills it in.
         is_unread: For an error: something could not be read on this machine, but may be readable on others.
@@ -88,7 +87,6 @@ class Check(Generic[Checked]):
     Attributes:
         name: One word, for programs.
         needs: Its requirements; the first that is not met is the reason for skipping it.
-        run: Runs the check and yields its findings.
     """
 
     name: str

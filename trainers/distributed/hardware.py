@@ -43,11 +43,9 @@ class Build:
     """An installed build of torch.
 
     Attributes:
-        kind: Hardware it was built for.
         name: Its version and kind, for messages.
         sees_devices: True if it sees a usable device of its kind; False also if not checked.
         error: Message of torch if it sees none.
-        python: The interpreter in which it is installed.
         packages: Requirements for pip: torch and the packages built with it.
     """
 

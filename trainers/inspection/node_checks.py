@@ -78,7 +78,6 @@ class ProbeTask:
     """The checks of one node.
 
     Attributes:
-        folders: See `folders_of`.
         marker: Name of a file that the driver wrote into each folder. "": it could not.
         locations: Manifests, recordings and model files, absolute.
         device: Accelerator of the workers on this node. None: it has no workers.

@@ -52,7 +52,6 @@ class PlannedModel(NamedTuple):
 
     Attributes:
         config: The config, with model and decode part as parsed by the family.
-        model: The model's files on this node.
         processor: Processor of pretrained weights. None: the run has its own or learns it, or has ended.
     """
 
@@ -73,8 +72,6 @@ class AttemptPlan:
 
     Attributes:
         continuation: How the run begins or continues, with the config of the attempt.
-        opened: The model without its weights.
-        data: The opened training and evaluation data.
         has_finished: True if there is nothing to train; the run's result is shown again.
     """
 

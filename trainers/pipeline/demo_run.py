@@ -32,8 +32,6 @@ class DemoPlacement:
     Attributes:
         num_workers: Training workers. 0: the driver's node offers Ray no CPU, so the driver trains in its own process.
         node_resources: Resources that every worker and task reserves to be placed on the driver's node.
-        config: The recipe for this number of workers.
-        changes: Its changed fields, as overrides for the record.
     """
 
     num_workers: int

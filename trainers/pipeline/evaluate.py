@@ -43,7 +43,6 @@ class RunResult:
     """The result of a run.
 
     Attributes:
-        folder: The run folder's path or URL.
         totals: Totals of the split that was scored last: test, or validation without a test split.
         best_step: Optimizer steps of the scored checkpoint if a later one was worse on the validation set, else None.
     """

@@ -76,7 +76,6 @@ class OpenedData:
     """The data of a config, opened but not prepared.
 
     Attributes:
-        sources: The splits.
         mixed: The recordings that are mixed into clips.
         contents: Hash of each other known file, see `describe`.
     """

@@ -22,7 +22,6 @@ class AttemptRequest:
     """A request for the next attempt of a run.
 
     Attributes:
-        trainer: The kind of run.
         overrides: The command line's changes, for the record.
         number: The attempt's number if a service counts; the attempt takes over from all before. None: the next.
         expected: A checkpoint that the run must have, according to the service. None: none is known.

@@ -16,7 +16,6 @@ class DiskEstimate:
     """The space that checkpoints need, and the free space.
 
     Attributes:
-        checkpoint_bytes: Size of a checkpoint.
         staging: Folder on this node in which checkpoints are written.
         staging_free_bytes: Free space there.
         kept: Maximum number of checkpoints that the run keeps, including the one being uploaded. None: all.

@@ -63,9 +63,7 @@ class Checkpoint:
 
     Attributes:
         name: Name of its folder, checkpoint-<step>-a<attempt>-<worker group>.
-        step: Completed optimizer steps.
         metrics: Scores on the validation set at this step.
-        created: ISO 8601 time.
         files: Size in bytes and SHA-256 of each file.
     """
 
@@ -122,7 +120,6 @@ class Finished:
 
     Attributes:
         outputs: Folder in the run folder with model/, evaluation/, metrics.jsonl and result.json.
-        files: Keys of all files in it.
         result: Content of result.json.
     """
 
@@ -139,8 +136,6 @@ class Push:
     Attributes:
         outputs: The outputs with the model, see `Finished`.
         model_id: The requested repository, as OWNER/NAME or NAME.
-        repository: URL of the repository.
-        commit: The commit of the model.
     """
 
     outputs: str
@@ -161,13 +156,9 @@ class State:
         experiment: Id and description of the experiment, see `experiment.describe`.
         prepared: The attempt whose request is shown in the root of the run folder.
         processor: The attempt that holds a new model's processor; None if there is none.
-        checkpoints: All existing checkpoints, by step.
         quarantined: Names of damaged checkpoints, whose files stay.
         groups: All worker groups of the experiment that were ever allowed to write, in order.
-        finished: The last result.
         workers: Number of workers that train. None: not known yet.
-        resizes: All changes of the number of workers, in order.
-        pushes: All pushes, in order.
     """
 
     number: int = 0

@@ -49,10 +49,8 @@ class Registered:
         folder: Working directory of the driver.
         created_s: Time of the first start.
         address: Address of the Ray that it joined. None: a Ray of its own.
-        no_ray: True if it ran in its driver, without Ray.
         attempt: The newest attempt when it ended; 0 if it ended before it had one, or is running.
         exit_code: None: it is running, or was killed.
-        reason: Why it ended.
     """
 
     url: str

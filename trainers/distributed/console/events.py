@@ -177,7 +177,6 @@ class View:
 
     Attributes:
         spent_s: Seconds spent in earlier stages, by the first word of their names.
-        counted: Progress of the current stage.
         max_steps: 0 before training.
         rates: Error rates in percent of each validation; the main metric is first.
     """

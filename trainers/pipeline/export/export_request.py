@@ -27,7 +27,6 @@ class KnownExport:
     Attributes:
         implementation: `module:class` of its `Exporter`.
         packages: Packages that its converter and runtime need, besides the dependencies; modules have the same names.
-        extra: The extra of Rayscribe with these packages.
     """
 
     implementation: str
@@ -64,7 +63,6 @@ class ExportRequest:
         formats: Names of KNOWN_EXPORTS, in the order in which they are made.
         output: A folder of this machine, which gets a folder of each format.
         tolerance: Maximum difference between the error rates of a format and the run, either way. Percentage points.
-        force: True to replace existing folders of formats.
     """
 
     formats: Sequence[str]

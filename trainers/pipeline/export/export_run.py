@@ -42,10 +42,8 @@ class ScoredRun:
     """A run with a model and a score on the test split.
 
     Attributes:
-        model: Folder of its model in the run folder.
         totals: The run's score that other runtimes can reproduce: at the model's full context, and without a search.
         rows: The scored utterances, as in evaluation/test.jsonl.
-        prepared: The prepared set with their recordings.
     """
 
     folder: RunFolder
@@ -144,13 +142,10 @@ class Outcome:
     """The result of one format.
 
     Attributes:
-        format: Its name.
         folder: Folder of the exported model. None: it is not kept.
         problem: Why it is not kept. None: it is kept.
         rates: Error rates on the test split by the format's runtime, in percent by metric. None: there is no score.
         difference: Difference between its ranking rate and the run's. Percentage points.
-        size_bytes: Total size of its files.
-        real_time_factor: See `FormatScore`.
     """
 
     format: str
@@ -167,10 +162,7 @@ class Exported:
     """The result of an export request.
 
     Attributes:
-        run: The run's folder or URL.
         rate: The metric that ranks in the run's language, whose difference counts.
-        own: The run's own score, see `ScoredRun`.
-        outcomes: The result of each format, in the order of the request.
     """
 
     run: str

@@ -19,7 +19,6 @@ class Source:
 
     Attributes:
         folder: Its files, as transformers opens them.
-        recognizer: The opened model.
         decoding: How the run's own hypotheses were generated.
     """
 

@@ -142,11 +142,7 @@ def fit_to_end(
 
 
 class RayFit:
-    """Runs `fit` of a Ray Train trainer in a thread, so that this thread can print lines and handle signals.
-
-    Attributes:
-        nodes: Ray's id of each rank's node.
-    """
+    """Runs `fit` of a Ray Train trainer in a thread, so that this thread can print lines and handle signals."""
 
     def __init__(
         self,

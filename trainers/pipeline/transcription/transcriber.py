@@ -52,7 +52,6 @@ class TranscribeTask:
     """Everything that a process needs to transcribe, except its rows; sent to the nodes.
 
     Attributes:
-        config: The resolved config, for model, decoding and precision.
         model: Folder or URL of the model, or a Hub id.
         setting: The setting of the search. None: there is no search.
         contents: Hashes of the model and its files when the request began, see `contents_of`. None: not checked.
@@ -88,11 +87,7 @@ class _Clip:
 
 
 class Transcriber:
-    """A model, on its device, that transcribes rows.
-
-    Attributes:
-        gives_word_times: True if segments have the times of their words.
-    """
+    """A model, on its device, that transcribes rows."""
 
     def __init__(self, task: TranscribeTask, recognizer: Recognizer, options: ScoringOptions, show: Show):
         """Uses a recognizer that is on its device; `show` gets the number of completed segments."""

@@ -22,7 +22,6 @@ class Segment:
     """A part of a recording that was recognized at once. Seconds from the recording's beginning.
 
     Attributes:
-        avg_logprob: See `Recognition`.
         words: Its words with their times. None: the model does not give them.
     """
 
@@ -44,7 +43,6 @@ class Transcript:
 
     Attributes:
         id: Id of its row, or its path as given.
-        audio: Path or URL of the recording.
         duration_s: Length of the recording. 0: it could not be read.
         language: Language of its row. None: the model's.
         problem: Why it was not transcribed. None: it was.

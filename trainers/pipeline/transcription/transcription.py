@@ -48,13 +48,11 @@ class TranscriptionResult:
     """The result of a request.
 
     Attributes:
-        recordings: Number of recordings.
         quarantined: Why recordings have no transcript, by id.
         audio_s: Length of the audio transcribed now, without earlier results. Seconds.
         took_s: Seconds of transcribing; includes loading the model only on Ray.
         folder: Folder of the transcripts. None: in `transcripts`.
         transcripts: The transcript of each recording, in their order; empty if they are in a folder.
-        format: The requested format.
     """
 
     recordings: int

@@ -39,14 +39,12 @@ class TranscriptionRequest:
     Attributes:
         model: A run folder, a folder or URL of a model, or a Hub id.
         inputs: Recordings, folders of recordings, or one manifest.
-        sets: Overrides of the run's config, as with `--set`.
         out: A file for a single recording, or of JSON lines for any number; or a folder or URL of a bucket. None: the
             transcripts are printed, or returned.
         format: One of FORMATS. None: by the suffix of a file, else jsonl for a folder and txt for printing.
         max_segment_s: The longest segment of a recording. None: the model's longest input, at most USUAL_SEGMENT_S.
             Shorter recordings are recognized in one piece, as in scoring.
         pause_s: A pause of at least this length separates two segments.
-        words: True to add the times of words.
         ray: True to use Ray. None: for a manifest with output to a folder, or if an address is given.
         address: Address of a Ray cluster. None: a Ray is started here.
         num_workers: Number of processes on Ray. None: as many as fit on the cluster.
