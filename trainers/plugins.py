@@ -10,14 +10,9 @@ T = TypeVar("T")
 
 
 def with_plugins(group: str, ours: Mapping[str, T]) -> dict[str, T]:
-    """Returns a table of variants by name, Rayscribe's own first, then those of entry points.
+    """Returns a table of variants by name, Rayscribe's own first, then those of the entry points of a group.
 
-    Args:
-        group: The group of entry points, e.g. rayscribe.metrics. Entry points are named like their variants.
-        ours: Rayscribe's own variants.
-
-    Raises:
-        ConfigError: an entry point cannot be loaded, or has the name of another variant.
+    Entry points are named like their variants. Raises ConfigError if one cannot be loaded, or has the name of another.
     """
     table = dict(ours)
     for point in sorted(entry_points(group=group), key=lambda each: each.name):

@@ -312,7 +312,7 @@ def _response(call: Any) -> Any:
 
 
 def poll_coordinator(coordinator: Any) -> WorkerUpdate | None:
-    """Returns the changes since the last poll; None if the coordinator is lost, which the cluster's error explains."""
+    """Returns the changes since the last poll; None if the coordinator is lost."""
     update: WorkerUpdate | None = _response(coordinator.poll.remote())
     return update
 
@@ -343,11 +343,6 @@ def restart_reason(coordinator: Any) -> str | None:
     """Returns why the workers were restarted; None if they are the first, or the coordinator does not respond."""
     response: tuple[str, str | None] | None = _response(coordinator.posted.remote(RESTART))
     return response[1] if response is not None else None
-
-
-def driver_node() -> dict[str, float]:
-    """Returns the logical resources of the node on which this driver runs."""
-    return node_resources()[driver_node_id()]
 
 
 def driver_node_id() -> str:
@@ -384,8 +379,7 @@ def free_resources() -> dict[str, dict[str, float]]:
 def request_resource_reports(nodes: Iterable[str]) -> None:
     """Makes nodes report their free resources to the control store, without waiting for it.
 
-    A node reports only changes of its free resources, so an empty task takes a little memory on each and gives it
-    back.
+    A node reports only changes, so an empty task takes a little memory on each and gives it back.
     """
     task: Any = ray.remote(num_cpus=0, memory=2**20, max_retries=0)(lambda: None)
     for node in nodes:

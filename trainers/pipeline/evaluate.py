@@ -87,7 +87,11 @@ def evaluate(config: TrainConfig, engine: Engine, *, model: str, split: str, nbe
     Raises:
         ConfigError: there is no such model, the config has no such split, or `nbest` exceeds the beams.
     """
-    _check_search(config)
+    check_decoder(config.decode, config.run.storage_options)
+    unset = variables_in(config.data.validation or "")
+    if config.decode.is_tuned and unset:
+        why = f"{config.data.validation} names the variable {unset[0]}, which is not set"
+        raise ConfigError(f"data.validation: {why}, and {_choice(config.decode)}")
     name = model.rstrip("/").rpartition("/")[2]
 
     def stage() -> ScoreTask:
@@ -153,15 +157,6 @@ def _described_adapter(config: TrainConfig, model: str, folder: Path) -> OpenedM
     for name in description_files(entry.key for entry in storage.list_files() if "/" not in entry.key):
         storage.download_file(name, folder / name)
     return OpenedModel(folder)
-
-
-def _check_search(config: TrainConfig) -> None:
-    """Refuses a search whose files or sets are missing."""
-    check_decoder(config.decode, config.run.storage_options)
-    unset = variables_in(config.data.validation or "")
-    if config.decode.is_tuned and unset:
-        why = f"{config.data.validation} names the variable {unset[0]}, which is not set"
-        raise ConfigError(f"data.validation: {why}, and {_choice(config.decode)}")
 
 
 def _choice(part: DecodePart) -> str:

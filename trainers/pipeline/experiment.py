@@ -57,12 +57,10 @@ OUTSIDE_EXPERIMENT_PREFIXES = ("dataloader_", "log_", "logging_", "disable_tqdm"
 
 
 def describe(config: TrainConfig, data_keys: Mapping[str, str], began_from: str | None = None) -> dict[str, Any]:
-    """Returns the experiment as flat names and values, for comparison and for showing differences.
+    """Returns the experiment of a resolved config as flat names and values, for comparing and for showing differences.
 
-    Args:
-        config: The resolved config (`resolve_fields`).
-        data_keys: Hash of the prepared set of each split and, by field, of the content of each file that is known.
-        began_from: Origin of a continued run, if the config does not name it again.
+    `data_keys` has the hash of the prepared set of each split and, by field, of the content of each file that is known.
+    `began_from` is the origin of a continued run, if the config does not name it again.
     """
     shape = batch_shape(config, config.scaling.max_workers)
     resume = config.run.resume

@@ -60,13 +60,8 @@ def launch(
 ) -> LaunchResult:
     """Runs one program; continues from its own last checkpoint if it was interrupted.
 
-    Args:
-        config: The config, with `run.name`.
-        base: Folder of the program, unless it is in a package that each worker has.
-        package: Id of its files. None: the hash of the files in `base`.
-        overrides: The command line's changes, for the record.
-        attempt: Number of the attempt if a service counts them. None: the next.
-        expected: A checkpoint that the run must have, according to the service.
+    The config has `run.name`. `base` is the folder of the program, unless it is in a package that each worker has, and
+    `package` the id of its files, by default the hash of the files in `base`. For the others see `AttemptRequest`.
 
     Raises:
         RayscribeError: the attempt cannot begin, or the program was stopped.

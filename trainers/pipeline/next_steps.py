@@ -17,15 +17,9 @@ OF_TRAINING = frozenset(("run.name", *(f"training.{name}" for name in _TRAINING.
 def next_steps(
     verb: str, command: Sequence[str], config: TrainConfig, folder: str, split: str, best_step: int | None = None
 ) -> Iterator[str]:
-    """Yields lines to print after a command.
+    """Yields lines to print after a command; for its result see `RunResult`.
 
-    Args:
-        verb: train, prepare or evaluate.
-        command: The user's words after the verb: the recipe, and options that all verbs accept.
-        config: The config, with the run's name.
-        folder: Folder of the result; empty for prepare.
-        split: The split that was scored.
-        best_step: See `RunResult`.
+    `command` has the user's words after the verb: the recipe, and options that all verbs accept.
     """
     if verb == "prepare":
         yield f"train on it: {_line('train', command)}"

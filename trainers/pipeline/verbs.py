@@ -151,12 +151,12 @@ def run_on_engine(call: Call, verb: Verb[Result], needs_ray: str | None) -> Resu
         from trainers.pipeline.on_ray import ray_engine  # noqa: F401, PLC0415
 
     with _joined_ray(config, given.address, load):
-        from trainers.distributed.ray_connection import driver_node  # noqa: PLC0415
+        from trainers.distributed.ray_connection import driver_node_id, node_resources  # noqa: PLC0415
         from trainers.pipeline.on_ray.ray_engine import RayEngine  # noqa: PLC0415
 
         if not given.demo:
             return verb(call, RayEngine())
-        placement = demo_run.place_demo(config, driver_node())
+        placement = demo_run.place_demo(config, node_resources()[driver_node_id()])
         show(placement.message)
         placed = replace(call, config=placement.config, changed=[*call.changed, *placement.changes])
         engine = RayEngine(placement.node_resources) if placement.num_workers else _local_engine(config)

@@ -41,11 +41,7 @@ def as_lines(print_line: Callable[[str], None]) -> Callable[[Event], None]:
 def still_line(view: View, now_s: float, *, quiet_s: float, stills: int) -> str | None:
     """Returns the line that says that a stage is still running; None if it is not due yet.
 
-    Args:
-        view: State of the command.
-        now_s: Current time.
-        quiet_s: Seconds since the last line.
-        stills: Number of such lines since the last other line.
+    `quiet_s` is the time since the last line, `stills` the number of such lines since the last other line.
     """
     if view.stage is None or quiet_s < min(FIRST_STILL_S * 2**stills, LONGEST_STILL_S):
         return None

@@ -45,12 +45,7 @@ class Runtime(Protocol):
     """A converted model, opened by the runtime of its format, on CPUs."""
 
     def recognize(self, inputs: Mapping[str, torch.Tensor], label: Sequence[int]) -> str:
-        """Returns the text of one clip.
-
-        Args:
-            inputs: Inputs of the single clip, see `Features.inputs`.
-            label: Label ids of an empty text in the clip's language.
-        """
+        """Returns the text of one clip, of its `Features.inputs` and the label ids of an empty text in its language."""
 
 
 class Exporter(Protocol):

@@ -21,14 +21,9 @@ from trainers.storage import try_out
 def early_problems(config: TrainConfig, split: str | None, *, trains: bool, has_files: bool, writes: bool) -> Problems:
     """Returns the problems that would stop a verb, as far as they are known now; shows a warning for suspicious values.
 
-    Buckets are checked later, since their libraries load slowly.
-
-    Args:
-        config: The config, with absolute paths.
-        split: The split to read. None: all.
-        trains: True for training.
-        has_files: True if this machine has the files of the config; on a cluster, its nodes have them.
-        writes: True if the verb writes under run.storage_path.
+    Buckets are checked later, since their libraries load slowly. Of the data, `split` is read, by default all.
+    `has_files`: this machine has the files of the config, whose paths are absolute; on a cluster, its nodes have them.
+    `writes`: the verb writes under run.storage_path.
     """
     problems = Problems()
     if trains:

@@ -74,13 +74,7 @@ def run_config(config: AnyConfig, *, name: str, storage_path: str, filesystem: A
     Ray restarts a worker group within an attempt as often as `failure_watch.FailureWatch` allows. Errors of its
     controller are waits for capacity that were too long, and workers that do not start. An elastic group may be planned
     with a node that is lost by then, which is a wait like others; so Ray gets no limit for elastic runs, and the watch
-    limits the remaining errors.
-
-    Args:
-        config: The config.
-        name: Name of the Ray run; Ray would silently continue a run of the same name, so each attempt has its own.
-        storage_path: Folder on `filesystem` in which Ray makes a folder of that name.
-        filesystem: pyarrow filesystem of a bucket, None for a folder.
+    limits the remaining errors. Ray would silently continue a run of the same name, so each attempt has its own.
     """
     limit = -1 if config.scaling.is_elastic else config.run.max_failures
     # Programs report no checkpoints to Ray.
@@ -108,12 +102,8 @@ def fit_to_end(
 ) -> None:
     """Runs workers until they end; the return value of rank 0 is the message of a run that was stopped.
 
-    Args:
-        make: Makes the trainer.
-        config: The config.
-        folder: The run folder.
-        attempt: Number of the attempt whose status is written. None: no attempt.
-        managed_by_service: True if a queue restarts the run when the cluster has lost a node.
+    The status of an attempt is written. With `managed_by_service`, a queue restarts the run when the cluster has lost a
+    node.
 
     Raises:
         StoppedError: a stop was requested.

@@ -46,11 +46,7 @@ class ResizePolicy:
     ) -> str | None:
         """Returns why the group has to leave; None if it stays, or was requested already.
 
-        Args:
-            group: Id of each rank's node.
-            free: Free resources of each living node, by its id.
-            draining: Ids of nodes that are being drained.
-            now_s: Seconds from any origin.
+        `group` has the id of each rank's node, and `free` the free resources of each living node by its id.
         """
         leaving = (draining & {*group, self._own_node}) - self._leaving
         if leaving:
@@ -121,11 +117,8 @@ class StaleNodes:
     ) -> list[str]:
         """Returns the ids of nodes that should report their free resources; most of the time none.
 
-        Args:
-            now_s: Seconds from any origin.
-            total: All resources of each living node, by its id.
-            free: The free part according to the control store.
-            waits: True while a group waits for capacity.
+        `total` has the resources of each living node by its id, and `free` what is free according to the control store;
+        `waits`: a group waits for capacity.
         """
         if not waits:
             self._next_s = None
