@@ -88,12 +88,9 @@ def _remembered(given: TaskArguments, config: AnyConfig) -> AbstractContextManag
 
 
 def config_of(arguments: TaskArguments) -> tuple[AnyConfig, list[str]]:
-    """Returns the config and its overrides, for the record.
+    """Returns the config and its overrides, for the record; raises ConfigError with every problem.
 
     The config of a submitted run is from the service, and is not changed here.
-
-    Raises:
-        ConfigError: one message with every problem.
     """
     scope = scope_of(arguments)
     if not os.environ.get(CONFIG_VARIABLE):
@@ -224,11 +221,7 @@ def call_from_python(given: TaskArguments, verb: Verb[Result]) -> Result:
 
 
 def load(given: TaskArguments) -> TrainConfig:
-    """Returns the config for a verb that is called from Python.
-
-    Raises:
-        ConfigError: one message with every problem; or the recipe is that of a program.
-    """
+    """Returns the config for a verb that is called from Python; raises ConfigError with every problem."""
     config, _ = config_by_hand(given, scope_of(given))
     if isinstance(config, ScriptConfig):
         raise ConfigError("trainer is script: `rayscribe launch` runs programs; name the recipe of a training")

@@ -38,7 +38,7 @@ def test_a_notice_drains_the_agent_s_node_which_ends_once_nothing_runs_there(tmp
             holders = [kind.remote() for _ in range(3)]
             homes = dict(zip(ray.get([holder.node.remote() for holder in holders]), holders, strict=True))
             log = tmp_path / "agent.txt"
-            command = [sys.executable, "-m", "trainers.distributed.preemption_agent", "--poll-s", "0.2"]
+            command = [sys.executable, "-m", "trainers.distributed.preemption_agent"]
             command += ["--metadata-url", server.url, "--node-id", node]
             with log.open("w") as output, subprocess.Popen(command, cwd=REPOSITORY, stdout=output) as agent:
                 try:

@@ -432,9 +432,6 @@ def local_ray(
     """Runs a Ray while the block runs; if the block fails, its folder is kept for the logs.
 
     StoppedError does not count as a failure. `meanwhile` is called while Ray starts.
-
-    Raises:
-        ResourceError: Ray did not start.
     """
     ray = start_ray(num_cpus=num_cpus, environment=environment, meanwhile=meanwhile)
     failed = False

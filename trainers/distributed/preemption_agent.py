@@ -40,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     url = given.metadata_url.rstrip("/")
     named = CLOUDS[given.provider](url) if given.provider else None
-    cloud = named or find_cloud(url, wait_s=START_TIMEOUT_S, poll_s=given.poll_s)
+    cloud = named or find_cloud(url, wait_s=START_TIMEOUT_S)
     if cloud is None:
         print(f"no cloud's metadata service responds at {url}: this machine gets no notices", file=sys.stderr)
         return 1
     print(f"waiting for a notice of {cloud.name} that this machine will be preempted", flush=True)
-    Agent(cloud, given.node_id).run(given.poll_s)
+    Agent(cloud, given.node_id).run()
     return 0
 
 
@@ -66,8 +66,8 @@ class Agent:
         self._notice: Notice | None = None
         self._last_line = ""
 
-    def run(self, poll_s: float) -> None:
-        """Polls every `poll_s` seconds until the machine has no raylet any more."""
+    def run(self) -> None:
+        """Polls until the machine has no raylet any more."""
         end = time.monotonic() + START_TIMEOUT_S
         were_there = False
         while True:
@@ -76,7 +76,7 @@ class Agent:
             if not found and (were_there or time.monotonic() >= end):
                 return
             self._drain_after_notice(found)
-            time.sleep(poll_s)
+            time.sleep(POLL_S)
 
     def _drain_after_notice(self, raylets: list[Raylet]) -> None:
         # A notice is not withdrawn, so its first deadline counts.
@@ -155,7 +155,7 @@ def _network(process: Path) -> Path:
     return (process / "ns" / "net").readlink()
 
 
-def find_cloud(url: str, *, wait_s: float = 0.0, poll_s: float = POLL_S) -> Cloud | None:
+def find_cloud(url: str, *, wait_s: float = 0.0) -> Cloud | None:
     """Returns the cloud whose metadata service responds within a time, as after a network's start; None: none does."""
     end = time.monotonic() + wait_s
     while True:
@@ -166,7 +166,7 @@ def find_cloud(url: str, *, wait_s: float = 0.0, poll_s: float = POLL_S) -> Clou
                     return cloud
         if time.monotonic() >= end:
             return None
-        time.sleep(poll_s)
+        time.sleep(POLL_S)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -175,13 +175,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Drains this machine's Ray node when its cloud announces the machine's preemption.",
     )
     parser.add_argument("--provider", choices=sorted(CLOUDS), help="the cloud; by default the one that responds")
-    parser.add_argument("--poll-s", type=float, default=POLL_S, help="seconds between two looks (default: %(default)g)")
     parser.add_argument("--node-id", help="drain only this Ray node; by default all of this machine")
     parser.add_argument("--metadata-url", default=METADATA_URL, help="the metadata service (default: %(default)s)")
-    given = parser.parse_args(arguments)
-    if not given.poll_s > 0:
-        parser.error(f"--poll-s {given.poll_s:g}: give seconds above 0")
-    return given
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

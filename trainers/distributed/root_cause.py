@@ -77,7 +77,9 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
     # Ray raises a task's error as an instance of both its own class and the error's class, with a traceback.
     own = [item for item in found if isinstance(item, RayscribeError) and not name(item).startswith("RayTaskError")]
     if own:
-        first = min(own, key=_precedence)
+        # The first of several ranks' errors is the cause; of programs, the one that failed first.
+        ends = {item: item.ended_s if isinstance(item, ScriptError) else 0.0 for item in own}
+        first = min(own, key=lambda item: (isinstance(item, FollowingError), ends[item]))
         return type(first)(_text(first)) if LOADER_TEXT in str(first) else first
     memory = next(filter(is_memory_error, found), None)
     if memory is not None:
@@ -99,11 +101,6 @@ def root_cause_of(error: BaseException, *, lost_nodes: int = 0, doing: str = "tr
         f"{doing}: the process of a worker died: {last_line(gone)} "
         f"If it was not killed on purpose, its node may have run out of memory: check its kernel log; {MEMORY_ADVICE}"
     )
-
-
-def _precedence(error: RayscribeError) -> tuple[bool, float]:
-    """Returns a sort key: the first of several ranks' errors is the cause; of programs, the one that failed first."""
-    return isinstance(error, FollowingError), error.ended_s if isinstance(error, ScriptError) else 0.0
 
 
 def _named(error: BaseException, doing: str) -> RayscribeError:

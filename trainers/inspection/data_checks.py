@@ -68,12 +68,10 @@ def check_transcripts(subject: Subject) -> Iterator[Finding]:
         count = f"{split.name}: {len(empty)} of {len(split.texts)} transcripts are empty"
         if len(empty) == len(split.texts):
             yield problem(f"{count}; check data.text_column_name {subject.config.data.text_column_name!r}")
-        elif empty and split.name == "train":
-            yield warning(f"{count} ({named(empty)}): they will be left out of training; transcribe or remove them")
         elif empty:
-            yield warning(
-                f"{count} ({named(empty)}): each recognized word counts as an insertion; transcribe or remove them"
-            )
+            scored = "each recognized word counts as an insertion"
+            effect = "they will be left out of training" if split.name == "train" else scored
+            yield warning(f"{count} ({named(empty)}): {effect}; transcribe or remove them")
         else:
             yield ok(f"{split.name}: none of {len(split.texts)} transcripts is empty")
 

@@ -1,6 +1,5 @@
 """Checks the machine for a run: storage, the Hub, packages, and the build of torch. Loads torch only to use GPUs."""
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -8,7 +7,7 @@ import platform
 import runpy
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainers.config.locations import cache_url_of, storage_path_of
@@ -17,6 +16,7 @@ from trainers.distributed.hardware import BUILT_WITH_TORCH, Build, devices_here,
 from trainers.findings import NODE, Finding, Moment, Need, check, ok, problem, skipped
 from trainers.inspection.subject import Subject
 from trainers.run_folder.hub_push import repository_of
+from trainers.run_folder.layout import version_of
 from trainers.storage.factory import tried_out
 
 # DeepSpeed compiles its communication on CPUs, and its optimizer for offloading, at first use.
@@ -33,14 +33,10 @@ def build_here(*, use_gpu: bool) -> Build:
         sees_devices = torch.cuda.is_available()
     has_habana = importlib.util.find_spec("habana_frameworks") is not None
     kind, name = kind_of(constants["__version__"], hip=constants["hip"], cuda=constants["cuda"], has_habana=has_habana)
-    return Build(kind, name, sees_devices, python=sys.executable, packages=tuple(_installed(BUILT_WITH_TORCH)))
-
-
-def _installed(names: Iterable[str]) -> Iterator[str]:
-    """Yields installed packages as requirements with their public versions, which are the same for all builds."""
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            yield f"{name}=={importlib.metadata.version(name).partition('+')[0]}"
+    # With their public versions, which are the same for all builds.
+    versions = {package: (version_of(package) or "").partition("+")[0] for package in BUILT_WITH_TORCH}
+    packages = tuple(f"{package}=={version}" for package, version in versions.items() if version)
+    return Build(kind, name, sees_devices, python=sys.executable, packages=packages)
 
 
 @check(NODE)

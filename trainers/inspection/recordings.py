@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,8 +81,13 @@ def _read_headers(source: SourceSplit, known: Recordings, storage_options: Stora
     order: list[int] = np.random.default_rng(0).permutation(len(paths)).tolist()
     remote = [row for row in order if "://" in paths[row].as_py()]
     local = set(order) - set(remote)
-    for row, found in _in_time(read, [*remote[:MAX_FETCHED], *(row for row in order if row in local)], deadline):
-        known.note(table.slice(row, 1).to_pylist()[0], row, found)
+    rows = [*remote[:MAX_FETCHED], *(row for row in order if row in local)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        for start in range(0, len(rows), AT_A_TIME):
+            for row, found in pool.map(read, rows[start : start + AT_A_TIME]):
+                known.note(table.slice(row, 1).to_pylist()[0], row, found)
+            if time.monotonic() > deadline:
+                return
 
 
 def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> None:
@@ -98,16 +103,6 @@ def _read_sample(source: SourceSplit, known: Recordings, deadline: float) -> Non
         known.note(row, at, found)
         if time.monotonic() > deadline:
             return
-
-
-def _in_time(
-    read: Callable[[int], tuple[int, float | str]], rows: list[int], deadline: float
-) -> Iterator[tuple[int, float | str]]:
-    with ThreadPoolExecutor(THREADS) as pool:
-        for start in range(0, len(rows), AT_A_TIME):
-            yield from pool.map(read, rows[start : start + AT_A_TIME])
-            if time.monotonic() > deadline:
-                return
 
 
 def _read_header(location: str, storage_options: StorageOptions, header_wanted: bool) -> float | str:

@@ -33,7 +33,6 @@ class Engine(Protocol):
         """Runs the workers of a training or a scoring until they end; restarts them where a retry may help.
 
         Raises:
-            RayscribeError: the error that stopped the workers.
             Interruption: a stop was requested while there was no checkpoint to wait for.
         """
 
@@ -51,11 +50,7 @@ class LocalEngine:
         return made
 
     def check(self, config: TrainConfig, *, trains: bool) -> None:
-        """Refuses to train in another number of processes than the config's workers, for which batches are planned.
-
-        Raises:
-            ConfigError: names both numbers.
-        """
+        """Refuses to train in another number of processes than the config's workers, for which batches are planned."""
         processes, workers = LocalSession.of_this_process(self._backend).world_size, config.scaling.num_workers
         if trains and not config.scaling.min_workers <= processes <= config.scaling.max_workers:
             raise ConfigError(

@@ -169,9 +169,11 @@ def _choice(part: DecodePart) -> str:
 
 def _refuse_nbest(part: DecodePart, nbest: int | None) -> None:
     """Refuses more hypotheses than beams."""
-    if part.beams is None and nbest not in (None, 1):
+    if nbest is None:
+        return
+    if part.beams is None and nbest != 1:
         raise ConfigError(f"--nbest {nbest}: decode gives one hypothesis of an utterance: leave --nbest out")
-    if part.beams is not None and nbest is not None and not 1 <= nbest <= (most := getattr(part, part.beams)):
+    if part.beams is not None and not 1 <= nbest <= (most := getattr(part, part.beams)):
         raise ConfigError(
             f"--nbest {nbest}: a beam search gives 1 to decode.{part.beams} = {most} hypotheses; "
             f"raise the beams (--set decode.{part.beams}={max(nbest, 1)})"

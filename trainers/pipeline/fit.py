@@ -33,11 +33,8 @@ def fit(
 ) -> RunResult:
     """Runs one experiment from manifests to an exported, scored model; continues it if it was interrupted.
 
-    The config must have `run.name`, and absolute paths; for the other arguments see `AttemptRequest`.
-
-    Raises:
-        FencedError: a later attempt has taken over the run.
-        RayscribeError: names the problem, the value and the fix; raised before training wherever possible.
+    The config must have `run.name`, and absolute paths; for the other arguments see `AttemptRequest`. Errors are raised
+    before training wherever possible.
     """
     # Rank 0's config, since a name that is made from the time may differ between ranks.
     config = engine.run_on_main_process(lambda: config)

@@ -62,9 +62,6 @@ def launch(
 
     The config has `run.name`. `base` is the folder of the program, unless it is in a package that each worker has, and
     `package` the id of its files, by default the hash of the files in `base`. For the others see `AttemptRequest`.
-
-    Raises:
-        RayscribeError: the attempt cannot begin, or the program was stopped.
     """
     folder = RunFolder.of(config)
     open_storage(storage_path_of(config), config.run.storage_options).check_writable()

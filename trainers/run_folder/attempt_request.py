@@ -44,13 +44,7 @@ class AttemptRequest:
         return self.number is not None and self.number > 1
 
     def check(self, state: State) -> None:
-        """Refuses a state of the run's journal on which no attempt may begin.
-
-        Raises:
-            FencedError: an attempt of this number or a later one has begun.
-            ResumeError: the folder holds a run of another kind, or checkpoints that no journal names.
-            StorageError: a known checkpoint of the run is missing, as on an unmounted storage; the attempt is retried.
-        """
+        """Refuses a state of the run's journal on which no attempt may begin."""
         refuse_superseded(self.folder, state, self.number)
         refuse_another_trainer(state, self.folder, self.trainer)
         refuse_without_journal(state, self.folder)

@@ -64,14 +64,11 @@ class Driver(Writer):
         number: int | None,
         experiment_on: Callable[[State], dict[str, Any] | None],
     ) -> "Driver | None":
-        """Begins an attempt.
+        """Begins an attempt; returns None if its experiment has to be resolved anew, and nothing was added.
 
         `number`: the attempt's number if a service counts; it ends earlier attempts at once. None: the next number, for
         attempts started by hand; a living worker group is not fenced until this attempt's own group may open.
         `experiment_on` returns the experiment, see `State.experiment`; None: it has to be resolved anew on this state.
-
-        Returns:
-            The driver; None if the experiment has to be resolved anew, and nothing was added.
 
         Raises:
             FencedError: an attempt of this number or a later one has begun.

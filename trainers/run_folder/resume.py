@@ -39,18 +39,13 @@ def take_over(
 ) -> dict[str, Any]:
     """Opens this worker group in the journal, and uploads the checkpoints that a killed group left staged.
 
-    Every rank calls this. In order: the first rank of each node waits for the end of earlier groups there; the main
-    process opens this group; all completely staged checkpoints that are ahead of the run's, on one node or in parts on
-    several, are uploaded, the oldest first; the earlier groups' staging folders are deleted; the main process deletes
-    their incomplete files in the run folder. After a kill in between, the next group uploads the rest.
+    Every rank calls this, and raises the error of any. In order: the first rank of each node waits for the end of
+    earlier groups there; the main process opens this group; all completely staged checkpoints that are ahead of the
+    run's, on one node or in parts on several, are uploaded, the oldest first; the earlier groups' staging folders are
+    deleted; the main process deletes their incomplete files in the run folder. After a kill in between, the next group
+    uploads the rest.
 
-    Returns:
-        The number of worker restarts in the attempt, see `restarts_of`.
-
-    Raises:
-        FencedError: a later attempt has begun; raised by every rank.
-        ResumeError: an earlier group is alive on this node, see `Staging.wait_for_earlier_groups`.
-        StorageError: a checkpoint could not be uploaded; raised by every rank.
+    Returns the number of worker restarts in the attempt, see `restarts_of`.
     """
     others = (
         staging.wait_for_earlier_groups(managed_by_service=managed_by_service, log=session.show_from_main)

@@ -53,9 +53,7 @@ class FailureWatch(ControllerCallback, WorkerGroupCallback, ReportCallback):
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         """Notes that a group has ended, and counts groups that did not start; waits for capacity are not counted.
 
-        Raises:
-            RayscribeError: a group did not start for a reason that would recur.
-            ControllerError: an elastic group failed to start too often. For a fixed one, Ray counts itself.
+        Raises an error that would recur, or that an elastic group did not start too often; for fixed ones, Ray counts.
         """
         if not isinstance(current_state, RestartingState | ReschedulingState) or current_state is previous_state:
             return

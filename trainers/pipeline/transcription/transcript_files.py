@@ -141,10 +141,12 @@ def identity_of(task: TranscribeTask, rows: LocatedRows) -> dict[str, Any]:
         for name, value in content.items()
         if name in (KEPT[part] or content)
     }
+    # Also identifies the order of the rows, and the places of their recordings.
+    columns = rows.table.select(["id", "audio", "offset_s", "duration_s", "language"])
     content = {
         "model": task.model,
         **(task.contents or {}),
-        "rows": _hash_of_rows(rows.table),
+        "rows": hashlib.sha256(json.dumps(columns.to_pylist()).encode()).hexdigest()[:16],
         "recordings": hash_of_places(rows.files, marks_of_files(rows.files, task.config.run.storage_options))[:16],
         "format": task.request.chosen_format,
         "max_segment_s": task.request.max_segment_s,
@@ -160,12 +162,6 @@ def refuse_others(known: Mapping[str, Any], wanted: Mapping[str, Any], what: str
     """Raises ResumeError for transcripts of another request, or of a model that has been replaced since."""
     if names := [name for name in {**known, **wanted} if known.get(name) != wanted.get(name)]:
         raise ResumeError(f"{what}: holds transcripts of another request ({', '.join(names)} differ): {fix}")
-
-
-def _hash_of_rows(table: pa.Table) -> str:
-    """Returns a hash of the rows, their order, and the places of their recordings: 16 hexadecimal digits."""
-    rows = json.dumps(table.select(["id", "audio", "offset_s", "duration_s", "language"]).to_pylist())
-    return hashlib.sha256(rows.encode()).hexdigest()[:16]
 
 
 class GrowingFile:
