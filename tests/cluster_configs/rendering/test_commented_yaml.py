@@ -50,7 +50,7 @@ def test_a_command_stays_the_same(command: str) -> None:
 )
 def test_what_go_reads_as_another_type_is_quoted(text: str) -> None:
     written = to_commented_yaml({"value": text, text: [text]}, {})
-    assert written.count(f'"{text}"') == 3
+    assert written.count(f"'{text}'") == 3
     assert yaml.safe_load(written) == {"value": text, text: [text]}
 
 
