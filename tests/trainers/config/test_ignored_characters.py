@@ -24,24 +24,21 @@ def test_a_text_becomes_what_the_script_makes_of_it(texts: list[str]) -> None:
     assert normalize(TEXT, rules) == " ".join(cleaned.split())
 
 
-def test_a_range_that_nobody_means_is_named_with_the_digits_in_it_and_how_to_write_the_hyphen() -> None:
+def test_characters_that_nobody_typed_are_named() -> None:
     assert set("0123456789'") <= {*ignored_characters(GAUDI)}
     note = ranges_note(GAUDI)
     assert note is not None and "# $ & ' ( ) * + / 0 1 2 3 4 5 6 7 8 9, all digits among them" in note
-    alone = re.search(r"--chars_to_ignore '(.*)'$", note)
-    assert alone is not None
-    assert {*ignored_characters([alone[1]])} == {*',?.!-;:"“%‘”'}
-    assert ranges_note([alone[1]]) is None
+    alone = GAUDI[0].replace("-", "") + "-"
+    assert {*ignored_characters([alone])} == {*',?.!-;:"“%‘”'}
+    assert ranges_note([alone]) is None
 
 
 @pytest.mark.parametrize(
     ("inside", "removed"),
     [(r"\u201c", "removes “, and"), (r"\s,", "removes U+0009 U+000A"), (r",\x2d\x3b", "removes - ;, and")],
 )
-def test_escapes_are_told_with_what_they_stand_for_and_no_range_is_invented(inside: str, removed: str) -> None:
-    note = ranges_note([inside])
-    assert note is not None and removed in note
-    assert "range" not in note and "--chars_to_ignore '" not in note
+def test_escapes_are_told_with_what_they_stand_for(inside: str, removed: str) -> None:
+    assert removed in str(ranges_note([inside]))
 
 
 def test_an_escaped_backslash_is_no_escape() -> None:
@@ -51,8 +48,8 @@ def test_an_escaped_backslash_is_no_escape() -> None:
 @pytest.mark.parametrize(
     ("inside", "problem"),
     [
-        ("^a-z", "all characters but these"),
-        ("a]b", "a ] ends the class"),
+        ("^a-z", "means all other characters"),
+        ("a]b", "a ] ends it"),
         ("z-a", "bad character range z-a"),
         ("ab\\", "unterminated character set"),
         ("", "no class of characters"),

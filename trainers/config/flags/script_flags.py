@@ -36,9 +36,8 @@ from trainers.metrics.known_metrics import known_metrics
 MOST_CHARACTERS = 1000
 MOST_SHOWN = 40
 _SURROGATES = range(0xD800, 0xE000)
-# Escapes that stand for other characters than the escaped one: \d, \s, \u201c, \x41.
-_OF_MORE = re.compile(r"(?<!\\)(?:\\\\)*\\[a-zA-Z0-9]")
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+# Not letters and digits, whose escapes stand for other characters: \d, \s, \u201c, \x41.
+_ESCAPED = re.compile(r"\\([^a-zA-Z0-9])")
 
 
 def ignored_characters(texts: Sequence[str]) -> list[str]:
@@ -53,35 +52,35 @@ def ignored_characters(texts: Sequence[str]) -> list[str]:
 def ranges_note(texts: Sequence[str]) -> str | None:
     """Returns a message with the characters that are removed but were not typed; None if there are none."""
     inside = "".join(texts)
-    if _OF_MORE.search(inside):
-        found = [_shown(each) for each in _matched(inside) if each not in inside]
-        rest = f" … ({len(found)} characters)" if len(found) > MOST_SHOWN else ""
-        return (
-            f"--chars_to_ignore {inside}: the script makes a regular expression's class of it, in which a backslash "
-            f"and a letter stand for other characters: it removes {' '.join(found[:MOST_SHOWN])}{rest}, and so does "
-            "the recipe; to remove others, type them"
-        )
-    typed = "".join(dict.fromkeys(_ESCAPED.sub(r"\1", inside)))
+    typed = _ESCAPED.sub(r"\1", inside)
     more = [character for character in _matched(inside) if character not in typed]
     if not more:
         return None
+    shown = [each if each.isprintable() and not each.isspace() else f"U+{ord(each):04X}" for each in more[:MOST_SHOWN]]
+    rest = f" … ({len(more)} characters)" if len(more) > MOST_SHOWN else ""
     digits = ", all digits among them" if set("0123456789") <= {*more} else ""
-    alone = re.sub(r"([\]\\^])", r"\\\1", typed.replace("-", "")) + "-" * ("-" in typed)
     return (
         f"--chars_to_ignore {inside}: the script makes a regular expression's class of it, in which a - between two "
-        f"characters is a range: it also removes {' '.join(_shown(each) for each in more)}{digits}, and so does the "
-        f"recipe; for the typed characters alone, which is another training than the script's, write a - as the last "
-        f"one: --chars_to_ignore '{alone}'"
+        f"characters is a range, and a letter after a backslash has a meaning: it also removes {' '.join(shown)}{rest}"
+        f"{digits}, and so does the recipe; to remove only what you type, which is another training than the script's, "
+        "write a - as the last character"
     )
-
-
-def _shown(character: str) -> str:
-    return character if character.isprintable() and not character.isspace() else f"U+{ord(character):04X}"
 
 
 @cache
 def _matched(inside: str) -> str:
-    pattern = _class_of(inside)
+    written = "write \\^, \\], \\- and \\\\ for these characters themselves"
+    # As the first character, ] stands for itself.
+    if inside.startswith("^") or "]" in re.sub(r"\\.", "xx", inside, flags=re.DOTALL)[1:]:
+        raise ValueError(
+            f"[{inside}]: a ^ at its beginning means all other characters, and a ] ends it: {written}"
+        )
+    try:
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            pattern = re.compile(f"[{inside}]")
+    except re.error as error:
+        reason = f"no class of characters for a regular expression, which the script makes of it ({error.msg})"
+        raise ValueError(f"[{inside}] is {reason}: {written}") from None
     found = "".join(pattern.findall(_all_characters()))
     if len(found) > MOST_CHARACTERS:
         raise ValueError(f"the class {pattern.pattern} matches {len(found)} characters: write those to remove")
@@ -91,22 +90,6 @@ def _matched(inside: str) -> str:
             "Rayscribe lower-cases it first: leave them out, or prepare the texts yourself"
         )
     return found
-
-
-def _class_of(inside: str) -> re.Pattern[str]:
-    if inside.startswith("^"):
-        raise ValueError(f"[{inside}] is all characters but these: write those to remove, or \\^ for the character")
-    # As the first character, ] stands for itself.
-    if "]" in _ESCAPED.sub("xx", inside)[1:]:
-        raise ValueError(f"[{inside}]: a ] ends the class: write \\] for the character")
-    try:
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):
-            return re.compile(f"[{inside}]")
-    except re.error as error:
-        raise ValueError(
-            f"[{inside}] is no class of characters for a regular expression, which the script makes of it "
-            f"({error.msg}): write \\- and \\\\ for these characters themselves"
-        ) from None
 
 
 @cache
