@@ -231,11 +231,7 @@ def _started(
 
 
 def render_files(settings: Settings, alerts: str) -> Mapping[str, str]:
-    """Returns the files for the folder, by name.
-
-    Raises:
-        ConfigError: the service's URL has no host.
-    """
+    """Returns the files for the folder, by name; raises ConfigError if the service's URL has no host."""
     datasource, dashboards = (_shipped(f"grafana/provisioning/{name}") for name in (DATASOURCE, DASHBOARDS))
     datasource["datasources"][0]["url"] = settings.prometheus_url
     dashboards["providers"][0]["options"]["path"] = str(SHIPPED / "grafana" / "dashboards")

@@ -31,11 +31,7 @@ class Notice(NamedTuple):
 
 
 def ask(url: str, headers: Mapping[str, str], *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> httpx.Response:
-    """Sends a request to a metadata service.
-
-    Raises:
-        OSError: there is no response, or it is not HTTP.
-    """
+    """Sends a request to a metadata service; raises OSError if there is no response, or it is not HTTP."""
     try:
         # A proxy of the environment cannot connect to a link-local address.
         return httpx.request(method, url, headers=headers, timeout=timeout_s, trust_env=False)
@@ -49,11 +45,7 @@ class Cloud(Protocol):
     name: str
 
     def is_here(self) -> bool:
-        """Returns True if this machine is one of this cloud's.
-
-        Raises:
-            OSError: there is no response.
-        """
+        """Returns True if this machine is one of this cloud's; raises OSError if there is no response."""
 
     def notice(self, now_s: float) -> Notice | None:
         """Returns the notice about this machine, if any; `now_s` are seconds since 1970 (UTC).
@@ -64,11 +56,7 @@ class Cloud(Protocol):
 
 
 def read_json(response: httpx.Response, name: str) -> dict[str, Any]:
-    """Returns the JSON object of a response.
-
-    Raises:
-        OSError: the response is not one.
-    """
+    """Returns the JSON object of a response; raises OSError if the response is not one."""
     if response.status_code != 200:
         raise OSError(f"{name}'s metadata service answers with {response.status_code}")
     try:
@@ -105,11 +93,7 @@ class RayUpPart(Part):
         return ""
 
     def check_nodes(self, pools: Mapping[str, PoolPart], image: str | None) -> None:
-        """Rejects nodes that the provider cannot have.
-
-        Raises:
-            ValueError: names the field.
-        """
+        """Rejects nodes that the provider cannot have; raises ValueError, which names the field."""
 
     @abstractmethod
     def provider_section(self) -> dict[str, Any]:
@@ -120,11 +104,7 @@ class RayUpPart(Part):
         return {}
 
     def node_types(self, head: HeadPart, pools: Mapping[str, PoolPart]) -> dict[str, Any]:
-        """Returns the node types that Ray starts.
-
-        Raises:
-            ConfigError: a node lacks what the provider needs.
-        """
+        """Returns the node types that Ray starts; raises ConfigError if a node lacks what the provider needs."""
         return {}
 
     @abstractmethod

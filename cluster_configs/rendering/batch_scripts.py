@@ -12,11 +12,7 @@ SGE_MAIL = {"begin": "b", "end": "e", "fail": "a", "requeue": "a"}
 
 
 def slurm_script(spec: ClusterSpec) -> str:
-    """Renders the batch script.
-
-    Raises:
-        ConfigError: the spec lacks what Slurm needs.
-    """
+    """Renders the batch script; raises ConfigError if the spec lacks what Slurm needs."""
     part = spec.slurm
     if part is None:
         raise ConfigError("slurm: is missing: name at least the time limit, slurm: {time_limit: 24:00:00}")
@@ -26,11 +22,7 @@ def slurm_script(spec: ClusterSpec) -> str:
 
 
 def sge_script(spec: ClusterSpec) -> str:
-    """Renders the batch script.
-
-    Raises:
-        ConfigError: the spec lacks what Grid Engine needs.
-    """
+    """Renders the batch script; raises ConfigError if the spec lacks what Grid Engine needs."""
     part = spec.sge
     if part is None:
         raise ConfigError("sge: is missing: name at least the parallel environment, sge: {parallel_environment: smp}")

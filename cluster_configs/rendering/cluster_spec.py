@@ -170,21 +170,13 @@ class ClusterSpec(Part):
 
 
 def load_cluster_spec(path: Path, overrides: Sequence[str] = ()) -> ClusterSpec:
-    """Reads a spec.
-
-    Raises:
-        ConfigError: one message with every problem, each with its field, value and fix.
-    """
+    """Reads a spec; raises ConfigError with every problem, its value and fix."""
     content = apply_overrides(read_yaml(path, SPEC), [parse_override(text) for text in overrides])
     return build_cluster_spec(content, origin=str(path))
 
 
 def build_cluster_spec(content: Mapping[str, Any], *, origin: str) -> ClusterSpec:
-    """Validates the content of a spec.
-
-    Raises:
-        ConfigError: one message with every problem.
-    """
+    """Validates the content of a spec; raises ConfigError with every problem."""
     spec, problems = validated(ClusterSpec, content)
     refuse(problems, origin)
     assert spec is not None

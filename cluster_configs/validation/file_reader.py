@@ -52,11 +52,7 @@ def read_start(path: Path) -> bytes:
 
 
 def read_cluster_file(content: bytes) -> ClusterFile:
-    """Reads a file of any kind.
-
-    Raises:
-        UnreadableError: it is not text, not YAML, or of no known kind.
-    """
+    """Reads a file of any kind; raises UnreadableError if it is not text, not YAML, or of no known kind."""
     text = _text_of(content)
     option = _BATCH_OPTION.search(text)
     kind = None if option is None else FileKind.SLURM if option[1] == "SBATCH" else FileKind.GRID_ENGINE

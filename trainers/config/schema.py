@@ -176,11 +176,7 @@ CONFIGS: Mapping[str, type[TrainConfig] | type[ScriptConfig]] = {"huggingface": 
 
 
 def trainer_of(content: Mapping[str, Any]) -> str:
-    """Returns the kind of run that the content of a recipe asks for.
-
-    Raises:
-        ConfigError: the kind is unknown.
-    """
+    """Returns the kind of run that the content of a recipe asks for; raises ConfigError if the kind is unknown."""
     trainer = content.get("trainer", "huggingface")
     if not isinstance(trainer, str) or trainer not in CONFIGS:
         raise ConfigError(f"trainer: must be one of {', '.join(CONFIGS)} (got {trainer!r})")

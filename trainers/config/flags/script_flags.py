@@ -72,9 +72,7 @@ def _matched(inside: str) -> str:
     written = "write \\^, \\], \\- and \\\\ for these characters themselves"
     # As the first character, ] stands for itself.
     if inside.startswith("^") or "]" in re.sub(r"\\.", "xx", inside, flags=re.DOTALL)[1:]:
-        raise ValueError(
-            f"[{inside}]: a ^ at its beginning means all other characters, and a ] ends it: {written}"
-        )
+        raise ValueError(f"[{inside}]: a ^ at its beginning means all other characters, and a ] ends it: {written}")
     try:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):
             pattern = re.compile(f"[{inside}]")
